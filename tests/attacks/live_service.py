@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 
 from beds.token_files import long_token, write_token
+from beds.waiting import until
 from chaos.service.services import AGENT_KNOBS, SERVER_KNOBS, Forge, Service
 from support.addresses import free_ports
 
@@ -25,7 +25,6 @@ while not pathlib.Path({stop!r}).exists():
     time.sleep(0.01)
 print(f"ended after {{number}}", flush=True)
 """
-_PATIENCE_S = 60.0
 
 
 def bearer(role: str) -> dict[str, str]:
@@ -129,10 +128,7 @@ class LiveService:
         return found
 
     def until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not holds():
-            assert time.monotonic() < deadline, self.server.log.read_text()[-5000:]
-            time.sleep(0.02)
+        until(holds, lambda: self.server.log.read_text()[-5000:])
 
     def _service(self, forge: Forge, kind: str, options: list[str], knobs: Any) -> Service:
         name = f"{kind}-{len(options)}"

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 
 from beds.token_files import long_token, write_token
+from beds.waiting import until
 
 DEADLINE_S = 90.0
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -106,10 +106,7 @@ class AttackedService:
         return [line[2] for line in lines if len(line) == 3 and "/" in line[1]]
 
     def until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not holds():
-            assert time.monotonic() < deadline, (self.root / "log").read_text()
-            time.sleep(0.05)
+        until(holds, (self.root / "log").read_text)
 
     def _client(self, name: str) -> httpx.Client:
         authorization = {"Authorization": f"Bearer {long_token(name)}"}

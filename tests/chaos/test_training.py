@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from beds.waiting import until
 from chaos.history import History, Place
 from chaos.invariants import every_job_has_ended_by_legal_moves, nobody_stumbled, nothing_is_left
 from chaos.plan import Operation, Plan, PlannedJob
 from chaos.service.artifacts import keep_on_failure
 from chaos.service.people import Log
 from chaos.service.services import Forge
-from e2e.harness import REPOSITORY, until
+from e2e.harness import REPOSITORY
 from trainyard_protocol.states import JobState
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e]
@@ -46,7 +47,7 @@ class Training(History):
 
     def submit(self, job: PlannedJob) -> None:
         if job.name == KILLED:
-            until(lambda: self.answers[ALONE].followed.summary, PATIENCE_S, "the training that is left alone")
+            until(lambda: self.answers[ALONE].followed.summary, "the training that is left alone", PATIENCE_S)
         super().submit(job)
 
     def do_kill_in_turn(self, times: int) -> None:
@@ -54,7 +55,7 @@ class Training(History):
         self.patience_s = PATIENCE_S
         run, lines = 1, 0
         for number in range(times):
-            until(partial(self._goes_on, run, lines), PATIENCE_S, "the training to go on")
+            until(partial(self._goes_on, run, lines), "the training to go on", PATIENCE_S)
             time.sleep(random_.uniform(0.0, 1.0))
             victim = VICTIMS[number % len(VICTIMS)]
             assert not self.answers[KILLED].followed.summary, (
@@ -65,7 +66,7 @@ class Training(History):
             elif victim == "agent":
                 self.do_kill_agent(0, down_s=0.1)
             else:
-                until(partial(self._kill_replica, victim), PATIENCE_S, f"{victim} to be killed")
+                until(partial(self._kill_replica, victim), f"{victim} to be killed", PATIENCE_S)
                 run = max(self._steps())[0] + 1
             lines = len(self._steps())
 

@@ -4,8 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import psutil
 import yaml
 
+from beds.waiting import PATIENCE_S, until
 from support.addresses import free_ports
 from trainyard_cli.client import Client
 from trainyard_cli.local.state import LocalState
@@ -108,8 +108,8 @@ class Service:
             except NotFound:
                 return ""
 
-    def wait_for(self, job: str, *states: str, timeout: float = 90) -> str:
-        return until(lambda: (s := self.state(job)) in states and s, timeout, f"{job} to be {states}")
+    def wait_for(self, job: str, *states: str, timeout: float = PATIENCE_S) -> str:
+        return until(lambda: (s := self.state(job)) in states and s, f"{job} to be {states}", timeout)
 
     def log(self, job: str) -> str:
         """The lines of the job's log so far, read in this process."""
@@ -117,8 +117,8 @@ class Service:
             events = client.logs(job, follow=False)
             return "\n".join(event.text for event in events if isinstance(event, LogEntry))
 
-    def wait_for_line(self, job: str, text: str, timeout: float = 60) -> None:
-        until(lambda: text in self.log(job), timeout, f"{job} to log {text!r}")
+    def wait_for_line(self, job: str, text: str) -> None:
+        until(lambda: text in self.log(job), f"{job} to log {text!r}")
 
     def client(self) -> Client:
         server = LocalState(self.state_dir).server()
@@ -152,17 +152,6 @@ class Service:
         return processes
 
 
-def until(condition: Callable[[], object], timeout: float, what: str) -> str:
-    """Poll a condition until it is true or the deadline has passed; its value as a string."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return str(value)
-        time.sleep(0.1)
-    raise AssertionError(f"timed out after {timeout} s waiting for {what}")
-
-
 KEEPS_FILES = """
 import signal, time
 stops = []
@@ -185,7 +174,7 @@ def stop_script_that_keeps_files(service: Service, job: str, config: Path, *word
     (source / "configs" / "params.yaml").write_text("lr: 0.1")
     package = ("--config", str(config), "--package-path", str(source))
     service.ok("jobs", "submit", "training", job, *package, *words)
-    service.wait_for_line(job, "has its params", timeout=200)
+    service.wait_for_line(job, "has its params")
     service.ok("jobs", "cancel", job)
     service.wait_for(job, "CANCELLED")
     assert "1 file of the working directory, new or changed: " in service.log(job)

@@ -12,7 +12,8 @@ import pytest
 
 from beds.certificates import Authority
 from beds.token_files import long_token, write_token
-from e2e.harness import BIN, until
+from beds.waiting import until
+from e2e.harness import BIN
 
 pytestmark = pytest.mark.e2e
 
@@ -141,7 +142,7 @@ def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_serve
     server.environment["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:8471/{long_token('secret')}"
     running.append(server.start(serve, tmp_path / "server.log"))
     try:
-        until(lambda: "startup complete" in (tmp_path / "server.log").read_text(), 60, "the server")
+        until(lambda: "startup complete" in (tmp_path / "server.log").read_text(), "the server")
         ca_file = str(authority.ca_file)
         server.ok("login", url, "--ca-file", ca_file, "--token-file", str(operator))
         token, printed = server.ok("agents", "add", "second")
@@ -150,7 +151,7 @@ def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_serve
         (machine.home / authority.ca_file.name).write_bytes(authority.ca_file.read_bytes())
         front = ["trainyard", "agent", "storage", url, "--ca-file", authority.ca_file.name]
         running.append(machine.start(front, tmp_path / "front.log"))
-        until(lambda: "gs:// of" in (tmp_path / "front.log").read_text(), 60, "the front")
+        until(lambda: "gs:// of" in (tmp_path / "front.log").read_text(), "the front")
         words = [
             *shlex.split(line[1]),
             "--token-file",
@@ -165,7 +166,7 @@ def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_serve
         ]
         running.append(machine.start(words, tmp_path / "agent.log", stdin=token))
         listed = "agents", "list", "--format", "value(name,state)"
-        until(lambda: server.ok(*listed)[0].split() == ["second", "alive"], 60, "the agent")
+        until(lambda: server.ok(*listed)[0].split() == ["second", "alive"], "the agent")
         assert "lets this agent join as second" in (tmp_path / "agent.log").read_text()
         (machine.home / "train.py").write_text(PROGRAM)
         machine.ok("login", url, "--ca-file", authority.ca_file.name, "--token-file", str(operator))
@@ -177,7 +178,7 @@ def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_serve
         machine.ok("agents", "drain", "second")
         machine.ok("agents", "remove", "second")
         refusal = "is not a token of this server"
-        until(lambda: refusal in (tmp_path / "agent.log").read_text(), 30, "the refusal")
+        until(lambda: refusal in (tmp_path / "agent.log").read_text(), "the refusal")
     finally:
         for process in reversed(running):
             process.terminate()

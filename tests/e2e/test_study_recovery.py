@@ -6,7 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from e2e.harness import Service, local, until
+from beds.waiting import until
+from e2e.harness import Service, local
 
 TRIAL = """
 import json, os, pathlib, sys, time
@@ -54,7 +55,7 @@ def test_each_trial_of_a_study_runs_once_though_server_and_agent_are_killed(own_
     service.ok("jobs", "submit", "training", "study", "--config", "config.yaml")
     directory = service.job_dir("study")
     for module, count in (("trainyard_server", 4), ("trainyard_agent", 10)):
-        until(lambda: len(launches(directory)) >= count, 90, f"{count} trials")  # noqa: B023
+        until(lambda: len(launches(directory)) >= count, f"{count} trials")  # noqa: B023
         kill(service, module)
         service.ok("up")
     service.wait_for("study", "SUCCEEDED", "FAILED", timeout=180)

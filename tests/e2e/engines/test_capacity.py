@@ -2,7 +2,8 @@
 
 import json
 
-from e2e.harness import Service, local, until
+from beds.waiting import until
+from e2e.harness import Service, local
 
 HOLDS = """
 import json, os, pathlib, time
@@ -32,7 +33,7 @@ def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_with_
     for job in ("one", "two", "three"):
         service.ok("jobs", "submit", "training", job, "--config", "config.yaml")
     for job in ("one", "two"):
-        until(lambda job=job: held(service, job), 60, f"{job} to run")  # type: ignore[misc]
+        until(lambda job=job: held(service, job), f"{job} to run")  # type: ignore[misc]
     one, two = held(service, "one"), held(service, "two")
     assert one["cpus"] != two["cpus"]
     assert not set(one["cpus"]) & set(two["cpus"])  # type: ignore[call-overload]
@@ -44,7 +45,7 @@ def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_with_
     assert "0 are free" in waiting
     for job in ("one", "two"):
         release(service, job)
-    until(lambda: held(service, "three"), 60, "three to run")
+    until(lambda: held(service, "three"), "three to run")
     release(service, "three")
     for job in ("one", "two", "three"):
         service.wait_for(job, "SUCCEEDED")

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from beds.engines import Engine
-from e2e.harness import Service, stop_script_that_keeps_files, until
+from beds.waiting import until
+from e2e.harness import Service, stop_script_that_keeps_files
 
 SHOW = """
 import json, os, socket, sys
@@ -44,7 +45,7 @@ print("met", json.dumps({"host": socket.gethostname(), "cpus": list(os.sched_get
 def nothing_left(containers: Service, engine: Engine) -> object:
     """Every test ends its jobs and leaves no container."""
     yield
-    until(lambda: not engine.remaining("trainyard.agent"), 30, "the engine to be empty")
+    until(lambda: not engine.remaining("trainyard.agent"), "the engine to be empty")
 
 
 def image_job(service: Service, engine: Engine, script: str, **fields: object) -> str:

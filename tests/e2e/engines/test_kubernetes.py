@@ -10,7 +10,7 @@ import yaml
 
 from beds.kubernetes.bed import BASE_IMAGE, Bed
 from beds.token_files import long_token, write_token
-from e2e.harness import until
+from beds.waiting import until
 from e2e.operators import Operator
 from support.addresses import free_ports
 from trainyard_agent.engines.kubernetes.api.access import RULES
@@ -70,10 +70,10 @@ def test_gang_of_four_meets_on_two_nodes_and_one_that_finds_no_room_says_so(
         *("--kubeconfig", str(kubeconfig), "--pool", "2x8x64"),
     ]
     with operator.running("server", *serve) as server_log:
-        until(lambda: "startup complete" in server_log.read_text(), 60, "the server")
+        until(lambda: "startup complete" in server_log.read_text(), "the server")
         operator.ok("trainyard", "login", url, "--token-file", str(tokens["admin"]))
         with operator.running("agent", *agent) as agent_log:
-            until(lambda: "bed" in operator.ok("trainyard", "agents", "list"), 60, "the agent")
+            until(lambda: "bed" in operator.ok("trainyard", "agents", "list"), "the agent")
             operator.ok(
                 "jobs",
                 "submit",
@@ -82,7 +82,7 @@ def test_gang_of_four_meets_on_two_nodes_and_one_that_finds_no_room_says_so(
                 "--config",
                 config(tmp_path / "w.yaml", "n1-standard-8", 1),
             )
-            until(lambda: "Insufficient cpu" in operator.ok("jobs", "why", "wide"), 60, "the reason")
+            until(lambda: "Insufficient cpu" in operator.ok("jobs", "why", "wide"), "the reason")
             operator.ok("jobs", "cancel", "wide")
 
             submit = "jobs", "submit", "training", "gang", "--stream-logs", "--config"

@@ -13,7 +13,8 @@ from beds.certificates import Authority
 from beds.kubernetes.agent_image import AGENT_IMAGE, agent_image
 from beds.kubernetes.bed import BASE_IMAGE, Bed
 from beds.token_files import long_token, write_token
-from e2e.harness import REPOSITORY, until
+from beds.waiting import until
+from e2e.harness import REPOSITORY
 from e2e.operators import Operator
 from support.addresses import free_ports
 from trainyard_cli.client import Client
@@ -59,7 +60,7 @@ def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed
             *("--allowed-host", door.partition(":")[0], "--token-file", f"admin={admin}"),
         ]
         with operator.running("server", *serve) as server_log:
-            until(lambda: "startup complete" in server_log.read_text(), 60, "the server")
+            until(lambda: "startup complete" in server_log.read_text(), "the server")
             operator.ok("trainyard", "login", url, *ca_file, "--token-file", str(admin))
             secret = operator.ok("trainyard", "agents", "add", "cluster", "--format", "value(secret)")
             token = "--token-file", str(write_token(tmp_path / "agent", secret.strip()))
@@ -81,16 +82,16 @@ def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed
                 texts = [one.text for one in logged if one.task == "master-replica-0"]
                 return [int(text.removeprefix("line ")) for text in texts if text.startswith("line ")]
 
-            until(lambda: "alive" in operator.ok("trainyard", "agents", "list"), 120, "the agent")
+            until(lambda: "alive" in operator.ok("trainyard", "agents", "list"), "the agent")
             operator.ok("jobs", "submit", "training", "counts", "--config", config(tmp_path / "counts.yaml"))
-            until(lambda: len(lines()) > 5, 60, "lines")
+            until(lambda: len(lines()) > 5, "lines")
             images = "-o", "jsonpath={.items[*].spec.initContainers[*].image}"
             assert operator.ok(*kubectl, "get", "pods", "-l", RUN, *images).split() == [AGENT_IMAGE] * 2
             (pod,) = operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", LABEL).split()
             operator.ok(*kubectl, "delete", pod)
-            until(lambda: "recovered 1 run(s)" in agent_log(), 60, "the next agent")
+            until(lambda: "recovered 1 run(s)" in agent_log(), "the next agent")
             seen = len(lines())
-            until(lambda: len(lines()) > seen + 5, 60, "more lines")
+            until(lambda: len(lines()) > seen + 5, "more lines")
 
             outside = [
                 *(sys.executable, "-m", "trainyard_agent", "--server", url, *ca_file, *token),
@@ -98,15 +99,15 @@ def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed
                 *("--kubeconfig", str(kubernetes.admin), "--namespace", namespace),
             ]
             with operator.running("outside-agent", *outside) as log:
-                until(lambda: "waiting for its end" in log.read_text(), 60, "the second agent")
+                until(lambda: "waiting for its end" in log.read_text(), "the second agent")
                 operator.ok(*kubectl, "scale", "deployment", "trainyard-agent", "--replicas", "0")
-                until(lambda: "recovered 1 run(s)" in log.read_text(), 60, "its turn")
+                until(lambda: "recovered 1 run(s)" in log.read_text(), "its turn")
                 for replica in operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", RUN).split():
                     operator.ok(*kubectl, "exec", replica, "--", "touch", "/tmp/end")
-                until(lambda: "SUCCEEDED" in operator.ok("jobs", "describe", "counts"), 60, "the end")
+                until(lambda: "SUCCEEDED" in operator.ok("jobs", "describe", "counts"), "the end")
                 assert lines() == list(range(len(lines())))
                 gone = "No resources found"
                 objects = "get", "pods,services,configmaps", "-l", RUN
-                until(lambda: gone in operator.ok(*kubectl, *objects), 60, "the removal of its objects")
+                until(lambda: gone in operator.ok(*kubectl, *objects), "the removal of its objects")
                 assert "Traceback" not in log.read_text(), log.read_text()
             operator.ok(*kubectl, "delete", "namespace", namespace)

@@ -19,7 +19,8 @@ from beds.kubernetes.bed import BASE_IMAGE, Bed
 from beds.kubernetes.kube_api import KubeApi
 from beds.kubernetes.node import WITH_PACKAGES
 from beds.token_files import long_token, write_token
-from e2e.harness import Service, stop_script_that_keeps_files, until
+from beds.waiting import until
+from e2e.harness import Service, stop_script_that_keeps_files
 from e2e.test_training import TEMPLATE, metrics, predict
 from support.addresses import free_ports
 from trainyard_agent.engines.kubernetes.api.access import RULES
@@ -71,9 +72,9 @@ class ClusterService(Service):
         ]
         self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("admin")}
         stack.enter_context(self._running("server", serve))
-        until(lambda: "startup complete" in (root / "server.log").read_text(), 60, "the server")
+        until(lambda: "startup complete" in (root / "server.log").read_text(), "the server")
         stack.enter_context(self._running("agent", agent))
-        until(lambda: "bed" in self.ok("agents", "list"), 60, "the agent")
+        until(lambda: "bed" in self.ok("agents", "list"), "the agent")
 
     def client(self) -> Client:
         return Client(Server(self.url, long_token("admin")), self.project)
@@ -127,7 +128,7 @@ def cluster(kubernetes: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with ExitStack() as stack:
         service = ClusterService(tmp_path_factory.mktemp("cluster"), kubernetes, stack)
         yield service
-        until(lambda: not service.remaining(), 60, f"nothing to be left: {service.remaining()}")
+        until(lambda: not service.remaining(), f"nothing to be left: {service.remaining()}")
         assert "Traceback" not in (service.root / "agent.log").read_text()
 
 
@@ -142,7 +143,7 @@ def test_template_trains_with_three_workers_over_two_nodes(cluster: ClusterServi
     words = ("--config", "config.yaml", "--job-dir", job_dir, "--", "--epochs", "5")
     cluster.ok("jobs", "submit", "training", "digits", *words, cwd=copy)
     cluster.ok("jobs", "submit", "training", "next", *words, cwd=copy)
-    until(lambda: "digits" in cluster.ok("jobs", "why", "next"), 60, "the job that has the room")
+    until(lambda: "digits" in cluster.ok("jobs", "why", "next"), "the job that has the room")
     cluster.ok("jobs", "cancel", "next")
     done = cluster.run("jobs", "stream-logs", "digits", timeout=400)
     output = done.stdout + done.stderr
@@ -213,6 +214,6 @@ def test_job_is_cancelled_while_its_package_is_installed(cluster: ClusterService
         package.add(source, "slow-1.0")
     config = str(cluster.config(scaleTier="CUSTOM", masterType="local-1"))
     cluster.ok("jobs", "submit", "training", "slow", "--config", config, "--packages", "slow-1.0.tar.gz")
-    until(lambda: "installing slow-1.0.tar.gz" in cluster.ok("jobs", "why", "slow"), 60, "the installation")
+    until(lambda: "installing slow-1.0.tar.gz" in cluster.ok("jobs", "why", "slow"), "the installation")
     cluster.ok("jobs", "cancel", "slow")
     cluster.wait_for("slow", "CANCELLED")

@@ -13,7 +13,8 @@ import yaml
 
 from beds.slurm import SlurmBed
 from beds.token_files import long_token, write_token
-from e2e.harness import Service, stop_script_that_keeps_files, until
+from beds.waiting import until
+from e2e.harness import Service, stop_script_that_keeps_files
 from e2e.test_training import TEMPLATE, metrics, predict
 from support.addresses import free_ports
 from trainyard_cli.client import Client
@@ -89,7 +90,7 @@ class SlurmService(Service):
         self._server = self._spawn(
             "server", "-m", "trainyard_server", *data, *tokens, "--port", str(ports[0])
         )
-        until(lambda: "startup complete" in (root / "server.log").read_text(), 60, "the server")
+        until(lambda: "startup complete" in (root / "server.log").read_text(), "the server")
         self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("operator")}
         self.agent = self.start_agent()
 
@@ -164,14 +165,14 @@ def test_digits_are_trained_over_three_nodes_with_two_machine_types(
 def test_gang_over_two_nodes_trains_while_the_next_one_waits(cluster: SlurmService, slurm: SlurmBed) -> None:
     cluster.submit("first", "run")
     cluster.wait_for("first", "RUNNING")
-    until(lambda: cluster.log("first").count("met 4 at") == 4, 60, "all to meet")
+    until(lambda: cluster.log("first").count("met 4 at") == 4, "all to meet")
     nodes = slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%D").strip()
     assert nodes == "2"
     slurm.run("sbatch", "-N1", "--exclusive", "--wrap", "sleep 1000", "-o", "/dev/null", "-J", "others")
 
     cluster.submit("second", "end", workers=1)
     waiting = "in Slurm's queue: "
-    until(lambda: waiting in cluster.ok("jobs", "why", "second"), 60, "the reason of Slurm")
+    until(lambda: waiting in cluster.ok("jobs", "why", "second"), "the reason of Slurm")
 
     slurm.run("scancel", "--name=others")
     cluster.wait_for("second", "SUCCEEDED")
@@ -199,7 +200,7 @@ def test_agent_that_was_killed_finds_its_run_again(cluster: SlurmService, slurm:
     cluster.agent.wait()
     (job,) = slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
     cluster.start_agent()
-    until(lambda: "recovered 1 run" in (cluster.root / "agent.log").read_text(), 60, "the next agent")
+    until(lambda: "recovered 1 run" in (cluster.root / "agent.log").read_text(), "the next agent")
     assert cluster.state("goes_on") == "RUNNING"
     assert slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() == [job]
     cluster.ok("jobs", "cancel", "goes_on")

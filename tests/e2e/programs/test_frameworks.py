@@ -12,7 +12,8 @@ import pytest
 
 from beds.engines import Engine
 from beds.token_files import write_token
-from e2e.harness import Service, local, started, until
+from beds.waiting import until
+from e2e.harness import Service, local, started
 from e2e.programs.test_programs import PROGRAMS, curves, name, printed, submit
 from support.addresses import free_ports
 from trainyard_cli.local.state import LocalState
@@ -225,10 +226,9 @@ def _join_with_front(service: Service, stack: ExitStack, packages: Path, *flags:
         process = service.start(*words)
         stack.callback(process.communicate)
         stack.callback(process.terminate)
-        until(roots.exists, 60, "the front")
+        until(roots.exists, "the front")
     with service.client() as client:
         until(
             lambda: ("second", "alive") in [(one.name, one.state) for one in client.status().agents],
-            60,
             "the agent",
         )

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from e2e.harness import Service, until
+from beds.waiting import until
+from e2e.harness import Service
 from trainyard_cli.local import service as local
 from trainyard_cli.local.options import ProcessName
 from trainyard_cli.local.state import LocalState, ProcessRecord
@@ -61,4 +62,4 @@ def test_server_that_loses_its_port_as_it_starts_anew_runs_again_with_its_jobs(
     assert state.options().server_port != before.server_port
     assert own_service.state("goes_on") == "RUNNING"
     own_service.ok("jobs", "cancel", "goes_on")
-    until(lambda: own_service.state("goes_on") == "CANCELLED", 60, "the job to end")
+    until(lambda: own_service.state("goes_on") == "CANCELLED", "the job to end")

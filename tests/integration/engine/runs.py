@@ -1,6 +1,5 @@
 """Runs of small shell programs in a real engine, at the level of the docker runtime."""
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from beds.engines import Engine as RealEngine
+from beds.waiting import until
 from trainyard_agent.engines.docker import spec
 from trainyard_agent.engines.docker.engine import Engine
 from trainyard_agent.engines.docker.network.networks import Networks
@@ -20,7 +20,6 @@ from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
 from unit.agent.stub_server import run_order
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
-DEADLINE_S = 60.0
 
 
 @dataclass
@@ -109,10 +108,7 @@ class Host:
 
     @staticmethod
     def until(holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not holds():
-            assert time.monotonic() < deadline, "it did not come about in time"
-            time.sleep(0.02)
+        until(holds)
 
 
 @contextmanager

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import httpx
 
 from beds.token_files import long_token, write_token
+from beds.waiting import until
 from trainyard_agent.host.files import is_locked
 from trainyard_agent.lease import watchdog_files
 from trainyard_protocol.states import JobState
@@ -52,13 +52,6 @@ sys.exit(main.main())
 """.replace("GRACE_S", str(GRACE_S)).replace("LEASE_S", str(LEASE_S))
 
 _ADMIN = {"Authorization": f"Bearer {long_token('admin')}"}
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from beds.engines import Engine
-from integration.fencing.fencing_lab import LEASE_S, Cluster, Worker, cluster, freeze, thaw, until
+from beds.waiting import until
+from integration.fencing.fencing_lab import LEASE_S, Cluster, Worker, cluster, freeze, thaw
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
 
 pytestmark = pytest.mark.e2e

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from beds.run_ids import unique_run
 from beds.token_files import write_token
+from beds.waiting import until
 from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host import process_tags
@@ -92,13 +93,6 @@ def machine(tmp_path: Path, server: StubServer) -> Iterator[Machine]:
             yield machine
         finally:
             machine.clear()
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
 
 
 COUNTS = """

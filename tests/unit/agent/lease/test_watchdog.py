@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from beds.waiting import until
 from trainyard_agent.host.files import holder, is_locked, try_lock
 from trainyard_agent.lease import lease_file, watchdog_files
 from trainyard_agent.lease.lease_file import Grant
@@ -19,8 +20,6 @@ from trainyard_agent.main import main
 from trainyard_agent.watchdog import Watchdog
 from trainyard_protocol import __version__
 
-DEADLINE_S = 60.0
-
 
 def grant(lease_s: float, renewed_at: float, boot_id: str = "", version: str = __version__) -> Grant:
     return Grant(lease_s, renewed_at, boot_id or lease_file.boot_id(), version)
@@ -28,13 +27,6 @@ def grant(lease_s: float, renewed_at: float, boot_id: str = "", version: str = _
 
 def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
 
 
 def run(state_dir: Path, runtime: str, run_id: str, grace_s: float = 30.0, launched: bool = True) -> Path:

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import psutil
 import pytest
 
 from beds import storage_emulator
+from beds.waiting import until
 from support.addresses import free_ports
 from trainyard_cli.commands import tree
 from trainyard_cli.main import run
@@ -116,13 +116,6 @@ def job(job_dir: object, **changes: Any) -> JobDetail:
 
 def answer(job_dir: object) -> Any:
     return ok(job(job_dir).model_dump(mode="json"))
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_job_without_a_job_dir_is_refused_with_what_to_do(typed: Type, script: ScriptedServer) -> None:

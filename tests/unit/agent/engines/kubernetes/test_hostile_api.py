@@ -3,8 +3,7 @@
 import json
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from beds.fake_cluster import NAMESPACE, FakeCluster, Fault, fake_cluster
+from beds.waiting import until
 from contract.runtimes import runtime_labs
 from trainyard_agent.engines.kubernetes.api import client as client_module
 from trainyard_agent.engines.kubernetes.api import connection
@@ -32,7 +32,6 @@ from trainyard_protocol.wire.sync import RunOrder
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN = "1" * 32
 OWNER = objects.PodOwner("agent")
-DEADLINE_S = 60.0
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -55,13 +54,6 @@ def client(api: FakeCluster) -> Iterator[KubeClient]:
 def runtime(client: KubeClient, tmp_path: Path) -> Iterator[KubernetesRuntime]:
     with closing(KubernetesRuntime(tmp_path, client, OWNER)) as runtime:
         yield runtime
-
-
-def until(condition: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.005)
 
 
 def pod(name: str) -> dict[str, object]:

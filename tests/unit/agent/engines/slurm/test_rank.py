@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from beds.waiting import until
 from trainyard_agent.engines.slurm import rank
 from trainyard_agent.runtimes.log_file import RunLogs
 
@@ -25,13 +24,6 @@ os.write(1, b"so late\nthe password\n")
 os.close(os.open("written", os.O_CREAT))
 time.sleep(1000)
 """
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture

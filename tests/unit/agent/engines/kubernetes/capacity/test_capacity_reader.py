@@ -1,14 +1,14 @@
 """Capacity that is read again and again, of an API server that fails."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from beds.fake_cluster import NAMESPACE, FakeCluster, Fault, fake_cluster
+from beds.waiting import until
 from trainyard_agent.engines.kubernetes.capacity.capacity_reader import (
     CapacityReader,
     NoCapacity,
@@ -33,13 +33,6 @@ def node(name: str) -> dict[str, Any]:
         "metadata": {"name": name},
         "status": {"conditions": ready, "allocatable": {"cpu": "4", "memory": "8G"}},
     }
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_capacity_changes_with_the_nodes_and_stays_while_they_cannot_be_read(cluster: FakeCluster) -> None:

@@ -7,7 +7,7 @@ import pytest
 from attacks.schema_fuzzing import fuzz, fuzzed_service, fuzzings, traceback
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.e2e
 def test_answers_to_generated_calls_are_as_described(tmp_path: Path) -> None:
     with fuzzed_service(tmp_path) as service:

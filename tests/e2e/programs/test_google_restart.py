@@ -21,7 +21,7 @@ def restart(state: LocalState) -> str:
     return refused.value.message
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_server_that_loses_its_port_as_it_starts_anew_runs_again_with_its_jobs(
     own_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

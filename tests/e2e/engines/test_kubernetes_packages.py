@@ -115,7 +115,7 @@ def bucket_server(directory: Path, port: int, name: str) -> Iterator[None]:
     storage = StorageServer(app, port)
     thread = threading.Thread(target=storage.run, args=(listen(IPV4, port, BACKLOG),))
     thread.start()
-    until(lambda: storage.started, 30, "the storage")
+    until(lambda: storage.started, "the storage")
     try:
         yield
     finally:

@@ -132,7 +132,6 @@ _LONG_TRAININGS = (
     "test_compilation.py::test_second_start_of_a_gang_and_its_evaluator_compiles_nothing_and_trains_bitwise_equal",
     "test_equality.py::test_one_two_and_four_replicas_reach_the_same_parameters",
     "test_own.py::test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_after_a_kill",
-    "test_packaging.py::test_sdist_of_a_copy_has_every_module_and_trains_the_model_of_the_readme",
     "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histograms_and_traces",
     "test_training.py::"
     "test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_command_resumes_bitwise_equal",

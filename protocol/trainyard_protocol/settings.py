@@ -64,8 +64,8 @@ def setting(
     """A field of a dataclass of settings. `read` makes its value of a text, and raises InvalidArgument with the rest of
     a sentence that begins with the flag; without it the field's type does. `default_text` describes the default."""
     option = Option(meaning, flag, metavar, read, default_text, choices)
-    made: _T = field(default=default, repr=not is_secret, metadata={_KEY: option})
-    return made
+    declaration: _T = field(default=default, repr=not is_secret, metadata={_KEY: option})
+    return declaration
 
 
 def required(meaning: str, flag: str, *, metavar: str | None = None) -> Any:
@@ -194,7 +194,7 @@ class SettingsReader:
 
 
 class _Sources:
-    """Where values come from: flags, the environment and a file."""
+    """The sources of values: flags, the environment and a file."""
 
     def __init__(self, flags: Mapping[str, Any], prefix: str, environment: Mapping[str, str]) -> None:
         self._flags, self._prefix, self._environment = flags, prefix, environment

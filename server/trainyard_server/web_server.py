@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainyard_storage.authority import OwnAuthority
 
 KEEP_ALIVE_S = 75
-"""Between two requests."""
+"""Time between two requests."""
 
 ACCEPTED_AT_ONCE = 16
 """New connections in one turn of the event loop. The others wait in the kernel, so that a flood of them can come no

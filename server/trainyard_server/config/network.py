@@ -1,4 +1,4 @@
-"""Where the server listens, with which certificate, and which proxies it believes."""
+"""Settings of the network: the address, the certificate, and the proxies that the server believes."""
 
 import ipaddress
 import re

@@ -26,7 +26,7 @@ router = Router(prefix="/agent/v1")
 
 @router.get("/server", Access.AGENT, "whether an agent may join, and its name")
 def about(caller: AuthenticatedCaller) -> ServerAbout:
-    """For an agent that wants to know whether it may join."""
+    """The answer to an agent that wants to know whether it may join."""
     return ServerAbout(version=__version__, agent=name_of(caller))
 
 

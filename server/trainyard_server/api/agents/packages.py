@@ -46,7 +46,7 @@ def links(run_id: str, cases: Cases, key: CallingAgentKey) -> PackageLinks:
 def by_link(
     run_id: str, sha256: str, filename: str, request: Request, cases: Cases, signature: str = ""
 ) -> Response:
-    """For replicas, which have no token."""
+    """The package for a replica, which has no token."""
     try:
         path = cases.packages.by_link(run_id, sha256, filename, signature)
     except PermissionDenied as error:

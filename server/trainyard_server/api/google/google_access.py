@@ -68,6 +68,6 @@ def revoke(number: str, request: Request, cases: Cases) -> GoogleKeyRevoked:
 
 
 def _refusal(error: str, description: str) -> Response:
-    """As RFC 6749, section 5.2."""
+    """An error answer of OAuth 2.0 (RFC 6749, section 5.2)."""
     content = {"error": error, "error_description": description}
     return JSONResponse(content, _BAD_REQUEST, headers=_NO_STORE)

@@ -37,7 +37,7 @@ def listing(
     path: str = "",
     page_token: Annotated[str, Query(alias="pageToken")] = "",
 ) -> FileListing:
-    """One page of a directory below the job-dir."""
+    """A page of a directory below the job-dir."""
     return cases.job_files.listing(project, job_id, path, page_token)
 
 

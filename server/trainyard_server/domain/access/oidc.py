@@ -35,7 +35,7 @@ ALGORITHMS = (
 """Signatures of ID tokens: with a public key. `none` and those with a shared secret are not accepted."""
 
 ATTEMPT_LIFETIME = timedelta(minutes=10)
-"""How long somebody may take to sign in at the issuer."""
+"""Time to sign in at the issuer."""
 
 _SKEW = timedelta(minutes=1)
 _SECRET_BYTES = 32

@@ -16,7 +16,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 """HTTP methods without side effects."""
 
 ALL_PROJECTS = "*"
-"""In place of a project: a role that holds in all of them."""
+"""The name of all projects together, for a role that holds in each."""
 
 NAME_RULE = "letters, digits, '_', '.', '@', '+' and '-', at most 128"
 """The characters of a caller's name."""

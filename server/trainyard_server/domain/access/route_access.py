@@ -122,9 +122,9 @@ class AccessTable:
 
     def check(self, calls: Iterable[tuple[str, str]]) -> None:
         """Raises ValueError for a call, of a method and the path of a route, without a row."""
-        known = {(row.method, path) for row in self.rows for path in (row.path, f"{_LIVE}{row.path}")}
+        declared = {(row.method, path) for row in self.rows for path in (row.path, f"{_LIVE}{row.path}")}
         for method, path in calls:
-            if (method, path) not in known:
+            if (method, path) not in declared:
                 raise ValueError(
                     f"{method} {path} does not say who may call it: declare the route with api.routing.Router."
                 )

@@ -149,7 +149,7 @@ def set_cookie(scheme: str, name: str, value: str, age_s: int) -> str:
 
 
 def _encoded(credential: str) -> str:
-    """Without the separator of fields."""
+    """The credential in a form that lacks the separator of fields."""
     return urlsafe_b64encode(credential.encode()).decode()
 
 

@@ -47,8 +47,8 @@ class GuessLimits:
 
     @asynccontextmanager
     async def checking(self, who: str) -> AsyncIterator[None]:
-        """For the check of a credential that needs the database or another service. Those of all who guessed too often
-        are checked one after the other, so that a guesser takes the time of one thread and no more."""
+        """Surround the check of a credential that needs the database or another service. Those of all who guessed too
+        often are checked one after the other, so that a guesser takes the time of one thread and no more."""
         if not self._buckets.is_empty(_key(who)):
             yield
             return

@@ -101,7 +101,7 @@ class StreamLimit:
 
     @contextmanager
     def slot(self, name: str) -> Iterator[None]:
-        """One stream, open until the block ends. Raises TooManyRequests."""
+        """A stream, open until the block ends. Raises TooManyRequests."""
         if self._most and self._open[name] >= self._most:
             raise TooManyRequests(
                 f"{name} has {self._most} live pages and followed logs open, the limit of this server. "

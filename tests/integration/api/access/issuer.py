@@ -70,7 +70,7 @@ class Issuer:
         }
 
     def key_set(self) -> dict[str, Any]:
-        """With keys for other purposes, as issuers have."""
+        """The public keys, and keys for other purposes, as issuers have."""
         mine = KeySet([self.keys["key"]]).as_dict(private=False)["keys"]
         return {"keys": [{"kty": "new"}, {"kty": "RSA", "use": "enc", "n": "AQAB", "e": "AQAB"}, *mine]}
 

@@ -1,5 +1,6 @@
 """Permissions of API calls, and the error envelope."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,40 +10,23 @@ from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, Clock, S
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.domain.access.permissions import Role, Token
 
-ADMIN_PATHS = ("/v1/projects/p/jobs", "/trainyard/v1/status", "/trainyard/v1/projects/p/members")
-AGENT_PATHS = (f"/agent/v1/staging/{'0' * 64}/x.whl",)
-
-
-def test_healthz_needs_no_token(api: Server) -> None:
-    answer = api.client.get("/healthz")
-    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")  # it has no agent yet
-
-
-@pytest.mark.parametrize("path", [*ADMIN_PATHS, *AGENT_PATHS, "/", "/nothing", "/redoc"])
-@pytest.mark.parametrize(
-    "headers",
-    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YQ=="}, {"Authorization": "Bearer "}],
-)
-def test_call_without_a_good_token_is_401(api: Server, path: str, headers: dict[str, str]) -> None:
-    answer = api.client.get(path, headers=headers)
-    assert answer.status_code == 401
-    assert answer.json()["error"]["status"] == "UNAUTHENTICATED"
-    assert answer.headers["www-authenticate"] == 'Bearer realm="trainyard"'
-
-
-@pytest.mark.parametrize("path", ADMIN_PATHS)
-def test_agent_token_on_an_admin_path_is_403(api: Server, path: str) -> None:
-    answer = api.client.get(path, headers=AGENT)
-    assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
-
-
-@pytest.mark.parametrize("path", AGENT_PATHS)
-def test_admin_token_on_an_agent_path_is_403(api: Server, path: str) -> None:
-    answer = api.client.get(path, headers=ADMIN)
-    assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
-
-
 JOBS = "/v1/projects/p/jobs"
+
+
+def test_call_without_a_good_token_is_401(api: Server) -> None:
+    headers: tuple[dict[str, str], ...] = (
+        {},
+        {"Authorization": "Basic YQ=="},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+    )
+    for path, given in itertools.product((JOBS, "/agent/v1/server", "/", "/nothing", "/redoc"), headers):
+        answer = api.client.get(path, headers=given)
+        assert (answer.status_code, answer.json()["error"]["status"]) in (
+            (401, "UNAUTHENTICATED"),
+            (429, "RESOURCE_EXHAUSTED"),  # wrong tokens alone are counted
+        ), (path, given)
+        assert answer.headers["www-authenticate"] == 'Bearer realm="trainyard"'
 
 
 def submit(api: Server, job_id: str, who: dict[str, str]) -> None:
@@ -74,12 +58,6 @@ def test_submitter_changes_its_own_jobs_and_no_others(api: Server) -> None:
     assert "alice asked to cancel the job." in api.events("hers")
 
 
-def test_admin_changes_all_jobs(api: Server) -> None:
-    submit(api, "hers", ALICE)
-    assert change(api, "hers", ADMIN) == (200, 200)
-    assert "admin asked to cancel the job." in api.events("hers")
-
-
 def test_viewer_reads_all_and_changes_nothing(api: Server) -> None:
     submit(api, "hers", ALICE)
     assert api.client.get(f"{JOBS}/hers", headers=VERA).json() == api.job("hers")
@@ -89,16 +67,6 @@ def test_viewer_reads_all_and_changes_nothing(api: Server) -> None:
     assert answer.json()["error"]["message"] == (
         "You are vera (viewer). POST /v1/projects/p/jobs takes the role submitter."
     )
-
-
-def test_only_admins_may_repair(api: Server) -> None:
-    repair = "/trainyard/v1/health:mend"
-    assert [api.client.post(repair, headers=who).status_code for who in (VERA, ALICE, AGENT, ADMIN)] == [
-        403,
-        403,
-        403,
-        200,
-    ]
 
 
 @on_every_database

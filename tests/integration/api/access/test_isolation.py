@@ -428,7 +428,7 @@ def test_no_answer_has_a_word_of_another_project(world: World, person: str) -> N
 
 @pytest.mark.parametrize("person", READERS[1:])
 def test_foreign_things_are_answered_as_those_that_do_not_exist(world: World, person: str) -> None:
-    """In narwhal's project, and where the caller has a role in its own."""
+    """Calls in narwhal's project, and in the caller's own."""
     wrong = []
     for project in ("narwhal",) if person == "nobody" else ("narwhal", "leopard"):
         there, absent = world.names("narwhal", project), world.names(GHOST, project.replace("narwhal", GHOST))

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, TOKENS, Server, eventually, running_agent, serving
 from trainyard_server.domain.access.permissions import Token
-from trainyard_server.domain.access.sessions import LIFETIME, LONGEST, Session, cookie_name
+from trainyard_server.domain.access.sessions import LIFETIME, Session, cookie_name
 from trainyard_server.services.people.principals import RevokedSessions
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
@@ -89,20 +89,6 @@ def test_sign_out_ends_the_streams_of_the_session_only(api: Server, path: str) -
         api.use_cases.backend.notifier.close()
         for stream in rest:
             assert "event: over" not in stream.end()
-
-
-@pytest.mark.parametrize("path", STREAMS)
-def test_stream_ends_when_the_session_expires(api: Server, path: str) -> None:
-    """One that cannot get more time any more."""
-    session: Session | None = api.use_cases.sessions.open(
-        TOKENS[0].credential, api.clock() - LONGEST + timedelta(seconds=1)
-    )
-    while session is not None:
-        last = session
-        session = api.use_cases.sessions.renewed(last, last.expires - timedelta(seconds=1))
-    assert last.expires == api.clock() + timedelta(seconds=1)
-    with followed(api) as url:
-        assert Follower(url, path, cookie(url, last)).end().endswith("event: over\ndata:\n\n")
 
 
 def test_stream_ends_early_so_that_its_reader_renews_the_session(api: Server) -> None:

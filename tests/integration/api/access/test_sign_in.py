@@ -125,14 +125,6 @@ def test_code_is_used_once_on_all_servers(tmp_path: Path, clock: Clock) -> None:
         assert enter(third, code=code).status_code == 401
 
 
-@pytest.mark.parametrize(
-    "change", [lambda c: c[:-1], lambda c: "9" + c, lambda c: "9" * 400 + c, lambda c: "x"]
-)
-def test_changed_code_is_refused(api: Server, change: object) -> None:
-    assert callable(change)
-    assert enter(api, code=change(code_for(api, ALICE))).status_code == 401
-
-
 @on_every_database
 def test_used_codes_are_deleted_after_their_expiry(api: Server, clock: Clock) -> None:
     for _ in range(3):
@@ -251,7 +243,7 @@ def test_revoked_session_is_stored_until_it_could_no_longer_be_renewed(api: Serv
 
 
 def test_second_sign_out_redirects_to_the_sign_in_page(api: Server) -> None:
-    """In two tabs, the second of which has not heard of it yet."""
+    """Two tabs, the second of which does not know of it yet."""
     cookie = cookie_of(enter(api, token="alices-secret"))
     csrf = csrf_of(api, cookie)
     sign_out(api, cookie)

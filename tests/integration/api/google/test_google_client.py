@@ -144,7 +144,7 @@ def described(api: Server) -> Iterator[Any]:
 def test_every_method_of_training_answers_as_documented(
     built: str, api: Server, request: pytest.FixtureRequest
 ) -> None:
-    """By the service's document and by our own."""
+    """Clients that are built from the service's document, and from our own."""
     api.create("a")
     projects = request.getfixturevalue(built).projects()
     assert projects.getConfig(name="projects/p").execute() == {"config": {}}

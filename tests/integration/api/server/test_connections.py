@@ -135,7 +135,7 @@ def test_slow_body_and_idle_connection_go_on(running: Server) -> None:
 
 
 def test_identity_as_a_transfer_encoding_is_left_out(running: Server) -> None:
-    """As TensorFlow's `gs://` sends it; other encodings than chunked are refused."""
+    """TensorFlow's `gs://` sends it; other encodings than chunked are refused."""
     for name, answer in (("identity", b"HTTP/1.1 404"), ("gzip", b"HTTP/1.1 400")):
         with running.connect() as connection:
             lines = ("Content-Length: 2", f"Transfer-Encoding: {name}", ADMIN, "Connection: close")

@@ -71,35 +71,6 @@ async def test_stream_ends_when_the_session_expires() -> None:
     assert closed == ["closed"]
 
 
-async def test_stream_ends_when_the_session_is_revoked() -> None:
-    caller, closed, signed_out = Caller(), list[str](), asyncio.Event()
-    asking = asyncio.create_task(
-        serve(
-            stream(closed),
-            SCOPE,
-            caller.receive,
-            caller.send,
-            lasts_s=LONG_S,
-            until_revoked=_until(signed_out),
-        )
-    )
-    while not caller.text:
-        await asyncio.sleep(0)
-    assert not asking.done()
-    signed_out.set()
-    async with asyncio.timeout(60):
-        await asking
-    assert caller.text == "data: 1\n\nevent: over\ndata:\n\n"
-    assert closed == ["closed"]
-
-
-def _until(signed_out: asyncio.Event) -> Callable[[], Awaitable[bool]]:
-    async def until_revoked() -> bool:
-        return await signed_out.wait()
-
-    return until_revoked
-
-
 async def test_stream_that_ends_by_itself_leaves_no_task() -> None:
     caller = Caller()
     await caller.ask(stream([], endless=False), never)

@@ -24,7 +24,6 @@ from trainyard_agent.engines.fake import (
     IgnoresSigterm,
     Print,
     Script,
-    Vanishes,
     by_module,
 )
 from trainyard_agent.host.clock import ManualClock
@@ -171,12 +170,6 @@ async def test_replica_gets_the_variables_of_the_service_before_those_of_the_age
     assert launch.environment["STORAGE_EMULATOR_HOST"] == "http://gcs"
     assert f'"worker": ["{address}"]' in launch.environment["TF_CONFIG"]
     assert launch.environment["RANK"] == "1"
-
-
-async def test_run_is_started_once_however_often_the_answer_is_repeated(world: World) -> None:
-    world.server.order(RUN, CHIEF, WORKER)
-    await world.steps(10)
-    assert len(world.host.launches) == 2
 
 
 async def test_what_is_being_prepared_is_told_as_activity(world: World) -> None:
@@ -410,15 +403,6 @@ async def test_run_that_is_not_listed_any_more_is_stopped_and_removed(world: Wor
     assert world.server.reports == {}
 
 
-async def test_vanished_replica_is_reported(world: World) -> None:
-    world.programs(master=FOREVER)
-    world.new_agent(Vanishes(world.host, after_s=3.0))
-    await world.begin(CHIEF)
-    world.clock.advance(3)
-    await world.steps()
-    assert (world.exit(CHIEF).code, world.exit(CHIEF).reason) == (None, Reason.VANISHED)
-
-
 async def test_run_that_somebody_removed_by_hand_is_ended_and_reported_as_vanished(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,17 +430,6 @@ async def test_new_agent_finds_its_runs_and_reports_them_at_once(world: World) -
     assert (world.exit(CHIEF).code, world.exit(CHIEF).reason) == (3, Reason.PROGRAM_ERROR)
     assert world.server.texts(RUN, CHIEF) == ["one", "two"]
     assert len(world.host.launches) == 1
-
-
-async def test_what_was_stopped_without_an_agent_is_reported_by_the_next(world: World) -> None:
-    world.programs(master=FOREVER)
-    await world.begin(CHIEF)
-
-    world.host.stop_all()
-    world.new_agent()
-    await world.steps()
-
-    assert (world.exit(CHIEF).reason, world.exit(CHIEF).after_stop) == (Reason.HOST_SHUTDOWN, True)
 
 
 async def test_unreachable_server_leaves_replicas_alone_and_is_said_once(
@@ -619,17 +592,6 @@ async def test_action_that_fails_is_tried_again_after_a_growing_pause(world: Wor
         world.clock.advance(longest)
         await world.steps(2)
         assert runtime.attempts == attempts + 1
-
-
-async def test_action_that_fails_does_not_hold_up_other_runs(world: World) -> None:
-    runtime = FailsToRemove(world.host)
-    await ended_and_removed(world, runtime)
-    await world.steps()
-
-    await world.begin(CHIEF, run_id=OTHER)
-
-    assert world.states(OTHER) == [ReplicaState.RUNNING]
-    assert runtime.attempts == 1
 
 
 async def test_pause_after_failures_ends_with_a_success(world: World) -> None:

@@ -41,16 +41,6 @@ async def ship(server: StubServer, replica: Replica, **limits: Any) -> None:
             pass
 
 
-async def test_ship_of_an_ended_replica_sends_all_and_the_last_word() -> None:
-    server, replica = StubServer(), Replica(10)
-    replica.clock.advance(100)
-
-    await ship(server, replica)
-
-    assert server.texts(*KEY) == replica.expected
-    assert server.complete == {KEY}
-
-
 async def test_ship_of_a_silent_replica_sends_only_the_last_word() -> None:
     server, replica = StubServer(), Replica(0)
     replica.clock.advance(1)

@@ -245,30 +245,3 @@ def test_canonical_form_of_any_input_is_a_fixed_point_with_the_fields_that_were_
     assert parse_training_input(once).canonical() == once
     assert len(once) == len(sent)
     assert parse_training_input(parse_training_input(sent).snake_case()).canonical() == once
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["jobId", "trainingInput", "args", "labels", "masterConfig", "hyperparameters", "params", "x"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@given(JSON)
-def test_job_from_arbitrary_json_is_parsed_or_refused_never_crashes(data: object) -> None:
-    messages: list[str] = []
-    try:
-        messages = [str(parse_job(data).canonical())]
-    except InvalidArgument as error:
-        messages = [violation.message for violation in error.violations]
-    assert messages
-    assert all(messages)

@@ -16,9 +16,12 @@ from trainyard_protocol.job.config.validation import checked_job
 from trainyard_protocol.job.machines import load_catalog
 
 CATALOG = load_catalog(None)
+KEYS = st.text(max_size=3) | st.sampled_from(
+    ("jobId", "trainingInput", "args", "labels", "masterConfig", "hyperparameters", "params")
+)
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
 
@@ -132,6 +135,7 @@ def test_job_of_any_document_is_accepted_or_refused(document: object) -> None:
     for body in (document, {"jobId": "a", "trainingInput": document}, {"jobId": "a", "labels": document}):
         with pytest.raises(InvalidArgument) as refused:
             checked_job(body, CATALOG)
+        assert all(violation.message for violation in refused.value.violations)
         assert json.dumps(to_body(refused.value), ensure_ascii=False).encode(errors="surrogatepass")
 
 

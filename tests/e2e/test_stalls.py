@@ -90,35 +90,6 @@ def test_gang_that_announces_nothing_is_inspected_from_outside(service: Service)
     assert all("\nThread " in stack for stack in stacks)
 
 
-def test_program_without_a_handler_gets_no_signal_and_a_stall_that_ends_is_only_reported(
-    service: Service,
-) -> None:
-    service.program(
-        """
-        import json, time
-        print(json.dumps({"event": "start", "stacks": "SIGUSR1"}), flush=True)  # which is not true
-        for step in range(1, 10):
-            print(json.dumps({"event": "progress", "step": step}), flush=True)
-            time.sleep(8 if step == 3 else 0.5)
-        """
-    )
-    service.config(**local())
-    labels = "trainyard_stall_limit=2,trainyard_stall_action=report"
-    printed = service.train("only_told", "--config", "config.yaml", "--labels", labels)
-    assert "master-replica-0 stands still at step 3 for " in printed
-    assert "master-replica-0 moves on." in printed
-    job_detail = detail(service, "only_told")
-    assert len(job_detail.runs) == 1
-    assert [event.kind for event in job_detail.events if event.kind in ("stalled", "moves-on")] == [
-        "stalled",
-        "moves-on",
-    ]
-    (replica,) = job_detail.runs[0].replicas
-    assert replica.stall is None
-    assert "was sent" not in replica.stacks
-    assert "\nThread " in replica.stacks
-
-
 def test_program_that_prints_nothing_and_uses_no_cpu_is_only_reported(service: Service) -> None:
     service.program("import time\nprint('waiting')\ntime.sleep(12)\nprint('here')\ntime.sleep(3)\n")
     service.config(**local())
@@ -128,12 +99,3 @@ def test_program_that_prints_nothing_and_uses_no_cpu_is_only_reported(service: S
     assert "prog/task.py:3 <module>." in printed
     assert printed.index("used no CPU") < printed.index("master-replica-0 moves on.")
     assert len(detail(service, "silent").runs) == 1
-
-
-def test_invalid_stall_label_is_refused_before_anything_runs(service: Service) -> None:
-    service.program("print('never')\n")
-    service.config(**local())
-    words = ("--config", "config.yaml", "--labels", "trainyard_stall_limit=10m")
-    done = service.run("jobs", "submit", "training", "bad_label", *words)
-    assert done.returncode != 0
-    assert "must be a whole number of seconds from 1 to 2592000; this is '10m'" in done.stderr

@@ -1,4 +1,4 @@
-"""Capacity: concurrent jobs share no resources, a third waits, a gang too large is scaled down."""
+"""Capacity: concurrent jobs share no resources, and a third one waits."""
 
 import json
 
@@ -49,29 +49,3 @@ def test_two_jobs_at_once_share_no_cpu_port_or_directory_and_a_third_waits_with_
     release(service, "three")
     for job in ("one", "two", "three"):
         service.wait_for(job, "SUCCEEDED")
-
-
-def test_gang_larger_than_a_strict_machine_waits_without_blocking_others(
-    strict_service: Service,
-) -> None:
-    service = strict_service
-    service.program("print('hello')\n")
-    service.config(scaleTier="CUSTOM", masterType="n1-standard-96")
-    service.ok("jobs", "submit", "training", "huge", "--config", "config.yaml")
-    service.config(**local())
-    service.train("small", "--config", "config.yaml")
-    assert service.state("huge") == "QUEUED"
-    waiting = json.loads(service.ok("jobs", "describe", "huge", "-o", "json", "--all"))["waiting"]
-    assert "96 vCPU" in waiting
-    service.ok("jobs", "cancel", "huge")
-    service.wait_for("huge", "CANCELLED")
-
-
-def test_gang_larger_than_a_fitting_machine_is_scaled_down_with_an_event(service: Service) -> None:
-    service.program("print('hello')\n")
-    service.config(
-        scaleTier="CUSTOM", masterType="n1-standard-96", workerType="n1-standard-96", workerCount=1
-    )
-    output = service.train("scaled", "--config", "config.yaml")
-    assert "each asked for 96 vCPU" in output
-    assert service.state("scaled") == "SUCCEEDED"

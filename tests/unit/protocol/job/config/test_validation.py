@@ -9,12 +9,16 @@ from trainyard_protocol.job.training_input import parse_training_input
 
 PACKAGE = {"pythonModule": "trainer.task"}
 CUSTOM = {**PACKAGE, "scaleTier": "CUSTOM", "masterType": "n1-standard-8"}
+T4 = "NVIDIA_TESLA_T4"
 IMAGE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-8", "masterConfig": {"imageUri": "i"}}
-TPU = {
-    "workerType": "cloud_tpu",
-    "workerCount": "1",
-    "workerConfig": {"acceleratorConfig": {"count": "8", "type": "TPU_V3"}},
-}
+
+
+def gpus(count: int | str, kind: str) -> dict[str, object]:
+    """The config of replicas with accelerators."""
+    return {"acceleratorConfig": {"count": count, "type": kind}}
+
+
+TPU = {"workerType": "cloud_tpu", "workerCount": "1", "workerConfig": gpus("8", "TPU_V3")}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,7 @@ TPU = {
         IMAGE,
         {**CUSTOM, "workerType": "local-1", "workerCount": 1},
         {**CUSTOM, "workerType": "n1-standard-8"},  # no workers: the count is zero by default
-        {**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": 2, "type": "nvidia-tesla-t4"}}},
+        {**CUSTOM, "masterConfig": gpus(2, "nvidia-tesla-t4")},
         {**IMAGE, "masterConfig": {"imageUri": "i", "containerCommand": ["a"], "containerArgs": ["b"]}},
         {**IMAGE, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"containerArgs": ["b"]}},
         {**IMAGE, "packageUris": ["gs://b/p.whl"], "pythonModule": "trainer.task", "args": ["--a"]},
@@ -108,16 +112,12 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "makes a job of 200001 replicas; a job has at most 1000.",
         ),
         (
-            {**PACKAGE, "masterConfig": {"acceleratorConfig": {"count": 3, "type": "NVIDIA_TESLA_T4"}}},
+            {**PACKAGE, "masterConfig": gpus(3, T4)},
             "master_config.accelerator_config.count",
             "cannot be attached to n1-standard-4; allowed: 1, 2, 4.",
         ),
         (
-            {
-                **PACKAGE,
-                "scaleTier": "STANDARD_1",
-                "workerConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}},
-            },
+            {**PACKAGE, "scaleTier": "STANDARD_1", "workerConfig": gpus(1, T4)},
             "worker_config.accelerator_config.type",
             "cannot be attached to n1-highcpu-8; allowed: none.",
         ),
@@ -131,21 +131,17 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "must be all legacy or all Compute Engine; master_type is a Compute Engine type",
         ),
         (
-            {
-                **CUSTOM,
-                "masterType": "standard_gpu",
-                "masterConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}},
-            },
+            {**CUSTOM, "masterType": "standard_gpu", "masterConfig": gpus(1, T4)},
             "master_config.accelerator_config",
             "standard_gpu is a legacy type",
         ),
         (
-            {**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_A100"}}},
+            {**CUSTOM, "masterConfig": gpus(1, "NVIDIA_TESLA_A100")},
             "master_config.accelerator_config.type",
             "allowed: NVIDIA_TESLA_K80, NVIDIA_TESLA_P4",
         ),
         (
-            {**CUSTOM, "masterConfig": {"acceleratorConfig": {"count": 3, "type": "NVIDIA_TESLA_T4"}}},
+            {**CUSTOM, "masterConfig": gpus(3, T4)},
             "master_config.accelerator_config.count",
             "allowed: 1, 2, 4.",
         ),
@@ -162,7 +158,7 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
         ({**CUSTOM, "masterType": "cloud_tpu"}, "master_type", "cloud_tpu can only be the worker_type."),
         ({**CUSTOM, **TPU, "workerCount": 2}, "worker_count", "must be 1 with a worker_type of cloud_tpu"),
         (
-            {**CUSTOM, **TPU, "workerConfig": {"acceleratorConfig": {"count": 4, "type": "TPU_V3"}}},
+            {**CUSTOM, **TPU, "workerConfig": gpus(4, "TPU_V3")},
             "worker_config.accelerator_config.count",
             "4 x TPU_V3 cannot be attached to cloud_tpu; allowed: 8.",
         ),

@@ -11,22 +11,18 @@ import httpx
 from fastapi import FastAPI
 
 from beds import databases
+from beds.open_engines import process_and_docker
 from trainyard_agent.agent import Agent
-from trainyard_agent.control.runtime_choice import Machine as OfferedMachine
-from trainyard_agent.control.runtime_choice import choose
 from trainyard_agent.engines.docker.probe import EngineState
 from trainyard_agent.engines.fake import FakeHost, FakeRuntime, Programs
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.monitoring.disk_watch import DiskWatch
-from trainyard_agent.runtime_selection import offer
+from trainyard_agent.opening import OpenRuntimes, as_one
 from trainyard_agent.runtimes.base import Runtime
-from trainyard_agent.runtimes.runtime_set import Choices, RuntimeSet
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce, Stager
-from trainyard_agent.staging.stager_set import StagerSet
 from trainyard_protocol.job.resources import Capacity
-from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.views.views import JobDetail, LogEntry
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
 from trainyard_server.app import create_app
@@ -89,6 +85,7 @@ class Machine:
         self.network = LossyTransport(world.app)
         self._client: ServerClient | None = None
         self.agent: Agent | None = None
+        self._opened: OpenRuntimes | None = None
         self.boot()
 
     def boot(self) -> None:
@@ -96,22 +93,22 @@ class Machine:
         self._client = ServerClient("http://server", TOKENS[Role.AGENT], self._key, transport=self.network)
         stager = self.stager
         if self.engine is not None:
-            choices = Choices(lambda order: choose(order, self._with_engine()))
-            kinds: tuple[RuntimeName, ...] = ("process", "docker")
-            self.runtime = RuntimeSet({kind: FakeRuntime(self.host, kind) for kind in kinds}, choices)
-            stager = StagerSet({kind: ReadyAtOnce() for kind in kinds}, choices)
+            self._opened = self._open(self.engine)
+            self.runtime, stager = self._opened.runtime, self._opened.stager
         self.agent = Agent(
             self.runtime, self._client, stager, self.world.clock, self.offered, self.lease, disks=self.disks
         )
 
     def offered(self) -> AgentInfo:
-        if self.engine is None:
+        if self._opened is None:
             return self.info.model_copy(update={"disks": self.disks.disks})
-        environment = self.info.replica_environment
-        return offer(self.info, self._with_engine(), self.engine, environment, {"process", "docker"})
+        return self._opened.info(self.info)
 
-    def _with_engine(self) -> OfferedMachine:
-        return OfferedMachine(frozenset({"process", "docker"}), load_runtimes(), has_engine=True)
+    def _open(self, engine: EngineState) -> OpenRuntimes:
+        kinds: tuple[RuntimeName, ...] = ("process", "docker")
+        runtimes = {kind: FakeRuntime(self.host, kind) for kind in kinds}
+        opened = process_and_docker(runtimes, lambda: self.engine or engine, self.info.replica_environment)
+        return as_one(opened, opened)
 
     async def step(self, rounds: int = 1) -> None:
         assert self.agent is not None

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from beds.history_checks import check_ending, check_history
 from beds.world import Machine, World
-from trainyard_agent.engines.docker.engine import EngineInfo
+from trainyard_agent.engines.docker.client import EngineInfo
 from trainyard_agent.engines.docker.probe import EngineState
 from trainyard_agent.engines.fake import FOREVER, Exit, Measure, Print, Script
 from trainyard_agent.runtimes.base import Launch

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 import trainyard_protocol
-from trainyard_agent import options
+from beds.open_engines import agent_settings
+from trainyard_agent.engines.docker.settings import DockerSettings
 from trainyard_server import main as server_main
 from unit.cli.scripted_server import ok, scripted_server
 
@@ -136,11 +137,11 @@ def test_database_is_the_one_that_is_started_unless_another_is_named() -> None:
 
 def test_command_of_the_agent_is_one_that_it_takes() -> None:
     agent = compose(TRAINYARD_DIR="/srv/trainyard", BRIDGE_ADDRESS="10.0.0.1")["services"]["agent"]
-    given = options.parse(shlex.split(agent["command"]))
+    given = agent_settings(*shlex.split(agent["command"]))
     assert given.runtime == "docker"
-    assert given.replica_env == [("STORAGE_EMULATOR_HOST", "http://10.0.0.1:4443")]
+    assert given.replica_env == (("STORAGE_EMULATOR_HOST", "http://10.0.0.1:4443"),)
     assert "/srv/trainyard:/srv/trainyard" in agent["volumes"]  # containers beside it mount from there
-    for directory in (given.state_dir, *given.job_dir_root):
+    for directory in (given.state_dir, *given.of(DockerSettings).job_dir_root):
         assert directory.is_relative_to("/srv/trainyard")
     assert agent["pid"] == "host"
 

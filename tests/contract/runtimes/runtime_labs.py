@@ -21,7 +21,7 @@ from beds.engines import Engine as RealEngine
 from beds.kubernetes.bed import BASE_IMAGE
 from beds.slurm import SlurmBed
 from trainyard_agent.engines.docker import spec
-from trainyard_agent.engines.docker.engine import Engine
+from trainyard_agent.engines.docker.client import DockerClient
 from trainyard_agent.engines.docker.runtime import DockerRuntime
 from trainyard_agent.engines.docker.spec import Owner
 from trainyard_agent.engines.fake import Exit, FakeHost, FakeRuntime, Measure, Print, Script
@@ -242,7 +242,7 @@ class DockerLab:
         self._state_dir = state_dir
         self._engine = engine
         self._owner = Owner(uuid.uuid4().hex)
-        self._connection = Engine(engine.url)
+        self._connection = DockerClient(engine.url)
         self.runtime = DockerRuntime(state_dir, self._connection, self._owner)
 
     def launch(self, task: str, program: Program) -> Launch:

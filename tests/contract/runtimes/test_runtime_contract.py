@@ -20,10 +20,9 @@ from contract.runtimes.runtime_labs import (
     Program,
     order,
 )
+from trainyard_agent.engines import registry
 from trainyard_agent.engines.fake import Print
 from trainyard_agent.monitoring.metric_lines import measurements_in
-from trainyard_agent.platforms import MACHINE, PLATFORMS
-from trainyard_agent.runtime_selection import RUNTIMES
 from trainyard_agent.runtimes.base import LogSlice, StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import TrialMeasurement
@@ -33,8 +32,7 @@ RUN, OTHER = unique_run("1"), unique_run("2")
 
 
 def test_every_runtime_name_has_a_lab() -> None:
-    engines = {name for name, platform in PLATFORMS.items() if platform is not MACHINE}
-    assert set(RUNTIMES) | engines == set(REAL)
+    assert set(registry.ENGINES) == set(REAL)
 
 
 def test_place_gives_every_task_an_address_and_runs_nothing(driver: Driver) -> None:

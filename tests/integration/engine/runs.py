@@ -10,7 +10,7 @@ from typing import Any
 from beds.engines import Engine as RealEngine
 from beds.waiting import until
 from trainyard_agent.engines.docker import spec
-from trainyard_agent.engines.docker.engine import Engine
+from trainyard_agent.engines.docker.client import DockerClient
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.runtime import DockerRuntime
 from trainyard_agent.engines.docker.spec import Owner
@@ -29,17 +29,17 @@ class Host:
     engine: RealEngine
     state_dir: Path
     owner: Owner = field(default_factory=lambda: Owner(uuid.uuid4().hex))
-    connection: Engine | None = None
+    connection: DockerClient | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
     """Of its Networks: `policy`, `allowed`, ..."""
     disk_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.connection = self.connection or Engine(self.engine.url)
+        self.connection = self.connection or DockerClient(self.engine.url)
         self.networks = Networks(self.connection, self.owner, **self.network)
         self.runtime = self._new_runtime(self.connection)
 
-    def _new_runtime(self, connection: Engine) -> DockerRuntime:
+    def _new_runtime(self, connection: DockerClient) -> DockerRuntime:
         return DockerRuntime(
             self.state_dir, connection, self.owner, networks=self.networks, disk_bytes=self.disk_bytes
         )

@@ -17,8 +17,7 @@ import pytest
 
 from beds.engines import Engine, OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
-from trainyard_agent.doctor import examine
-from trainyard_agent.engines.docker import engine as docker_engine
+from trainyard_agent.engines.docker import client as docker_client
 from trainyard_agent.engines.docker import spec
 from trainyard_agent.engines.docker.network.firewall import Firewall
 from trainyard_agent.engines.docker.network.network_policy import (
@@ -26,6 +25,8 @@ from trainyard_agent.engines.docker.network.network_policy import (
     Endpoint,
     NetworkPolicy,
 )
+from trainyard_agent.main import examine
+from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.cluster import Task
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="packet filter rules take root")
@@ -207,7 +208,10 @@ def test_rules_that_somebody_removed_are_installed_again_and_orphaned_ones_remov
 
     firewall.install(orphan, ["-j DROP"])
     found = [
-        one for fix in (False, True) for one in examine(tmp_path, frozenset(), fix) if orphan in one.found
+        one
+        for fix in (False, True)
+        for one in examine(AgentSettings(state_dir=tmp_path), fix)
+        if orphan in one.found
     ]
     assert [one.status for one in found] == ["problem", "fixed"]
     assert orphan not in firewall.survey()[1]
@@ -215,4 +219,4 @@ def test_rules_that_somebody_removed_are_installed_again_and_orphaned_ones_remov
 
 def test_address_of_the_host_is_known_on_a_new_bridge(own_engine: OwnEngine) -> None:
     """Docker 20.10 does not say what it is."""
-    assert docker_engine.Engine(own_engine.url).gateway() == own_engine.bridge_address()
+    assert docker_client.DockerClient(own_engine.url).gateway() == own_engine.bridge_address()

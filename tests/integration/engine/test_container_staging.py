@@ -19,7 +19,7 @@ import pytest
 from beds.engines import Engine as RealEngine
 from beds.registry import Hangs, Pauses, Registry, RequiresAuth
 from trainyard_agent.engines.docker import spec
-from trainyard_agent.engines.docker.engine import Engine
+from trainyard_agent.engines.docker.client import DockerClient
 from trainyard_agent.engines.docker.network.network_policy import Endpoint
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.spec import Owner
@@ -60,7 +60,7 @@ class Host:
         self, network: Mapping[str, Any] | None = None, **settings: Any
     ) -> AsyncIterator[ContainerStager]:
         given = ContainerSettings(**{"runtimes": self.runtimes, **settings})
-        with closing(Engine(self.engine.url)) as connection:
+        with closing(DockerClient(self.engine.url)) as connection:
             async with self.server.client() as client:
                 fetcher = PackageFetcher(client, "")
                 networks = Networks(connection, self.owner, **(network or {}))

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from beds.engines import Engine
-from trainyard_agent.doctor import examine
 from trainyard_agent.engines.docker import spec
 from trainyard_agent.engines.docker.spec import Owner
 from trainyard_agent.host import machine_id
 from trainyard_agent.host.files import write_json
+from trainyard_agent.main import examine
+from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.views.health import Finding
 from unit.agent.stub_server import run_order
 
@@ -72,7 +73,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def about(state: Path, *ids: str, fix: bool) -> list[Finding]:
-    findings = [one for one in examine(state, frozenset(), fix) if one.check == "containers"]
+    findings = [one for one in examine(AgentSettings(state_dir=state), fix) if one.check == "containers"]
     return [one for one in findings if any(identity[:12] in one.found for identity in ids)]
 
 

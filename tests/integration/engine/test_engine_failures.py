@@ -13,7 +13,7 @@ from beds.engines import OwnEngine
 from integration.engine.runs import CHIEF, WORKER, Host, host_on
 from trainyard_agent.engines.docker import run_files
 from trainyard_agent.engines.docker import spec as docker_spec
-from trainyard_agent.engines.docker.engine import Engine, EngineDown, EngineRefused
+from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineRefused
 from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -27,7 +27,7 @@ def fragile(own_engine: OwnEngine, tmp_path: Path) -> Iterator[Host]:
         yield host
 
 
-class StartsAndSays500(Engine):
+class StartsAndSays500(DockerClient):
     """The container runs, and the engine answers that it does not."""
 
     def start(self, container: str) -> None:
@@ -35,14 +35,14 @@ class StartsAndSays500(Engine):
         raise EngineRefused(500, "context deadline exceeded")
 
 
-class HasAFullDisk(Engine):
+class HasAFullDisk(DockerClient):
     def create(self, name: str, spec: Mapping[str, Any]) -> str:
         if WORKER in name:
             raise EngineRefused(500, "mkdir /var/lib/docker/overlay2/x: no space left on device")
         return super().create(name, spec)
 
 
-class LosesAnswers(Engine):
+class LosesAnswers(DockerClient):
     """Does what it is asked to, and the answer to the first creation is lost."""
 
     lost = False
@@ -55,7 +55,7 @@ class LosesAnswers(Engine):
         return made
 
 
-class DiesBetweenTwoStarts(Engine):
+class DiesBetweenTwoStarts(DockerClient):
     """The agent is killed when it has started one of the containers."""
 
     started = 0
@@ -69,7 +69,7 @@ class DiesBetweenTwoStarts(Engine):
 
 @pytest.mark.parametrize("faulty", [StartsAndSays500, HasAFullDisk, LosesAnswers])
 def test_start_that_the_engine_fails_leaves_nothing_and_is_the_machines_fault(
-    host: Host, faulty: type[Engine]
+    host: Host, faulty: type[DockerClient]
 ) -> None:
     other = Host(host.engine, host.state_dir / "other", connection=faulty(host.engine.url))
     order = other.order(CHIEF, WORKER)

@@ -8,25 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from beds.run_ids import unique_run
 from beds.token_files import write_token
 from beds.waiting import until
-from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
+from trainyard_agent.engines import registry
+from trainyard_agent.engines.contract import OpenEngine, Place
+from trainyard_agent.engines.fake import FakeRuntime
+from trainyard_agent.engines.fake.engine import FakeEngine
 from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host import process_tags
-from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.files import try_lock
 from trainyard_agent.main import main
-from trainyard_agent.platforms import MACHINE, PLATFORMS, Platform
-from trainyard_agent.runtime_selection import OpenRuntimes
 from trainyard_agent.runtimes.base import Handle
-from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import RunOrder
 from unit.agent.stub_server import TOKEN, StubServer
@@ -160,25 +157,30 @@ def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
             events.append("placed")
             return super().place(order)
 
-    @contextmanager
-    def opened(*_: object) -> Iterator[OpenRuntimes]:
-        runtime = SlowToPlace(FakeHost(SystemClock(), lambda _: FOREVER))
-        try:
-            yield OpenRuntimes(runtime, ReadyAtOnce(), lambda info: info)
-        finally:
-            events.append("closed")
+    class Closing(FakeEngine):
+        @contextmanager
+        def open(self, place: Place) -> Iterator[OpenEngine]:
+            try:
+                with super().open(place) as opened:
+                    yield opened
+            finally:
+                events.append("closed")
+
+    engine = Closing()
+    engine.runtime = SlowToPlace(engine.host)
+    monkeypatch.setitem(registry.ENGINES, "fake", "trainyard_agent.engines.fake")
+    monkeypatch.setattr("trainyard_agent.engines.fake.engine.ENGINE", engine)
 
     def end() -> None:
         begun.wait(DEADLINE_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setitem(cast("dict[str, Platform]", PLATFORMS), "process", replace(MACHINE, open=opened))
     server.order(RUN, TASK, pythonModule="program")
     ender = threading.Thread(target=end)
     ender.start()
     flags = ["--token-file", str(machine.token_file), "--state-dir", str(machine.state_dir)]
 
-    assert main(["--server", machine.url, "--runtime", "process", "--one-user", *flags]) == 0
+    assert main(["--server", machine.url, "--runtime", "fake", *flags]) == 0
     ender.join()
     assert events == ["placed", "closed"]
 

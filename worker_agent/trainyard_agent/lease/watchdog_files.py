@@ -8,12 +8,12 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard_agent.host.files import holder, is_locked, try_lock
+from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.lease import lease_file
 from trainyard_agent.lease.lease_file import Grant
 
@@ -46,15 +46,17 @@ def due(grant: Grant, runs: Iterable[LeasedRun]) -> float | None:
 
 
 def runs_of(state_dir: Path) -> Iterator[LeasedRun]:
-    """Every launched run of either runtime. A damaged run.json counts as a run without grace."""
-    for path in state_dir.glob("runs/[!.]*/run.json"):
+    """Every launched run of the machine's engines. A damaged run.json counts as a run without grace."""
+    for path in state_dir.glob("*/[!.]*/run.json"):
         if (grace_s := _read_grace(path)) is not None:
-            ended = not any(is_locked(alive) for alive in path.parent.glob("*/alive"))
-            yield LeasedRun(grace_s, (path.parent / "stop.json").exists(), ended)
-    for path in state_dir.glob("containers/[!.]*/run.json"):
-        if (grace_s := _read_grace(path)) is not None:
-            ended = all((task / "exit.json").exists() for task in path.parent.glob("*/"))
-            yield LeasedRun(grace_s, (path.parent / "stop.json").exists(), ended)
+            run = path.parent
+            yield LeasedRun(grace_s, (run / "stop.json").exists(), not any(map(_is_alive, run.glob("*/"))))
+
+
+def _is_alive(replica: Path) -> bool:
+    """Whether a replica has not ended. Its engine locks `alive` meanwhile, or writes exit.json at its end."""
+    alive = replica / "alive"
+    return is_locked(alive) if alive.exists() else not (replica / "exit.json").exists()
 
 
 def _read_grace(path: Path) -> float | None:
@@ -115,13 +117,16 @@ def stop_watchdog(state_dir: Path) -> None:
 
     Raises TimeoutError, OSError.
     """
-    give_up_at = time.monotonic() + _TIMEOUT_S
-    while is_locked(state_dir / LOCK):
-        if time.monotonic() > give_up_at:
-            raise TimeoutError(f"the watchdog of {state_dir} does not end")
+
+    def is_stopped() -> bool:
+        if not is_locked(state_dir / LOCK):
+            return True
         # One that is just starting has no pid in the file yet.
         signal_holder(state_dir / LOCK, signal.SIGTERM)
-        time.sleep(0.01)
+        return False
+
+    if not wait_until(is_stopped, deadline_in(_TIMEOUT_S), 0.01):
+        raise TimeoutError(f"the watchdog of {state_dir} does not end")
     (state_dir / lease_file.NAME).unlink(missing_ok=True)
 
 

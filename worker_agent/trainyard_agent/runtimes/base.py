@@ -238,6 +238,12 @@ class Runtime(Protocol):
         """
         ...
 
+    def has_ended(self, run_id: str) -> bool:
+        """Whether every replica of the run has ended and, where its log is copied on this machine, that is complete.
+        Unknown run: True.
+        """
+        ...
+
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         """Lines `start`, `start + 1`, ... (numbered from 0): at least one if there is one, then up to the limits of
         lines and bytes of text. With a quota, the first line that exceeds it and all later ones are dropped; the

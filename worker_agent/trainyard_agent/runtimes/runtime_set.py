@@ -106,6 +106,10 @@ class RuntimeSet:
         holder = self._holder(run_id)
         return () if holder is None else holder.observe(run_id)
 
+    def has_ended(self, run_id: str) -> bool:
+        holder = self._holder(run_id)
+        return holder is None or holder.has_ended(run_id)
+
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         holder = self._holder(run_id)
         if holder is None:

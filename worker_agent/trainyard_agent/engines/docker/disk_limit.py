@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from trainyard_agent.engines.docker.engine import Engine, EngineError
+from trainyard_agent.engines.docker.client import DockerClient, EngineError
 from trainyard_agent.engines.docker.run_files import Key, RunFiles
 from trainyard_agent.runtimes.exits import beyond_disk_limit
 from trainyard_protocol.states import Reason
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class DiskLimit:
     """Kills replicas whose containers hold more than `limit_bytes`; 0: none."""
 
-    def __init__(self, engine: Engine, files: RunFiles, limit_bytes: int) -> None:
+    def __init__(self, engine: DockerClient, files: RunFiles, limit_bytes: int) -> None:
         self._engine = engine
         self._files = files
         self._limit_bytes = limit_bytes

@@ -1,15 +1,17 @@
 """Containers and networks with our labels whose run or agent no longer exists."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from trainyard_agent.engines.docker import spec
-from trainyard_agent.engines.docker.engine import Engine, EngineDown, EngineError
-from trainyard_agent.engines.docker.runtime import DockerRuntime
+from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineError
+from trainyard_agent.engines.docker.network.firewall import Firewall, NotEnforced
+from trainyard_agent.engines.examining import orphan_findings, settled
 from trainyard_agent.host import machine_id
 from trainyard_agent.host.files import read_json
 from trainyard_protocol.views.health import Finding
@@ -25,49 +27,72 @@ class OrphanContainer:
     run_id: str
     why: str
 
+    @property
+    def words(self) -> str:
+        run = self.run_id[:12]
+        return f"The {self.kind} {self.id[:12]} of run {run} (the job {self.job}) is orphaned: {self.why}."
 
-Settled = Callable[[Callable[[], list[OrphanContainer]]], list[OrphanContainer]]
 
-
-def findings(state_dir: Path, settled: Settled, fix: bool) -> Iterator[Finding]:
-    with closing(Engine()) as engine:
+def findings(state_dir: Path, fix: bool) -> Iterator[Finding]:
+    with closing(DockerClient()) as client:
         try:
-            engine.about()
-            orphans = settled(lambda: _orphans(engine, state_dir))
+            client.about()
+            orphans = settled(state_dir, lambda: _orphans(client, state_dir))
         except EngineError as error:
             yield _engine_unavailable(state_dir, error)
-            return
-        if not orphans:
-            yield Finding(
-                check="containers", status="ok", found="There are no orphaned containers or networks."
+        else:
+            # Containers first: a network with a container cannot be removed.
+            orphans.sort(key=lambda orphan: (orphan.kind, orphan.run_id, orphan.id))
+            yield from orphan_findings(
+                "containers",
+                {orphan.words: partial(_remove, client, orphan) for orphan in orphans},
+                "It may use CPUs, memory and devices that are assigned to others, and uses disk space.",
+                "`trainyard doctor --fix` removes it.",
+                fix,
+                "There are no orphaned containers or networks.",
             )
-        # Containers first: a network with a container cannot be removed.
-        for orphan in sorted(orphans, key=lambda one: (one.kind, one.run_id, one.id)):
-            yield _finding(engine, orphan, fix)
+    yield from _rule_findings(state_dir, fix)
 
 
-def _finding(engine: Engine, orphan: OrphanContainer, fix: bool) -> Finding:
-    name = f"The {orphan.kind} {orphan.id[:12]} of run {orphan.run_id[:12]} (the job {orphan.job})"
-    failure = ""
-    by_hand = f", as `docker rm -f {orphan.id[:12]}` does" if orphan.kind == "container" else ""
-    if fix:
+def _remove(client: DockerClient, orphan: OrphanContainer) -> str:
+    try:
+        (client.remove if orphan.kind == "container" else client.remove_network)(orphan.id)
+    except EngineError as error:
+        return str(error)
+    return ""
+
+
+def _rule_findings(state_dir: Path, fix: bool) -> Iterator[Finding]:
+    """Nothing where there are no rules, or where this user may not see them: then no agent of this user made any."""
+    firewall = Firewall()
+
+    def remove(bridge: str) -> str:
         try:
-            (engine.remove if orphan.kind == "container" else engine.remove_network)(orphan.id)
-            return Finding(check="containers", status="fixed", found=f"{name} was removed.")
-        except EngineError as error:
-            failure = f"It could not be removed: {error}."
-    return Finding(
-        check="containers",
-        status="problem",
-        found=f"{name} is orphaned: {orphan.why}.",
-        meaning="It may use CPUs, memory and devices that are assigned to others, and uses disk space.",
-        advice=failure or f"`trainyard doctor --fix` removes it{by_hand}.",
-        fixable=not failure,
+            firewall.remove(bridge)
+        except NotEnforced as error:
+            return str(error)
+        return ""
+
+    try:
+        bridges = settled(state_dir, lambda: sorted(firewall.survey()[1]))
+    except NotEnforced:
+        return
+    yield from orphan_findings(
+        "containers",
+        {
+            f"The firewall rules {bridge} (iptables, table mangle) are orphaned: their network is gone.": partial(
+                remove, bridge
+            )
+            for bridge in bridges
+        },
+        "They affect nothing, and stay until the machine restarts.",
+        "`trainyard doctor --fix` removes them.",
+        fix,
     )
 
 
 def _engine_unavailable(state_dir: Path, error: EngineError) -> Finding:
-    if DockerRuntime.has_runs(state_dir):
+    if any((state_dir / "containers").glob("[!.]*")):
         return Finding(
             check="containers",
             status="problem",
@@ -84,11 +109,11 @@ def _engine_unavailable(state_dir: Path, error: EngineError) -> Finding:
     )
 
 
-def _orphans(engine: Engine, state_dir: Path) -> list[OrphanContainer]:
+def _orphans(client: DockerClient, state_dir: Path) -> list[OrphanContainer]:
     labelled: list[tuple[str, str, Mapping[str, str]]] = [
-        ("container", one.id, one.labels) for one in engine.containers(spec.AGENT)
+        ("container", one.id, one.labels) for one in client.containers(spec.AGENT)
     ]
-    labelled += [("network", one, labels) for one, labels in engine.networks(spec.AGENT).items()]
+    labelled += [("network", one, labels) for one, labels in client.networks(spec.AGENT).items()]
     me = agent_id(state_dir)
     orphans = []
     for kind, identity, labels in labelled:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from trainyard_agent.engines.docker.engine import Engine, EngineError, LogStream
+from trainyard_agent.engines.docker.client import DockerClient, EngineError, LogStream
 from trainyard_agent.host.files import write_json
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting, truncate_torn_line
@@ -84,7 +84,7 @@ class LogCopier(threading.Thread):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DockerClient,
         container: str,
         directory: Path,
         has_ended: Callable[[], bool],

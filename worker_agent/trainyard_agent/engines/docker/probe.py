@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from trainyard_agent.engines.docker.engine import Engine, EngineDown, EngineError, EngineInfo
+from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineError, EngineInfo
 from trainyard_agent.host import disk
 
 POLL_S = 2.0
@@ -39,7 +39,7 @@ class EngineState:
 class EngineProbe:
     """Polls an engine, also for which of the `images` it has. `engine` should time out after ANSWER_S."""
 
-    def __init__(self, engine: Engine, images: Collection[str] = (), reserve: int = 0) -> None:
+    def __init__(self, engine: DockerClient, images: Collection[str] = (), reserve: int = 0) -> None:
         """`reserve`: bytes that its disk keeps free."""
         self.engine = engine
         self._images = images

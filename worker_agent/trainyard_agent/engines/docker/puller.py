@@ -3,13 +3,12 @@
 import re
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from trainyard_agent.engines.docker.engine import Engine, EngineDown, EngineRefused, EngineTimeout
+from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineRefused, EngineTimeout
+from trainyard_agent.engines.docker.settings import PullPolicy
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.states import Reason
-
-PullPolicy = Literal["missing", "always", "never"]
 
 PULL_SILENCE_S = 120.0
 """Seconds without progress after which a registry counts as unreachable."""
@@ -51,7 +50,7 @@ class PullCancelled(Exception):
 
 
 def ensure_image(
-    engine: Engine,
+    engine: DockerClient,
     name: str,
     policy: PullPolicy,
     report: Callable[[str], None],
@@ -117,7 +116,11 @@ class PullProgress:
 
 
 def _pull(
-    engine: Engine, name: str, report: Callable[[str], None], cancelled: threading.Event, silence_s: float
+    engine: DockerClient,
+    name: str,
+    report: Callable[[str], None],
+    cancelled: threading.Event,
+    silence_s: float,
 ) -> None:
     progress = PullProgress(name)
 

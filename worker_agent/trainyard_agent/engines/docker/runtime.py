@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 
 from trainyard_agent.engines.docker import job_dir_mounts, secret_files
 from trainyard_agent.engines.docker import spec as docker_spec
-from trainyard_agent.engines.docker.disk_limit import DiskLimit
-from trainyard_agent.engines.docker.engine import (
+from trainyard_agent.engines.docker.client import (
     Container,
-    Engine,
+    DockerClient,
     EngineDown,
     EngineError,
     EngineRefused,
 )
+from trainyard_agent.engines.docker.disk_limit import DiskLimit
 from trainyard_agent.engines.docker.log_copier import REMOVED, LogCopier
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.probe import EngineProbe
@@ -86,7 +86,7 @@ class DockerRuntime:
     def __init__(
         self,
         state_dir: Path,
-        engine: Engine,
+        engine: DockerClient,
         owner: Owner,
         pids_limit: int = PIDS_LIMIT,
         probe: EngineProbe | None = None,
@@ -118,12 +118,6 @@ class DockerRuntime:
         self._found: set[tuple[str, str, str, str, bool]] = set()
         """Programs that are in their images, which never change: their `image` is an id."""
         self._modes: dict[tuple[str, str], int | None] = {}
-
-    @staticmethod
-    def has_runs(state_dir: Path) -> bool:
-        """Whether this state directory may have containers."""
-        runs = state_dir / _DIRECTORY
-        return runs.is_dir() and any(runs.iterdir())
 
     def close(self) -> None:
         """Release threads. Containers keep running; another runtime object recovers them."""

@@ -13,8 +13,8 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal
 
+from trainyard_agent.engines.docker.settings import Choice
 from trainyard_agent.engines.docker.spec import HOME, ImageInfo
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_protocol.job.job_dirs import owner_parts
@@ -22,9 +22,6 @@ from trainyard_protocol.wire.sync import RunOrder
 
 FIRST, COUNT = 0x7800_0000, 0x0800_0000
 """Ids that neither systemd nor the usual directory services give to anybody."""
-
-Choice = Literal["auto", "image"] | tuple[int, int]
-"""`--container-user`: auto, the image's own, or a user and a group id."""
 
 _ROOTS_HOME = "/root"
 

@@ -270,6 +270,9 @@ class KubernetesRuntime:
             for task in run.tasks
         )
 
+    def has_ended(self, run_id: str) -> bool:
+        return all(report.exit is not None for report in self.observe(run_id))
+
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         run = self._run(run_id)
         if run is None or task not in run.tasks:

@@ -1,25 +1,25 @@
 """Processes with our tag, and supervisors, whose run no longer exists."""
 
-import contextlib
-import os
 import re
-import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
+
+from trainyard_agent.engines.examining import orphan_findings, settled
 from trainyard_agent.host import machine_id, process_tags
-from trainyard_agent.runtimes import start_supervisor, supervisor
+from trainyard_agent.host.waiting import deadline_in, wait_until
+from trainyard_agent.runtimes import start_supervisor
 from trainyard_protocol.views.health import Finding
 
 _TEMPORARY = re.compile(r"(/.+)/(?:runs|environments)/([A-Za-z0-9_-]{1,64})(?:/[^/]+)?/tmp")
 _SUPERVISED = re.compile(r"(/.+)/runs/([A-Za-z0-9_-]{1,64})/[^/]+")
-_SUPERVISORS = (start_supervisor.__file__, supervisor.__file__)  # the latter is the script of older ones
 _SHOWN = 60  # characters of a command line
-_END_S = 10.0
-_PAUSE_S = 0.02
+_END_S, _PAUSE_S = 10.0, 0.02
+_DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +32,30 @@ class OrphanProcess:
     command: str
     supervisor: bool = False
 
+    @property
+    def words(self) -> str:
+        what = "supervisor" if self.supervisor else "process"
+        run = self.run_id[:12]
+        return f"The {what} {self.pid} ({self.command}) is orphaned: its run {run} no longer exists."
 
-def orphans(state_dir: Path, proc: Path = Path("/proc")) -> list[OrphanProcess]:
+
+def findings(state_dir: Path, fix: bool) -> Iterator[Finding]:
+    orphans = settled(state_dir, lambda: _orphans(state_dir))
+    orphans.sort(key=lambda orphan: (orphan.run_id, not orphan.supervisor, orphan.pid))
+    return orphan_findings(
+        "processes",
+        {orphan.words: partial(_end, orphan) for orphan in orphans},
+        "It uses CPUs, memory and devices that are assigned to others.",
+        "`trainyard doctor --fix` kills it.",
+        fix,
+        "There are no orphaned processes.",
+    )
+
+
+def _orphans(state_dir: Path) -> list[OrphanProcess]:
     """The orphans of this state directory and of removed ones."""
-    entries = (entry for entry in proc.iterdir() if entry.name.isdecimal())
+    entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     return [orphan for entry in entries if (orphan := _orphan(entry, state_dir)) is not None]
-
-
-def findings(orphans: list[OrphanProcess], fix: bool) -> Iterator[Finding]:
-    if not orphans:
-        yield Finding(check="processes", status="ok", found="There are no orphaned processes.")
-    for orphan in sorted(orphans, key=lambda one: (one.run_id, not one.supervisor, one.pid)):
-        what = "The supervisor" if orphan.supervisor else "The process"
-        name = f"{what} {orphan.pid} ({orphan.command})"
-        failure = _end(orphan) if fix else ""
-        if fix and not failure:
-            done = f"{name} of run {orphan.run_id[:12]} was killed."
-            yield Finding(check="processes", status="fixed", found=done)
-            continue
-        yield Finding(
-            check="processes",
-            status="problem",
-            found=f"{name} is orphaned: its run {orphan.run_id[:12]} no longer exists.",
-            meaning="It uses CPUs, memory and devices that are assigned to others.",
-            advice=f"It could not be killed: {failure}." if failure else "`trainyard doctor --fix` kills it.",
-            fixable=not failure,
-        )
 
 
 def _orphan(entry: Path, state_dir: Path) -> OrphanProcess | None:
@@ -79,7 +77,7 @@ def _orphan(entry: Path, state_dir: Path) -> OrphanProcess | None:
 def _supervised(words: list[str]) -> tuple[Path, str] | None:
     """The state directory and run of a supervisor; None for another process."""
     for word, directory in pairwise(words):
-        if word in _SUPERVISORS and (match := _SUPERVISED.fullmatch(directory)):
+        if word == start_supervisor.__file__ and (match := _SUPERVISED.fullmatch(directory)):
             return Path(match[1]), match[2]
     return None
 
@@ -104,29 +102,18 @@ def _is_orphaned(entry: Path, agent_dir: Path, run_id: str, state_dir: Path) -> 
 
 
 def _end(orphan: OrphanProcess) -> str:
-    """SIGKILL a process, by pidfd because its pid may be reused. Returns the error, or ""."""
+    """SIGKILL a process, unless another one has its pid by now. Returns the error, or ""."""
     try:
-        descriptor = os.pidfd_open(orphan.pid)
-    except ProcessLookupError:
-        return ""
-    except OSError as error:
-        return str(error.strerror)
-    entry = Path("/proc") / str(orphan.pid)
-    try:
-        if _started(entry) != orphan.started:
+        process = psutil.Process(orphan.pid)
+        if _started(Path("/proc") / str(orphan.pid)) != orphan.started:
             return ""
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        deadline = time.monotonic() + _END_S
-        while _state(entry) not in ("", "Z", "X"):
-            if time.monotonic() > deadline:
-                return "it survives SIGKILL because it hangs in the kernel; restart the machine"
-            time.sleep(_PAUSE_S)
-    except (FileNotFoundError, ProcessLookupError):
+        process.kill()  # compares the time of its start first: the pid may be another one's by now
+        if not wait_until(lambda: process.status() in _DEAD, deadline_in(_END_S), _PAUSE_S):
+            return "it survives SIGKILL because it hangs in the kernel; restart the machine"
+    except (psutil.NoSuchProcess, FileNotFoundError):
         return ""
-    except OSError as error:
-        return str(error.strerror)
-    finally:
-        os.close(descriptor)
+    except (psutil.AccessDenied, OSError) as error:
+        return str(error)
     return ""
 
 
@@ -135,15 +122,5 @@ def _words(path: Path) -> list[str]:
 
 
 def _started(entry: Path) -> str:
-    return _fields(entry)[19]
-
-
-def _state(entry: Path) -> str:
-    with contextlib.suppress(OSError):
-        return _fields(entry)[0]
-    return ""
-
-
-def _fields(entry: Path) -> list[str]:
-    """The fields of /proc/PID/stat from the state on, after the name, which may hold any character."""
-    return (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    """The start of a process, of the fields of its `stat` behind the name, which may hold any character."""
+    return (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]

@@ -53,7 +53,7 @@ from trainyard_agent.runtimes.base import (
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_agent.runtimes.record_files import RecordFiles
-from trainyard_agent.runtimes.run_directories import REMOVED, remove_directory, remove_unlaunched
+from trainyard_agent.runtimes.run_directories import remove_directory, remove_unlaunched
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -124,12 +124,6 @@ class ProcessRuntime:
         self._stops: dict[str, _Stop] = {}
         """Stops that a full disk refused. They are lost with this agent."""
         self._files = RecordFiles(_log)
-
-    @staticmethod
-    def has_runs(state_dir: Path) -> bool:
-        """Whether this state directory may have replicas of the process runtime."""
-        runs = state_dir / "runs"
-        return runs.is_dir() and any(not path.name.startswith(REMOVED) for path in runs.iterdir())
 
     def recover(self) -> list[Handle]:
         with self._lock:

@@ -164,6 +164,9 @@ class SlurmRuntime:
                 self._reports[run_id] = (now, reports)
             return reports
 
+    def has_ended(self, run_id: str) -> bool:
+        return all(report.exit is not None for report in self.observe(run_id))
+
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         return self._logs.read(run_id, task, start, max_lines, max_bytes)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.engines.docker.engine import EngineDown
+from trainyard_agent.engines.docker.client import EngineDown
 from trainyard_agent.engines.docker.log_copier import LineReader, LogCopier
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.log_file import LogFile

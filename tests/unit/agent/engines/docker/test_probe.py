@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beds.mounts import small_disk
-from trainyard_agent.engines.docker.engine import EngineDown, EngineInfo, EngineRefused
+from trainyard_agent.engines.docker.client import EngineDown, EngineInfo, EngineRefused
 from trainyard_agent.engines.docker.probe import EngineProbe, EngineState
 
 NEWER = EngineInfo("engine", "24.0", cpus=2, memory_bytes=4, live_restore=False)
@@ -75,9 +75,9 @@ def test_engine_whose_disk_has_no_room_says_so_until_it_has(tmp_path: Path) -> N
 def test_machine_without_an_engine_never_loads_the_sdk() -> None:
     program = (
         "import sys, trainyard_agent.main\n"
-        "from trainyard_agent.engines.docker.engine import Engine\n"
+        "from trainyard_agent.engines.docker.client import DockerClient\n"
         "from trainyard_agent.engines.docker.probe import EngineProbe\n"
-        "print(EngineProbe(Engine('unix:///nowhere/docker.sock')).poll().problem)\n"
+        "print(EngineProbe(DockerClient('unix:///nowhere/docker.sock')).poll().problem)\n"
         "print([name for name in ('docker', 'requests', 'urllib3', 'kubernetes') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

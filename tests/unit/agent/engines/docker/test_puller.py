@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from trainyard_agent.engines.docker import puller as image_puller
-from trainyard_agent.engines.docker.engine import EngineDown, EngineRefused, EngineTimeout
-from trainyard_agent.engines.docker.puller import PullPolicy, PullProgress
+from trainyard_agent.engines.docker.client import EngineDown, EngineRefused, EngineTimeout
+from trainyard_agent.engines.docker.puller import PullProgress
+from trainyard_agent.engines.docker.settings import PullPolicy
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_protocol.states import Reason
 

@@ -11,7 +11,7 @@ import pytest
 
 from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent.engines.process.runtime import ProcessRuntime
+from trainyard_agent.engines.process.settings import ProcessSettings
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree
 from trainyard_agent.main import main
@@ -187,7 +187,7 @@ def test_remove_that_leaves_files_forgets_the_run_and_recover_tries_again(
             assert driver.runtime.observe(RUN) == ()
             assert process_tags.tagged(RUN) == []
     assert len(names(runs)) == 2
-    assert not ProcessRuntime.has_runs(runs.parent)
+    assert not ProcessSettings.may_have_runs(runs.parent)
     assert "Device or resource busy" in caplog.text
 
     driver.lab.reopen().recover()

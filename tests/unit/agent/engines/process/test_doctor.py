@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +11,13 @@ import pytest
 
 from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent.doctor import examine
-from trainyard_agent.engines.docker.network import doctor as firewall
+from trainyard_agent import main as agent_command
+from trainyard_agent.engines.docker import doctor as docker_doctor
 from trainyard_agent.engines.docker.network.firewall import Firewall
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import try_lock, write_json
 from trainyard_agent.main import main
+from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.views.health import Finding
 from unit.agent.shells import RUN, TASK, start
 
@@ -36,7 +36,7 @@ class NoRules(Firewall):
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
-    monkeypatch.setattr(firewall, "Firewall", NoRules)
+    monkeypatch.setattr(docker_doctor, "Firewall", NoRules)
 
 
 @pytest.fixture
@@ -60,6 +60,10 @@ def left() -> Iterator[Start]:
         process.wait()
 
 
+def examine(state_dir: Path, fix: bool) -> list[Finding]:
+    return agent_command.examine(AgentSettings(state_dir=state_dir), fix)
+
+
 def of(findings: list[Finding], check: str) -> list[Finding]:
     return [finding for finding in findings if finding.check == check]
 
@@ -69,7 +73,7 @@ def problems(findings: list[Finding]) -> list[str]:
 
 
 def test_nothing_left_is_nothing_wrong_and_makes_nothing(tmp_path: Path) -> None:
-    findings = examine(tmp_path / "state", frozenset(), fix=True)
+    findings = examine(tmp_path / "state", fix=True)
     assert {finding.status for finding in findings} == {"ok"}
     assert not (tmp_path / "state").exists()
 
@@ -78,15 +82,15 @@ def test_process_of_a_run_that_is_gone_is_found_and_killed(tmp_path: Path, left:
     (tmp_path / "state").mkdir()
     process = left(tmp_path / "state", RUN)
 
-    (found,) = of(examine(tmp_path / "state", frozenset(), fix=False), "processes")
+    (found,) = of(examine(tmp_path / "state", fix=False), "processes")
     assert (found.status, found.fixable) == ("problem", True)
     assert f"The process {process.pid} (sleep 1000) is orphaned: its run {RUN[:12]}" in found.found
     assert process.poll() is None
 
-    (fixed,) = of(examine(tmp_path / "state", frozenset(), fix=True), "processes")
+    (fixed,) = of(examine(tmp_path / "state", fix=True), "processes")
     assert fixed.status == "fixed"
     assert process.wait(10) == -9
-    assert problems(examine(tmp_path / "state", frozenset(), fix=False)) == []
+    assert problems(examine(tmp_path / "state", fix=False)) == []
 
 
 def test_process_of_a_run_that_is_known_or_of_another_installation_is_let_be(
@@ -97,13 +101,13 @@ def test_process_of_a_run_that_is_known_or_of_another_installation_is_let_be(
     (tmp_path / "other").mkdir()
     mine, others = left(tmp_path / "state", RUN), left(tmp_path / "other", OTHER)
 
-    assert problems(examine(tmp_path / "state", frozenset({RUN}), fix=True)) == []
+    assert problems(examine(tmp_path / "state", fix=True)) == []
     assert (mine.poll(), others.poll()) == (None, None)
 
 
 def test_process_of_an_installation_that_is_gone_is_an_orphan(tmp_path: Path, left: Start) -> None:
     process = left(tmp_path / "gone", RUN)
-    findings = of(examine(tmp_path / "state", frozenset(), fix=True), "processes")
+    findings = of(examine(tmp_path / "state", fix=True), "processes")
     assert any(f.status == "fixed" and f" {process.pid} " in f.found for f in findings)
     assert process.wait(10) == -9
 
@@ -116,59 +120,35 @@ def test_supervisor_whose_directory_was_removed_goes_with_its_replica(
     kept = runs / RUN
     kept.rename(tmp_path / "kept")
     try:
-        found = of(examine(tmp_path / "state", frozenset(), fix=False), "processes")
+        found = of(examine(tmp_path / "state", fix=False), "processes")
         assert [finding.found.partition(" (")[0].rpartition(" ")[0] for finding in found] == [
             "The supervisor",
             "The process",
         ]
-        fixed = of(examine(tmp_path / "state", frozenset(), fix=True), "processes")
+        fixed = of(examine(tmp_path / "state", fix=True), "processes")
         assert {finding.status for finding in fixed} == {"fixed"}
         assert process_tags.tagged(RUN) == []
     finally:
         (tmp_path / "kept").rename(kept)
 
 
-def test_leftover_directories_are_found_and_removed_and_the_rest_is_kept(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    live, over = unique_run("a"), unique_run("b")
-    for name in (f"runs/.removed-{over}", f"containers/{over}", f"environments/{over}", f"staging/{over}"):
-        (state / name).mkdir(parents=True)
-        (state / name / "something").write_text("x" * 9999)
-    for name in (f"runs/{live}", f"environments/{live}", f"staging/{live}", f"runs/{OTHER}"):
-        (state / name).mkdir(parents=True)
-    write_json(state / "runs" / live / "run.json", {"run_id": live})
-    (state / "runs" / OTHER / "run.json").write_text("damaged")  # its processes may live: the agent's part
-
-    found = of(examine(state, frozenset({live}), fix=False), "directories")
-    assert len(found) == 4
-    assert {finding.status for finding in found} == {"problem"}
-
-    fixed = of(examine(state, frozenset({live}), fix=True), "directories")
-    assert [finding.status for finding in fixed] == ["fixed"] * 4
-    left = sorted(str(path.relative_to(state)) for path in state.glob("*/*"))
-    assert left == [f"environments/{live}", f"runs/{OTHER}", f"runs/{live}", f"staging/{live}"]
-
-
-def test_environments_are_let_be_where_the_server_could_not_be_asked(tmp_path: Path) -> None:
-    environment = tmp_path / "state" / "environments" / RUN
-    environment.mkdir(parents=True)
-    (found,) = of(examine(tmp_path / "state", None, fix=True), "directories")
-    assert found.status == "unknown"
-    assert environment.exists()
-
-
 def test_what_goes_by_itself_beside_an_agent_at_work_is_no_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: Start
 ) -> None:
     state = tmp_path / "state"
-    removed = state / "runs" / f".removed-{RUN}"
-    removed.mkdir(parents=True)
+    state.mkdir()
+    process = left(state, RUN)
     lock = try_lock(state / "agent.lock")
     assert lock is not None
-    monkeypatch.setattr("trainyard_agent.doctor.time.sleep", lambda _: shutil.rmtree(removed))
+
+    def end(_: float) -> None:
+        process.kill()
+        process.wait()
+
+    monkeypatch.setattr("trainyard_agent.engines.examining.time.sleep", end)
     try:
-        assert problems(examine(state, frozenset(), fix=False)) == []
-        assert not removed.exists()
+        assert problems(examine(state, fix=False)) == []
+        assert process.returncode == -9
     finally:
         os.close(lock)
 
@@ -176,15 +156,15 @@ def test_what_goes_by_itself_beside_an_agent_at_work_is_no_problem(
 def test_runs_of_containers_without_an_engine_are_a_problem(tmp_path: Path) -> None:
     (tmp_path / "state" / "containers" / RUN).mkdir(parents=True)
     write_json(tmp_path / "state" / "containers" / RUN / "run.json", {"run_id": RUN})
-    (found,) = of(examine(tmp_path / "state", frozenset({RUN}), fix=True), "containers")
+    (found,) = of(examine(tmp_path / "state", fix=True), "containers")
     assert found.status == "problem"
     assert "There are runs of containers on this machine" in found.found
 
 
-def test_command_line_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "environments" / RUN).mkdir(parents=True)
-    assert main(["--state-dir", str(tmp_path), "--doctor", "--live-runs", f"{OTHER},"]) == 0
+def test_command_line_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], left: Start) -> None:
+    process = left(tmp_path, RUN)
+    assert main(["--state-dir", str(tmp_path), "--doctor"]) == 0
     findings = [Finding.model_validate(one) for one in json.loads(capsys.readouterr().out)]
-    assert problems(findings) == ["directories"]
-    assert main(["--state-dir", str(tmp_path), "--doctor", "--fix", "--live-runs", ""]) == 0
-    assert list((tmp_path / "environments").iterdir()) == []
+    assert problems(findings) == ["processes"]
+    assert main(["--state-dir", str(tmp_path), "--doctor", "--fix"]) == 0
+    assert process.wait(10) == -9

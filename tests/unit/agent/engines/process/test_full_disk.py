@@ -168,7 +168,7 @@ def test_exit_of_a_killed_supervisor_on_a_full_disk_is_recorded_later(
         driver.until(lambda: driver.reports(RUN) and "cannot be recorded yet" in caplog.text)
 
         assert driver.reports(RUN)[TASK].exit is None
-        assert not driver.runtime.has_ended(RUN)  # type: ignore[attr-defined]
+        assert not driver.runtime.has_ended(RUN)
         assert driver.reports(OTHER)[TASK].state is ReplicaState.RUNNING
 
     ended = driver.reports(RUN)[TASK].exit

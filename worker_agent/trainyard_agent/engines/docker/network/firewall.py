@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainyard_agent.engines.docker.engine import EngineError
+from trainyard_agent.engines.docker.client import EngineError
 from trainyard_agent.engines.docker.network.network_policy import BRIDGE_PREFIX, Endpoint, rules
 
 _TIMEOUT_S = 30.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard_agent.engines.docker import spec as docker_spec
-from trainyard_agent.engines.docker.engine import Engine, EngineRefused
+from trainyard_agent.engines.docker.client import DockerClient, EngineRefused
 from trainyard_agent.engines.docker.network.firewall import Firewall, NotEnforced
 from trainyard_agent.engines.docker.network.network_policy import Endpoint, NetworkPolicy, rules
 from trainyard_agent.engines.docker.spec import Owner
@@ -32,7 +32,7 @@ class Networks:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DockerClient,
         owner: Owner,
         policy: NetworkPolicy = "all",
         allowed: Sequence[Endpoint] = (),

@@ -27,6 +27,4 @@ class PodStager(BackgroundStager):
             staged,
             job_dir="" if mount is None else mount.source,
             job_dir_target="" if mount is None else mount.target,
-            runtime="kubernetes",
-            runtime_reason="the agent is that of a cluster",
         )

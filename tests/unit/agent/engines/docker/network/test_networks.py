@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainyard_agent.engines.docker.engine import EngineRefused
+from trainyard_agent.engines.docker.client import EngineRefused
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.spec import Owner
 from unit.agent.stub_server import run_order

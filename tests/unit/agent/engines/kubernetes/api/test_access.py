@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from beds.open_engines import agent_settings
 from trainyard_agent.engines.kubernetes.api.access import CAPACITY_RULES, RULES
-from trainyard_agent.options import parse
+from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
 from trainyard_cli.commands.tree import trainyard
 from trainyard_cli.main import run
 
@@ -69,8 +70,12 @@ def test_command_puts_token_namespace_and_options_where_they_belong(
     given = [
         word.replace("$(SERVER)", environment["SERVER"]).replace("$$", "$") for word in container["args"]
     ]
-    agent = parse(given)  # it is a command line of the agent
-    assert (agent.server, agent.runtime, len(agent.pool)) == ("https://a.example", "kubernetes", 1)
+    agent = agent_settings(*given)  # it is a command line of the agent
+    assert (agent.server, agent.runtime, len(agent.of(KubernetesSettings).pool)) == (
+        "https://a.example",
+        "kubernetes",
+        1,
+    )
 
 
 def test_address_that_pods_do_not_reach_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

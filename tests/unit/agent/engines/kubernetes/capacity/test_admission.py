@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from beds.fake_cluster import NAMESPACE, FakeCluster, Fault, fake_cluster
+from beds.open_engines import agent_settings
 from contract.runtimes import runtime_labs
-from trainyard_agent import kubernetes_platform
+from trainyard_agent.engines.contract import EngineRefused
+from trainyard_agent.engines.kubernetes import engine as kubernetes_engine
 from trainyard_agent.engines.kubernetes.api.client import KubeDown, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import KubeConnection
 from trainyard_agent.engines.kubernetes.capacity import admission
@@ -26,8 +28,7 @@ from trainyard_agent.engines.kubernetes.capacity.admission import (
 )
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
-from trainyard_agent.options import parse
-from trainyard_agent.runtime_selection import RuntimeRefused
+from trainyard_agent.opening import open_engines
 from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.job.resources import Capacity, Pool
@@ -154,16 +155,16 @@ async def test_agent_of_a_cluster_offers_the_queue_that_its_options_name(
     )
     with fake_cluster() as api:
         connection = KubeConnection(api.url, ssl.create_default_context(), None, NAMESPACE)
-        monkeypatch.setattr(kubernetes_platform, "connect", lambda *_: connection)
+        monkeypatch.setattr(kubernetes_engine, "connect", lambda *_: connection)
         async with ServerClient("http://x", "t", "") as server:
 
             def opened(*more: str) -> AgentInfo:
-                with kubernetes_platform.open_cluster(parse([*words, *more]), "a", server) as runtimes:
+                with open_engines(agent_settings(*words, *more), "a", server) as runtimes:
                     return runtimes.info(info)
 
             plain = opened("--pool", "1x1x1")
             assert plain.in_flight == 0
-            with pytest.raises(RuntimeRefused, match="the cluster has no Kueue"):
+            with pytest.raises(EngineRefused, match="the cluster has no Kueue"):
                 opened("--pool", "1x1x1", "--local-queue", "team-a")
             api.groups = KUEUE
             found = opened("--pool", "1x1x1", "--local-queue", "team-a", "--in-flight", "7")

@@ -1,30 +1,28 @@
-"""The runtimes that an agent opens, what it offers of them, and what its replicas are told of this machine."""
+"""Engines that an agent opens, what it offers of them, and how its replicas reach this machine."""
 
-import argparse
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trainyard_agent import capacity, runtime_selection
-from trainyard_agent.control.runtime_choice import Machine
-from trainyard_agent.engines.docker.engine import EngineInfo
+from beds.open_engines import agent_settings, process_and_docker
+from trainyard_agent.engines.contract import EngineRefused
+from trainyard_agent.engines.docker import engine as docker_engine
+from trainyard_agent.engines.docker.client import EngineInfo
+from trainyard_agent.engines.docker.engine import from_containers
 from trainyard_agent.engines.docker.probe import EngineProbe, EngineState
-from trainyard_agent.options import parse
-from trainyard_agent.runtime_selection import (
-    OpenRuntimes,
-    RuntimeRefused,
-    from_containers,
-    offer,
-    offered_runtimes,
-    open_runtimes,
-)
+from trainyard_agent.engines.docker.settings import DockerSettings
+from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.opening import OpenRuntimes, described, open_engines
 from trainyard_agent.server_client import ServerClient
+from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.runtimes import PackageJobs, load_runtimes
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
+HOST = FakeHost(ManualClock(), lambda _: FOREVER)
 ENGINE = EngineInfo("engine", "20.10", cpus=1, memory_bytes=4 << 30, live_restore=False)
 AWAY = "no Docker engine answers at unix:///x.sock (No such file or directory)"
 EMULATOR = {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:8471"}
@@ -40,21 +38,22 @@ ME = AgentInfo(
 )
 
 
-def options(state_dir: Path, *words: str) -> argparse.Namespace:
-    return parse(["--server", "http://s", "--token-file", "t", "--state-dir", str(state_dir), *words])
+def settings(state_dir: Path, *words: str) -> AgentSettings:
+    return agent_settings("--server", "http://s", "--token-file", "t", "--state-dir", str(state_dir), *words)
 
 
 def offered(
     engine: EngineState,
-    *runtimes: RuntimeName,
+    *admitted: RuntimeName,
     package_jobs: PackageJobs = "process",
-    no_processes: str = "",
+    closed: str = "",
 ) -> AgentInfo:
     table = replace(load_runtimes(), package_jobs=package_jobs)
-    machine = Machine(frozenset(runtimes), table, engine.info is not None, no_processes=no_processes)
-    return offer(
-        ME, machine, engine, EMULATOR, {*runtimes, "docker"} if no_processes else {"process", "docker"}
-    )
+    runtimes = {name: FakeRuntime(HOST, name) for name in ("process", "docker")}
+    opened = process_and_docker(runtimes, lambda: engine, EMULATOR, table, closed)
+    if "docker" not in admitted:
+        opened["docker"] = replace(opened["docker"], describe=lambda info: info)
+    return described(ME, {name: opened[name] for name in admitted}, opened)
 
 
 def test_offer_of_both_runtimes_is_on_what_both_have() -> None:
@@ -92,16 +91,17 @@ def test_offer_of_processes_alone_keeps_the_environment_of_containers_that_run()
 
 
 def test_offer_of_an_agent_for_many_users_never_falls_back_to_processes() -> None:
-    info = offered(EngineState(problem=AWAY), "docker", no_processes="it may not")
+    info = offered(EngineState(problem=AWAY), "docker", closed="it may not")
     assert (info.runtime, info.runs_images, info.runs_packages) == ("docker", False, False)
     assert (info.engine_problem, info.no_processes) == (AWAY, "it may not")
 
 
-def test_processes_are_offered_only_where_they_may_run() -> None:
-    assert offered_runtimes("auto", "") == {"process", "docker"}
-    assert offered_runtimes("auto", "they may not") == offered_runtimes("docker", "") == {"docker"}
-    with pytest.raises(RuntimeRefused, match=r"--runtime process: they may not\. Add --one-user"):
-        offered_runtimes("process", "they may not")
+def test_processes_alone_are_refused_where_they_may_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(EngineRefused, match=r"--runtime process: .* Add --one-user"):
+        opened(tmp_path, "--runtime", "process").__enter__()
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_processes_are_for_one_user_or_need_users_of_their_own(
 
 
 def test_network_of_containers_is_this_machines_only_for_one_user(tmp_path: Path) -> None:
-    assert options(tmp_path).network == "egress"
-    assert options(tmp_path, "--one-user").network == "all"
-    assert options(tmp_path, "--one-user", "--network", "none").network == "none"
+    assert settings(tmp_path).of(DockerSettings).policy(one_user=False) == "egress"
+    assert settings(tmp_path).of(DockerSettings).policy(one_user=True) == "all"
+    assert settings(tmp_path, "--network", "none").of(DockerSettings).policy(one_user=True) == "none"
 
 
 def test_network_policy_that_cannot_be_enforced_is_refused(
@@ -140,20 +140,20 @@ def test_network_policy_that_cannot_be_enforced_is_refused(
             self.state = EngineState(ENGINE)
             return self.state
 
-    monkeypatch.setattr(runtime_selection, "EngineProbe", Answers)
+    monkeypatch.setattr(docker_engine, "EngineProbe", Answers)
     monkeypatch.setenv("PATH", str(tmp_path))  # without iptables
     refused = r"--network egress cannot be enforced: there is no program iptables .* With --network all"
-    with pytest.raises(RuntimeRefused, match=refused), opened(tmp_path):
+    with pytest.raises(EngineRefused, match=refused), opened(tmp_path):
         pass
 
 
 def test_docker_without_an_engine_is_refused_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_selection, "_ENGINE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(docker_engine, "_ENGINE_TIMEOUT_S", 0.0)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     refused = f"--runtime docker: no Docker engine answers at unix://{tmp_path}/none.sock"
-    with pytest.raises(RuntimeRefused, match=refused), opened(tmp_path, "--runtime", "docker"):
+    with pytest.raises(EngineRefused, match=refused), opened(tmp_path, "--runtime", "docker"):
         pass
 
 
@@ -178,7 +178,7 @@ def test_runtime_that_still_holds_runs_is_opened(
 
 
 def opened(state_dir: Path, *words: str) -> AbstractContextManager[OpenRuntimes]:
-    return open_runtimes(options(state_dir, *words), "a", ServerClient("http://s", "t", "k"))
+    return open_engines(settings(state_dir, *words), "a", ServerClient("http://s", "t", "k"))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_addresses_of_this_machine_are_given_as_containers_reach_them(value: str
 def test_capacity_is_no_more_than_the_engine_has() -> None:
     offered = Capacity(cpus=(0, 1, 5), memory_bytes=9)
     engine = EngineInfo("engine", "20.10", cpus=4, memory_bytes=4, live_restore=False)
-    assert capacity.of_engine(offered, engine) == Capacity(cpus=(0, 1), memory_bytes=4)
+    assert docker_engine.capacity_of(offered, engine) == Capacity(cpus=(0, 1), memory_bytes=4)
 
 
 @pytest.mark.parametrize("words", [["--pids-limit", "0"], ["--pids-limit", "x"], ["--pull", "now"]])
@@ -207,6 +207,6 @@ def test_options_that_cannot_be_are_refused(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        options(tmp_path, *words)
+        settings(tmp_path, *words)
     assert caught.value.code == 2
     assert words[0] in capsys.readouterr().err

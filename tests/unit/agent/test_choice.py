@@ -4,10 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard_agent.control.runtime_choice import Machine, choose, default_runtime
+from beds.open_engines import process_and_docker
+from trainyard_agent.engines.docker.client import EngineInfo
+from trainyard_agent.engines.docker.probe import EngineState
+from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
+from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.opening import choose
 from trainyard_agent.runtimes.runtime_set import Choice
 from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.sync import RunOrder
 from unit.agent.stub_server import run_order
 
 TABLE = Runtimes(
@@ -23,14 +29,37 @@ TABLE = Runtimes(
     },
 )
 EVERY_IMAGE = frozenset({"jax:1", "torch:2", "built:3"})
-BOTH: frozenset[RuntimeName] = frozenset({"process", "docker"})
-MACHINE = Machine(BOTH, TABLE, has_engine=True, images=EVERY_IMAGE)
-PROCESSES = replace(MACHINE, offered=frozenset({"process"}))
-CONTAINERS = replace(MACHINE, offered=frozenset({"docker"}))
-MANY_USERS = replace(CONTAINERS, no_processes="it may not")
-NO_ENGINE = replace(MACHINE, has_engine=False, images=frozenset())
-NOT_BUILT = replace(MACHINE, images=frozenset())
-BY_OPERATOR = replace(MACHINE, runtimes=replace(TABLE, package_jobs="container"))
+HOST = FakeHost(ManualClock(), lambda _: FOREVER)
+ENGINE = EngineInfo("engine", "20.10", cpus=1, memory_bytes=1, live_restore=False)
+
+
+class Machine:
+    """A machine with both engines, of which `admitted` start runs."""
+
+    def __init__(
+        self,
+        admitted: tuple[RuntimeName, ...] = ("process", "docker"),
+        table: Runtimes = TABLE,
+        engine: EngineState | None = None,
+        closed: str = "",
+    ) -> None:
+        state = engine or EngineState(ENGINE, EVERY_IMAGE)
+        runtimes = {name: FakeRuntime(HOST, name) for name in ("process", "docker")}
+        self._opened = process_and_docker(runtimes, lambda: state, {}, table, closed)
+        self._admitted = {name: self._opened[name] for name in admitted}
+
+    def choice(self, order: RunOrder) -> Choice:
+        gpus = any(replica.has_gpus for replica in order.replicas)
+        return choose(order.training_input, gpus, self._admitted, self._opened)
+
+
+MACHINE = Machine()
+PROCESSES = Machine(("process",))
+CONTAINERS = Machine(("docker",))
+MANY_USERS = Machine(("docker",), closed="it may not")
+NO_ENGINE = Machine(engine=EngineState())
+NOT_BUILT = Machine(engine=EngineState(ENGINE))
+BY_OPERATOR = Machine(table=replace(TABLE, package_jobs="container"))
 PACKAGE = Choice("process", "it is a package job")
 MISSING = "the image of its runtimeVersion 3.0, built:3, was not built on this machine"
 
@@ -59,15 +88,15 @@ MISSING = "the image of its runtimeVersion 3.0, built:3, was not built on this m
 def test_package_job_moves_to_containers_only_where_somebody_asked_for_it(
     machine: Machine, version: str, expected: Choice
 ) -> None:
-    assert choose(run_order("1", runtimeVersion=version), machine) == expected
+    assert machine.choice(run_order("1", runtimeVersion=version)) == expected
 
 
-@pytest.mark.parametrize("machine", [MACHINE, NO_ENGINE, CONTAINERS, PROCESSES, BY_OPERATOR])
+@pytest.mark.parametrize("machine", [MACHINE, NO_ENGINE, CONTAINERS, BY_OPERATOR])
 def test_job_with_an_image_is_always_for_containers(machine: Machine) -> None:
     order = run_order("1", pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
-    assert choose(order, machine) == Choice("docker", "the job brings its image")
+    assert machine.choice(order) == Choice("docker", "the job brings its image")
 
 
-def test_default_runtime_is_that_of_package_jobs() -> None:
-    machines = [MACHINE, NO_ENGINE, PROCESSES, BY_OPERATOR, CONTAINERS]
-    assert [default_runtime(machine) for machine in machines] == ["process"] * 3 + ["docker"] * 2
+def test_job_with_an_image_has_no_engine_where_there_are_only_processes() -> None:
+    order = run_order("1", pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
+    assert PROCESSES.choice(order).runtime == "none"

@@ -1,7 +1,7 @@
 import pytest
 
-from trainyard_agent import capacity
-from trainyard_agent.capacity import BadCapacity, parse_cpus, parse_gpus, within_quota
+from trainyard_agent.host import capacity
+from trainyard_agent.host.capacity import BadCapacity, parse_cpus, parse_gpus, within_quota
 from trainyard_agent.host.gpu_types import gpu_type
 from trainyard_agent.host.tpus import parse_tpus
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 
-from trainyard_agent.engines.docker.engine import EngineInfo
 from trainyard_agent.host.gpu_types import gpu_type
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.resources import Capacity, Gpu
@@ -34,16 +33,6 @@ def detect(cpus: str = "", memory_gb: float | None = None, tpus: Sequence[Gpu] =
         cpus=parse_cpus(cpus, usable) if cpus else within_quota(usable, _quota()),
         memory_bytes=round(memory_gb * GIGABYTE) if memory_gb else _memory(),
         gpus=(*_gpus(), *tpus),
-    )
-
-
-def of_engine(offered: Capacity, engine: EngineInfo) -> Capacity:
-    """The part that the container engine has, which may run in a smaller virtual machine."""
-    return offered.model_copy(
-        update={
-            "cpus": tuple(cpu for cpu in offered.cpus if cpu < engine.cpus),
-            "memory_bytes": min(offered.memory_bytes, engine.memory_bytes),
-        }
     )
 
 

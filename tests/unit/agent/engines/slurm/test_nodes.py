@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.options import parse
-from trainyard_agent.slurm_selection import parse_nodes
+from beds.open_engines import agent_settings
+from trainyard_agent.engines.slurm.engine import parse_nodes
 from trainyard_protocol.job.resources import Pool
 
 GIB = 1 << 30
@@ -36,8 +36,7 @@ def test_agent_on_a_login_node_needs_a_shared_directory_and_one_user(
     common = ["--server", "http://127.0.0.1:1", "--token-file", "t", "--state-dir", str(tmp_path)]
     for given, missing in (["--one-user"], "--shared-dir"), (["--shared-dir", "d"], "--one-user"):
         with pytest.raises(SystemExit):
-            parse([*common, "--runtime", "slurm", *given])
+            agent_settings(*common, "--runtime", "slurm", *given)
         assert missing in capsys.readouterr().err.rpartition("error:")[2]
-    given = ["--runtime", "slurm", "--one-user", "--shared-dir", "d"]
-    assert parse([*common, *given]).start_deadline == float("inf")
-    assert parse(common).start_deadline == 600.0
+    for command in "--doctor", "--stop-all":
+        agent_settings("--state-dir", str(tmp_path), "--runtime", "slurm", "--shared-dir", "d", command)

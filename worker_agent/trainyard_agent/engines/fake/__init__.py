@@ -212,6 +212,9 @@ class FakeRuntime:
             self._count_ends(run)
         return tuple(self._observe(run, task) for task in run.handle.addresses)
 
+    def has_ended(self, run_id: str) -> bool:
+        return all(report.exit is not None for report in self.observe(run_id))
+
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         run = self._run(run_id)
         if run is None or task not in run.replicas:

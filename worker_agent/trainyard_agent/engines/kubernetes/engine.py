@@ -1,0 +1,254 @@
+"""The kubernetes engine: jobs as pods of a namespace.
+
+Its agent's identity is in a Secret of the namespace, so it needs no volume, and a coordination Lease lets one agent
+write.
+"""
+
+import base64
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard_agent.engines.contract import STAGING, Claim, Engine, EngineRefused, OpenEngine, Place
+from trainyard_agent.engines.kubernetes import doctor
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeRefused
+from trainyard_agent.engines.kubernetes.api.connection import BadKubeconfig, KubeConnection, connect
+from trainyard_agent.engines.kubernetes.capacity import metrics
+from trainyard_agent.engines.kubernetes.capacity.admission import GangAdmission, NotAdmitted, choose
+from trainyard_agent.engines.kubernetes.capacity.capacity_reader import CapacityReader, read_capacity
+from trainyard_agent.engines.kubernetes.coordination import LEASE_S, CoordinationLease
+from trainyard_agent.engines.kubernetes.pods.objects import PodOwner
+from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
+from trainyard_agent.engines.kubernetes.settings import IN_FLIGHT, KubernetesSettings
+from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import PodJobDirs
+from trainyard_agent.engines.kubernetes.staging.pod_packages import PodPackages, PodPackageSettings, no_images
+from trainyard_agent.engines.kubernetes.staging.pod_stager import PodStager
+from trainyard_agent.host.clock import SystemClock
+from trainyard_agent.host.identity import Identity, new_identity
+from trainyard_agent.host.waiting import deadline_in, wait_until
+from trainyard_agent.lease import lease_file
+from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.settings import AgentSettings
+from trainyard_agent.staging.base import Stager
+from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.views.health import Finding
+from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
+
+IDENTITY = "trainyard-agent-identity"
+"""The Secret with the agent's id and key."""
+
+_FORBIDDEN = 403
+_PATIENCE_S, _PAUSE_S = 10.0, 0.5
+_PACKAGE_JOBS: RuntimeName = "process"
+"""The name on the wire under which package jobs are refused."""
+
+
+class KubernetesEngine(Engine):
+    name: RuntimeName = KubernetesRuntime.name
+
+    def identity(self, settings: AgentSettings) -> Identity:
+        """The identity of the namespace's agent, made at first use."""
+        with _refusing(), closing(_client(settings)) as client:
+            return _identity(
+                client.get("secrets", IDENTITY) or client.create("secrets", secret_of(new_identity()))
+            )
+
+    def capacity(self, settings: AgentSettings) -> Capacity:
+        """The capacity that `--pool` says, or that the cluster has now."""
+        kubernetes = settings.of(KubernetesSettings)
+        if kubernetes.pool:
+            return Capacity.of_pools(*kubernetes.pool)
+        with _refusing(), closing(_client(settings)) as client:
+            return read_capacity(client, beside_others=not kubernetes.local_queue)
+
+    @contextmanager
+    def open(self, place: Place) -> Iterator[OpenEngine]:
+        settings, kubernetes = place.settings, place.settings.of(KubernetesSettings)
+        with _writing(settings) as (client, lease):
+            owner = PodOwner(place.agent_id)
+            with _refusing():
+                client.list("pods", owner.selector)
+                lease.try_acquire()
+                cluster = _Cluster.of(client, kubernetes)
+            reader = CapacityReader(client, beside_others=not kubernetes.local_queue)
+            if not kubernetes.pool:
+                reader.start()
+            offer = RuntimeOffer(
+                name=self.name, replica_environment=settings.environment, about=cluster.about
+            )
+            runtime = KubernetesRuntime(
+                settings.state_dir,
+                client,
+                owner,
+                cluster.admission,
+                cluster.measures_usage,
+                cluster.init_image,
+            )
+
+            def described(info: AgentInfo) -> AgentInfo:
+                in_flight = kubernetes.in_flight or IN_FLIGHT
+                update: dict[str, object] = {
+                    "capacity": reader.newest(info.capacity),
+                    "runs_images": True,
+                    "capacity_mode": "strict",
+                    "in_flight": in_flight if kubernetes.local_queue else 0,
+                }
+                if problem := no_images(place.table):
+                    refused = RuntimeOffer(name=_PACKAGE_JOBS, problem=problem, retiring=True)
+                    update |= {"runtime": _PACKAGE_JOBS, "runtimes": (refused, *info.runtimes)}
+                return info.model_copy(update=update)
+
+            with closing(reader), closing(runtime):
+                yield OpenEngine(
+                    runtime,
+                    _stager(place),
+                    lambda: offer,
+                    lambda _wanted, _uses_gpus: Claim(True, "the agent is that of a cluster"),
+                    described,
+                    exclusion=lease,
+                )
+
+    @contextmanager
+    def attach(self, settings: AgentSettings) -> Iterator[Runtime]:
+        """Raises EngineRefused beside an agent that runs."""
+        with _writing(settings) as (client, lease), _refusing():
+            _acquire(lease, client.namespace)
+            owner = PodOwner(_known_id(client))
+            with closing(KubernetesRuntime(settings.state_dir, client, owner)) as runtime:
+                yield runtime
+
+    def where(self, settings: AgentSettings) -> str:
+        with closing(_client(settings)) as client:
+            return f"in the namespace {client.namespace}"
+
+    def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:  # noqa: ARG002 - it fixes none
+        with closing(_client(settings)) as client:
+            try:
+                agent_id = _known_id(client)
+            except KubeError:
+                agent_id = ""  # the reason is the first finding
+            yield from doctor.findings(client, agent_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """Facts of a cluster that stay the same."""
+
+    admission: GangAdmission
+    measures_usage: bool
+    init_image: str
+    about: str
+
+    @classmethod
+    def of(cls, client: KubeClient, kubernetes: KubernetesSettings) -> "_Cluster":
+        """Raises KubeError, EngineRefused."""
+        try:
+            admission = choose(client, kubernetes.local_queue, dict(kubernetes.queue_class))
+        except NotAdmitted as error:
+            raise EngineRefused(str(error)) from error
+        parts = (f"Kubernetes {client.version()}", f"namespace {client.namespace}", admission.about)
+        return cls(
+            admission,
+            client.has_group(metrics.GROUP),
+            kubernetes.init_image or _own_image(kubernetes, client),
+            ", ".join(filter(None, parts)),
+        )
+
+
+def _stager(place: Place) -> Stager:
+    settings, kubernetes = place.settings, place.settings.of(KubernetesSettings)
+    packages = PodPackageSettings(
+        place.table,
+        kubernetes.server_url_for_pods or settings.server,
+        settings.certificates,
+        settings.install_limits,
+    )
+    return PodStager(
+        settings.state_dir / STAGING,
+        PodJobDirs(kubernetes.job_dir_claim, settings.one_user),
+        PodPackages(place.control_plane, place.fetcher, packages),
+    )
+
+
+@contextmanager
+def _writing(settings: AgentSettings) -> Iterator[tuple[KubeClient, CoordinationLease]]:
+    """A client that writes as long as this agent has the namespace's Lease."""
+    connection, namespace = _connection(settings), settings.of(KubernetesSettings).namespace
+    with closing(KubeClient(connection, namespace)) as leases:
+        lease = CoordinationLease(leases, _holder(settings), SystemClock())
+        try:
+            with closing(KubeClient(connection, namespace, lease.check)) as client:
+                yield client, lease
+        finally:
+            lease.release()
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except KubeError as error:
+        forbidden = isinstance(error, KubeRefused) and error.status == _FORBIDDEN
+        role = " Apply deploy/kubernetes/agent.yaml of this version again." if forbidden else ""
+        raise EngineRefused(f"--runtime kubernetes: {error.message}{role}") from error
+
+
+def _acquire(lease: CoordinationLease, namespace: str) -> None:
+    if not wait_until(lambda: not lease.try_acquire(), deadline_in(LEASE_S + _PATIENCE_S), _PAUSE_S):
+        raise EngineRefused(
+            f"The agent {lease.try_acquire()} acts in the namespace {namespace}. End it first, as by "
+            f"`kubectl -n {namespace} scale deployment trainyard-agent --replicas 0`."
+        )
+
+
+def secret_of(identity: Identity) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": IDENTITY},
+        "immutable": True,
+        "stringData": {"agent_id": identity.agent_id, "key": identity.key},
+    }
+
+
+def _identity(secret: Mapping[str, Any]) -> Identity:
+    try:
+        values = {name: base64.b64decode(secret["data"][name]).decode() for name in ("agent_id", "key")}
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineRefused(f"The Secret {IDENTITY} is not that of an agent: it has no {error}.") from error
+    return Identity(values["agent_id"], values["key"])
+
+
+def _known_id(client: KubeClient) -> str:
+    """The id of the namespace's agent; "" if it has had none. Raises KubeError."""
+    secret = client.get("secrets", IDENTITY)
+    return "" if secret is None else _identity(secret).agent_id
+
+
+def _own_image(kubernetes: KubernetesSettings, client: KubeClient) -> str:
+    """The image of the pod that this is; "" if it is none. Raises KubeError."""
+    pod = None if kubernetes.kubeconfig else client.get("pods", socket.gethostname())
+    return "" if pod is None else str(pod["spec"]["containers"][0]["image"])
+
+
+def _holder(settings: AgentSettings) -> str:
+    """A name for the agent of this state directory, whose lock it holds: one that follows it there need not wait."""
+    status = settings.state_dir.stat()
+    return f"{socket.gethostname()}_{lease_file.boot_id()[:8]}-{status.st_dev:x}-{status.st_ino:x}"
+
+
+def _client(settings: AgentSettings) -> KubeClient:
+    return KubeClient(_connection(settings), settings.of(KubernetesSettings).namespace)
+
+
+def _connection(settings: AgentSettings) -> KubeConnection:
+    kubernetes = settings.of(KubernetesSettings)
+    try:
+        return connect(kubernetes.kubeconfig, kubernetes.context)
+    except BadKubeconfig as error:
+        raise EngineRefused(f"--runtime kubernetes: {error}") from error
+
+
+ENGINE = KubernetesEngine()

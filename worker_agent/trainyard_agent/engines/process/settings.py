@@ -1,0 +1,12 @@
+"""Settings of the process engine: it has none of its own."""
+
+from typing import ClassVar
+
+from trainyard_agent.settings import EngineSettings
+
+
+class ProcessSettings(EngineSettings):
+    directories: ClassVar[tuple[str, ...]] = ("runs", "environments")
+
+
+SETTINGS = ProcessSettings

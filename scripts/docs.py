@@ -1,5 +1,5 @@
-"""Generates `docs/cli.md`, `docs/states.md` and the tables of `docs/access.md`, `docs/audit.md` and `docs/operating.md`
-from the code, for `make docs`. A test compares them."""
+"""Generates `docs/cli.md`, `docs/agent-settings.md`, `docs/states.md` and the tables of `docs/access.md`,
+`docs/audit.md` and `docs/operating.md` from the code, for `make docs`. A test compares them."""
 
 import inspect
 import re
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import click
 
+from trainyard_agent.engines.registry import kinds
+from trainyard_agent.settings import PREFIX, AgentSettings, Command
 from trainyard_cli.commands.shared.suggestions import LazyCommand
 from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
-from trainyard_protocol.settings import declared
+from trainyard_protocol.settings import Declared, declared
 from trainyard_server.config.network import NetworkSettings
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
@@ -33,6 +35,7 @@ def pages() -> dict[Path, str]:
     return {
         operating: _CONSTANT_TABLE.sub(lambda _: constant_table(), settings, count=1),
         DOCS / "cli.md": command_line(),
+        DOCS / "agent-settings.md": agent_settings(),
         DOCS / "states.md": state_tables(),
         access: _ACCESS_TABLE.sub(lambda _: access_table(), access.read_text(encoding="utf-8"), count=1),
         audit: _ACTION_TABLE.sub(lambda _: action_table(), audit.read_text(encoding="utf-8"), count=1),
@@ -55,6 +58,29 @@ def option_table() -> str:
     ]
     rows = [f"| `{one.option.flag}` | {one.default} | {one.option.meaning} |\n" for one in options]
     return "".join(["| option of the server | default | meaning |\n", "|---|---|---|\n", *rows])
+
+
+def agent_settings() -> str:
+    lines = [
+        "# Settings of the agent",
+        "",
+        "Generated from the declarations by `make docs`. A flag wins over its variable, `--state-dir` over",
+        f"`{PREFIX}STATE_DIR`, and that over the file that `--settings` names, a TOML file with the same names",
+        "(`state-dir`). In a variable commas separate several values.",
+        "",
+    ]
+    parts = {"Every agent": AgentSettings} | {f"`--runtime {name}`": kind for name, kind in kinds().items()}
+    for title, kind in {**parts, "In place of running jobs": Command}.items():
+        if options := list(declared(kind)):
+            lines += [f"## {title}", "", "| flag | default | meaning |", "|---|---|---|"]
+            lines += [_agent_row(one) for one in options] + [""]
+    return "\n".join(lines)
+
+
+def _agent_row(one: Declared) -> str:
+    form = one.option.metavar or "|".join(one.option.choices or ())
+    flag = f"{one.option.flag} {form}".strip().replace("|", "\\|")
+    return f"| `{flag}` | {one.default} | {one.option.meaning} |"
 
 
 def constant_table() -> str:

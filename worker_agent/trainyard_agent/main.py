@@ -13,9 +13,9 @@ from pathlib import Path
 
 from trainyard_agent.agent import Agent
 from trainyard_agent.engines import registry
-from trainyard_agent.engines.contract import Engine, EngineRefused, Exclusion
+from trainyard_agent.engines.capacity import BadCapacity
+from trainyard_agent.engines.contract import Engine, Exclusion, SettingsRefused
 from trainyard_agent.engines.stopping import stop_runs
-from trainyard_agent.host.capacity import BadCapacity
 from trainyard_agent.host.clock import Clock, SystemClock
 from trainyard_agent.host.files import try_lock
 from trainyard_agent.host.process_tags import StillAlive
@@ -49,13 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
     try:
-        if command.name == "doctor":
+        if command.doctor:
             print(json.dumps([finding.model_dump() for finding in examine(settings, command.fix)]))
-        elif command.name == "check":
+        elif command.check:
             print(asyncio.run(_check(settings)))
         else:
             _work(settings, command)
-    except (EngineRefused, EngineUnavailable, BadCapacity, TrainyardError, StillAlive, OSError) as error:
+    except (SettingsRefused, EngineUnavailable, BadCapacity, TrainyardError, StillAlive, OSError) as error:
         print(f"trainyard_agent: {error}", file=sys.stderr)
         return 1
     return 0
@@ -68,8 +68,8 @@ def _work(settings: AgentSettings, command: Command) -> None:
     if closed := make_private(settings.state_dir, may_pass=True):
         logger.warning("The state directory %s", closed)
     with _agent_lock(settings.state_dir):
-        if command.name == "stop-all":
-            stop_all(settings, command.grace_s)
+        if command.stop_all:
+            stop_all(settings, command.grace)
         else:
             asyncio.run(_serve(settings))
 
@@ -97,7 +97,7 @@ def stop_all(settings: AgentSettings, grace_s: float) -> None:
 def stop_expired(state_dir: Path) -> None:
     """Stop every replica after the lease has expired, for the watchdog.
 
-    As `stop_all`, with the reason HOST_LOST and what the lease leaves of each grace. Raises EngineRefused if an agent
+    As `stop_all`, with the reason HOST_LOST and what the lease leaves of each grace. Raises SettingsRefused if an agent
     runs.
     """
     with _agent_lock(state_dir):
@@ -123,7 +123,7 @@ def _with_runs(settings: AgentSettings) -> list[Engine]:
 
 
 async def _check(settings: AgentSettings) -> str:
-    """Whether the agent could join, as a sentence. Raises TrainyardError, EngineRefused, BadCapacity."""
+    """Whether the agent could join, as a sentence. Raises TrainyardError, SettingsRefused, BadCapacity."""
     registry.chosen_engines(settings.runtime)[0].capacity(settings)
     token, certificates = _token(settings.token_file), settings.certificates
     async with ServerClient(settings.server, token, "", certificates) as server:
@@ -141,7 +141,7 @@ async def _serve(settings: AgentSettings) -> None:
 
 
 async def _run_agent(settings: AgentSettings) -> None:
-    """Raises EngineRefused once another agent has taken its place."""
+    """Raises SettingsRefused once another agent has taken its place."""
     clock, engine = SystemClock(), registry.chosen_engines(settings.runtime)[0]
     me = engine.identity(settings)
     token, certificates = _token(settings.token_file), settings.certificates
@@ -202,14 +202,15 @@ async def _run_until_lost(agent: Agent, exclusion: Exclusion) -> None:
     if not running.cancelled():
         running.result()
     else:
-        raise EngineRefused(f"{lost.result()} has taken the place of this agent. What runs goes on.")
+        raise SettingsRefused(f"{lost.result()} has taken the place of this agent. What runs goes on.")
 
 
-def _token(path: Path) -> str:
-    """The token of a file. Raises InvalidArgument, and EngineRefused if others can use it."""
+def _token(path: Path | None) -> str:
+    """The token of a file. Raises InvalidArgument, and SettingsRefused if others can use it."""
+    assert path is not None  # `parse` requires it
     file = read_token_file(path)
     if file.exposure is not None and file.exposure.is_grave:
-        raise EngineRefused(f"--token-file: {file.exposure.message}")
+        raise SettingsRefused(f"--token-file: {file.exposure.message}")
     if file.exposure is not None:
         logger.warning("--token-file: %s", file.exposure.message)
     return file.token
@@ -228,7 +229,7 @@ def _agent_lock(state_dir: Path) -> Iterator[None]:
 
     if not wait_until(locked, deadline_in(_LOCK_TIMEOUT_S), _PAUSE_S):
         owner = path.read_text(encoding="ascii").strip()
-        raise EngineRefused(
+        raise SettingsRefused(
             f"another worker agent (process {owner or 'unknown'}) uses the state directory {state_dir}: "
             "stop it first, or give this one its own --state-dir."
         )

@@ -41,7 +41,7 @@ class OpenRuntimes:
 def open_engines(
     settings: AgentSettings, agent_id: str, control_plane: ServerClient
 ) -> Iterator[OpenRuntimes]:
-    """Open the engines for these settings. Raises EngineRefused, InvalidArgument."""
+    """Open the engines for these settings. Raises SettingsRefused, InvalidArgument."""
     chosen = chosen_engines(settings.runtime)
     private = tuple(path for kind in kinds().values() for path in kind.private_files())
     opened: dict[RuntimeName, OpenEngine] = {}

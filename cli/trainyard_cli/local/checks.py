@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -93,13 +93,13 @@ def ports(state: LocalState) -> Iterator[Finding]:
         yield ok("ports", f"No other program listens on {numbers}.")
 
 
-def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iterator[Finding]:
+def agent(state: LocalState, fix: bool) -> Iterator[Finding]:
     """Findings of the agent's doctor, run in a process of its own."""
     if not (state.root / "agent").is_dir():
         return
     try:
         done = subprocess.run(
-            _agent_command(state, live_runs, fix),
+            _agent_command(state, fix),
             cwd=state.root,
             env=environment(os.environ, state.storage_url()),
             stdin=subprocess.DEVNULL,
@@ -110,11 +110,11 @@ def agent(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> Iter
         )
         yield from _FINDINGS.validate_python(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        found = f"Checking processes, containers and directories took longer than {_AGENT_TIMEOUT_S:.0f} s."
+        found = f"Checking processes and containers took longer than {_AGENT_TIMEOUT_S:.0f} s."
         yield Finding(check="agent", status="unknown", found=found)
     except (ValueError, ValidationError):
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        found = f"Processes, containers and directories could not be checked: {last}"
+        found = f"Processes and containers could not be checked: {last}"
         yield Finding(check="agent", status="unknown", found=found)
 
 
@@ -135,10 +135,8 @@ def disk(state: LocalState) -> Finding:
     )
 
 
-def _agent_command(state: LocalState, live_runs: Sequence[str] | None, fix: bool) -> list[str]:
+def _agent_command(state: LocalState, fix: bool) -> list[str]:
     command = [sys.executable, "-m", "trainyard_agent", "--state-dir", str(state.root / "agent"), "--doctor"]
-    if live_runs is not None:
-        command += ["--live-runs", ",".join(live_runs)]
     return [*command, "--fix"] if fix else command
 
 

@@ -9,13 +9,14 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import psutil
+import pytest
 
 from beds.engines import Engine as RealEngine
 from beds.kubernetes.bed import BASE_IMAGE
@@ -28,15 +29,20 @@ from trainyard_agent.engines.fake import Exit, FakeHost, FakeRuntime, Measure, P
 from trainyard_agent.engines.kubernetes.api.client import KubeClient
 from trainyard_agent.engines.kubernetes.api.connection import connect
 from trainyard_agent.engines.kubernetes.capacity import metrics
+from trainyard_agent.engines.kubernetes.engine import IDENTITY, secret_of
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.pods.status import exit_of
 from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
+from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
 from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.engines.slurm import rank
 from trainyard_agent.engines.slurm.run_files import Times
 from trainyard_agent.engines.slurm.runtime import SlurmRuntime
+from trainyard_agent.engines.slurm.settings import SlurmSettings
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.clock import ManualClock
+from trainyard_agent.host.files import write_json
+from trainyard_agent.host.identity import Identity
 from trainyard_agent.runtimes.base import (
     HOST,
     METRIC_FILE,
@@ -49,6 +55,7 @@ from trainyard_agent.runtimes.base import (
 )
 from trainyard_agent.runtimes.runtime_set import Choice, Choices, RuntimeSet
 from trainyard_agent.runtimes.use import ReplicaUse
+from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_protocol.wire.sync import ReplicaOrder, ReplicaReport, RunOrder
@@ -108,6 +115,10 @@ class Lab(Protocol):
 
     def remaining(self, run_id: str) -> list[str]:
         """All files and processes of the run on the machine."""
+        ...
+
+    def left(self) -> AbstractContextManager[tuple[str, AgentSettings]]:
+        """The place as an agent has left it: the engine's name, and settings with which it is ended from outside."""
         ...
 
 
@@ -220,6 +231,10 @@ class ProcessLab:
         )
         os.kill(_parent(program), signal.SIGKILL)
 
+    @contextmanager
+    def left(self) -> Iterator[tuple[str, AgentSettings]]:
+        yield "process", AgentSettings(state_dir=self._state_dir)
+
     def remaining(self, run_id: str) -> list[str]:
         files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
         return files + [f"process {pid}" for pid in process_tags.tagged(run_id)]
@@ -264,6 +279,14 @@ class DockerLab:
         )
         container.remove(force=True, v=True)
 
+    @contextmanager
+    def left(self) -> Iterator[tuple[str, AgentSettings]]:
+        self.runtime.close()
+        write_json(self._state_dir / "agent.json", {"agent_id": self._owner.agent_id}, 0o600)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DOCKER_HOST", self._engine.url)
+            yield "docker", AgentSettings(state_dir=self._state_dir)
+
     def remaining(self, run_id: str) -> list[str]:
         files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
         alive = self._engine.client().containers.list(filters={"label": f"{spec.RUN}={run_id}"})
@@ -300,6 +323,11 @@ class SlurmLab:
     def kill_supervisor(self, run_id: str, task: str) -> None:
         self.supervisor(run_id, task).kill()
 
+    @contextmanager
+    def left(self) -> Iterator[tuple[str, AgentSettings]]:
+        slurm = SlurmSettings(shared_dir=self._shared_dir)
+        yield "slurm", AgentSettings(state_dir=self._shared_dir / "agent", parts=(slurm,))
+
     def supervisor(self, run_id: str, task: str) -> psutil.Process:
         tagged = process_tags.tagged(run_id)
         program = next(pid for pid in process_tags.tagged(run_id, task) if _parent(pid) not in tagged)
@@ -329,6 +357,7 @@ class KubernetesLab:
 
     def __init__(self, state_dir: Path, kubeconfig: Path) -> None:
         self._state_dir = state_dir
+        self._kubeconfig = kubeconfig
         self.owner = objects.PodOwner(uuid.uuid4().hex)
         self.client = KubeClient(connect(kubeconfig))
         self.runtime = self._open()
@@ -373,6 +402,19 @@ class KubernetesLab:
         name = objects.pod_name(run_id, task)
         self.client.patch("pods", name, {"metadata": {"finalizers": None}})
         self.client.delete("pods", name, 0)
+
+    @contextmanager
+    def left(self) -> Iterator[tuple[str, AgentSettings]]:
+        self.runtime.close()
+        secret = secret_of(Identity(self.owner.agent_id, "key"))
+        if self.client.get("secrets", IDENTITY) is None:
+            self.client.create("secrets", secret)
+        self._state_dir.mkdir(exist_ok=True)
+        kubernetes = KubernetesSettings(kubeconfig=self._kubeconfig)
+        try:
+            yield "kubernetes", AgentSettings(state_dir=self._state_dir, parts=(kubernetes,))
+        finally:
+            self.client.delete("secrets", IDENTITY)
 
     def has_lost_code(self, run_id: str, task: str) -> bool:
         """Whether the kubelet says that it does not know how the program ended. Before Kubernetes 1.22 it removes the
@@ -434,6 +476,10 @@ class FakeLab:
 
     def remaining(self, run_id: str) -> list[str]:
         return [run_id] if run_id in self._host.runs else []
+
+    @contextmanager
+    def left(self) -> Iterator[tuple[str, AgentSettings]]:
+        yield "fake", AgentSettings(state_dir=Path())
 
     def preempt(self, run_id: str, task: str) -> None:
         self._host.preempt(run_id, task)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from beds.run_ids import unique_run
-from contract.runtimes.conftest import REAL
 from contract.runtimes.runtime_labs import (
     BUSY,
     FINE,
@@ -20,7 +19,6 @@ from contract.runtimes.runtime_labs import (
     Program,
     order,
 )
-from trainyard_agent.engines import registry
 from trainyard_agent.engines.fake import Print
 from trainyard_agent.monitoring.metric_lines import measurements_in
 from trainyard_agent.runtimes.base import LogSlice, StartFailed
@@ -29,10 +27,6 @@ from trainyard_protocol.wire.sync import TrialMeasurement
 
 CHIEF, WORKER, EVALUATOR = "master-replica-0", "worker-replica-0", "evaluator-replica-0"
 RUN, OTHER = unique_run("1"), unique_run("2")
-
-
-def test_every_runtime_name_has_a_lab() -> None:
-    assert set(registry.ENGINES) == set(REAL)
 
 
 def test_place_gives_every_task_an_address_and_runs_nothing(driver: Driver) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beds.open_engines import agent_settings, process_and_docker
-from trainyard_agent.engines.contract import EngineRefused
+from trainyard_agent.engines.contract import SettingsRefused
 from trainyard_agent.engines.docker import engine as docker_engine
 from trainyard_agent.engines.docker.client import EngineInfo
 from trainyard_agent.engines.docker.engine import from_containers
@@ -100,7 +100,7 @@ def test_processes_alone_are_refused_where_they_may_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(EngineRefused, match=r"--runtime process: .* Add --one-user"):
+    with pytest.raises(SettingsRefused, match=r"--runtime process: .* Add --one-user"):
         opened(tmp_path, "--runtime", "process").__enter__()
 
 
@@ -143,7 +143,7 @@ def test_network_policy_that_cannot_be_enforced_is_refused(
     monkeypatch.setattr(docker_engine, "EngineProbe", Answers)
     monkeypatch.setenv("PATH", str(tmp_path))  # without iptables
     refused = r"--network egress cannot be enforced: there is no program iptables .* With --network all"
-    with pytest.raises(EngineRefused, match=refused), opened(tmp_path):
+    with pytest.raises(SettingsRefused, match=refused), opened(tmp_path):
         pass
 
 
@@ -153,7 +153,7 @@ def test_docker_without_an_engine_is_refused_after_a_while(
     monkeypatch.setattr(docker_engine, "_ENGINE_TIMEOUT_S", 0.0)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     refused = f"--runtime docker: no Docker engine answers at unix://{tmp_path}/none.sock"
-    with pytest.raises(EngineRefused, match=refused), opened(tmp_path, "--runtime", "docker"):
+    with pytest.raises(SettingsRefused, match=refused), opened(tmp_path, "--runtime", "docker"):
         pass
 
 

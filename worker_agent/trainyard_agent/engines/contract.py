@@ -19,8 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from trainyard_agent.engines import capacity as machine
 from trainyard_agent.engines.registry import kind_of
-from trainyard_agent.host import capacity as machine
 from trainyard_agent.host.identity import Identity, identity
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.server_client import ServerClient
@@ -36,7 +36,7 @@ from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 ENVIRONMENTS, STAGING = "environments", "staging"
 
 
-class EngineRefused(Exception):
+class SettingsRefused(Exception):
     """The agent cannot run with these settings; the message says why."""
 
 
@@ -119,7 +119,7 @@ class OpenEngine:
 
 
 class Engine(ABC):
-    """The methods, none of which an engine may leave out. They raise EngineRefused."""
+    """The methods, none of which an engine may leave out. They raise SettingsRefused."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A wait for a condition."""
+"""A wait for a condition. Standard library only."""
 
 import time
 from collections.abc import Callable

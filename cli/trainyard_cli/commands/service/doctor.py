@@ -77,7 +77,7 @@ def show(findings: Sequence[Finding], output: Output) -> bool:
 def examine(target: Target, fix: bool) -> Iterator[Finding]:
     remote = remote_server(target)
     if remote is not None:
-        yield from _of_server(remote, fix)[0]
+        yield from _of_server(remote, fix)
         return
     state = LocalState(target.state_dir)
     if not state.exists():
@@ -85,22 +85,20 @@ def examine(target: Target, fix: bool) -> Iterator[Finding]:
         return
     yield from checks.services(state, fix)
     yield from checks.ports(state)
-    server, live_runs = state.server(), None
+    server = state.server()
     if server is not None and state.process("server") is not None:
-        findings, live_runs = _of_server(server, fix)
-        yield from findings
-    yield from checks.agent(state, live_runs, fix)
+        yield from _of_server(server, fix)
+    yield from checks.agent(state, fix)
     yield checks.disk(state)
 
 
-def _of_server(server: Server, fix: bool) -> tuple[list[Finding], tuple[str, ...] | None]:
-    """Findings of a server, and its runs that go on; None where it cannot tell."""
+def _of_server(server: Server, fix: bool) -> list[Finding]:
     with Client(server, "", retry_delays=NO_RETRIES, timeout=_TIMEOUT_S) as client:
         try:
             health = client.health()
         except TrainyardError as error:
             meaning, advice = "The server cannot be checked.", "See its log; check its address."
-            return [problem("server", error.message, meaning, advice)], None
+            return [problem("server", error.message, meaning, advice)]
         findings = [of_version("server", "The server", health.version), *of_checks(health)]
         try:
             if fix:
@@ -109,8 +107,8 @@ def _of_server(server: Server, fix: bool) -> tuple[list[Finding], tuple[str, ...
             findings += of_agents(client.status().agents)
         except TrainyardError as error:
             found = f"The server could not check itself: {error.message}"
-            return [*findings, Finding(check="server", status="unknown", found=found)], None
-        return [*findings, *deep.findings], deep.live_runs
+            return [*findings, Finding(check="server", status="unknown", found=found)]
+        return [*findings, *deep.findings]
 
 
 def of_version(check: str, who: str, version: str) -> Finding:

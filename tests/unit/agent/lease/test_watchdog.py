@@ -37,6 +37,11 @@ def run(state_dir: Path, runtime: str, run_id: str, grace_s: float = 30.0, launc
     return task
 
 
+def ended(task: Path) -> None:
+    """Let the replica have ended: nobody locks its file."""
+    (task / "alive").touch()
+
+
 @pytest.fixture
 def process_alive(tmp_path: Path) -> Iterator[Path]:
     """A replica of the process runtime whose supervisor lives."""
@@ -92,7 +97,7 @@ def test_run_of_a_process_has_ended_once_its_supervisor_has_left(process_alive: 
     assert list(runs_of(tmp_path)) == [LeasedRun(30.0, stop_requested=False, ended=False)]
     (process_alive.parent / "stop.json").write_text("{}")
     assert list(runs_of(tmp_path)) == [LeasedRun(30.0, stop_requested=True, ended=False)]
-    run(tmp_path, "runs", "r2", grace_s=1.0)
+    ended(run(tmp_path, "runs", "r2", grace_s=1.0))
     assert LeasedRun(1.0, stop_requested=False, ended=True) in list(runs_of(tmp_path))
 
 
@@ -139,7 +144,7 @@ def test_watchdog_ends_where_no_lease_is_its_own(
 
 def test_watchdog_ends_without_an_agent_and_without_replicas(tmp_path: Path) -> None:
     lease_file.write(tmp_path / "lease.json", grant(600.0, now()))
-    run(tmp_path, "runs", "r1")
+    ended(run(tmp_path, "runs", "r1"))
     watchdog_on(tmp_path).watch()
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from trainyard_agent.engines.contract import STAGING, Engine, EngineRefused, OpenEngine, Place
+from trainyard_agent.engines.contract import STAGING, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.docker import doctor
 from trainyard_agent.engines.docker.claim import claim
 from trainyard_agent.engines.docker.client import DockerClient, EngineError, EngineInfo
@@ -138,14 +138,14 @@ def environment_in_containers(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _require_policy(networks: Networks, policy: str, engine: EngineState) -> None:
-    """Raises EngineRefused if the network policy cannot be enforced. With an engine that does not answer yet, each run
-    fails that it cannot be enforced for."""
+    """Raises SettingsRefused if the network policy cannot be enforced. With an engine that does not answer yet, each
+    run fails that it cannot be enforced for."""
     if engine.info is None:
         return
     try:
         networks.check()
     except EngineError as error:
-        raise EngineRefused(
+        raise SettingsRefused(
             f"--network {policy} cannot be enforced: {error}. It takes root (CAP_NET_ADMIN), iptables, and the network "
             "namespace of the container engine. With --network all, containers of jobs reach every service of this "
             "machine that listens on more than loopback."
@@ -159,11 +159,13 @@ def _built_images(table: Runtimes) -> frozenset[str]:
 
 
 def _poll_first(probe: EngineProbe, demanded: bool) -> None:
-    """Ask the engine once; or wait for one that starts with the machine, and raise EngineRefused without."""
+    """Ask the engine once; or wait for one that starts with the machine, and raise SettingsRefused without."""
     if not probe.poll().problem or not demanded:
         return
     if not wait_until(lambda: not probe.poll().problem, deadline_in(_ENGINE_TIMEOUT_S), _ENGINE_PAUSE_S):
-        raise EngineRefused(f"--runtime docker: {probe.state.problem}. Start Docker, or use --runtime auto.")
+        raise SettingsRefused(
+            f"--runtime docker: {probe.state.problem}. Start Docker, or use --runtime auto."
+        )
 
 
 ENGINE = DockerEngine()

@@ -32,7 +32,8 @@ from trainyard_agent.engines.docker.probe import EngineProbe
 from trainyard_agent.engines.docker.run_files import ContainerRunRecord, Key, RunFiles
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner
 from trainyard_agent.engines.docker.users import home_archive
-from trainyard_agent.host import disk, procfs, tpus
+from trainyard_agent.host import disk, procfs
+from trainyard_agent.host.accelerators import tpu_device_files
 from trainyard_agent.host.metric_file import METRIC_BYTES
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.runtimes.base import (
@@ -319,7 +320,7 @@ class DockerRuntime:
             dns=self._networks.dns,
             pids_limit=self._pids_limit,
             secret_sources=sources,
-            tpus=tpus.device_files() if launch.uses_tpus else (),
+            tpus=tpu_device_files() if launch.uses_tpus else (),
             storage_roots=self._storage_roots,
         )
         try:

@@ -1,14 +1,14 @@
 """Settings of containers."""
 
 import os
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator
-
-from trainyard_agent.engines.docker.network.network_policy import Endpoint, NetworkPolicy
-from trainyard_agent.settings import EngineSettings, Many, setting
+from trainyard_agent.engines.docker.network.network_policy import POLICIES, Endpoint, NetworkPolicy
+from trainyard_agent.settings import EngineSettings, checked
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.settings import setting
 
 PullPolicy = Literal["missing", "always", "never"]
 
@@ -18,17 +18,13 @@ Choice = Literal["auto", "image"] | tuple[int, int]
 _NO_ID = 2**32 - 1  # -1, the kernel's word for none
 
 
-def _container_user(value: object) -> Choice:
-    text = str(value)
+def _container_user(text: str) -> Choice:
     if text in ("auto", "image"):
         return "auto" if text == "auto" else "image"
     words = text.split(":")
     if len(words) <= 2 and all(word.isdecimal() and int(word) < _NO_ID for word in words) and int(words[0]):
         return int(words[0]), int(words[-1])
-    raise ValueError(f"must be auto, image, or ids such as 1000:1000, not root's; this is {text!r}")
-
-
-_endpoint: Callable[[str], Endpoint] = Endpoint.parse
+    raise InvalidArgument(f"must be auto, image, or ids such as 1000:1000, not root's; this is {text!r}.")
 
 
 def address() -> str:
@@ -36,32 +32,41 @@ def address() -> str:
     return os.environ.get("DOCKER_HOST", "") or "unix:///var/run/docker.sock"
 
 
+@dataclass(frozen=True)
 class DockerSettings(EngineSettings):
-    title: ClassVar[str] = "containers"
-    about: ClassVar[str | None] = "The engine is the one in DOCKER_HOST, or this machine's."
+    title: ClassVar[str] = "containers\nThe engine is the one in DOCKER_HOST, or this machine's."
     directories: ClassVar[tuple[str, ...]] = ("containers", "staging")
 
     pull: PullPolicy = setting(
-        "missing", "when to pull a job's image; default: when it is missing", "missing|always|never"
+        "missing", "when to pull a job's image", "--pull", read=str, choices=("missing", "always", "never")
     )
-    job_dir_root: Many[Path] = setting(
-        (), "job-dirs below this directory may be mounted into containers; may be repeated", "DIR"
+    job_dir_root: tuple[Path, ...] = setting(
+        (), "job-dirs below this directory may be mounted into containers", "--job-dir-root", metavar="DIR"
     )
-    container_user: Annotated[Choice, BeforeValidator(_container_user)] = setting(
+    container_user: Choice = setting(
         "auto",
-        "whom containers run as: image: the image's own user, root too; UID:GID: these ids; default: with --one-user "
-        "this user in place of root, else an unprivileged user in place of any, for each owner of jobs",
-        "image|UID[:GID]",
+        "whom containers run as: image: the image's own user, root too; UID:GID: these ids",
+        "--container-user",
+        metavar="image|UID[:GID]",
+        read=_container_user,
+        default_text="with --one-user this user in place of root, else an unprivileged user in place of any, for each "
+        "owner of jobs",
     )
     network: NetworkPolicy | None = setting(
         None,
-        "what containers reach: all: the outside and what this machine serves at its addresses (the default with "
-        "--one-user); egress: the outside only (the default without); none: replicas of the same run only. What "
-        "--replica-env names by URL, they reach always",
-        "all|egress|none",
+        "what containers reach: all: the outside and what this machine serves at its addresses; egress: the outside "
+        "only; none: replicas of the same run only. What --replica-env names by URL, they reach always",
+        "--network",
+        read=str,
+        choices=POLICIES,
+        default_text="all with --one-user, else egress",
     )
-    allow_address: Many[Annotated[Endpoint, BeforeValidator(_endpoint)]] = setting(
-        (), "let containers reach this TCP and UDP port under every --network; may be repeated", "HOST:PORT"
+    allow_address: tuple[Endpoint, ...] = setting(
+        (),
+        "let containers reach this TCP and UDP port under every --network",
+        "--allow-address",
+        metavar="HOST:PORT",
+        read=checked(Endpoint.parse),
     )
 
     @classmethod

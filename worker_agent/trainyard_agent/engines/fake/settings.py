@@ -1,15 +1,18 @@
 """Settings of the fake engine, which tests register."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from trainyard_agent.settings import Count, EngineSettings, setting
+from trainyard_agent.settings import EngineSettings, count
+from trainyard_protocol.settings import setting
 
 
+@dataclass(frozen=True)
 class FakeSettings(EngineSettings):
     title: ClassVar[str] = "fake"
     spans_hosts: ClassVar[bool] = True
 
-    fake_cpus: Count = setting(4, "CPUs of the machine that is none; default: %(default)s", "N")
+    fake_cpus: int = setting(4, "CPUs of the machine that is none", "--fake-cpus", metavar="N", read=count)
 
 
 SETTINGS = FakeSettings

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard_agent.engines.contract import STAGING, Claim, Engine, EngineRefused, OpenEngine, Place
+from trainyard_agent.engines.contract import STAGING, Claim, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.kubernetes import doctor
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import BadKubeconfig, KubeConnection, connect
@@ -112,7 +112,7 @@ class KubernetesEngine(Engine):
 
     @contextmanager
     def attach(self, settings: AgentSettings) -> Iterator[Runtime]:
-        """Raises EngineRefused beside an agent that runs."""
+        """Raises SettingsRefused beside an agent that runs."""
         with _writing(settings) as (client, lease), _refusing():
             _acquire(lease, client.namespace)
             owner = PodOwner(_known_id(client))
@@ -143,11 +143,11 @@ class _Cluster:
 
     @classmethod
     def of(cls, client: KubeClient, kubernetes: KubernetesSettings) -> "_Cluster":
-        """Raises KubeError, EngineRefused."""
+        """Raises KubeError, SettingsRefused."""
         try:
             admission = choose(client, kubernetes.local_queue, dict(kubernetes.queue_class))
         except NotAdmitted as error:
-            raise EngineRefused(str(error)) from error
+            raise SettingsRefused(str(error)) from error
         parts = (f"Kubernetes {client.version()}", f"namespace {client.namespace}", admission.about)
         return cls(
             admission,
@@ -192,12 +192,12 @@ def _refusing() -> Iterator[None]:
     except KubeError as error:
         forbidden = isinstance(error, KubeRefused) and error.status == _FORBIDDEN
         role = " Apply deploy/kubernetes/agent.yaml of this version again." if forbidden else ""
-        raise EngineRefused(f"--runtime kubernetes: {error.message}{role}") from error
+        raise SettingsRefused(f"--runtime kubernetes: {error.message}{role}") from error
 
 
 def _acquire(lease: CoordinationLease, namespace: str) -> None:
     if not wait_until(lambda: not lease.try_acquire(), deadline_in(LEASE_S + _PATIENCE_S), _PAUSE_S):
-        raise EngineRefused(
+        raise SettingsRefused(
             f"The agent {lease.try_acquire()} acts in the namespace {namespace}. End it first, as by "
             f"`kubectl -n {namespace} scale deployment trainyard-agent --replicas 0`."
         )
@@ -217,7 +217,7 @@ def _identity(secret: Mapping[str, Any]) -> Identity:
     try:
         values = {name: base64.b64decode(secret["data"][name]).decode() for name in ("agent_id", "key")}
     except (KeyError, TypeError, ValueError) as error:
-        raise EngineRefused(f"The Secret {IDENTITY} is not that of an agent: it has no {error}.") from error
+        raise SettingsRefused(f"The Secret {IDENTITY} is not that of an agent: it has no {error}.") from error
     return Identity(values["agent_id"], values["key"])
 
 
@@ -248,7 +248,7 @@ def _connection(settings: AgentSettings) -> KubeConnection:
     try:
         return connect(kubernetes.kubeconfig, kubernetes.context)
     except BadKubeconfig as error:
-        raise EngineRefused(f"--runtime kubernetes: {error}") from error
+        raise SettingsRefused(f"--runtime kubernetes: {error}") from error
 
 
 ENGINE = KubernetesEngine()

@@ -1,16 +1,16 @@
 """Settings of the agent of a Kubernetes namespace."""
 
 import re
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
-
-from pydantic import AfterValidator, BeforeValidator
+from typing import ClassVar
 
 from trainyard_agent.engines.kubernetes.capacity.capacity import parse_pool
 from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import JobDirClaim
-from trainyard_agent.settings import Count, EngineSettings, Many, Url, setting
+from trainyard_agent.settings import EngineSettings, checked, count, url
+from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.resources import Pool
+from trainyard_protocol.settings import setting
 
 IN_FLIGHT = 20
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -18,79 +18,95 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 def _object_name(text: str) -> str:
     if not _OBJECT_NAME.fullmatch(text):
-        raise ValueError(f"must be the name of an object in the cluster; this is {text!r}")
+        raise InvalidArgument(f"must be the name of an object in the cluster; this is {text!r}.")
     return text
 
 
-def _queue_class(value: object) -> tuple[int, str]:
-    priority, equals, name = str(value).partition("=")
+def _queue_class(text: str) -> tuple[int, str]:
+    priority, equals, name = text.partition("=")
     if not equals or not re.fullmatch(r"\d{1,4}", priority):
-        raise ValueError(f"must look like 100=high-priority; this is {value!r}")
+        raise InvalidArgument(f"must look like 100=high-priority; this is {text!r}.")
     return int(priority), _object_name(name)
 
 
-_claim: Callable[[str], JobDirClaim] = JobDirClaim.parse
-
-
+@dataclass(frozen=True)
 class KubernetesSettings(EngineSettings):
-    title: ClassVar[str] = "Kubernetes"
-    about: ClassVar[str | None] = "Options of --runtime kubernetes."
+    title: ClassVar[str] = "Kubernetes\nOptions of --runtime kubernetes."
     spans_hosts: ClassVar[bool] = True
 
     kubeconfig: Path | None = setting(
         None,
-        "how to reach the cluster; default: the service account of the pod that the agent runs in",
-        "FILE",
+        "how to reach the cluster",
+        "--kubeconfig",
+        metavar="FILE",
+        default_text="the service account of the pod that the agent runs in",
     )
-    context: str = setting("", "a context of the kubeconfig; default: its current one", "NAME")
+    context: str = setting(
+        "", "a context of the kubeconfig", "--context", metavar="NAME", default_text="its current one"
+    )
     namespace: str = setting(
         "",
-        "the namespace of the pods, which should have nothing else in it; default: that of the context, or of the "
-        "agent's pod",
-        "NAME",
+        "the namespace of the pods, which should have nothing else in it",
+        "--namespace",
+        metavar="NAME",
+        default_text="that of the context, or of the agent's pod",
     )
-    pool: Many[Annotated[Pool, BeforeValidator(parse_pool)]] = setting(
+    pool: tuple[Pool, ...] = setting(
         (),
-        "nodes for replicas, such as 4x16x64+2xNVIDIA_TESLA_T4: 4 nodes with 16 vCPU, 64 GB and 2 accelerators each; "
-        "may be repeated; default: the room on the cluster's nodes, if the agent may list them, else in a "
-        "ResourceQuota of the namespace",
-        "NODESxVCPUxGB[+COUNTxTYPE]",
+        "nodes for replicas, such as 4x16x64+2xNVIDIA_TESLA_T4: 4 nodes with 16 vCPU, 64 GB and 2 accelerators each",
+        "--pool",
+        metavar="NODESxVCPUxGB[+COUNTxTYPE]",
+        read=checked(parse_pool),
+        default_text="the room on the cluster's nodes, if the agent may list them, else in a ResourceQuota of the "
+        "namespace",
     )
     init_image: str = setting(
         "",
         "an image with python3 that the nodes can pull: in it the pods of a gang wait until all have their names, "
-        "before any program starts; default: that of the agent's own pod, if it runs in one",
-        "IMAGE",
+        "before any program starts",
+        "--init-image",
+        metavar="IMAGE",
+        default_text="that of the agent's own pod, if it runs in one",
     )
-    local_queue: Annotated[str, AfterValidator(_object_name)] = setting(
+    local_queue: str = setting(
         "",
-        "Kueue decides what starts: the pods of each run are a group in this LocalQueue of the namespace; default: the "
-        "server decides",
-        "NAME",
+        "Kueue decides what starts: the pods of each run are a group in this LocalQueue of the namespace",
+        "--local-queue",
+        metavar="NAME",
+        read=_object_name,
+        default_text="the server decides",
     )
-    in_flight: Count | None = setting(
+    in_flight: int | None = setting(
         None,
-        "with --local-queue: runs that wait in Kueue's queue, at most; the others wait in the server's; default: "
-        f"{IN_FLIGHT}",
-        "N",
+        "with --local-queue: runs that wait in Kueue's queue, at most; the others wait in the server's",
+        "--in-flight",
+        metavar="N",
+        read=count,
+        default_text=str(IN_FLIGHT),
     )
-    queue_class: Many[Annotated[tuple[int, str], BeforeValidator(_queue_class)]] = setting(
+    queue_class: tuple[tuple[int, str], ...] = setting(
         (),
-        "with --local-queue: the WorkloadPriorityClass of jobs from this priority on; may be repeated; default: the "
-        "priority of their pods",
-        "PRIORITY=CLASS",
+        "with --local-queue: the WorkloadPriorityClass of jobs from this priority on",
+        "--queue-class",
+        metavar="PRIORITY=CLASS",
+        read=_queue_class,
+        default_text="the priority of their pods",
     )
-    server_url_for_pods: Url | None = setting(
-        None,
-        "the server's address as pods reach it, from where they download packages that are too large for a ConfigMap; "
-        "default: that of --server",
-        "URL",
+    server_url_for_pods: str = setting(
+        "",
+        "the server's address as pods reach it, from where they download packages that are too large for a ConfigMap",
+        "--server-url-for-pods",
+        metavar="URL",
+        read=url,
+        default_text="that of --server",
     )
-    job_dir_claim: Many[Annotated[JobDirClaim, BeforeValidator(_claim)]] = setting(
+    job_dir_claim: tuple[JobDirClaim, ...] = setting(
         (),
         "job-dirs below this directory, such as /mnt/jobs, are in a volume of the namespace, named by its "
-        "PersistentVolumeClaim; may be repeated",
-        "CLAIM=DIR",
+        "PersistentVolumeClaim",
+        "--job-dir-claim",
+        metavar="CLAIM=DIR",
+        read=checked(JobDirClaim.parse),
     )
 
     def problem(self, serves: bool, one_user: bool) -> str:  # noqa: ARG002 - for every command

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, EngineRefused, OpenEngine, Place
+from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.process import doctor
 from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host.job_users import JobUsers
@@ -37,7 +37,7 @@ class ProcessEngine(Engine):
         users = _job_users(place)
         closed = _why_closed(place, users)
         if closed and place.alone:
-            raise EngineRefused(
+            raise SettingsRefused(
                 f"--runtime process: {closed}. Add --one-user if all jobs are this user's own, or use --runtime docker."
             )
         if closed:
@@ -78,7 +78,8 @@ def _why_closed(place: Place, users: JobUsers) -> str:
         return ""
     if os.geteuid() != 0:
         return _NO_PROCESSES
-    secret = (settings.token_file.absolute(), settings.state_dir / "agent.json", *place.private)
+    token = () if settings.token_file is None else (settings.token_file.absolute(),)
+    secret = (*token, settings.state_dir / "agent.json", *place.private)
     try:
         problem = user_check.problem(
             users.first(), settings.python, settings.state_dir, [Path(pip_directory())], secret

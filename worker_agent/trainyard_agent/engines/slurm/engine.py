@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, EngineRefused, OpenEngine, Place
+from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.slurm import commands, doctor
 from trainyard_agent.engines.slurm.commands import SlurmError
 from trainyard_agent.engines.slurm.runtime import SlurmRuntime
 from trainyard_agent.engines.slurm.settings import SlurmSettings
-from trainyard_agent.host.gpu_types import gpu_type
+from trainyard_agent.host.accelerators import gpu_type
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.environments.python_environment import PackageStager
@@ -162,7 +162,9 @@ def _on_a_login_node() -> Iterator[None]:
     try:
         yield
     except SlurmError as error:
-        raise EngineRefused(f"--runtime slurm: {error.strerror}. Start the agent on a login node.") from error
+        raise SettingsRefused(
+            f"--runtime slurm: {error.strerror}. Start the agent on a login node."
+        ) from error
 
 
 ENGINE = SlurmEngine()

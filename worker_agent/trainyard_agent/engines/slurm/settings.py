@@ -1,26 +1,32 @@
 """Settings of an agent on a login node of Slurm."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import AfterValidator
+from trainyard_agent.settings import EngineSettings, absolute
+from trainyard_protocol.settings import setting
 
-from trainyard_agent.settings import EngineSettings, setting
 
-
+@dataclass(frozen=True)
 class SlurmSettings(EngineSettings):
-    title: ClassVar[str] = "Slurm"
-    about: ClassVar[str | None] = "Options of --runtime slurm, for an agent on a login node."
+    title: ClassVar[str] = "Slurm\nOptions of --runtime slurm, for an agent on a login node."
     spans_hosts: ClassVar[bool] = True
     start_deadline_s: ClassVar[float] = float("inf")
 
-    shared_dir: Annotated[Path | None, AfterValidator(lambda path: path and path.absolute())] = setting(
+    shared_dir: Path | None = setting(
         None,
         "directory for runs and environments, on a file system that the nodes have at the same path",
-        "DIR",
+        "--shared-dir",
+        metavar="DIR",
+        read=absolute,
     )
-    slurm_partition: str = setting("", "partition of the jobs; default: the site's", "NAME")
-    slurm_account: str = setting("", "account of the jobs; default: this user's", "NAME")
+    slurm_partition: str = setting(
+        "", "partition of the jobs", "--slurm-partition", metavar="NAME", default_text="the site's"
+    )
+    slurm_account: str = setting(
+        "", "account of the jobs", "--slurm-account", metavar="NAME", default_text="this user's"
+    )
 
     def problem(self, serves: bool, one_user: bool) -> str:
         if self.shared_dir is None:

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 import trainyard_protocol
+from beds.run_ids import unique_run
 from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
+from trainyard_agent.host import process_tags
 from trainyard_cli.commands import tree
 from trainyard_cli.commands.service import doctor
 from trainyard_cli.local import checks as local_checks
@@ -136,22 +139,26 @@ def test_disk_lists_the_largest_parts(state: LocalState, monkeypatch: pytest.Mon
 
 
 def test_findings_of_the_agent_are_passed_on_and_fixed(state: LocalState) -> None:
-    environment = state.root / "agent" / "environments" / ("a" * 32)
-    environment.mkdir(parents=True)
-    # The machine may have others, such as firewall rules of networks that another test has just removed.
-    found = problems(local_checks.agent(state, ["b" * 32], fix=False))
-    assert f"{environment} belongs to no existing run: 4.1 kB." in found
-    assert environment.exists()
-    fixed = [one.check for one in local_checks.agent(state, (), fix=True) if one.status == "fixed"]
-    assert "directories" in fixed
-    assert not environment.exists()
+    run_id, task = unique_run("a"), "master-replica-0"
+    (state.root / "agent").mkdir()
+    temporary = state.root / "agent" / "runs" / run_id / task / "tmp"
+    environment = {**os.environ, "TMPDIR": str(temporary), **process_tags.tag(run_id, task)}
+    with subprocess.Popen(["sleep", "1000"], env=environment) as orphan:
+        while not process_tags.tagged(run_id):
+            time.sleep(0.001)
+        found = problems(local_checks.agent(state, fix=False))
+        assert any(f"The process {orphan.pid} (sleep 1000) is orphaned" in one for one in found)
+        assert orphan.poll() is None
+        fixed = [one.check for one in local_checks.agent(state, fix=True) if one.status == "fixed"]
+        assert "processes" in fixed
+        assert orphan.wait(10) == -9
 
 
 def test_agent_that_cannot_check_is_reported(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
     (state.root / "agent").mkdir()
     fails = [sys.executable, "-c", "import sys; sys.exit('no module of that name')"]
     monkeypatch.setattr(local_checks, "_agent_command", lambda *_: fails)
-    (found,) = local_checks.agent(state, None, fix=False)
+    (found,) = local_checks.agent(state, fix=False)
     assert (found.status, "no module of that name" in found.found) == ("unknown", True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard_agent.engines.kubernetes.pods.objects import AGENT
-from trainyard_agent.host.gpu_types import gpu_type
+from trainyard_agent.host.accelerators import gpu_type
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.resources import Capacity, Pool
 

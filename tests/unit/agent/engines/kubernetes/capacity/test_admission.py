@@ -15,7 +15,7 @@ import pytest
 from beds.fake_cluster import NAMESPACE, FakeCluster, Fault, fake_cluster
 from beds.open_engines import agent_settings
 from contract.runtimes import runtime_labs
-from trainyard_agent.engines.contract import EngineRefused
+from trainyard_agent.engines.contract import SettingsRefused
 from trainyard_agent.engines.kubernetes import engine as kubernetes_engine
 from trainyard_agent.engines.kubernetes.api.client import KubeDown, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import KubeConnection
@@ -164,7 +164,7 @@ async def test_agent_of_a_cluster_offers_the_queue_that_its_options_name(
 
             plain = opened("--pool", "1x1x1")
             assert plain.in_flight == 0
-            with pytest.raises(EngineRefused, match="the cluster has no Kueue"):
+            with pytest.raises(SettingsRefused, match="the cluster has no Kueue"):
                 opened("--pool", "1x1x1", "--local-queue", "team-a")
             api.groups = KUEUE
             found = opened("--pool", "1x1x1", "--local-queue", "team-a", "--in-flight", "7")

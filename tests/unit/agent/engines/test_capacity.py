@@ -1,9 +1,8 @@
 import pytest
 
-from trainyard_agent.host import capacity
-from trainyard_agent.host.capacity import BadCapacity, parse_cpus, parse_gpus, within_quota
-from trainyard_agent.host.gpu_types import gpu_type
-from trainyard_agent.host.tpus import parse_tpus
+from trainyard_agent.engines import capacity
+from trainyard_agent.engines.capacity import BadCapacity, parse_cpus, parse_gpus, within_quota
+from trainyard_agent.host.accelerators import gpu_type, parse_tpus
 
 
 @pytest.mark.parametrize(

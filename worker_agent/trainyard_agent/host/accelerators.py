@@ -1,8 +1,12 @@
-"""Accelerator types by the names that drivers give to devices. Pure."""
+"""Accelerators: the types of GPUs by the names of their driver, and the TPU, which has none that could be asked."""
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
+from trainyard_protocol.job.resources import Gpu
+
+_TPU_DEVICES = ("accel*", "vfio/*")  # of TPU v2 to v4, and of later ones
 _SERVICE_NAMES: Mapping[str, str] = {
     "A100-80GB": "NVIDIA_A100_80GB",
     "A100": "NVIDIA_TESLA_A100",
@@ -27,3 +31,16 @@ def gpu_type(name: str) -> str:
     if model:
         return _SERVICE_NAMES[model]
     return "_".join(words if words[:1] == ["NVIDIA"] else ["NVIDIA", *words])
+
+
+def parse_tpus(text: str) -> tuple[Gpu, ...]:
+    """`8xTPU_V3` -> its cores as devices. Raises ValueError."""
+    match = re.fullmatch(r"([1-9]\d{0,3})x(TPU_\w+)", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"must look like 8xTPU_V3 (cores, and the type of accelerator); this is {text!r}")
+    return tuple(Gpu(id=f"tpu-{number}", type=match[2].upper()) for number in range(int(match[1])))
+
+
+def tpu_device_files() -> list[str]:
+    """The device files by which programs use the TPU."""
+    return sorted(str(path) for pattern in _TPU_DEVICES for path in Path("/dev").glob(pattern))

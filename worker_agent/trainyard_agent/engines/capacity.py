@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from trainyard_agent.host.gpu_types import gpu_type
+from trainyard_agent.host.accelerators import gpu_type
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.resources import Capacity, Gpu
 

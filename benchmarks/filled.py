@@ -176,46 +176,30 @@ def fill(data_dir: Path, count: int, queued: int = QUEUED, database: str = "") -
 def _job(
     chance: random.Random, number: int, ended_count: int, now: datetime
 ) -> dict[type, list[dict[str, Any]]]:
-    key = number + 1
+    key, queued = number + 1, number >= ended_count
     created = now - timedelta(minutes=ended_count + QUEUED - number)
-    queued = number >= ended_count
-    failed = not queued and chance.random() < 0.1
-    state = JobState.QUEUED if queued else JobState.FAILED if failed else JobState.SUCCEEDED
     labels = {"team": f"t{number % 20}", "stage": chance.choice(("try", "final"))}
     if number in PINNED:
         labels["pinned"] = "yes"
-    gang = [
-        {
-            "task": "master-replica-0",
-            "machine_type": "n1-standard-4",
-            "vcpus": 4,
-            "memory_bytes": 15 * 2**30,
-            "accelerator_type": "",
-            "accelerator_count": 0,
-        }
-    ]
-    ended = created + timedelta(minutes=40)
-    message = "The replica master 0 exited with a non-zero status of 1."
-    reason = Reason.PROGRAM_ERROR if failed else Reason.COMPLETED
-    outcome = Outcome.FAILED if failed else Outcome.SUCCEEDED
-    verdict = {"outcome": outcome, "reason": reason, "message": message, "exit_code": int(failed)}
+    replica = {"task": "master-replica-0", "machine_type": "n1-standard-4", "vcpus": 4}
+    replica |= {"memory_bytes": 15 * 2**30, "accelerator_type": "", "accelerator_count": 0}
     job = {
         "key": key,
         "project": f"p{number % 5}",
         "job_id": f"job_{number:07}",
         "owner": f"o{number % 12}",
-        "state": state,
+        "state": JobState.QUEUED,
         "training_input": TRAINING_INPUT,
-        "gang": gang,
+        "gang": [replica],
         "priority": 0,
         "labels": labels,
         "revision": 0,
         "created_at": created,
         "queued_at": created,
-        "started_at": None if queued else created + timedelta(minutes=1),
-        "ended_at": None if queued else ended,
-        "error_message": message if failed else "",
-        "verdict": verdict if not queued else None,
+        "started_at": None,
+        "ended_at": None,
+        "error_message": "",
+        "verdict": None,
     }
     rows: dict[type, list[dict[str, Any]]] = {
         JobRow: [job],
@@ -226,44 +210,47 @@ def _job(
         ],
     }
     if not queued:
-        run = f"{number:032x}"
-        points = [[step, 2.3 / (1 + step / 500)] for step in range(0, 4000, 100)]
-        curve = {"name": "loss", "step": 4000, "value": 0.25, "points": points}
-        rows[RunRow] = [
-            {
-                "run_id": run,
-                "job_key": key,
-                "number": 1,
-                "agent_id": "a",
-                "state": RunState.ENDED,
-                "created_at": created,
-                "ended_at": ended,
-                "acknowledged": True,
-                "verdict": verdict,
-            }
-        ]
-        rows[ReplicaRow] = [
-            {
-                "run_id": run,
-                "task": "master-replica-0",
-                "position": 0,
-                "state": ReplicaState.EXITED,
-                "machine_type": "n1-standard-4",
-                "cpus": [0],
-                "gpus": [],
-                "memory_bytes": 2**30,
-                "started_at": created + timedelta(minutes=1),
-                "finished_at": ended,
-                "exit_code": int(failed),
-                "reason": reason,
-                "log_complete": True,
-                "step": 4000,
-                "steps": 4000,
-                "metrics": {"main": "loss", "epoch": 5, "epochs": 5, "metrics": [curve]},
-            }
-        ]
-        rows[EventRow].append(_event(key, 3, ended, "job", message, "RUNNING", state.value))
+        _end(rows, failed=chance.random() < 0.1)
     return rows
+
+
+def _end(rows: dict[type, list[dict[str, Any]]], failed: bool) -> None:
+    """Let the job have one run, of one replica, that has ended."""
+    (job,) = rows[JobRow]
+    run_id = f"{job['key'] - 1:032x}"
+    started, ended = (job["created_at"] + timedelta(minutes=minutes) for minutes in (1, 40))
+    message = "The replica master 0 exited with a non-zero status of 1."
+    reason = Reason.PROGRAM_ERROR if failed else Reason.COMPLETED
+    outcome = Outcome.FAILED if failed else Outcome.SUCCEEDED
+    verdict = {"outcome": outcome, "reason": reason, "message": message, "exit_code": int(failed)}
+    job |= {"state": JobState.FAILED if failed else JobState.SUCCEEDED, "verdict": verdict}
+    job |= {"started_at": started, "ended_at": ended, "error_message": message if failed else ""}
+    points = [[step, 2.3 / (1 + step / 500)] for step in range(0, 4000, 100)]
+    curve = {"name": "loss", "step": 4000, "value": 0.25, "points": points}
+    run = {"run_id": run_id, "job_key": job["key"], "number": 1, "agent_id": "a", "state": RunState.ENDED}
+    times = {"created_at": job["created_at"], "ended_at": ended}
+    rows[RunRow] = [{**run, **times, "acknowledged": True, "verdict": verdict}]
+    rows[ReplicaRow] = [
+        {
+            "run_id": run_id,
+            "task": "master-replica-0",
+            "position": 0,
+            "state": ReplicaState.EXITED,
+            "machine_type": "n1-standard-4",
+            "cpus": [0],
+            "gpus": [],
+            "memory_bytes": 2**30,
+            "started_at": started,
+            "finished_at": ended,
+            "exit_code": int(failed),
+            "reason": reason,
+            "log_complete": True,
+            "step": 4000,
+            "steps": 4000,
+            "metrics": {"main": "loss", "epoch": 5, "epochs": 5, "metrics": [curve]},
+        }
+    ]
+    rows[EventRow].append(_event(job["key"], 3, ended, "job", message, "RUNNING", job["state"].value))
 
 
 def _event(

@@ -123,16 +123,11 @@ class Controller:
     def _advance_study(self, key: int, *, write_log: bool) -> None:
         """Move the study and the trials that it creates and stops. `write_log`: also where nothing moves. A failure is
         logged, and the next tick tries again: it must not stop a trial's agent."""
-        try:
+        with self._failures.guarding(f"The study with the job number {key} could not be moved forward"):
             moved, touched = self._studies.advance(key)
             while touched:
                 changed = [self._advance_job(trial) for trial in touched]
                 moved, touched = True, self._studies.advance(key)[1] if any(changed) else []
-        except Exception as error:
-            if is_database_failure(error):
-                raise
-            self._failures.record(f"The study with the job number {key} could not be moved forward", error)
-        else:
             if moved or write_log:
                 self.write_log(key)
 
@@ -253,12 +248,8 @@ class Controller:
         silent_s = self._backend.agent_liveness.silent_s
         silent = [agent.agent_id for agent in heartbeats if silent_s(agent) > settings.silent_after_s]
         for agent_id in busy.intersection(silent):
-            try:
+            with self._failures.guarding(f"The runs of the silent agent {agent_id} could not be updated"):
                 self._watch_silent(agent_id, now)
-            except Exception as error:
-                if is_database_failure(error):
-                    raise
-                self._failures.record(f"The runs of the silent agent {agent_id} could not be updated", error)
 
     def write_log(self, *keys: int) -> None:
         """Write the service's lines of these jobs; a later tick retries those that cannot be written now."""
@@ -307,12 +298,8 @@ class Controller:
                         touched.add(run.job_key)
         for key in touched:
             self._backend.notifier.publish(job_topic(key))
-            try:
+            with self._failures.guarding(f"Job number {key} could not be moved forward"):
                 self.advance(key)
-            except Exception as error:
-                if is_database_failure(error):
-                    raise
-                self._failures.record(f"Job number {key} could not be moved forward", error)
 
     def _step(self, key: int) -> bool:
         """Apply the next transition of a job. False if there is none."""

@@ -238,6 +238,6 @@ class Workload:
 
 
 def _orphans_of(reader: Reader, row: AgentRow) -> tuple[Gang, ...]:
-    """Of ended runs whose processes still run there."""
+    """The gangs of ended runs whose processes still run there."""
     runs = [run for run in map(reader.run, row.orphaned_runs) if run is not None]
     return tuple(gang_of(run, reader.replicas([run.run_id])) for run in runs)

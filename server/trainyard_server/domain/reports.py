@@ -18,7 +18,7 @@ from trainyard_protocol.wire.sync import SyncRequest, TrialMeasurement
 _M = TypeVar("_M", bound=BaseModel)
 
 MAX_ELEMENTS = 10_000
-"""Of one list or mapping: CPUs, runs, replicas, samples, lines."""
+"""Most elements of one list or mapping: CPUs, runs, replicas, samples, lines."""
 
 MAX_TEXT = 2000
 MAX_WAITS = 300
@@ -28,7 +28,7 @@ MAX_LINES = 2**31 - 1
 MAX_NUMBER = 2**62
 MAX_AGENT_ID = 128
 MAX_AGENT_BYTES = 256 * 2**10
-"""Of the JSON of an agent's description, which is read with each list of agents."""
+"""Most bytes of the JSON of an agent's description, which is read with each list of agents."""
 
 MAX_CHUNK_TEXT = 2 * 2**20
 """Characters of a chunk's lines: an agent sends half a megabyte, and a last line of at most one."""

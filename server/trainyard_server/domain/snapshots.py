@@ -98,13 +98,13 @@ class JobSnapshot:
     retries_used: int = 0
     """New runs after infrastructure failures since a run got further than those before it."""
     reached_before: Reached = Reached()
-    """What the runs before the live one reached."""
+    """The progress of the runs before the live one."""
     stop_message: str = ""
     stall_action: StallAction | None = None
     run: RunSnapshot | None = None
     restarts: tuple[RunSnapshot, ...] = ()
     trial: TrialOrder | None = None
-    """Of a trial, where its variables are of interest."""
+    """Set for a trial, where its variables are of interest."""
     avoids: Avoidance | None = None
     """The agent that a queued job avoids, since its last run failed of that machine; None: none."""
 

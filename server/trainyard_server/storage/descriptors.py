@@ -2,7 +2,6 @@
 
 import errno
 import resource
-from pathlib import Path
 
 _WANTED = 16_384
 
@@ -18,15 +17,6 @@ def raise_limit() -> None:
 def limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _WANTED if soft == resource.RLIM_INFINITY else soft
-
-
-def used() -> int:
-    try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir())
-    except OSError as error:
-        if is_exhausted(error):  # to count them takes one
-            return limit()
-        raise
 
 
 def is_exhausted(error: BaseException | None) -> bool:

@@ -4,7 +4,8 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import exc
@@ -140,6 +141,16 @@ class FailureLog:
         if is_new:
             advice = f" {failure.remedy}" if failure.is_damage else ""
             self._logger.error("%s: %s (%s).%s", operation, reason, failure_detail(error), advice)
+
+    @contextmanager
+    def guarding(self, operation: str) -> Iterator[None]:
+        """Record what fails in the block. A failure of the database is raised: what follows would fail, too."""
+        try:
+            yield
+        except Exception as error:
+            if is_database_failure(error):
+                raise
+            self.record(operation, error)
 
     def resolved(self, operation: str, message: str) -> None:
         """Log `message` if the operation failed before."""

@@ -88,7 +88,7 @@ class Transition:
     backoff_until: datetime | None = None
     retries_used: int | None = None
     is_still_waiting: bool = False
-    """With the job's move to QUEUED: it has waited since it was QUEUED before, and its maxWaitTime goes on."""
+    """The job moves to QUEUED, but has waited since it was QUEUED before: its maxWaitTime goes on."""
     of_restart: str = ""
     restart: evaluators.Restart | None = None
 

@@ -17,7 +17,7 @@ from trainyard_server.domain.lifecycle.messages import sentence, the_replica
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
 MOST_RESTARTS = 5
-"""As the real service restarted a replica."""
+"""The pause after which the real service restarted a replica."""
 
 
 _FREE = (Fault.OPERATOR, Fault.CAPACITY)

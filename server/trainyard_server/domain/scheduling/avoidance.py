@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from trainyard_protocol.states import Reason
 
 AVOIDED_FOR = timedelta(minutes=10)
-"""How long a job prefers to wait for another machine; then it may return."""
+"""The time for which a job prefers to wait for another machine; then it may return."""
 
 _MACHINES = frozenset((Reason.HOST_FAILED, Reason.STAGING_FAILED, Reason.GIVEN_BACK, Reason.HOST_LOST))
 

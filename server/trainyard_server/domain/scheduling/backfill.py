@@ -34,7 +34,7 @@ class Reservations:
         self._in_all = tuple(map(sum, zip(*self._gangs.elements(), strict=True))) or (0,) * len(capacity)
         self.free = _difference(capacity, self._in_all)
         self._spare: Amounts | None = None
-        """What can be allocated without a delay of a reservation; None: not computed."""
+        """The resources that can be allocated without a delay of a reservation; None: not computed."""
         self._at_most: Amounts = capacity  # the last known spare: it never grows
         self._then: tuple[Amounts, Amounts] | None = None
         """A gang, and the spare capacity once it has started."""

@@ -65,7 +65,7 @@ class Node:
 
     @property
     def reservations(self) -> Reservations:
-        """With every gang that is queued so far. Most nodes are full, and are never asked for them."""
+        """The nodes with every gang that is queued so far. Most nodes are full, and are never asked for them."""
         for gangs in self._ahead:
             gangs.add_to(self._reservations)
         return self._reservations

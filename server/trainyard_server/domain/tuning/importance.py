@@ -20,10 +20,10 @@ from trainyard_protocol.job.hyperparameters import (
 from trainyard_server.domain.tuning import space
 
 FEWEST_TRIALS = 6
-"""With fewer trials nothing is said."""
+"""Fewer trials say nothing about importance."""
 
 MOST_TRIALS = 2000
-"""Of more trials every second, third, ... is used."""
+"""Most trials that are used: of more only every second, third, ..."""
 
 _MOST_RANGES = 8
 

@@ -11,7 +11,7 @@ Measurement = tuple[int, float]
 """A step and the metric there."""
 
 MAX_MEASUREMENTS = 1000
-"""Of a trial: those of the highest steps are stored."""
+"""Most measurements of a trial: those of the highest steps are stored."""
 
 _LISTED = 20
 

@@ -13,7 +13,7 @@ from trainyard_protocol.job.hyperparameters import (
 from trainyard_server.domain.tuning import space
 
 MARGIN = 0.05
-"""Of the old range, on the parameter's scale: what a DOUBLE keeps on each side of the trials' values."""
+"""A part of the old range, on the parameter's scale: what a DOUBLE keeps on each side of the trials' values."""
 
 _PARENT_FIELDS = ("parentCategoricalValues", "parentDiscreteValues", "parentIntValues")
 

@@ -17,7 +17,7 @@ from trainyard_server.domain.tuning.measurements import Measurement, is_below_me
 from trainyard_server.domain.tuning.suggester import PastTrial
 
 HOPELESS_TRIALS = 3
-"""With maxFailedTrials 0 a study fails if its first trials, this many, all fail and none has succeeded. It also
+"""A study with maxFailedTrials 0 fails if its first trials, this many, all fail and none has succeeded. It also
 fails if this many have ended well and none reported its metric."""
 
 LONGEST_STUDY_ID = 122

@@ -17,7 +17,7 @@ class PastTrial:
 
     number: int
     parameters: Mapping[str, str]
-    """As the program got them."""
+    """The values as the program got them."""
     value: float | None
     """The final metric. None while it runs, if it failed, and if it reported none."""
     ended: bool

@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 _ALIVE = (ReplicaState.STARTING, ReplicaState.RUNNING)
 _COMPANY = 2
-"""So many agents that are alive have each other, whoever else comes or goes."""
+"""The number of live agents from which one more or less changes no lease."""
 
 
 class AgentSync:

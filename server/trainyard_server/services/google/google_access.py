@@ -25,7 +25,7 @@ class AccessToken:
 
 
 class GoogleAccess:
-    """Without `keys`, which a server has with `--google-port`, every call is refused."""
+    """Every call is refused without `keys`, which a server has with `--google-port`."""
 
     def __init__(
         self,

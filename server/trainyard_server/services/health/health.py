@@ -20,16 +20,14 @@ from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.views.health import Check, CheckStatus, Health, sized, worst
 from trainyard_protocol.wire.agents import AgentInfo, no_room
 from trainyard_server.context import Backend
-from trainyard_server.storage import descriptors
 from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.storage.db.base.probes import PATIENCE_S, DatabaseProbe, Unwritable
 from trainyard_server.storage.failures import Failure, failure_of, failure_reason
 
 FRESH_S = 1.0
-"""How long a result is reused."""
+"""The time for which a result is reused."""
 
 _LATE_S, _DEAD_S = 10.0, 60.0  # since the last successful tick, in addition to the interval
-_MOST_USED = 0.8
 _BLOCK = b"\0" * 4096
 
 logger = logging.getLogger(__name__)
@@ -123,7 +121,7 @@ class HealthChecks:
 
     async def check(self) -> Health:
         database, disk = await asyncio.gather(self._database.check(), self._disk.check())
-        checks = {"database": database, "disk": disk, "descriptors": descriptors_check()}
+        checks = {"database": database, "disk": disk}
         if self._backend.settings.run_loops:
             checks["scheduler"] = self.heartbeat.check(self._backend.settings.tick_s)
         if database.status is CheckStatus.DOWN:
@@ -171,8 +169,7 @@ class HealthChecks:
     def _ask_disk(self) -> Check:
         settings = self._backend.settings
         try:
-            for directory in _disks((settings.data_dir, settings.data_dir / "logs")):
-                _write(directory / f".health-{os.getpid()}", settings.durable)
+            _write(settings.data_dir / f".health-{os.getpid()}", settings.durable)
             free = self._free()
         except OSError as error:
             failure = failure_of(error)
@@ -213,22 +210,6 @@ class HealthChecks:
 
 def _down(failure: Failure) -> Check:
     return Check(status=CheckStatus.DOWN, message=failure.reason, advice=failure.remedy)
-
-
-def descriptors_check() -> Check:
-    used, limit = descriptors.used(), descriptors.limit()
-    message = f"{used} of {limit} file descriptors are in use"
-    if used <= _MOST_USED * limit:
-        return Check(status=CheckStatus.OK, message=message)
-    return Check(status=CheckStatus.DEGRADED, message=f"{message}: new connections are refused soon")
-
-
-def _disks(directories: tuple[Path, ...]) -> list[Path]:
-    """One directory of each file system. Raises OSError."""
-    disks: dict[int, Path] = {}
-    for directory in directories:
-        disks.setdefault(directory.stat().st_dev, directory)
-    return list(disks.values())
 
 
 def _write(path: Path, durable: bool) -> None:

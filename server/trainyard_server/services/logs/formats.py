@@ -14,7 +14,7 @@ _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 
 class LogFormat(StrEnum):
-    """Of server-sent events: `each`: one for each line; `batch`: one for many lines."""
+    """A format of server-sent events: `each`: one for each line; `batch`: one for many lines."""
 
     EACH = "each"
     BATCH = "batch"

@@ -170,18 +170,7 @@ class People:
 
 
 def _token_view(row: TokenRow) -> TokenView:
-    return TokenView(
-        token_id=row.token_id,
-        owner=row.owner,
-        for_agent=row.for_agent,
-        description=row.description,
-        created_at=row.created_at,
-        created_by=row.created_by,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-        revoked_by=row.revoked_by,
-    )
+    return TokenView.model_validate(row, from_attributes=True)
 
 
 def _file_view(token: Token) -> TokenView:
@@ -199,6 +188,4 @@ def _file_id(token: Token) -> str:
 
 
 def _member_view(row: MemberRow) -> MemberView:
-    return MemberView(
-        project=row.project, name=row.name, role=row.role, since=row.since, given_by=row.given_by
-    )
+    return MemberView.model_validate(row, from_attributes=True)

@@ -93,8 +93,8 @@ class Principals:
         google_keys: "ServiceAccountKeys | None" = None,
         run_tokens: RunTokens | None = None,
     ) -> None:
-        """Without `single_sign_on` its sessions are worth nothing, without `google_keys` access tokens, without
-        `run_tokens` those of runs."""
+        """Sessions of single sign-on are valid only with `single_sign_on`, access tokens with `google_keys`, and tokens
+        of runs with `run_tokens`."""
         self._run_tokens = run_tokens
         self._google_keys = google_keys
         self._store = store

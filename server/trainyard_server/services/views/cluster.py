@@ -16,7 +16,7 @@ from trainyard_server.domain.access.permissions import Visible, is_visible
 from trainyard_server.domain.scheduling.quotas import used_by
 from trainyard_server.domain.scheduling.resources import Gang
 from trainyard_server.services.measurements.usage import newest
-from trainyard_server.storage.db.base.models import AgentRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.models import AgentRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.job_queries import JobList, JobListEntry, JobQuery, Order
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies
@@ -289,33 +289,21 @@ def _active_job(
     """`held`: its agent and its run there. `trials`: those of a study by state."""
     agent, run = held or ("", None)
     curve = job.metrics.curve()
-    return ActiveJobView(
-        project=job.project,
-        job_id=job.job_id,
-        owner=job.owner,
-        state=job.state,
-        created_at=job.created_at,
-        waiting=job.waiting,
-        position=job.position,
-        attention=job.attention,
-        run=job.run,
-        agent=agent,
-        activity=job.activity if trials is None else _trials_text(trials),
-        replicas=run.replicas if run is not None else 0,
-        running=run.up if run is not None else 0,
-        started_at=job.replica_started_at,
-        first_step=job.first_step,
-        step=job.step,
-        steps=job.steps,
-        step_at=job.step_at,
-        epoch=job.metrics.epoch,
-        epochs=job.metrics.epochs,
-        metric=curve.name if curve is not None else "",
-        value=curve.value if curve is not None else None,
-        cpus=run.cpus if run is not None else 0,
-        cpu_used=run.cpu_used if run is not None else None,
-        memory_bytes=run.memory_bytes if run is not None else 0,
-        memory_used_bytes=run.memory_used_bytes if run is not None else None,
+    values = values_of(job, ActiveJobView)
+    if run is not None:
+        used = ("replicas", "cpus", "cpu_used", "memory_bytes", "memory_used_bytes")
+        values |= {name: getattr(run, name) for name in used} | {"running": run.up}
+    return ActiveJobView.model_validate(
+        values
+        | {
+            "agent": agent,
+            "activity": job.activity if trials is None else _trials_text(trials),
+            "started_at": job.replica_started_at,
+            "epoch": job.metrics.epoch,
+            "epochs": job.metrics.epochs,
+            "metric": curve.name if curve is not None else "",
+            "value": curve.value if curve is not None else None,
+        }
     )
 
 

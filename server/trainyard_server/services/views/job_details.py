@@ -26,7 +26,6 @@ from trainyard_protocol.views.views import (
     Explanation,
     JobDetail,
     LogSummary,
-    MetricsDigest,
     ReplicaView,
     RetentionView,
     RunView,
@@ -35,7 +34,6 @@ from trainyard_protocol.views.views import (
     Verdict,
 )
 from trainyard_protocol.wire.agents import AgentInfo
-from trainyard_protocol.wire.sync import Stall
 from trainyard_server.context import Backend
 from trainyard_server.control.retention import RETENTION
 from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
@@ -45,7 +43,7 @@ from trainyard_server.services.jobs.jobs import known_job, v1_job
 from trainyard_server.services.jobs.training_output import training_output, training_outputs
 from trainyard_server.services.measurements.usage import newest
 from trainyard_server.services.views.cluster import agent_lines
-from trainyard_server.storage.db.base.models import EventRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.logs.store import Stream
@@ -123,7 +121,7 @@ class JobDetails:
                 )
                 for run in runs
             ),
-            events=tuple(map(_event_view, events)),
+            events=tuple(EventView.model_validate(event, from_attributes=True) for event in events),
         )
 
     def summary(self, project: str, job_id: str) -> tuple[LogSummary, int]:
@@ -245,55 +243,32 @@ def _run_view(
     used: Mapping[str, UsageSample],
 ) -> RunView:
     return RunView(
-        run_id=run.run_id,
-        number=run.number,
-        state=run.state,
+        **values_of(run, RunView),
         agent=agents.get(run.agent_id, run.agent_id),
-        created_at=run.created_at,
-        ended_at=run.ended_at,
-        activity=run.activity,
-        runtime=run.runtime,
-        runtime_reason=run.runtime_reason,
-        verdict=Verdict.model_validate(run.verdict) if run.verdict else None,
         replicas=tuple(
-            ReplicaView(
-                task=replica.task,
-                state=replica.state,
-                machine_type=replica.machine_type,
-                cpus=tuple(replica.cpus),
-                gpus=tuple(replica.gpus),
-                vcpus=replica.vcpus,
-                accelerator_type=replica.accelerator_type,
-                accelerator_count=replica.accelerator_count,
-                memory_bytes=replica.memory_bytes,
-                address=replica.address,
-                started_at=replica.started_at,
-                finished_at=replica.finished_at,
-                exit_code=replica.exit_code,
-                reason=replica.reason,
-                message=replica.message,
-                log_lines=counts.get(Stream(run.number, replica.task), 0),
-                log_complete=replica.log_complete,
-                log_kept=replica.log_kept,
-                first_step=replica.first_step,
-                step=replica.step,
-                steps=replica.steps,
-                step_at=replica.step_at,
-                durable_step=replica.durable_step,
-                durable_at=replica.durable_at,
-                stall=Stall.model_validate(replica.stall) if replica.stall else None,
-                stacks=replica.stacks,
-                waits=replica.waits,
-                metrics=_digest_view(digests.get((run.run_id, replica.task))),
-                cpu_used=sample.cpu if sample is not None else None,
-                memory_used_bytes=sample.memory_bytes if sample is not None else None,
-                gpus_used=sample.gpus if sample is not None else (),
-                used_at=sample.time if sample is not None else None,
+            _replica_view(
+                replica,
+                counts.get(Stream(run.number, replica.task), 0),
+                digests.get((run.run_id, replica.task)),
+                used.get(replica.task),
             )
             for replica in gang
-            for sample in [used.get(replica.task)]
         ),
     )
+
+
+def _replica_view(
+    replica: ReplicaRow, log_lines: int, digest: Mapping[str, Any] | None, sample: UsageSample | None
+) -> ReplicaView:
+    values = values_of(replica, ReplicaView, but=("metrics", "log_lines"))
+    if sample is not None:
+        values |= {
+            "cpu_used": sample.cpu,
+            "memory_used_bytes": sample.memory_bytes,
+            "gpus_used": sample.gpus,
+            "used_at": sample.time,
+        }
+    return ReplicaView.model_validate(values | {"log_lines": log_lines, "metrics": digest or None})
 
 
 def _with_restarts(runs: Iterable[tuple[int | None, RunView]]) -> tuple[RunView, ...]:
@@ -306,24 +281,6 @@ def _with_restarts(runs: Iterable[tuple[int | None, RunView]]) -> tuple[RunView,
             gang = gangs[beside]
             gangs[beside] = gang.model_copy(update={"restarts": (*gang.restarts, view)})
     return tuple(gangs.values())
-
-
-def _digest_view(stored: Mapping[str, Any] | None) -> MetricsDigest | None:
-    return MetricsDigest.model_validate(stored) if stored else None
-
-
-def _event_view(event: EventRow) -> EventView:
-    return EventView(
-        number=event.number,
-        time=event.time,
-        kind=event.kind,
-        message=event.message,
-        run=event.run,
-        task=event.task,
-        before=event.before,
-        after=event.after,
-        actor=event.actor,
-    )
 
 
 def _agent_names(reader: Reader) -> dict[str, str]:

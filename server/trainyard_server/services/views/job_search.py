@@ -22,7 +22,7 @@ from trainyard_server.storage.db.tables import studies
 PAGE_SIZE = 50
 
 ATTENTION_S = 24 * 3600.0
-"""How long a failed job needs attention."""
+"""The time for which a failed job needs attention."""
 
 _LONGEST_TEXT = 300  # characters; no job's name with its project is longer
 _MOST_LABELS = 20
@@ -57,7 +57,7 @@ class JobListing:
     pages: int
     now: datetime
     studies: Mapping[int, Mapping[JobState, int]]
-    """By key those of the jobs that are studies, with the number of their trials by state."""
+    """The jobs that are studies, by key, with the number of their trials by state."""
 
 
 class JobSearch:

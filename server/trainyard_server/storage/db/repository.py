@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, CursorResult, bindparam, delete, func, insert, select, update
+from sqlalchemy import URL, ColumnElement, CursorResult, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import Update
 
@@ -65,12 +65,15 @@ class ConcurrentUpdate(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An entry of a job's history that is not a move. `message`, unless "", is also a line of the service's log."""
+    """An entry of a job's history, of a move with the states `before` and `after`. `message`, unless "", is also a line
+    of the service's log."""
 
     kind: str
     message: str = ""
     run: int | None = None
     task: str = ""
+    before: str = ""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +198,7 @@ class Writer(Reader):
         """Add a run in PREPARING, and move the job to PREPARING."""
         run = self._new_run(job.key, agent_id, now)
         self._session.add_all(
-            ReplicaRow(
-                run_id=run.run_id,
-                task=assignment.task,
-                position=position,
-                state=ReplicaState.PENDING,
-                machine_type=assignment.machine_type,
-                cpus=list(assignment.cpus),
-                gpus=list(assignment.gpus),
-                memory_bytes=assignment.memory_bytes,
-                vcpus=assignment.vcpus,
-                accelerator_type=assignment.accelerator_type,
-                accelerator_count=assignment.accelerator_count,
-            )
+            _pending(run, assignment.task, position, assignment)
             for position, assignment in enumerate(assignments)
         )
         self._session.flush()
@@ -228,21 +219,7 @@ class Writer(Reader):
         """Add a run in PREPARING of one replica alone, with what it has in the gang's run."""
         run = self._new_run(gang.job_key, gang.agent_id, now, beside=gang.number)
         known = self._session.get_one(ReplicaRow, (gang.run_id, task))
-        self._session.add(
-            ReplicaRow(
-                run_id=run.run_id,
-                task=task,
-                position=0,
-                state=ReplicaState.PENDING,
-                machine_type=known.machine_type,
-                cpus=known.cpus,
-                gpus=known.gpus,
-                memory_bytes=known.memory_bytes,
-                vcpus=known.vcpus,
-                accelerator_type=known.accelerator_type,
-                accelerator_count=known.accelerator_count,
-            )
-        )
+        self._session.add(_pending(run, task, 0, known))
         self._session.flush()
         self.add_event(gang.job_key, Event("restart", message, run.number, task), now)
 
@@ -279,7 +256,7 @@ class Writer(Reader):
         self._guarded(guard.values(state=after, **values))
         self.changes.jobs.add(job.key)
         self._session.refresh(job)
-        self._add_event(job.key, now, "job", message, run, before=before, after=after)
+        self.add_event(job.key, Event("job", message, run, before=before, after=after), now)
 
     def move_run(self, run: RunRow, after: RunState, now: datetime, message: str = "", **values: Any) -> None:
         before = run.state
@@ -288,7 +265,7 @@ class Writer(Reader):
         self._guarded(guard.values(state=after, **values))
         self.changes.jobs.add(run.job_key)
         self._session.refresh(run)
-        self._add_event(run.job_key, now, "run", message, run.number, before=before, after=after)
+        self.add_event(run.job_key, Event("run", message, run.number, before=before, after=after), now)
 
     def change_replica(self, run: RunRow, change: ReplicaChange, now: datetime) -> None:
         """Apply an observed change: a move with its event, or a detail such as the address without one."""
@@ -311,26 +288,12 @@ class Writer(Reader):
                 "exit_order": change.exit.order,
             }
         self._guarded(
-            update(ReplicaRow)
-            .where(
-                ReplicaRow.run_id == run.run_id,
-                ReplicaRow.task == change.task,
-                ReplicaRow.state == change.before,
-            )
-            .values(**values)
+            _of_replica(run.run_id, change.task, ReplicaRow.state == change.before).values(**values)
         )
         self.changes.jobs.add(run.job_key)
         if moves:
-            self._add_event(
-                run.job_key,
-                now,
-                "replica",
-                change.message,
-                run.number,
-                change.task,
-                change.before,
-                change.after,
-            )
+            event = Event("replica", change.message, run.number, change.task, change.before, change.after)
+            self.add_event(run.job_key, event, now)
 
     def complete_log(
         self,
@@ -350,11 +313,7 @@ class Writer(Reader):
         values: dict[str, object] = {"log_complete": True, "log_kept": stored}
         if end is not None:
             values |= {"log_lines": end.count, "log_sha256": end.sha256}
-        result = self._session.execute(
-            update(ReplicaRow)
-            .where(ReplicaRow.run_id == run.run_id, ReplicaRow.task == task, IS_LOG_OPEN)
-            .values(**values)
-        )
+        result = self._session.execute(_of_replica(run.run_id, task, IS_LOG_OPEN).values(**values))
         self.changes.jobs.add(run.job_key)
         if _rows(result) and event is not None:
             self.add_event(run.job_key, event, now)
@@ -363,7 +322,7 @@ class Writer(Reader):
         """Record the steps of a replica. After its log is complete only values with `complete` are written."""
         if not complete and values.get("first_step") is not None:
             values = {**values, "first_step": func.coalesce(ReplicaRow.first_step, values["first_step"])}
-        statement = update(ReplicaRow).where(ReplicaRow.run_id == run_id, ReplicaRow.task == task)
+        statement = _of_replica(run_id, task)
         if not complete:
             statement = statement.where(ReplicaRow.log_complete.is_(False))
             # Another process may have written what this one has not read, such as an earlier checkpoint.
@@ -377,12 +336,8 @@ class Writer(Reader):
         if stacks:
             values["stacks"] = stacks
         self.changes.jobs.add(run.job_key)
-        self._session.execute(
-            update(ReplicaRow)
-            .where(ReplicaRow.run_id == run.run_id, ReplicaRow.task == task)
-            .values(**values)
-            .execution_options(synchronize_session=False)
-        )
+        statement = _of_replica(run.run_id, task).values(**values)
+        self._session.execute(statement.execution_options(synchronize_session=False))
 
     def record_activity(self, run: RunRow, activity: str, now: datetime, events: Iterable[Event]) -> None:
         """Record the activity of a run, with its events. The run counts as acknowledged by its agent."""
@@ -531,8 +486,8 @@ class Writer(Reader):
         self._session.add(InstallationRow(installation_id=installation_id))
         self._session.flush()
 
-    def add_event(self, job_key: int, one: Event, now: datetime) -> None:
-        self._add_event(job_key, now, one.kind, one.message, one.run, one.task)
+    def add_event(self, job_key: int, event: Event, now: datetime) -> None:
+        self._add_events({job_key: event}, now)
 
     def _add_labels(self, job: JobRow) -> None:
         labels = job.labels.items()
@@ -541,36 +496,8 @@ class Writer(Reader):
         self._session.add_all(JobLabelRow(job_key=job.key, name=name, value=value) for name, value in labels)
         self._session.flush()
 
-    def _add_event(
-        self,
-        job_key: int,
-        now: datetime,
-        kind: str,
-        message: str,
-        run: int | None,
-        task: str = "",
-        before: str = "",
-        after: str = "",
-    ) -> None:
-        last = self._session.scalar(select(func.max(EventRow.number)).filter_by(job_key=job_key))
-        self._session.add(
-            EventRow(
-                job_key=job_key,
-                number=(last or 0) + 1,
-                time=now,
-                kind=kind,
-                message=" ".join(message.split()),
-                run=run,
-                task=task,
-                before=before,
-                after=after,
-                actor=self._actor[:_ACTOR_LENGTH],
-            )
-        )
-        self._session.flush()
-
     def _add_events(self, events: Mapping[int, Event], now: datetime) -> None:
-        """An event without a run for each of these jobs, in two statements."""
+        """Add an event of each of these jobs, in two statements."""
         if not events:
             return
         numbers = select(EventRow.job_key, func.max(EventRow.number)).where(
@@ -584,14 +511,16 @@ class Writer(Reader):
     def _event_row(
         self, job_key: int, number: int, event: Event, now: datetime, actor: str | None = None
     ) -> dict[str, Any]:
-        """The row of an event without a run."""
         return {
             "job_key": job_key,
             "number": number,
             "time": now,
             "kind": event.kind,
             "message": " ".join(event.message.split()),
-            "run": None,
+            "run": event.run,
+            "task": event.task,
+            "before": event.before,
+            "after": event.after,
             "actor": (self._actor if actor is None else actor)[:_ACTOR_LENGTH],
         }
 
@@ -599,6 +528,27 @@ class Writer(Reader):
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         if _rows(result) != 1:
             raise ConcurrentUpdate
+
+
+def _pending(run: RunRow, task: str, position: int, given: Assignment | ReplicaRow) -> ReplicaRow:
+    """A replica of a new run, with what is given to it."""
+    return ReplicaRow(
+        run_id=run.run_id,
+        task=task,
+        position=position,
+        state=ReplicaState.PENDING,
+        machine_type=given.machine_type,
+        cpus=list(given.cpus),
+        gpus=list(given.gpus),
+        memory_bytes=given.memory_bytes,
+        vcpus=given.vcpus,
+        accelerator_type=given.accelerator_type,
+        accelerator_count=given.accelerator_count,
+    )
+
+
+def _of_replica(run_id: str, task: str, *conditions: ColumnElement[bool]) -> Update:
+    return update(ReplicaRow).where(ReplicaRow.run_id == run_id, ReplicaRow.task == task, *conditions)
 
 
 def _rows(result: Any) -> int:

@@ -10,7 +10,7 @@ from trainyard_protocol.views.views import FileEntry
 PAGE_SIZE = 200
 
 _MAX_LENGTH = 1024
-"""Of a path, in bytes: the limit of object names in a bucket."""
+"""The longest path, in bytes: the limit of object names in a bucket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ _SEVERITY_NUMBERS = {name: number for number, name in enumerate(SEVERITIES)}
 
 
 class Position(NamedTuple):
-    """Where the first of some new lines goes: behind line `total` of the job, as line `number` of its stream, at
+    """The place of the first of some new lines: behind line `total` of the job, as line `number` of its stream, at
     `offset` of the segment."""
 
     stream: Stream

@@ -70,7 +70,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Of the lines from cursor `first` to `last` those that pass a filter, the oldest first; `last` < `first`: of none.
+    """The lines from cursor `first` to `last` that pass a filter, the oldest first; `last` < `first`: of none.
     `more`: there are lines behind `last`. `arrays`: the elements of each line as JSON, in place of entries where that
     was asked for."""
 
@@ -262,7 +262,7 @@ class JobLog:
         return ReadResult(tuple(entries), begin + 1, end, more, tuple(arrays))
 
     def latest_in(self, step: int) -> list[int]:
-        """For each line of a step of TIME_STEP lines the latest time up to it, in microseconds since 1970. Raises
+        """The latest time up to each line of a step of TIME_STEP lines, in microseconds since 1970. Raises
         IndexDamaged."""
         with self.view:
             latest = max(self.latest[step - 1 : step], default=0)

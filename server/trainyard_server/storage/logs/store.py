@@ -210,7 +210,7 @@ class LogStore:
             return tuple(log.latest), log.total
 
     def latest_in(self, project: str, job_id: str, step: int) -> Sequence[int]:
-        """For each of the TIME_STEP lines behind so many steps the latest time up to it. Raises OSError."""
+        """The latest time up to each of the TIME_STEP lines behind so many steps. Raises OSError."""
         return self._read(project, job_id, lambda log: log.latest_in(step))
 
     def _read(self, project: str, job_id: str, read: Callable[[JobLog], _T]) -> _T:

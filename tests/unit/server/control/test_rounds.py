@@ -30,7 +30,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def server(directory: Path, run_loops: bool = False) -> UseCases:
-    """With `run_loops` a submission leaves the service's lines to the next round."""
+    """A submission with `run_loops` leaves the service's lines to the next round."""
     return UseCases(
         Settings(
             data_dir=directory,

@@ -3,10 +3,12 @@
 `events` is append-only: rows are inserted and read, never updated; they are deleted with their job.
 """
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -97,6 +99,12 @@ class Table(DeclarativeBase):
         Reason: Name(Reason),
         TrialPhase: Name(TrialPhase),
     }
+
+
+def values_of(row: object, view: type[BaseModel], *, but: Collection[str] = ()) -> dict[str, Any]:
+    """The values of a row for the fields of a view that it has under the same name, without `but` some."""
+    names = [name for name in view.model_fields if name not in but]
+    return {name: getattr(row, name) for name in names if hasattr(row, name)}
 
 
 _NO_TRIAL = text("study_key IS NULL")

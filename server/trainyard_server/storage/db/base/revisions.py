@@ -97,7 +97,7 @@ def current(reader: Reader) -> Revision:
 
 
 def heartbeats(reader: Reader, agents: Sequence[str] | None = None) -> Sequence[AgentHeartbeat]:
-    """Of every agent, or of these."""
+    """The heartbeats of every agent, or of these."""
     query = select(AgentRow.agent_id, AgentRow.heartbeats, AgentRow.last_seen).where(
         AgentRow.removed_at.is_(None)
     )
@@ -151,7 +151,7 @@ def changed_agents(reader: Reader, since: int | None) -> Sequence[AgentRow]:
 
 
 def waiting_notes(reader: Reader) -> dict[int, WaitingNote]:
-    """Of all queued jobs, by key."""
+    """The notes of all queued jobs, by key."""
     query = select(JobRow.key, JobRow.waiting_kind, JobRow.waiting, JobRow.position)
     rows = reader.session.execute(query.where(JobRow.state == JobState.QUEUED))
     return {key: WaitingNote(kind, reason, position) for key, kind, reason, position in rows}

@@ -10,7 +10,7 @@ from trainyard_protocol.job.training_input import TrainingInput, parse_training_
 from trainyard_server.storage.db.base.models import JobRow
 
 JobInput = tuple[TrainingInput, tuple[ReplicaRequest, ...]]
-"""What a job runs, and the replicas that it asks for."""
+"""The training input of a job, and the replicas that it asks for."""
 
 _MAX_JOBS = 10_000
 

@@ -82,7 +82,7 @@ def test_quota_counts_the_amounts_of_an_engine() -> None:
 
 
 def test_engine_with_a_queue_of_its_own_gets_runs_in_order_whatever_is_free() -> None:
-    """So many at most that wait there; those that run count no more. Quotas hold, and what fits no node never goes."""
+    """Runs that wait there are limited; those that run count no more. Quotas hold, and what fits no node never goes."""
     busy = tuple(
         Gang.of(
             only(plan([queued(key, 2, cpus=8, gb=1)], [cluster(SMALL)], NOW)).assignments,

@@ -60,7 +60,7 @@ def test_all_types_at_once_where_one_is_not_enough() -> None:
 
 
 def test_changed_job_stands_behind_those_that_wait_already() -> None:
-    """With one replica it would fit, but then it is a new job, and the other takes the place."""
+    """It would fit with one replica, but then it is a new job, and the other takes the place."""
     other = queued(2, age=1)
     job = of_types(1, "local-1", "local-1", 1, age=9)
     host = agent(cpus=2, gangs=(held(0),))

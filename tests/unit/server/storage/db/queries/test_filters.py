@@ -116,7 +116,7 @@ def test_filter_is_bounded_in_length() -> None:
 
 
 def test_filter_of_many_stars_takes_linear_time() -> None:
-    """With a regular expression made of it, the first would not end before the sun does."""
+    """A regular expression made of the first would not end before the sun does."""
     for pattern, states in (
         ("*" * 3000 + "Z", ""),
         ("*A" * 1000, ""),

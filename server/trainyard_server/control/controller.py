@@ -380,7 +380,7 @@ def _job_values(
             queued_at = job.queued_at if step.is_still_waiting else now
             return {"queued_at": queued_at, "backoff_until": step.backoff_until, "retries_used": retries}
         case JobState.CANCELLING:
-            return {"stop_message": step.stop_message, "waiting": "", "waiting_kind": "", "position": 0}
+            return {"stop_message": step.stop_message}
         case _:
             return {"ended_at": now, "error_message": step.error_message, "verdict": verdict}
 

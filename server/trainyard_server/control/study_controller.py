@@ -148,16 +148,8 @@ def _apply(writer: Writer, study: StudySnapshot, decision: Decision, now: dateti
             for number in numbers:
                 if early:
                     studies.mark_stopped_early(writer, study.key, number)
-                writer.move_job(
-                    writer.job_by_key(keys[number]),
-                    JobState.CANCELLING,
-                    now,
-                    message,
-                    stop_message=message,
-                    waiting="",
-                    waiting_kind="",
-                    position=0,
-                )
+                trial = writer.job_by_key(keys[number])
+                writer.move_job(trial, JobState.CANCELLING, now, message, stop_message=message)
             return [keys[number] for number in numbers]
         case CreateTrial():
             raise AssertionError("a trial is created with its parameters")

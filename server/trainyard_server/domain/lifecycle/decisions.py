@@ -106,6 +106,14 @@ class ReplicaChange:
     message: str = ""
     waits: str = ""
 
+    @classmethod
+    def of(
+        cls, replica: ReplicaSnapshot, after: ReplicaState, message: str, ended: ExitReport | None = None
+    ) -> "ReplicaChange":
+        """A move that the replica itself has not reported."""
+        at = replica.address, replica.started_at
+        return cls(replica.task, replica.state, after, *at, ended, message)
+
 
 def step(
     job: JobSnapshot,
@@ -286,9 +294,7 @@ def silent_changes(run: RunSnapshot, agent: str) -> list[ReplicaChange]:
     """Changes for a run of a silent agent: every replica that has not exited becomes UNKNOWN."""
     message = f"Agent {agent} is silent: the state of {{}} is unknown until the agent reports again."
     return [
-        ReplicaChange(
-            r.task, r.state, ReplicaState.UNKNOWN, r.address, r.started_at, None, message.format(r.task)
-        )
+        ReplicaChange.of(r, ReplicaState.UNKNOWN, message.format(r.task))
         for r in run.replicas
         if ReplicaState.UNKNOWN in REPLICA_MOVES[r.state]
     ]
@@ -303,15 +309,7 @@ def host_lost(run: RunSnapshot, agent: str, lease_s: float, now: datetime) -> li
         finished_at=now,
     )
     return [
-        ReplicaChange(
-            r.task,
-            r.state,
-            ReplicaState.EXITED,
-            r.address,
-            r.started_at,
-            ended,
-            sentence(r.task, ended),
-        )
+        ReplicaChange.of(r, ReplicaState.EXITED, sentence(r.task, ended), ended)
         for r in run.replicas
         if r.state is not ReplicaState.EXITED
     ]

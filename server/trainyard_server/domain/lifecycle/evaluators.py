@@ -17,7 +17,7 @@ from trainyard_server.domain.lifecycle.messages import sentence, the_replica
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
 MOST_RESTARTS = 5
-"""The pause after which the real service restarted a replica."""
+"""Most restarts of an evaluator, as in the real service."""
 
 
 _FREE = (Fault.OPERATOR, Fault.CAPACITY)

@@ -143,46 +143,57 @@ def _quota(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
 
 
 def _agent(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
-    for away in situation.agents:
-        if away.alive and away.engine_problem:
-            back = replace(away, runs_images=True, runs_packages=True, engine_problem="")
-            agents = tuple(back if one is away else one for one in situation.agents)
+    """The first agent that would start the job if what holds it back there was over, by the kind of what does."""
+    for kind, back, message in _RETURNS:
+        for agent in situation.agents:
+            again = back(agent)
+            if again is None:
+                continue
+            agents = tuple(again if one is agent else one for one in situation.agents)
             if replace(situation, agents=agents).starts(job):
-                message = f"an answer of the engine of agent {away.name}"
-                if away.has_no_docker:
-                    message = f"a container engine on agent {away.name}: start Docker there"
-                elif not away.engine:
-                    problem = away.engine_problem
-                    message = f"a container engine on agent {away.name} that starts containers: {problem}"
-                yield SuggestionView(kind="engine", message=message)
+                yield SuggestionView(kind=kind, message=message(agent))
                 return
-    for drained in situation.agents:
-        if drained.alive and drained.draining:
-            agents = tuple(
-                replace(one, draining=one.draining and one is not drained) for one in situation.agents
-            )
-            if replace(situation, agents=agents).starts(job):
-                message = (
-                    f"agent {drained.name}, which is draining, starts runs again: `trainyard agents drain "
-                    f"{drained.name} --undo`"
-                )
-                yield SuggestionView(kind="agent", message=message)
-                return
-    for full in situation.agents:
-        if full.alive and full.no_room:
-            agents = tuple(replace(one, no_room="") if one is full else one for one in situation.agents)
-            if replace(situation, agents=agents).starts(job):
-                message = f"room on the disk of agent {full.name}, where {full.no_room}"
-                yield SuggestionView(kind="agent", message=message)
-                return
-    for silent in situation.agents:
-        if not silent.alive:
-            agents = tuple(replace(one, alive=one.alive or one is silent) for one in situation.agents)
-            if replace(situation, agents=agents).starts(job):
-                yield SuggestionView(
-                    kind="agent", message=f"agent {silent.name}, which is silent, comes back"
-                )
-                return
+
+
+def _with_engine(agent: AgentSnapshot) -> AgentSnapshot | None:
+    if not (agent.alive and agent.engine_problem):
+        return None
+    return replace(agent, runs_images=True, runs_packages=True, engine_problem="")
+
+
+def _engine_message(agent: AgentSnapshot) -> str:
+    if agent.has_no_docker:
+        return f"a container engine on agent {agent.name}: start Docker there"
+    if agent.engine:
+        return f"an answer of the engine of agent {agent.name}"
+    return f"a container engine on agent {agent.name} that starts containers: {agent.engine_problem}"
+
+
+_RETURNS: Sequence[
+    tuple[str, Callable[[AgentSnapshot], AgentSnapshot | None], Callable[[AgentSnapshot], str]]
+] = (
+    ("engine", _with_engine, _engine_message),
+    (
+        "agent",
+        lambda agent: replace(agent, draining=False) if agent.alive and agent.draining else None,
+        lambda agent: (
+            f"agent {agent.name}, which is draining, starts runs again: `trainyard agents drain "
+            f"{agent.name} --undo`"
+        ),
+    ),
+    (
+        "agent",
+        lambda agent: replace(agent, no_room="") if agent.alive and agent.no_room else None,
+        lambda agent: f"room on the disk of agent {agent.name}, where {agent.no_room}",
+    ),
+    (
+        "agent",
+        lambda agent: replace(agent, alive=True) if not agent.alive else None,
+        lambda agent: f"agent {agent.name}, which is silent, comes back",
+    ),
+)
+"""What can hold an agent back: the kind of the suggestion, the agent without it (None: it is not held back), and the
+message."""
 
 
 def _end(job: JobSnapshot, situation: Situation, name_of: Callable[[int], str]) -> Iterator[SuggestionView]:

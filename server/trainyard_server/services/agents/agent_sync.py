@@ -42,7 +42,7 @@ from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.domain.tuning.measurements import merged
 from trainyard_server.services.agents.agent_keys import check_key, run_with
 from trainyard_server.storage.db.base import revisions
-from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import SERVICE_ACTOR, Event, Writer
 from trainyard_server.storage.db.tables import studies
@@ -394,14 +394,7 @@ class AgentSync:
             training_input=training_input,
             replicas=tuple(
                 ReplicaOrder(
-                    task=replica.task,
-                    machine_type=replica.machine_type,
-                    cpus=tuple(replica.cpus),
-                    memory_bytes=replica.memory_bytes,
-                    gpus=tuple(replica.gpus),
-                    vcpus=replica.vcpus,
-                    accelerator_type=replica.accelerator_type,
-                    accelerator_count=replica.accelerator_count,
+                    **values_of(replica, ReplicaOrder),
                     pod=self._backend.catalog.pod_settings(replica.machine_type, replica.accelerator_type),
                 )
                 for replica in gang

@@ -151,9 +151,6 @@ class Jobs:
                 self._backend.clock(),
                 f"{caller.name} asked to cancel the job.",
                 stop_message=CANCELLED_BY_USER,
-                waiting="",
-                waiting_kind="",
-                position=0,
             )
         self._backend.notifier.publish(job_topic(job.key), QUEUE_TOPIC)
         try:

@@ -117,10 +117,4 @@ class Secrets:
 
 
 def _view(row: SecretRow) -> SecretView:
-    return SecretView(
-        name=row.name,
-        set_by=row.set_by,
-        set_at=row.set_at,
-        last_used_at=row.last_used_at,
-        last_used_by=row.last_used_by,
-    )
+    return SecretView.model_validate(row, from_attributes=True)

@@ -208,9 +208,6 @@ class Writer(Reader):
             now,
             message,
             run=run.number,
-            waiting="",
-            waiting_kind="",
-            position=0,
             backoff_until=None,
         )
         return run
@@ -250,8 +247,11 @@ class Writer(Reader):
         run: int | None = None,
         **values: Any,
     ) -> None:
+        """Move the job. A job that leaves the queue waits for nothing."""
         before = job.state
         check_move(JOB_MOVES, before, after)
+        if before is JobState.QUEUED:
+            values |= {"waiting": "", "waiting_kind": "", "position": 0}
         guard = update(JobRow).where(JobRow.key == job.key, JobRow.state == before)
         self._guarded(guard.values(state=after, **values))
         self.changes.jobs.add(job.key)

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -5,6 +6,7 @@ import pytest
 
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import (
+    FINAL_JOB_STATES,
     JOB_MOVES,
     RUN_MOVES,
     JobState,
@@ -18,6 +20,7 @@ from trainyard_server.domain.lifecycle import decisions, messages
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.decisions import (
     RetryPolicy,
+    Transition,
     decider,
     observe,
     step,
@@ -67,6 +70,10 @@ def crashed(task: str, code: int = 1, at: float = 1, order: int = 0) -> ReplicaS
     return ended(task, Reason.PROGRAM_ERROR, code, at, order=order)
 
 
+def killed(task: str, code: int, at: float = 1, order: int = 0) -> ReplicaSnapshot:
+    return ended(task, Reason.KILLED_BY_SIGNAL, code, at, order=order)
+
+
 def stopped(task: str, at: float = 2) -> ReplicaSnapshot:
     return ended(task, Reason.STOPPED, 143, at, after_stop=True)
 
@@ -94,13 +101,18 @@ def job(
     )
 
 
-def test_step_of_a_queued_job_is_nothing() -> None:
+def next_move(current: JobSnapshot, at: float = 0, lines: Sequence[str] = ()) -> Transition:
+    """The next transition, which there must be."""
+    transition = step(current, after(at), POLICY, lines)
+    assert transition is not None
+    return transition
+
+
+def test_step_of_a_queued_job_and_of_one_that_is_over_is_nothing() -> None:
+    assert decider(job(state=JobState.QUEUED)) is None
     assert step(job(state=JobState.QUEUED), T0, POLICY) is None
-
-
-@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
-def test_step_of_a_job_that_is_over_is_nothing(state: JobState) -> None:
-    assert step(job(state=state), after(10**9), POLICY) is None
+    for state in FINAL_JOB_STATES:
+        assert step(job(state=state), after(10**9), POLICY) is None
 
 
 def test_step_runs_only_once_all_replicas_have_been_up() -> None:
@@ -112,9 +124,8 @@ def test_step_runs_only_once_all_replicas_have_been_up() -> None:
     )
     assert step(waiting, T0, POLICY) is None
     both = job(up(MASTER), done(WORKER), state=JobState.PREPARING, run=RunState.PREPARING)
-    taken = step(both, T0, POLICY)
-    assert taken is not None
-    assert (taken.run, taken.job) == (RunState.RUNNING, JobState.RUNNING)
+    move = next_move(both)
+    assert (move.run, move.job) == (RunState.RUNNING, JobState.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -151,119 +162,55 @@ def test_step_does_not_end_a_run_that_still_lives_or_logs(replicas: tuple[Replic
     assert step(job(*replicas), T0, POLICY) is None
 
 
-@pytest.mark.parametrize(
-    ("replicas", "outcome", "reason", "replica", "exit_code"),
-    [
-        ((done(MASTER), stopped(WORKER)), Outcome.SUCCEEDED, Reason.COMPLETED, MASTER, 0),
-        ((done(MASTER, 1), crashed(WORKER, 3, 2)), Outcome.SUCCEEDED, Reason.COMPLETED, MASTER, 0),
-        ((done(MASTER, 2), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, WORKER, 3),
-        ((crashed(MASTER, 1, 2), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, WORKER, 3),
-        ((crashed(MASTER, 1, 1), crashed(WORKER, 3, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 1),
-        ((done(WORKER, 0), crashed(MASTER, 5, 1)), Outcome.FAILED, Reason.PROGRAM_ERROR, MASTER, 5),
-        (  # within one second of a coarse clock
-            (crashed(MASTER, 1, 1.1, order=2), crashed(WORKER, 3, 1.9, order=1)),
-            Outcome.FAILED,
-            Reason.PROGRAM_ERROR,
-            WORKER,
-            3,
-        ),
-        (
-            (crashed(MASTER, 1, 1.9, order=2), crashed(WORKER, 3, 2, order=1)),
-            Outcome.FAILED,
-            Reason.PROGRAM_ERROR,
-            MASTER,
-            1,
-        ),
-        (
-            (ended(MASTER, Reason.START_FAILED, None), stopped(WORKER)),
-            Outcome.FAILED,
-            Reason.START_FAILED,
-            MASTER,
-            1,
-        ),
-        (
-            (ended(WORKER, Reason.KILLED_BY_SIGNAL, 137), stopped(MASTER)),
-            Outcome.FAILED,
-            Reason.KILLED_BY_SIGNAL,
-            WORKER,
-            137,
-        ),
-        (
-            (ended(MASTER, Reason.HOST_LOST, at=5, after_stop=True), stopped(WORKER)),
-            Outcome.FAILED,
-            Reason.HOST_LOST,
-            MASTER,
-            1,
-        ),
-        (  # the worker lost its peer to the preemption, and ended first
-            (ended(MASTER, Reason.PREEMPTED, 143, 9), crashed(WORKER, 3, 1)),
-            Outcome.FAILED,
-            Reason.PREEMPTED,
-            MASTER,
-            143,
-        ),
-        (  # the worker was killed, and its peer failed of that and ended first
-            (crashed(MASTER, 1, 1.0), ended(WORKER, Reason.KILLED_BY_SIGNAL, 137, 1.01)),
-            Outcome.FAILED,
-            Reason.KILLED_BY_SIGNAL,
-            WORKER,
-            137,
-        ),
-        (  # the runtime orders the ends itself
-            (crashed(MASTER, 1, 1, order=1), ended(WORKER, Reason.KILLED_BY_SIGNAL, 137, 1, order=2)),
-            Outcome.FAILED,
-            Reason.PROGRAM_ERROR,
-            MASTER,
-            1,
-        ),
-        (  # killed much later: a consequence
-            (crashed(MASTER, 1, 1), ended(WORKER, Reason.KILLED_BY_SIGNAL, 137, 3)),
-            Outcome.FAILED,
-            Reason.PROGRAM_ERROR,
-            MASTER,
-            1,
-        ),
-        (  # an abort may be a consequence
-            (crashed(MASTER, 1, 1), ended(WORKER, Reason.KILLED_BY_SIGNAL, 134, 1.01)),
-            Outcome.FAILED,
-            Reason.PROGRAM_ERROR,
-            MASTER,
-            1,
-        ),
-        (
-            (done(MASTER, 1), ended(WORKER, Reason.PREEMPTED, 143, 2)),
-            Outcome.SUCCEEDED,
-            Reason.COMPLETED,
-            MASTER,
-            0,
-        ),
-        (
-            (ended(MASTER, Reason.PREEMPTED, 143, 2, after_stop=True), crashed(WORKER, 3, 1)),
-            Outcome.FAILED,
-            Reason.PROGRAM_ERROR,
-            WORKER,
-            3,
-        ),
-        (
-            (done(MASTER, 1), ended(WORKER, Reason.HOST_SHUTDOWN, 143, 2, after_stop=True)),
-            Outcome.SUCCEEDED,
-            Reason.COMPLETED,
-            MASTER,
-            0,
-        ),
-        ((stopped(MASTER), stopped(WORKER)), Outcome.FAILED, Reason.VANISHED, "", 1),
-    ],
-)
-def test_verdict_is_the_first_deciding_exit_by_the_replicas_clocks(
-    replicas: tuple[ReplicaSnapshot, ...], outcome: Outcome, reason: Reason, replica: str, exit_code: int
-) -> None:
-    verdict = verdict_of(job(*replicas), ("last",))
-    assert (verdict.outcome, verdict.reason, verdict.replica, verdict.exit_code) == (
-        outcome,
-        reason,
-        replica,
-        exit_code,
-    )
+VERDICTS = [
+    ((done(MASTER), stopped(WORKER)), Reason.COMPLETED, MASTER, 0),
+    ((done(MASTER, 1), crashed(WORKER, 3, 2)), Reason.COMPLETED, MASTER, 0),
+    ((done(MASTER, 2), crashed(WORKER, 3, 1)), Reason.PROGRAM_ERROR, WORKER, 3),
+    ((crashed(MASTER, 1, 2), crashed(WORKER, 3, 1)), Reason.PROGRAM_ERROR, WORKER, 3),
+    ((crashed(MASTER, 1, 1), crashed(WORKER, 3, 1)), Reason.PROGRAM_ERROR, MASTER, 1),
+    ((done(WORKER, 0), crashed(MASTER, 5, 1)), Reason.PROGRAM_ERROR, MASTER, 5),
+    # Within one second of a coarse clock.
+    ((crashed(MASTER, 1, 1.1, order=2), crashed(WORKER, 3, 1.9, order=1)), Reason.PROGRAM_ERROR, WORKER, 3),
+    ((crashed(MASTER, 1, 1.9, order=2), crashed(WORKER, 3, 2, order=1)), Reason.PROGRAM_ERROR, MASTER, 1),
+    ((ended(MASTER, Reason.START_FAILED, None), stopped(WORKER)), Reason.START_FAILED, MASTER, 1),
+    ((killed(WORKER, 137), stopped(MASTER)), Reason.KILLED_BY_SIGNAL, WORKER, 137),
+    ((ended(MASTER, Reason.HOST_LOST, at=5, after_stop=True), stopped(WORKER)), Reason.HOST_LOST, MASTER, 1),
+    # The worker lost its peer to the preemption, and ended first.
+    ((ended(MASTER, Reason.PREEMPTED, 143, 9), crashed(WORKER, 3, 1)), Reason.PREEMPTED, MASTER, 143),
+    # The worker was killed, and its peer failed of that and ended first.
+    ((crashed(MASTER, 1, 1.0), killed(WORKER, 137, 1.01)), Reason.KILLED_BY_SIGNAL, WORKER, 137),
+    # The runtime orders the ends itself.
+    ((crashed(MASTER, 1, 1, order=1), killed(WORKER, 137, 1, order=2)), Reason.PROGRAM_ERROR, MASTER, 1),
+    # Killed much later: a consequence.
+    ((crashed(MASTER, 1, 1), killed(WORKER, 137, 3)), Reason.PROGRAM_ERROR, MASTER, 1),
+    # An abort may be a consequence.
+    ((crashed(MASTER, 1, 1), killed(WORKER, 134, 1.01)), Reason.PROGRAM_ERROR, MASTER, 1),
+    ((done(MASTER, 1), ended(WORKER, Reason.PREEMPTED, 143, 2)), Reason.COMPLETED, MASTER, 0),
+    (
+        (ended(MASTER, Reason.PREEMPTED, 143, 2, after_stop=True), crashed(WORKER, 3, 1)),
+        Reason.PROGRAM_ERROR,
+        WORKER,
+        3,
+    ),
+    (
+        (done(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, 143, 2, after_stop=True)),
+        Reason.COMPLETED,
+        MASTER,
+        0,
+    ),
+    ((stopped(MASTER), stopped(WORKER)), Reason.VANISHED, "", 1),
+]
+
+
+def test_verdict_is_the_first_deciding_exit_by_the_replicas_clocks() -> None:
+    wrong = {}
+    for replicas, *expected in VERDICTS:
+        verdict = verdict_of(job(*replicas), ("last",))
+        outcome = Outcome.SUCCEEDED if verdict.reason is Reason.COMPLETED else Outcome.FAILED
+        assert verdict.outcome is outcome
+        if [verdict.reason, verdict.replica, verdict.exit_code] != expected:
+            wrong[str(replicas)] = verdict
+    assert not wrong
 
 
 def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
@@ -286,7 +233,7 @@ def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
         (stopped(MASTER), JobState.CANCELLED),
         (done(MASTER), JobState.SUCCEEDED),
         (crashed(MASTER), JobState.FAILED),
-        (ended(MASTER, Reason.KILLED_BY_SIGNAL, 137), JobState.CANCELLED),
+        (killed(MASTER, 137), JobState.CANCELLED),
         (ended(MASTER, Reason.HOST_SHUTDOWN, 143), JobState.CANCELLED),
         (ended(MASTER, Reason.HOST_LOST), JobState.CANCELLED),
         (ended(MASTER, Reason.GIVEN_BACK, after_stop=True), JobState.CANCELLED),
@@ -295,46 +242,40 @@ def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
     ],
 )
 def test_step_ends_a_cancelled_job_as_it_had_truly_ended(replica: ReplicaSnapshot, state: JobState) -> None:
-    taken = step(job(replica, state=JobState.CANCELLING), T0, POLICY)
-    assert taken is not None
-    assert (taken.run, taken.job) == (RunState.ENDED, state)
+    move = next_move(job(replica, state=JobState.CANCELLING))
+    assert (move.run, move.job) == (RunState.ENDED, state)
     if state is JobState.CANCELLED:
-        assert taken.error_message == "Stopped."
+        assert move.error_message == "Stopped."
 
 
 def test_step_of_a_cancelled_job_stops_its_run_first() -> None:
-    taken = step(job(up(MASTER), state=JobState.CANCELLING, run=RunState.RUNNING), T0, POLICY)
-    assert taken is not None
-    assert (taken.run, taken.job) == (RunState.STOPPING, None)
+    move = next_move(job(up(MASTER), state=JobState.CANCELLING, run=RunState.RUNNING))
+    assert (move.run, move.job) == (RunState.STOPPING, None)
     assert step(job(up(MASTER), state=JobState.CANCELLING), T0, POLICY) is None
 
 
 def test_step_of_a_cancelled_job_without_a_run_ends_it() -> None:
-    taken = step(job(state=JobState.CANCELLING), T0, POLICY)
-    assert taken is not None
-    assert (taken.job, taken.error_message) == (JobState.CANCELLED, "Stopped.")
+    move = next_move(job(state=JobState.CANCELLING))
+    assert (move.job, move.error_message) == (JobState.CANCELLED, "Stopped.")
 
 
 @pytest.mark.parametrize(("used", "pause"), [(0, 1), (1, 2)])
 def test_infrastructure_failure_gets_a_new_run_after_a_pause(used: int, pause: int) -> None:
     lost = replace(job(ended(MASTER, Reason.VANISHED)), retries_used=used)
-    taken = step(lost, T0, POLICY)
-    assert taken is not None
-    assert (taken.job, taken.backoff_until, taken.retries_used) == (JobState.QUEUED, after(pause), used + 1)
+    move = next_move(lost)
+    assert (move.job, move.backoff_until, move.retries_used) == (JobState.QUEUED, after(pause), used + 1)
 
 
 def test_infrastructure_failure_without_budget_fails_the_job() -> None:
-    taken = step(replace(job(ended(MASTER, Reason.VANISHED)), retries_used=2), T0, POLICY, ("x",))
-    assert taken is not None
-    assert taken.job is JobState.FAILED
-    assert taken.error_message == "The replica master 0 vanished without an exit status. why.\nx"
+    move = next_move(replace(job(ended(MASTER, Reason.VANISHED)), retries_used=2), lines=("x",))
+    assert move.job is JobState.FAILED
+    assert move.error_message == "The replica master 0 vanished without an exit status. why.\nx"
 
 
 @pytest.mark.parametrize("reason", [Reason.HOST_SHUTDOWN, Reason.PREEMPTED])
 def test_operators_stop_gets_a_new_run_always_and_at_once(reason: Reason) -> None:
-    taken = step(replace(job(ended(MASTER, reason)), retries_used=99), T0, POLICY)
-    assert taken is not None
-    assert (taken.job, taken.backoff_until, taken.retries_used) == (JobState.QUEUED, None, None)
+    move = next_move(replace(job(ended(MASTER, reason)), retries_used=99))
+    assert (move.job, move.backoff_until, move.retries_used) == (JobState.QUEUED, None, None)
 
 
 @pytest.mark.parametrize(("waited", "pause"), [(-9, 1), (0, 1), (1.5, 1.5), (2.5, 2.5), (600, 3)])
@@ -344,11 +285,10 @@ def test_run_that_could_not_start_waits_for_the_next_one_at_no_cost(waited: floa
         ended(WORKER, Reason.GIVEN_BACK, after_stop=True),
     )
     waiting = replace(job(*gang, state=JobState.PREPARING), retries_used=2)
-    taken = step(waiting, after(waited), POLICY)
-    assert taken is not None
-    assert (taken.job, taken.retries_used, taken.is_still_waiting) == (JobState.QUEUED, None, True)
-    assert taken.backoff_until == after(waited + pause)
-    assert taken.job_message == f"A new run starts in {pause:g} s. Waiting costs no retry."
+    move = next_move(waiting, waited)
+    assert (move.job, move.retries_used, move.is_still_waiting) == (JobState.QUEUED, None, True)
+    assert move.backoff_until == after(waited + pause)
+    assert move.job_message == f"A new run starts in {pause:g} s. Waiting costs no retry."
 
 
 def test_time_limit_costs_a_retry_only_where_its_run_got_no_further() -> None:
@@ -376,9 +316,8 @@ def test_time_limit_costs_a_retry_only_where_its_run_got_no_further() -> None:
 
 def test_preemption_of_a_run_that_got_further_gives_its_job_the_whole_budget_again() -> None:
     preempted = replace(ended(MASTER, Reason.PREEMPTED), step=9)
-    taken = step(replace(job(preempted), retries_used=2), T0, POLICY)
-    assert taken is not None
-    assert (taken.job, taken.retries_used) == (JobState.QUEUED, 0)
+    move = next_move(replace(job(preempted), retries_used=2))
+    assert (move.job, move.retries_used) == (JobState.QUEUED, 0)
 
 
 def test_backoff_doubles_up_to_the_longest() -> None:
@@ -389,9 +328,8 @@ def test_backoff_doubles_up_to_the_longest() -> None:
 def test_running_time_counts_from_running_and_only_while_it_runs() -> None:
     running = job(up(MASTER), run=RunState.RUNNING)
     assert step(running, after(3599.9), POLICY) is None
-    taken = step(running, after(3600), POLICY)
-    assert taken is not None
-    assert (taken.job, taken.run) == (JobState.CANCELLING, None)
+    move = next_move(running, 3600)
+    assert (move.job, move.run) == (JobState.CANCELLING, None)
     assert step(job(up(MASTER)), after(3600), POLICY) is None, "it is being stopped anyway"
 
 
@@ -400,10 +338,9 @@ def test_wait_time_counts_until_it_runs(state: JobState) -> None:
     replicas = (ReplicaSnapshot(MASTER, ReplicaState.PENDING),) if state is JobState.PREPARING else ()
     waiting = job(*replicas, state=state, run=RunState.PREPARING, maxWaitTime="1800s")
     assert step(waiting, after(1799), POLICY) is None
-    taken = step(waiting, after(1800), POLICY)
-    assert taken is not None
-    assert taken.job is JobState.CANCELLING
-    assert "maxWaitTime of 1800s" in taken.stop_message
+    move = next_move(waiting, 1800)
+    assert move.job is JobState.CANCELLING
+    assert "maxWaitTime of 1800s" in move.stop_message
 
 
 def test_endless_time_limit_is_no_error() -> None:
@@ -449,10 +386,10 @@ def test_every_step_is_legal_and_leads_to_an_end(reason: Reason, state: JobState
     [
         (crashed(WORKER, 3), "The replica worker 0 exited with a non-zero status of 3."),
         (
-            ended(WORKER, Reason.KILLED_BY_SIGNAL, 137),
+            killed(WORKER, 137),
             "The replica worker 0 was killed by signal 9 (SIGKILL).",
         ),
-        (ended(WORKER, Reason.KILLED_BY_SIGNAL, 128 + 63), "The replica worker 0 was killed by signal 63."),
+        (killed(WORKER, 128 + 63), "The replica worker 0 was killed by signal 63."),
         (
             ended(MASTER, Reason.OUT_OF_MEMORY, 137),
             "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL). why.",
@@ -495,9 +432,10 @@ def test_observe_takes_only_what_is_news(
     assert [change.after for change in changes] == ([becomes] if becomes else [])
 
 
-def test_observe_of_an_exit_is_final() -> None:
-    run = RunSnapshot("r", 1, "a", RunState.RUNNING, (crashed(MASTER),))
-    assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
+def test_observe_of_an_ended_replica_or_of_another_run_is_nothing() -> None:
+    for replicas in ((crashed(MASTER),), ()):
+        run = RunSnapshot("r", 1, "a", RunState.RUNNING, replicas)
+        assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
 
 
 def test_observe_takes_an_address_without_a_move() -> None:
@@ -508,15 +446,6 @@ def test_observe_takes_an_address_without_a_move() -> None:
         ReplicaState.PENDING,
         "h:1",
     )
-
-
-def test_observe_of_a_replica_that_is_not_ours_is_nothing() -> None:
-    run = RunSnapshot("r", 1, "a", RunState.RUNNING, ())
-    assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
-
-
-def test_decider_of_a_job_without_a_run_is_nobody() -> None:
-    assert decider(job(state=JobState.QUEUED)) is None
 
 
 @pytest.mark.parametrize(
@@ -544,22 +473,18 @@ def stalled_replica(task: str, step: int = 7) -> ReplicaSnapshot:
 def stalled_run(*replicas: ReplicaSnapshot, state: JobState = JobState.RUNNING) -> JobSnapshot:
     """A run that is being stopped because its worker stood still."""
     before = job(up(MASTER), stalled_replica(WORKER), run=RunState.RUNNING)
-    taken = step(before, T0, POLICY)
-    assert taken is not None
+    move = next_move(before)
     stopping = job(*replicas, state=state)
     assert stopping.run is not None
-    return replace(stopping, run=replace(stopping.run, stalled=taken.verdict))
+    return replace(stopping, run=replace(stopping.run, stalled=move.verdict))
 
 
 def test_step_stops_a_run_that_stands_still_and_says_who_held_it_up() -> None:
-    taken = step(
-        job(stalled_replica(MASTER, 8), stalled_replica(WORKER, 7), run=RunState.RUNNING), T0, POLICY
-    )
-    assert taken is not None
-    assert taken.run is RunState.STOPPING
-    assert taken.verdict is not None
-    assert (taken.verdict.reason, taken.verdict.replica, taken.verdict.step) == (Reason.STALLED, WORKER, 7)
-    assert "the other waits at step 8" in taken.verdict.message
+    move = next_move(job(stalled_replica(MASTER, 8), stalled_replica(WORKER, 7), run=RunState.RUNNING))
+    assert move.run is RunState.STOPPING
+    assert move.verdict is not None
+    assert (move.verdict.reason, move.verdict.replica, move.verdict.step) == (Reason.STALLED, WORKER, 7)
+    assert "the other waits at step 8" in move.verdict.message
 
 
 @pytest.mark.parametrize(
@@ -590,9 +515,8 @@ def test_step_does_not_stop_a_run_for_a_stall_before_all_of_it_is_up() -> None:
 
 def test_exit_that_came_before_a_stall_decides() -> None:
     both = job(stalled_replica(MASTER), crashed(WORKER), run=RunState.RUNNING)
-    taken = step(both, T0, POLICY)
-    assert taken is not None
-    assert taken.verdict is None
+    move = next_move(both)
+    assert move.verdict is None
     assert decider(both) is not None
     assert decider(both).task == WORKER  # type: ignore[union-attr]
 
@@ -602,7 +526,7 @@ def test_exit_that_came_before_a_stall_decides() -> None:
     [
         ((stopped(MASTER), stopped(WORKER)), Reason.STALLED, WORKER),
         ((crashed(MASTER), stopped(WORKER)), Reason.STALLED, WORKER),  # of what it waited for
-        ((ended(MASTER, Reason.KILLED_BY_SIGNAL, 134), stopped(WORKER)), Reason.STALLED, WORKER),
+        ((killed(MASTER, 134), stopped(WORKER)), Reason.STALLED, WORKER),
         ((stopped(MASTER), done(WORKER)), Reason.STALLED, WORKER),
         ((done(MASTER), stopped(WORKER)), Reason.COMPLETED, MASTER),  # it had ended well after all
         (
@@ -618,30 +542,27 @@ def test_verdict_of_a_run_that_was_stopped_for_standing_still(
     run = stalled_run(*replicas)
     verdict = verdict_of(run, ["last"])
     assert (verdict.reason, verdict.replica) == (reason, replica)
-    taken = step(run, T0, POLICY, ["last"])
-    assert taken is not None
-    assert taken.job is (JobState.SUCCEEDED if reason is Reason.COMPLETED else JobState.QUEUED)
+    move = next_move(run, lines=["last"])
+    assert move.job is (JobState.SUCCEEDED if reason is Reason.COMPLETED else JobState.QUEUED)
     if reason is Reason.STALLED:
         assert verdict.last_lines == ("last",)
-        assert taken.retries_used == 1
-        assert taken.backoff_until == after(1)
+        assert move.retries_used == 1
+        assert move.backoff_until == after(1)
 
 
-def test_stall_that_spends_the_budget_fails_the_job() -> None:
+def test_stall_that_uses_up_the_budget_fails_the_job() -> None:
     run = replace(stalled_run(stopped(MASTER), stopped(WORKER)), retries_used=POLICY.retries)
-    taken = step(run, T0, POLICY)
-    assert taken is not None
-    assert taken.job is JobState.FAILED
-    assert taken.error_message.startswith(
+    move = next_move(run)
+    assert move.job is JobState.FAILED
+    assert move.error_message.startswith(
         "The replica worker 0 stalled: worker-replica-0 stands still at step 7"
     )
 
 
 def test_cancel_is_above_a_stall() -> None:
     run = stalled_run(stopped(MASTER), stopped(WORKER), state=JobState.CANCELLING)
-    taken = step(run, T0, POLICY)
-    assert taken is not None
-    assert taken.job is JobState.CANCELLED
+    move = next_move(run)
+    assert move.job is JobState.CANCELLED
 
 
 def test_notice_takes_what_is_news_and_leaves_what_is_decided_alone() -> None:

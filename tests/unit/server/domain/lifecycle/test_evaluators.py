@@ -8,7 +8,7 @@ import pytest
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.sync import ExitReport
-from trainyard_server.domain.lifecycle.decisions import RetryPolicy, decider, step
+from trainyard_server.domain.lifecycle.decisions import RetryPolicy, Transition, decider, step
 from trainyard_server.domain.lifecycle.evaluators import MOST_RESTARTS
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
@@ -49,6 +49,13 @@ def job(
     return JobSnapshot(1, "p", "j", state, parsed, (), T0, T0, run=live, restarts=restarts)
 
 
+def next_move(current: JobSnapshot, seconds: float) -> Transition:
+    """The next transition, which there must be."""
+    transition = step(current, at(seconds), POLICY)
+    assert transition is not None
+    return transition
+
+
 @pytest.mark.parametrize(
     ("reason", "restarts"),
     [
@@ -77,18 +84,15 @@ def test_evaluator_waits_for_the_end_of_its_log_and_of_its_last_restart() -> Non
     unfinished = job(up(MASTER), replace(crashed, log_complete=False))
     assert step(unfinished, at(99), POLICY) is None
     for state, after in ((RunState.RUNNING, RunState.STOPPING), (RunState.STOPPING, RunState.ENDED)):
-        taken = step(job(up(MASTER), crashed, restarts=(alone(2, crashed, state),)), at(99), POLICY)
-        assert taken is not None
+        taken = next_move(job(up(MASTER), crashed, restarts=(alone(2, crashed, state),)), 99)
         assert (taken.of_restart, taken.run, taken.restart) == ("r2", after, None)
-    again = step(job(up(MASTER), crashed, restarts=(alone(2, crashed),)), at(99), POLICY)
-    assert again is not None
+    again = next_move(job(up(MASTER), crashed, restarts=(alone(2, crashed),)), 99)
     assert again.restart is not None
     assert "restart 2 of 5" in again.restart.message
 
 
 def test_evaluator_of_a_machine_whose_clock_is_ahead_starts_again() -> None:
-    taken = step(job(up(MASTER), ended(EVALUATOR, Reason.PROGRAM_ERROR, 3600)), at(0), POLICY)
-    assert taken is not None
+    taken = next_move(job(up(MASTER), ended(EVALUATOR, Reason.PROGRAM_ERROR, 3600)), 0)
     assert taken.restart is not None
 
 
@@ -115,12 +119,10 @@ def test_evaluator_that_fails_for_good_fails_its_job() -> None:
     restarts = (preempted, *crashes, alone(9, last))
     failed = job(up(MASTER), crash, restarts=restarts)
     assert decider(failed) is last
-    taken = step(failed, at(99), POLICY)
-    assert taken is not None
+    taken = next_move(failed, 99)
     assert taken.run is RunState.STOPPING
     stopped = ended(MASTER, Reason.STOPPED, after_stop=True)
-    over = step(job(stopped, crash, restarts=restarts, run=RunState.STOPPING), at(99), POLICY)
-    assert over is not None
+    over = next_move(job(stopped, crash, restarts=restarts, run=RunState.STOPPING), 99)
     assert over.job is JobState.FAILED
     assert over.verdict is not None
     assert (over.verdict.replica, over.verdict.exit_code) == (EVALUATOR, 3)
@@ -134,8 +136,7 @@ def test_restart_that_its_engine_does_not_start_is_tried_again_as_often_as_it_ta
         assert decider(failed) is None
         pause = POLICY.backoff_s(waits)
         assert step(failed, at(1 + pause - 0.1), POLICY) is None
-        taken = step(failed, at(1 + pause), POLICY)
-        assert taken is not None
+        taken = next_move(failed, 1 + pause)
         assert taken.restart == (EVALUATOR, "The replica evaluator 0 starts again, alone.")
 
 
@@ -143,17 +144,14 @@ def test_restart_ends_with_its_gang_which_waits_for_it() -> None:
     done, crash = ended(MASTER, Reason.COMPLETED, 5), ended(EVALUATOR, Reason.PROGRAM_ERROR)
     live = alone(2, up(EVALUATOR), RunState.RUNNING)
     decided = job(done, crash, restarts=(live,), run=RunState.STOPPING)
-    stops = step(decided, at(9), POLICY)
-    assert stops is not None
+    stops = next_move(decided, 9)
     assert (stops.of_restart, stops.run) == ("r2", RunState.STOPPING)
     live = replace(live, state=RunState.STOPPING)
     assert step(replace(decided, restarts=(live,)), at(9), POLICY) is None
     for reason, outcome in ((Reason.STOPPED, Outcome.CANCELLED), (Reason.COMPLETED, Outcome.SUCCEEDED)):
         over = replace(live, replicas=(ended(EVALUATOR, reason, 6, after_stop=True),))
-        ends = step(replace(decided, restarts=(over,)), at(9), POLICY)
-        assert ends is not None
+        ends = next_move(replace(decided, restarts=(over,)), 9)
         assert ends.verdict is not None
         assert (ends.of_restart, ends.run, ends.verdict.outcome) == ("r2", RunState.ENDED, outcome)
-    last = step(replace(decided, restarts=(replace(over, state=RunState.ENDED),)), at(9), POLICY)
-    assert last is not None
+    last = next_move(replace(decided, restarts=(replace(over, state=RunState.ENDED),)), 9)
     assert last.job is JobState.SUCCEEDED

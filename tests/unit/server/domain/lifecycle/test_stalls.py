@@ -1,5 +1,6 @@
-"""Diagnosis of stalled runs: the replica that blocks the run, and the message."""
+"""StallDiagnosis of stalled runs: the replica that blocks the run, and the message."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -8,6 +9,7 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.wire.sync import Stall, StallPolicy
 from trainyard_server.domain.lifecycle.stalls import (
     StallAction,
+    StallDiagnosis,
     StalledReplica,
     check_labels,
     diagnose,
@@ -56,13 +58,19 @@ def stands(
     return StalledReplica(task, stall, stacks, steps=True)
 
 
+def diagnosed(members: Sequence[StalledReplica]) -> StallDiagnosis:
+    """The diagnosis, which there must be."""
+    diagnosis = diagnose(members)
+    assert diagnosis is not None
+    return diagnosis
+
+
 def test_nothing_stands_still() -> None:
     assert diagnose([StalledReplica(CHIEF, steps=True), StalledReplica(WORKER_0)]) is None
 
 
 def test_lowest_step_is_the_odd_one_and_what_it_does_is_named() -> None:
-    diagnosis = diagnose([stands(CHIEF, 121), stands(WORKER_0, 121), stands(WORKER_1, 120, LOADS)])
-    assert diagnosis is not None
+    diagnosis = diagnosed([stands(CHIEF, 121), stands(WORKER_0, 121), stands(WORKER_1, 120, LOADS)])
     assert diagnosis.task == WORKER_1
     assert diagnosis.message == (
         "worker-replica-1 stands still at step 120 for 312 s (it never took more than 4.1 s before); "
@@ -72,18 +80,16 @@ def test_lowest_step_is_the_odd_one_and_what_it_does_is_named() -> None:
 
 @pytest.mark.parametrize("loads", [LOADS, LOADS_BY_PY_SPY])
 def test_at_the_same_step_the_one_that_does_something_else_is_the_odd_one(loads: str) -> None:
-    diagnosis = diagnose(
+    diagnosis = diagnosed(
         [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=loads), stands(WORKER_1, stacks=WAITS)]
     )
-    assert diagnosis is not None
     assert diagnosis.task == WORKER_0
     assert diagnosis.message.endswith("the others wait at the same step. It is in trainer/data.py:88 load.")
 
 
 def test_replica_that_reports_no_steps_can_be_the_odd_one() -> None:
     silent = StalledReplica(WORKER_1, None, LOADS)
-    diagnosis = diagnose([stands(CHIEF, stacks=WAITS), StalledReplica(WORKER_0, None, WAITS), silent])
-    assert diagnosis is not None
+    diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), StalledReplica(WORKER_0, None, WAITS), silent])
     assert diagnosis.task == WORKER_1
     assert diagnosis.message.startswith(
         "worker-replica-1 holds the run up: master-replica-0 stands still at step 120"
@@ -91,22 +97,20 @@ def test_replica_that_reports_no_steps_can_be_the_odd_one() -> None:
 
 
 def test_the_only_one_that_stands_still_among_those_that_go_on_is_the_odd_one() -> None:
-    diagnosis = diagnose(
+    diagnosis = diagnosed(
         [
             StalledReplica(CHIEF, None, LOADS, steps=True),
             stands(WORKER_0, stacks=WAITS),
             StalledReplica(PS, None, WAITS),
         ]
     )
-    assert diagnosis is not None
     assert diagnosis.task == WORKER_0
     assert "; 1 other goes on. It is in trainer/train.py:41 train." in diagnosis.message
 
 
 def test_stopped_process_is_the_odd_one_whatever_its_stack() -> None:
     stopped = "Process 77 is stopped, by SIGSTOP or a debugger.\n" + WAITS
-    diagnosis = diagnose([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=stopped)])
-    assert diagnosis is not None
+    diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=stopped)])
     assert diagnosis.task == WORKER_0
     assert "A process of it is stopped, by SIGSTOP or a debugger." in diagnosis.message
 
@@ -122,29 +126,25 @@ def test_stopped_process_is_the_odd_one_whatever_its_stack() -> None:
 def test_where_nothing_tells_them_apart_it_says_so_and_names_the_primary(
     members: list[StalledReplica],
 ) -> None:
-    diagnosis = diagnose(members)
-    assert diagnosis is not None
+    diagnosis = diagnosed(members)
     assert diagnosis.task == CHIEF
     assert "Which replica holds it up cannot be told" in diagnosis.message
 
 
 def test_silent_run_has_the_replica_that_does_something_else_or_the_primary() -> None:
     stall = Stall(step=0, since=NOW, limit_s=300, for_s=312, silent=True)
-    lone = diagnose([StalledReplica(CHIEF, stall, LOADS)])
-    assert lone is not None
+    lone = diagnosed([StalledReplica(CHIEF, stall, LOADS)])
     assert lone.message == (
         "master-replica-0 has printed nothing and used no CPU for 312 s. It is in trainer/data.py:88 load."
     )
     gang = [StalledReplica(CHIEF, stall, WAITS), StalledReplica(WORKER_0, stall, WAITS)]
-    named = diagnose([*gang, StalledReplica(WORKER_1, stall, LOADS), StalledReplica(PS)])
-    assert named is not None
+    named = diagnosed([*gang, StalledReplica(WORKER_1, stall, LOADS), StalledReplica(PS)])
     assert named.task == WORKER_1
     assert "used no CPU for 312 s, nor has another replica. It is in" in named.message
 
 
 def test_lone_replica_is_the_one() -> None:
-    diagnosis = diagnose([stands(CHIEF, stacks=LOADS, longest_s=0)])
-    assert diagnosis is not None
+    diagnosis = diagnosed([stands(CHIEF, stacks=LOADS, longest_s=0)])
     assert diagnosis.message == (
         "master-replica-0 stands still at step 120 for 312 s. It is in trainer/data.py:88 load."
     )
@@ -158,8 +158,7 @@ Current thread 0x00007f0000000001 (most recent call first):
   File "/env/lib/python3.11/site-packages/trainer/task.py", line 270 in <module>
   File "<frozen runpy>", line 88 in _run_code
 """
-    diagnosis = diagnose([stands(CHIEF, stacks=stacks)])
-    assert diagnosis is not None
+    diagnosis = diagnosed([stands(CHIEF, stacks=stacks)])
     assert diagnosis.message.endswith(" It is in trainer/report.py:134 add.")
 
 
@@ -172,8 +171,7 @@ Current thread 0x00007f0000000001 (most recent call first):
   File "/env/lib/python3.11/site-packages/train.py", line 134 in _run
   File "<frozen runpy>", line 88 in _run_code
 """
-    diagnosis = diagnose([stands(CHIEF, stacks=stacks)])
-    assert diagnosis is not None
+    diagnosis = diagnosed([stands(CHIEF, stacks=stacks)])
     assert diagnosis.message.endswith(" It is in program/train.py:12 <module>.")
 
 

@@ -38,26 +38,12 @@ def test_small_job_that_could_delay_the_large_one_waits() -> None:
     )
 
 
-def test_large_one_may_start_beside_some_of_what_runs() -> None:
-    """2 and 3 CPUs run. If the 2 end, the large one (5 of 9) starts beside the 3: then only 1 is to spare."""
-    host = agent(cpus=9, gb=64, gangs=(held(0, 1, key=90), held(2, 3, 4, key=91)))
-    assert placed(plan([queued(1, cpus=5, age=9), queued(2, cpus=1)], [host], NOW)) == [2]
-    assert placed(plan([queued(1, cpus=5, age=9), queued(2, cpus=2)], [host], NOW)) == []
-
-
 def test_cpu_job_passes_a_job_that_waits_for_devices() -> None:
     """The large one cannot start before the gang with the devices ends, and then there are CPUs for both."""
     host = agent(cpus=8, gb=64, gpus=("A", "A"), gangs=(held(*CPUS_4, gpus=("laptop-0", "laptop-1")),))
     large = queued(1, cpus=6, gpus=2, kind="A", age=9)
     assert placed(plan([large, queued(2, cpus=2)], [host], NOW)) == [2]
     assert placed(plan([large, queued(2, cpus=3)], [host], NOW)) == []
-
-
-def test_memory_counts_as_cpus_do() -> None:
-    host = agent(cpus=8, gb=8, gangs=(held(0, gb=4),))
-    large = queued(1, cpus=1, gb=6, age=9)
-    assert placed(plan([large, queued(2, gb=2)], [host], NOW)) == [2]
-    assert placed(plan([large, queued(2, gb=3)], [host], NOW)) == []
 
 
 def test_agent_that_is_no_home_of_the_large_one_is_free_for_all() -> None:
@@ -71,11 +57,6 @@ def test_small_job_goes_where_it_harms_nobody() -> None:
     agents = [agent("a", 6, gangs=(held(0, 1),)), agent("b", 8, gangs=(held(*CPUS_4, key=98),))]
     result = plan([queued(1, cpus=6, age=9), queued(2, cpus=2)], agents, NOW)
     assert [(p.key, p.agent_id) for p in result.placements] == [(2, "b")]
-
-
-def test_what_is_left_of_a_run_that_is_over_may_end_at_any_moment_as_well() -> None:
-    host = agent(cpus=9, gb=64, gangs=(held(0, 1, ended=True), held(2, 3, 4, key=91)))
-    assert placed(plan([queued(1, cpus=5, age=9), queued(2, cpus=2)], [host], NOW)) == []
 
 
 def test_another_one_ahead_may_come_to_stand_beside_the_large_one() -> None:

@@ -59,13 +59,6 @@ def test_chunk_that_overlaps_is_added_from_where_it_continues(tmp_path: Path) ->
     assert [e.text for e in everything(store)] == ["0", "1", "2", "3"]
 
 
-def test_chunk_that_leaves_a_gap_is_skipped(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    store.append("p", "j", MASTER, 0, lines("0"))
-    assert store.append("p", "j", MASTER, 2, lines("2")) == (1, 0, False, ())
-    assert [e.text for e in everything(store)] == ["0"]
-
-
 def test_read_is_bounded_by_lines_and_by_bytes_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,24 +104,6 @@ def test_read_after_the_end_finds_nothing(tmp_path: Path) -> None:
     assert (batch.entries, batch.last, batch.more) == ((), 7, False)
 
 
-def test_read_of_one_task_keeps_the_cursors(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    for number in range(3):
-        store.append("p", "j", MASTER, number, lines(f"m{number}"))
-        store.append("p", "j", WORKER, number, lines(f"w{number}"))
-    entries = everything(store, log_filter=LogFilter(frozenset({"worker-replica-0"})), max_lines=1)
-    assert [(e.cursor, e.text) for e in entries] == [(2, "w0"), (4, "w1"), (6, "w2")]
-
-
-def test_two_readers_see_the_same_cursors(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    store.append("p", "j", MASTER, 0, lines("0", "1"))
-    early = everything(store)
-    store.append("p", "j", WORKER, 0, lines("2"))
-    assert everything(store)[:2] == early
-    assert everything(LogStore(tmp_path)) == everything(store)
-
-
 def test_tail_is_the_last_lines_across_blocks(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
     texts = [f"{n} " + "x" * 20_000 for n in range(20)]
@@ -147,10 +122,6 @@ def test_verify_says_whether_the_stream_is_whole(tmp_path: Path) -> None:
     store.append("p", "j", MASTER, 2, all_lines[2:])
     assert store.verify("p", "j", MASTER, end)
     assert LogStore(tmp_path).verify("p", "j", MASTER, end), "also when it was opened anew"
-
-
-def test_verify_of_an_empty_stream_is_whole(tmp_path: Path) -> None:
-    assert LogStore(tmp_path).verify("p", "j", MASTER, LogEnd(count=0, sha256=digest([])))
 
 
 def test_verify_of_a_stream_with_too_many_lines_raises(tmp_path: Path) -> None:

@@ -60,14 +60,30 @@ class Connection(LimitedConnection):
     def __init__(self, *given: Any, app_state: dict[str, Any], **named: Any) -> None:
         super().__init__(*given, app_state={**app_state, "connection": self}, **named)
         self._storage = self.config.storage
+        self._early = bytearray()  # from inside of TLS, before its connection is made
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._storage.slots.add(self)
+        if self._early:
+            self.data_received(bytes(self._early))
+            self._early.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_made:
+            super().data_received(data)
+        else:
+            self._early += data
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        if self._is_made:
+            super().connection_lost(exc)
         self._storage.slots.remove(self)
+
+    @property
+    def _is_made(self) -> bool:
+        transport: asyncio.Transport | None = self.transport
+        return transport is not None
 
     def _should_upgrade(self) -> bool:
         """Whether the request leaves HTTP. One without a secret gets its answer from the application."""
@@ -110,8 +126,8 @@ class Connection(LimitedConnection):
         except OSError:  # half a handshake, or a client that is gone
             self.transport.abort()
         else:
-            assert secured is not None
-            inside.connection_made(secured)
+            if secured is not None and not secured.is_closing():
+                inside.connection_made(secured)
         finally:
             self._storage.slots.remove(self)
 

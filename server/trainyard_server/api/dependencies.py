@@ -1,7 +1,8 @@
 """Dependencies of the routes: the use cases, the caller, and the parsing of bodies."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -69,24 +70,16 @@ async def _raw_body(request: Request, cases: Cases) -> bytearray:
     return await _read_body(request, cases.backend.settings.body_limit)
 
 
-async def _small_body(request: Request, cases: Cases) -> bytearray:
-    return await _read_body(request, min(MAX_BYTES, cases.backend.settings.body_limit))
-
-
-async def _log_body(request: Request) -> bytearray:
-    return await _read_body(request, _MAX_CHUNK)
-
-
 RawBody = Annotated[bytearray, Depends(_raw_body)]
-LogBody = Annotated[bytearray, Depends(_log_body)]
-"""A chunk of a log: half a megabyte, or one line of a megabyte, of which JSON may escape every byte."""
-
-SmallBody = Annotated[bytearray, Depends(_small_body)]
-"""A body of at most one job."""
 
 
-async def _json_body(body: SmallBody) -> Any:
+async def _json_body(request: Request, cases: Cases) -> Any:
+    """A body of at most one job."""
+    body = await _read_body(request, min(MAX_BYTES, cases.backend.settings.body_limit))
     return await _parsed_by(_parsed, body)
+
+
+JsonBody = Annotated[Any, Depends(_json_body)]
 
 
 async def _parsed_by(parse: Callable[[bytearray], _T], body: bytearray) -> _T:
@@ -108,39 +101,46 @@ def _parsed(body: bytearray) -> Any:
     return value
 
 
-JsonBody = Annotated[Any, Depends(_json_body)]
+@dataclass(frozen=True, slots=True)
+class BodyReader(Generic[_M]):
+    """Dependency that reads a body and parses it as `kind`, which `/openapi.json` describes."""
 
+    kind: type[_M]
+    read: Callable[[type[_M], Request, UseCases], Awaitable[_M]]
 
-class JsonReader(Generic[_M]):
-    """Dependency that parses a JSON body. `/openapi.json` has the schema of `kind` for it."""
-
-    def __init__(self, kind: type[_M]) -> None:
-        self.kind = kind
-
-    async def __call__(self, body: SmallBody) -> _M:
-        return parse_request(self.kind, await _json_body(body))
-
-
-class WireReader(Generic[_M]):
-    """Dependency that parses a message of an agent. `/openapi.json` has the schema of `kind` for it."""
-
-    def __init__(self, kind: type[_M]) -> None:
-        self.kind = kind
-
-    async def __call__(self, body: RawBody) -> _M:
-        return await _parsed_by(partial(parse_wire, self.kind), body)
-
-
-class LogReader(WireReader[_M]):
-    """Dependency that parses a chunk of a log."""
-
-    async def __call__(self, body: LogBody) -> _M:
-        return await _parsed_by(partial(parse_wire, self.kind), body)
+    async def __call__(self, request: Request, cases: Cases) -> _M:
+        return await self.read(self.kind, request, cases)
 
 
 def json_of(kind: type[BaseModel]) -> Any:
     """The JSON body, parsed as `kind`: `body: Annotated[Kind, json_of(Kind)]`."""
-    return Depends(JsonReader(kind))
+    return Depends(BodyReader(kind, _read_json))
+
+
+def wire_of(kind: type[BaseModel]) -> Any:
+    """The message of an agent."""
+    return Depends(BodyReader(kind, _read_wire))
+
+
+def log_of(kind: type[BaseModel]) -> Any:
+    """The chunk of a log: half a megabyte, or one line of a megabyte, of which JSON may escape every byte."""
+    return Depends(BodyReader(kind, _read_log))
+
+
+async def _read_json(kind: type[_M], request: Request, cases: UseCases) -> _M:
+    value = await _json_body(request, cases)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(kind, error) from error
+
+
+async def _read_wire(kind: type[_M], request: Request, cases: UseCases) -> _M:
+    return await _parsed_by(partial(_parse_wire, kind), await _raw_body(request, cases))
+
+
+async def _read_log(kind: type[_M], request: Request, _cases: UseCases) -> _M:
+    return await _parsed_by(partial(_parse_wire, kind), await _read_body(request, _MAX_CHUNK))
 
 
 def within(least: int | None = None, most: int | None = None) -> Any:
@@ -149,7 +149,7 @@ def within(least: int | None = None, most: int | None = None) -> Any:
     return Query(json_schema_extra={name: limit for name, limit in limits.items() if limit is not None})
 
 
-def parse_wire(kind: type[_M], body: bytearray) -> _M:
+def _parse_wire(kind: type[_M], body: bytearray) -> _M:
     """Parse a message of an agent. Raises InvalidArgument with the first invalid fields, and, before it is parsed, for
     more values than an agent sends: they take a hundred times the memory of `{}`."""
     if _count(body) > _MAX_VALUES:
@@ -168,14 +168,6 @@ def _count(body: bytearray) -> int:
         return texts
     outside = b"".join(plain.split(b'"')[::2])
     return max(texts, sum(map(outside.count, (b"{", b"[", b","))))
-
-
-def parse_request(kind: type[_M], value: object) -> _M:
-    """Parse a JsonBody. Raises InvalidArgument with the first invalid fields."""
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        raise _refusal(kind, error) from error
 
 
 def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidArgument:

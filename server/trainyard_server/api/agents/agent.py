@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Request
 
 from trainyard_protocol import __version__
 from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
@@ -13,8 +13,8 @@ from trainyard_server.api.dependencies import (
     AuthenticatedCaller,
     CallingAgentKey,
     Cases,
-    LogReader,
-    WireReader,
+    log_of,
+    wire_of,
 )
 from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.api.routing import Router
@@ -32,7 +32,7 @@ def about(caller: AuthenticatedCaller) -> ServerAbout:
 
 @router.post("/sync", Access.AGENT, "report what runs, get orders", UNRECORDED)
 async def sync(
-    body: Annotated[SyncRequest, Depends(WireReader(SyncRequest))],
+    body: Annotated[SyncRequest, wire_of(SyncRequest)],
     request: Request,
     cases: Cases,
     caller: AuthenticatedCaller,
@@ -55,7 +55,7 @@ async def sync(
 def append_logs(
     run_id: str,
     task: str,
-    body: Annotated[LogChunk, Depends(LogReader(LogChunk))],
+    body: Annotated[LogChunk, log_of(LogChunk)],
     cases: Cases,
     key: CallingAgentKey,
 ) -> JsonAnswer:
@@ -63,7 +63,5 @@ def append_logs(
 
 
 @router.post("/usage", Access.AGENT, "what replicas use", UNRECORDED, response_model=UsageReceipt)
-def usage(
-    body: Annotated[UsageBatch, Depends(WireReader(UsageBatch))], cases: Cases, key: CallingAgentKey
-) -> JsonAnswer:
+def usage(body: Annotated[UsageBatch, wire_of(UsageBatch)], cases: Cases, key: CallingAgentKey) -> JsonAnswer:
     return JsonAnswer(cases.usage.record(body, key))

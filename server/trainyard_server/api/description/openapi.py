@@ -1,7 +1,7 @@
 """OpenAPI description of the HTTP API at `/openapi.json`, open to all.
 
 It is made from what serves the requests: FastAPI has the parameters and the typed answers; the readers of bodies have
-their models (`JsonReader`); the access table has who may call a route and what it is for; messages of `/v1` are those
+their models (`BodyReader`); the access table has who may call a route and what it is for; messages of `/v1` are those
 of the discovery document. Pages for browsers are not in it.
 """
 
@@ -21,7 +21,7 @@ from pydantic.json_schema import models_json_schema
 import trainyard_protocol
 from trainyard_protocol.errors import STATUSES
 from trainyard_protocol.wire.agents import AGENT_KEY
-from trainyard_server.api.dependencies import JsonReader, WireReader, agent_key_of
+from trainyard_server.api.dependencies import BodyReader, agent_key_of
 from trainyard_server.api.description import discovery
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access, AccessTable, Route, is_described
@@ -214,7 +214,7 @@ def _tree(dependant: Dependant) -> Iterator[Dependant]:
 
 def _body_model(dependant: Dependant) -> type[BaseModel] | None:
     readers = (one.call for one in _tree(dependant))
-    return next((call.kind for call in readers if isinstance(call, JsonReader | WireReader)), None)
+    return next((call.kind for call in readers if isinstance(call, BodyReader)), None)
 
 
 def _json_body(schema: Mapping[str, Any], required: bool = True) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _sizes(root: Path) -> Counter[str]:
     """Bytes on disk by directory, such as `server/logs`."""
     sizes: Counter[str] = Counter()
     for directory, _, names in os.walk(root):
-        part = "/".join(Path(directory).relative_to(root).parts[:2])
+        part = "/".join(Path(directory).relative_to(root).parts[:2]) or "."
         for name in ("", *names):
             with suppress(OSError):  # it was removed meanwhile, or is not readable
                 sizes[part] += Path(directory, name).lstat().st_blocks * 512

@@ -356,7 +356,8 @@ class LogEntry(Wire):
     """A line of a job's log. `cursor` orders all lines of the job; a reader resumes after the last one that it has.
 
     `number` counts from 0 within one replica of one run. `partial`: the next line continues it; `overwritten`: a state
-    of a progress bar, which the next line of its stream replaces.
+    of a progress bar, which the next line of its stream replaces; `routine`: a line of the service that the job's state
+    or its end repeats.
     """
 
     cursor: int
@@ -369,12 +370,13 @@ class LogEntry(Wire):
     text: str
     partial: bool = False
     overwritten: bool = False
+    routine: bool = False
 
     @classmethod
     def of_array(cls, elements: Sequence[Any]) -> "LogEntry":
-        """The line in an array of the API: its fields up to the text, and what it is a part of. Raises ValueError,
+        """The line in an array of the API: its fields up to the text, and the kind of the line. Raises ValueError,
         TypeError."""
-        cursor, run, task, number, time, stream, severity, text, *part = elements
+        cursor, run, task, number, time, stream, severity, text, *kind = elements
         return cls(
             cursor=cursor,
             run=run,
@@ -384,8 +386,9 @@ class LogEntry(Wire):
             stream=stream,
             severity=severity,
             text=text,
-            partial=part == [1],
-            overwritten=part == [2],
+            partial=kind == [1],
+            overwritten=kind == [2],
+            routine=kind == [3],
         )
 
 

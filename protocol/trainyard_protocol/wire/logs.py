@@ -17,7 +17,8 @@ class LogLine(NamedTuple):
     """One line without its newline. `time` is RFC 3339, when the agent's side read it.
 
     `partial`: the program's line was longer than the limit and continues in the next one. `overwritten`: a state of a
-    progress bar before its last; the next line of the stream replaces it.
+    progress bar before its last; the next line of the stream replaces it. `routine`: a line of the service that a job's
+    state or its end repeats.
     """
 
     time: str
@@ -25,6 +26,7 @@ class LogLine(NamedTuple):
     text: str
     partial: bool = False
     overwritten: bool = False
+    routine: bool = False
 
     @staticmethod
     def parse(value: object) -> "LogLine":

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Sequence
 
 from trainyard_protocol.fields import rfc3339
+from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.context import Backend
+from trainyard_server.domain.lifecycle.messages import COMPLETED
 from trainyard_server.storage.db.queries.reader import ServiceLine
 from trainyard_server.storage.events.notifier import log_topic
 from trainyard_server.storage.failures import FailureLog, failure_reason
@@ -16,6 +18,9 @@ from trainyard_server.storage.logs.store import SERVICE
 
 _AT_ONCE = 200
 """Most logs that one query, or one round, brings up to date."""
+
+_ROUTINE = frozenset({"created", "validated", "acknowledged", "preparing"})
+"""Kinds of events that a job's state repeats while they count."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +84,10 @@ class ServiceLog:
     def _append(self, key: int, project: str, job_id: str, events: Sequence[ServiceLine]) -> None:
         logs = self._backend.logs
         have = logs.count(project, job_id, SERVICE)
-        lines = [LogLine(time=rfc3339(e.time), stream="stdout", text=e.message) for e in events[have:]]
+        lines = [
+            LogLine(rfc3339(event.time), "stdout", event.message, routine=is_routine(event))
+            for event in events[have:]
+        ]
         if lines and logs.append(project, job_id, SERVICE, have, lines).new:
             self._backend.notifier.publish(log_topic(key))
 
@@ -88,3 +96,12 @@ class ServiceLog:
             raise error
         self._waiting.update(keys)
         self._failures.record("The service's lines of a job cannot be written", error)
+
+
+def is_routine(event: ServiceLine) -> bool:
+    """Whether the job's state or its end says the same, so that a live view may leave the line out. Pure."""
+    if event.kind == "job":
+        return event.after in (JobState.PREPARING, JobState.SUCCEEDED)
+    if event.kind == "replica":
+        return event.message.endswith(COMPLETED)
+    return event.kind in _ROUTINE

@@ -43,11 +43,6 @@ _EVALUATION_PREFIXES = ("held_out_", "val_", "validation_", "eval_", "test_")
 _VARIANTS = ("train_", *_EVALUATION_PREFIXES)
 _RATE = re.compile(r"per_sec|per_s$|/s$|seconds")
 _DIGITS = re.compile(r"\d+")
-_ROUTINE = re.compile(
-    r"Validating job requirements\.\.\.|Job creation request has been successfully validated\.|Waiting for (job to be "
-    r"provisioned|training program to start)\.|(Creating|Fetching|Installing|Pulling) .*|The replica .* completed\.|"
-    r"Job completed successfully\."
-)
 _ROLES = ("master", "chief", "worker", "ps", "evaluator")
 
 
@@ -162,7 +157,7 @@ class LiveLog:
         self._measure_skew(entry, now)
         if entry.task != SERVICE_TASK and not entry.partial and self._reports(entry, now):
             return
-        if entry.task == SERVICE_TASK and _ROUTINE.fullmatch(entry.text):
+        if entry.routine:
             return
         line = TextLine(entry.time, (entry.task,), "", entry.severity, event_text(entry.text))
         self._held.add(line, entry.run, entry.task, now)

@@ -9,6 +9,9 @@ from trainyard_protocol.states import Reason
 from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport
 
+COMPLETED = " completed."
+"""The end of the sentence about a replica that has completed."""
+
 _LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
 
 
@@ -17,7 +20,7 @@ def sentence(task: str, ended: ExitReport) -> str:
     who = the_replica(task)
     match ended.reason:
         case Reason.COMPLETED:
-            return f"{who} completed."
+            return f"{who}{COMPLETED}"
         case Reason.STOPPED:
             return f"{who} was stopped."
         case Reason.PROGRAM_ERROR:

@@ -52,5 +52,5 @@ def moved_on(cursor: int) -> bytes:
 
 def compact(entries: Iterable[LogEntry]) -> list[list[Any]]:
     """`[cursor, run, task, number, time, stream, severity, text]` for each, with a last element `1` for a part of a
-    longer line, `2` for a state of a progress bar that was overwritten."""
+    longer line, `2` for a state of a progress bar that was overwritten, `3` for a routine line of the service."""
     return list(map(elements_of, entries))

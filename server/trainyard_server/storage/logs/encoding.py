@@ -10,10 +10,9 @@ from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.index import IndexEntry, key_of
 from trainyard_server.storage.logs.records import (
     NO_TIME,
-    OVERWRITTEN,
-    PARTIAL,
     UNKNOWN_TIME,
     checked,
+    kind_of,
     microseconds,
     quoted,
 )
@@ -56,9 +55,9 @@ def encode_lines(
             shown = quoted(UNKNOWN_TIME if instant == NO_TIME else time)
         text = line.text
         level = "INFO" if is_service else severities.read(line.stream, text)
-        part = f",{PARTIAL}" if line.partial else f",{OVERWRITTEN}" if line.overwritten else ""
+        kind = f",{kind_of(line)}" if line.partial or line.overwritten or line.routine else ""
         cursor += 1
-        raw = checked(f'[{cursor},{head},{number},{shown},"{line.stream}","{level}",{quoted(text)}{part}]')
+        raw = checked(f'[{cursor},{head},{number},{shown},"{line.stream}","{level}",{quoted(text)}{kind}]')
         length = len(raw)
         if room is not None and (room := room - length) < 0:
             break

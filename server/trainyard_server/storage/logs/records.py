@@ -1,8 +1,8 @@
 """Records of a segment: one line of ASCII for each log line, with a CRC-32.
 
 `5d1f06a9 [cursor,run,task,number,time,stream,severity,text]`, with a last element `1` for a part of a longer line, `2`
-for a state of a progress bar that was overwritten. JSON escapes line ends, so a record ends at the first newline, and
-the next record is found behind a damaged one.
+for a state of a progress bar that was overwritten, `3` for a routine line of the service. JSON escapes line ends, so a
+record ends at the first newline, and the next record is found behind a damaged one.
 """
 
 import json
@@ -12,6 +12,7 @@ from zlib import crc32
 
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.wire.logs import LogLine
 
 DAMAGED = "(this line was damaged on the disk of the server)"
 """Text of a line whose record cannot be read."""
@@ -22,9 +23,9 @@ UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 NO_TIME = 2**63 - 1
 """`microseconds` of an unknown time: later than any filter."""
 
-_ELEMENTS = ("cursor", "run", "task", "number", "time", "stream", "severity", "text", "part")
-PARTIAL, OVERWRITTEN = 1, 2
-"""The last element of the record of a part of a line, and of a state of a progress bar."""
+_ELEMENTS = ("cursor", "run", "task", "number", "time", "stream", "severity", "text")
+_KINDS = ("", "partial", "overwritten", "routine")
+"""Kinds of lines, by the last element of their records."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = 10**6 * 2**37  # a clock may be wrong, but every time has to be one in every zone
@@ -36,15 +37,18 @@ quoted = json.encoder.encode_basestring_ascii  # json.dumps of a string, three t
 
 def entry_of(*values: Any) -> LogEntry:
     """A line from the elements of its record."""
-    fields = dict(zip(_ELEMENTS, values, strict=False))
-    part = fields.pop("part", 0)
-    return LogEntry(**fields, partial=part == PARTIAL, overwritten=part == OVERWRITTEN)
+    fields, kind = dict(zip(_ELEMENTS, values, strict=False)), values[len(_ELEMENTS) :]
+    return LogEntry(**fields, **({_KINDS[kind[0]]: True} if kind else {}))
 
 
 def elements_of(entry: LogEntry) -> list[Any]:
     """The elements of a line's record."""
-    part = PARTIAL if entry.partial else OVERWRITTEN if entry.overwritten else 0
-    return [getattr(entry, name) for name in _ELEMENTS[:-1]] + [part] * bool(part)
+    kind = kind_of(entry)
+    return [getattr(entry, name) for name in _ELEMENTS] + ([kind] if kind else [])
+
+
+def kind_of(line: LogEntry | LogLine) -> int:
+    return 1 if line.partial else 2 if line.overwritten else 3 if line.routine else 0
 
 
 def checked(elements: str) -> bytes:

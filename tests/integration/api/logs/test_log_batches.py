@@ -66,7 +66,7 @@ def one_by_one(api: Server, **params: Any) -> list[list[Any]]:
     """Lines of a reader of single lines, in the form of batches."""
     names = ("cursor", "run", "task", "number", "time", "stream", "severity", "text")
     return [
-        [data[name] for name in names] + [1] * data["partial"]
+        [data[name] for name in names] + [1] * data["partial"] + [3] * data["routine"]
         for kind, data, _ in api.stream(**params)
         if kind == "log"
     ]

@@ -338,6 +338,18 @@ def test_service_lines_that_the_disk_lost_are_written_again(tmp_path: Path, cloc
         assert [data for kind, data, _ in api.stream(task="service") if kind == "log"][: len(whole)] == whole
 
 
+def test_lines_of_the_service_that_the_state_repeats_are_routine(api: Server, agent: ScriptedAgent) -> None:
+    agent.log("Job completed successfully.")
+    agent.exit()
+    logs = [data for kind, data, _ in api.stream() if kind == "log"]
+    assert [data["text"] for data in logs if not data["routine"]] == [
+        "Job job is queued.",
+        "All replicas are running.",
+        "Job completed successfully.",
+    ]
+    assert logs[-1]["routine"]
+
+
 def test_severity_is_what_the_line_says_of_itself(api: Server, agent: ScriptedAgent) -> None:
     agent.log('{"severity": "warning", "loss": 1}', "ERROR:root:no", "plain")
     logs = [data for kind, data, _ in api.stream(task="master-replica-0") if kind == "log"]

@@ -61,6 +61,8 @@ class ServiceLine(NamedTuple):
 
     time: datetime
     message: str
+    kind: str
+    after: str
 
 
 class RemovalCounts(NamedTuple):
@@ -317,12 +319,13 @@ class Reader:
 
     def service_lines(self, job_keys: Iterable[int]) -> dict[int, list[ServiceLine]]:
         """The events of each of these jobs that are lines of the service's log."""
-        query = select(EventRow.job_key, EventRow.time, EventRow.message).where(
-            EventRow.job_key.in_(list(job_keys)), EventRow.message != ""
-        )
+        query = select(
+            EventRow.job_key, EventRow.time, EventRow.message, EventRow.kind, EventRow.after
+        ).where(EventRow.job_key.in_(list(job_keys)), EventRow.message != "")
         lines: dict[int, list[ServiceLine]] = {}
-        for key, time, message in self._session.execute(query.order_by(EventRow.job_key, EventRow.number)):
-            lines.setdefault(key, []).append(ServiceLine(time, message))
+        rows = self._session.execute(query.order_by(EventRow.job_key, EventRow.number))
+        for key, time, message, kind, after in rows:
+            lines.setdefault(key, []).append(ServiceLine(time, message, kind, after))
         return lines
 
     def agents(self, *, removed: bool = False) -> Sequence[AgentRow]:

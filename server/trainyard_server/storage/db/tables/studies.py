@@ -280,7 +280,7 @@ def add_trial(
         created_at=now,
         queued_at=now,
     )
-    events = (Event("created", f"Trial {number} of {study.job_id}: {described}."), queued_event(job))
+    events = (Event("trial", f"Trial {number} of {study.job_id}: {described}."), queued_event(job))
     writer.add_job(job, (own, gang), now, events)
     writer.session.add(
         TrialRow(

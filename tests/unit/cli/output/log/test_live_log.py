@@ -166,7 +166,7 @@ def test_last_metrics_of_a_job_without_epochs_are_printed_at_its_end_alone() -> 
         ([entry("Job j is queued.", "service"), entry("a"), entry("a", WORKER)],
          ["service: Job j is queued.", "a (2)"]),
         ([entry("a", "service"), entry("a"), entry("a", WORKER)], ["service: a", "a (2)"]),
-        ([entry("The replica worker 0 completed.", "service"), entry("Installing x.tar.gz.", "service")], []),
+        ([entry("Installing x.tar.gz.", "service", routine=True), entry("a", "service")], ["service: a"]),
         ([entry('{"event": "saved", "model": "/out"}')], ["master: saved  model /out"]),
         ([entry('{"event": "x", "of": [1]}'), entry('{"event": "progress", "step": 1', WORKER)],
          ['master: {"event": "x", "of": [1]}', 'worker-0: {"event": "progress", "step": 1']),

@@ -1,5 +1,6 @@
 """Browser sessions: cookies, CSRF protection and security headers."""
 
+import itertools
 from typing import Any
 
 import httpx
@@ -54,13 +55,16 @@ def test_cookie_of_another_port_is_ignored(api: Server) -> None:
     assert answer.status_code == 401
 
 
-@pytest.mark.parametrize("csrf", [None, "", "wrong", "bobs"])
-def test_change_without_the_csrf_value_is_refused(api: Server, csrf: str | None) -> None:
+def test_change_without_the_csrf_value_is_refused(api: Server) -> None:
     api.create()
     admin = signed_in(api, "admin")
-    token = signed_in(api, "bob").csrf if csrf == "bobs" else csrf
-    answer = call(api, "POST", CANCEL, admin, {"X-CSRF-Token": token} if token is not None else {})
-    assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
+    for headers in ({}, csrf(signed_in(api, "bob")), *({"X-CSRF-Token": value} for value in ("", "wrong"))):
+        answer = call(api, "POST", CANCEL, admin, headers)
+        assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED"), headers
+    for kind in ("text/plain", "multipart/form-data; boundary=x", "application/json"):
+        content = f"csrf={admin.csrf}"  # it counts in forms only
+        answer = call(api, "POST", CANCEL, admin, {"Content-Type": kind}, content=content)
+        assert answer.status_code == 403, kind
     assert api.job()["state"] == "QUEUED"
 
 
@@ -80,24 +84,15 @@ def test_oversized_form_is_refused(api: Server) -> None:
     assert answer.status_code == 413
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/json"])
-def test_csrf_field_counts_in_forms_only(api: Server, kind: str) -> None:
-    admin = signed_in(api, "admin")
-    answer = call(api, "POST", CANCEL, admin, {"Content-Type": kind}, content=f"csrf={admin.csrf}")
-    assert answer.status_code == 403
-
-
-@pytest.mark.parametrize("path", ["/", "/sign-in", JOBS, "/healthz", "/static/x/base.css", "/nothing"])
-def test_request_to_a_foreign_host_name_is_refused_whoever_makes_it(api: Server, path: str) -> None:
+def test_request_to_a_foreign_host_name_is_refused_whoever_makes_it(api: Server) -> None:
     """DNS rebinding: the name of another site leads to this machine."""
-    for headers in (PAGE, ADMIN):
+    paths = ("/", "/sign-in", JOBS, "/healthz", "/static/x/base.css", "/nothing")
+    for path, headers in itertools.product(paths, (PAGE, ADMIN)):
         refused = api.client.get(path, headers={"Host": "evil.example:8470", **headers})
-        assert refused.status_code == 421
-        assert "--allowed-host" in refused.text
+        assert (refused.status_code, "--allowed-host" in refused.text) == (421, True), path
         assert refused.headers["x-content-type-options"] == "nosniff"
-        assert (
-            api.client.get(path, headers={"Host": "trainyard.localhost:8470", **headers}).status_code != 421
-        )
+        own = api.client.get(path, headers={"Host": "trainyard.localhost:8470", **headers})
+        assert own.status_code != 421, path
 
 
 def test_change_by_another_site_is_refused_even_with_the_csrf_value(api: Server) -> None:
@@ -137,37 +132,29 @@ def test_page_of_the_http_address_changes_nothing_over_https(api: Server) -> Non
     assert ["Cross-site" in answer.text for answer in answers] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("path", "to"),
-    [
+def test_page_without_a_session_redirects_to_sign_in(api: Server) -> None:
+    for path, to in (
         ("/", "/sign-in"),
         ("/projects/p/jobs/j", "/sign-in?next=/projects/p/jobs/j"),
         ("/x?state=FAILED&label=a%3Db", "/sign-in?next=/x%3Fstate%3DFAILED%26label%3Da%253Db"),
         ("//evil.example/x", "/sign-in?next=//evil.example/x"),  # which the sign-in page does not follow
-    ],
-)
-def test_page_without_a_session_redirects_to_sign_in(api: Server, path: str, to: str) -> None:
-    answer = api.client.get(f"http://server{path}", headers=PAGE)
-    assert (answer.status_code, answer.headers["location"]) == (303, to)
+    ):
+        answer = api.client.get(f"http://server{path}", headers=PAGE)
+        assert (answer.status_code, answer.headers["location"]) == (303, to)
 
 
-@pytest.mark.parametrize("path", [JOBS, "/trainyard/v1/status", "/agent/v1/sync", "/live/", "/upload/x"])
-def test_api_call_is_never_redirected_to_sign_in(api: Server, path: str) -> None:
-    assert api.client.get(path, headers=PAGE).status_code == 401
-
-
-def test_wrong_token_and_changes_are_never_redirected_to_sign_in(api: Server) -> None:
+def test_api_call_wrong_token_and_change_are_never_redirected_to_sign_in(api: Server) -> None:
+    for path in (JOBS, "/trainyard/v1/status", "/agent/v1/sync", "/live/", "/upload/x"):
+        assert api.client.get(path, headers=PAGE).status_code == 401, path
     assert api.client.get("/", headers=PAGE | {"Authorization": "Bearer wrong"}).status_code == 401
     assert api.client.post("/", headers=PAGE).status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/healthz", JOBS, "/nothing", f"{JOBS}/none", "/agent/v1/sync"])
-@pytest.mark.parametrize("headers", [{}, ADMIN])
-def test_every_response_has_the_security_headers(api: Server, path: str, headers: dict[str, str]) -> None:
-    _check_headers(api.client.get(path, headers=headers))
+def test_every_response_has_the_security_headers(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = ("/healthz", JOBS, "/nothing", f"{JOBS}/none", "/agent/v1/sync")
+    for path, headers in itertools.product(paths, ({}, ADMIN)):
+        _check_headers(api.client.get(path, headers=headers))
 
-
-def test_internal_error_has_the_security_headers(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError
 

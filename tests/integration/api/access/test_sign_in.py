@@ -41,24 +41,21 @@ def test_token_opens_a_session_and_redirects_to_the_page(api: Server) -> None:
     assert 'title="submitter">alice<' in page.text
 
 
-@pytest.mark.parametrize(
-    "path", ["//evil.example", "/\\evil.example", "https://evil.example", "/\t/evil.example"]
-)
-def test_sign_in_never_redirects_to_another_server(api: Server, path: str) -> None:
-    assert enter(api, token="alices-secret", next=path).headers["location"] == "/"
-    page = api.client.get("/sign-in", params={"next": path})
-    assert 'name="next" value="/"' in page.text
-    assert "evil" not in page.text
+def test_sign_in_never_redirects_to_another_server(api: Server) -> None:
+    for path in ("//evil.example", "/\\evil.example", "https://evil.example", "/\t/evil.example"):
+        assert enter(api, token="alices-secret", next=path).headers["location"] == "/"
+        page = api.client.get("/sign-in", params={"next": path}).text
+        assert ('name="next" value="/"' in page, "evil" in page) == (True, False), path
 
 
-@pytest.mark.parametrize("token", ["", "no-secret", "alices-secret2", "ä", "<script>"])
-def test_wrong_token_is_reported_and_never_echoed(api: Server, token: str) -> None:
-    answer = enter(api, token=token, next="/cluster")
-    assert answer.status_code == 401
-    assert "That is not a token of this server." in answer.text
-    assert 'name="next" value="/cluster"' in answer.text
-    assert "set-cookie" not in answer.headers
-    assert not token or token not in answer.text
+def test_wrong_token_is_reported_and_never_echoed(api: Server) -> None:
+    for token in ("", "no-secret", "alices-secret2", "ä", "<script>"):
+        answer = enter(api, token=token, next="/cluster")
+        assert answer.status_code == 401, token
+        assert "That is not a token of this server." in answer.text
+        assert 'name="next" value="/cluster"' in answer.text
+        assert "set-cookie" not in answer.headers
+        assert not token or token not in answer.text
 
 
 def test_agent_token_cannot_sign_in(api: Server) -> None:

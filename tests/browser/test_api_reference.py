@@ -2,20 +2,17 @@
 
 from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, axe
 
 
-@pytest.mark.parametrize("viewport", Viewport)
 def test_calls_lead_to_their_messages(
     dashboard: DashboardServer,
     open_page: Callable[..., Page],
     shot: Callable[..., object],
-    viewport: Viewport,
 ) -> None:
-    page = open_page("/docs", role="", viewport=viewport)
+    page = open_page("/docs", role="")
     call = page.locator("details.call").filter(has_text="Submit a job")
     call.locator("summary").click()
     expect(call).to_contain_text("validateOnly")
@@ -23,5 +20,5 @@ def test_calls_lead_to_their_messages(
     message = page.locator("#GoogleCloudMlV1__Job")
     expect(message).to_be_visible()
     expect(message).to_contain_text("trainingInput")
-    assert axe(page, viewport) == []
-    shot(page, f"api-{viewport.name.lower()}", full_page=False)
+    assert axe(page) == []
+    shot(page, "api", full_page=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, axe
 from integration.api.api_support import AGENT, GB, ScriptedAgent
 from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
@@ -86,17 +86,16 @@ def busy(dashboard: DashboardServer) -> DashboardServer:
     return dashboard
 
 
-@pytest.mark.parametrize("viewport", Viewport)
 def test_machines_and_queue_are_shown(
-    busy: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
+    busy: DashboardServer, open_page: Open, shot: Callable[..., Path]
 ) -> None:
-    page = open_page("/cluster", viewport=viewport)
+    page = open_page("/cluster")
     box = page.get_by_role("article", name="Agent gpu-box")
     expect(box.get_by_role("row", name="resnet50_gpus master-replica-0").first).to_contain_text("93 %")
     page.locator(".queue summary").first.click()
     expect(page.get_by_text("It would start now with any one of:")).to_be_visible()
-    shot(page, f"cluster-{viewport.name.lower()}")
-    assert axe(page, viewport) == []
+    shot(page, "cluster")
+    assert axe(page) == []
 
 
 def test_each_gpu_shows_its_replica_and_utilization(busy: DashboardServer, open_page: Open) -> None:
@@ -194,16 +193,15 @@ def test_silent_agent_is_marked(
     shot(page, "cluster-silent")
 
 
-@pytest.mark.parametrize("viewport", [Viewport.LIGHT, Viewport.NARROW_DARK])
 def test_empty_cluster_shows_what_to_do_next(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
 ) -> None:
-    page = open_page("/cluster", viewport=viewport)
+    page = open_page("/cluster")
     expect(page.get_by_role("heading", name="No agent yet")).to_be_visible()
     expect(page.get_by_text("trainyard up", exact=True)).to_be_visible()
     expect(page.get_by_text(f"trainyard agent join {dashboard.url}")).to_be_visible()
     expect(page.get_by_text("The queue is empty.")).to_be_visible()
-    shot(page, f"cluster-empty-{viewport.name.lower()}")
+    shot(page, "cluster-empty")
     assert axe(page) == []
 
 

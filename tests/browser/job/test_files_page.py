@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, axe
 from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
 Open = Callable[..., Page]
@@ -31,17 +31,16 @@ def server_settings(tmp_path: Path) -> dict[str, Any]:
     return {"job_dir_roots": (str(tmp_path / "jobs"),), "one_user": True}
 
 
-@pytest.mark.parametrize("viewport", Viewport)
 def test_files_are_listed_and_downloaded(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], job_dir: Path, viewport: Viewport
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], job_dir: Path
 ) -> None:
     dashboard.submit("digits", jobDir=str(job_dir))
-    page = open_page(FILES, role="viewer", viewport=viewport)
+    page = open_page(FILES, role="viewer")
     expect(page.locator(".model")).to_contain_text(f"{job_dir}/model")
     expect(page.locator("[data-row]")).to_have_count(4)
     expect(page.get_by_role("link", name=ODD, exact=True)).to_be_visible()
-    assert axe(page, viewport) == []
-    shot(page, f"files-{viewport.name.lower()}")
+    assert axe(page) == []
+    shot(page, "files")
     with page.expect_download() as downloading:
         page.get_by_role("link", name=f"Download {ODD}").click()
     assert Path(downloading.value.path()).read_text() == "what is in it"
@@ -52,7 +51,7 @@ def test_files_are_listed_and_downloaded(
     expect(page.get_by_text("No files", exact=True)).to_be_visible()
     page.get_by_role("navigation", name="Directory").get_by_role("link", name="model").click()
     expect(page.locator("[data-row]")).to_have_count(2)
-    assert axe(page, viewport) == []
+    assert axe(page) == []
 
 
 def test_large_directory_has_further_pages(

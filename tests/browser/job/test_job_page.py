@@ -4,19 +4,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, axe
 from integration.api.api_support import ADMIN
 
 Open = Callable[..., Page]
 GANG = {"workerCount": "2", "workerType": "local-1"}
 
 
-@pytest.mark.parametrize("viewport", Viewport)
 def test_failed_job_shows_why_on_top(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
+    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
 ) -> None:
     agent = dashboard.agent(cpus=4)
     dashboard.submit("cnn_large", labels={"team": "vision"}, jobDir="gs://models/cnn_large", **GANG)
@@ -27,14 +25,14 @@ def test_failed_job_shows_why_on_top(
     agent.exit("worker-replica-0", code=1, run=run, message="It exited with 1.")
     agent.stopped("worker-replica-1", run=run)
     agent.stopped("master-replica-0", run=run)
-    page = open_page("/projects/p/jobs/cnn_large", viewport=viewport)
+    page = open_page("/projects/p/jobs/cnn_large")
     expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
     expect(page.locator("#live-verdict .lead")).to_have_text("ValueError: no data")
     expect(page.get_by_role("link", name="This line in the log")).to_have_attribute(
         "href", re.compile(r"/logs#L\d+$")
     )
-    shot(page, f"job-failed-{viewport.name.lower()}")
-    assert axe(page, viewport) == []
+    shot(page, "job-failed")
+    assert axe(page) == []
 
 
 def test_running_job_is_followed_until_its_result(

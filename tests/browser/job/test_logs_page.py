@@ -5,10 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, Request, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, axe
 from integration.api.api_support import ScriptedAgent, line
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.logs import LogChunk, LogLine
@@ -74,8 +73,7 @@ def following(page: Page) -> None:
     expect(page.locator("#log-status")).to_contain_text("following")
 
 
-@pytest.mark.parametrize("viewport", Viewport)
-def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open, shot: Shot, viewport: Viewport) -> None:
+def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open, shot: Shot) -> None:
     agent, run = started(dashboard, **GANG)
     training(dashboard, agent, run)
     trace = ["Traceback (most recent call last):", '  File "/app/trainer/task.py", line 88, in <module>', "    main()",
@@ -88,19 +86,19 @@ def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open, shot: Shot, 
         *(LogLine(time=at, stream="stderr", text=text) for text in trace),
         task=TASKS[2],
     )
-    page = open_page(PATH, viewport=viewport)
+    page = open_page(PATH)
     following(page)
     expect(page.locator(".ln").last).to_contain_text("ValueError")
-    shot(page, f"logs-{viewport.name.lower()}", full_page=False)
-    assert axe(page, viewport) == []
+    shot(page, "logs", full_page=False)
+    assert axe(page) == []
     page.get_by_label("Search").fill("loss")
     expect(page.locator("mark").first).to_be_visible()
     page.get_by_role("button", name="First error").click()
     expect(page.locator(".ln.marked")).to_contain_text("Traceback")
     page.locator("[data-task=worker-replica-1]").click()
     expect(page.locator(".ln .by").first).to_have_text("worker-1")
-    shot(page, f"logs-search-{viewport.name.lower()}", full_page=False)
-    assert axe(page, viewport) == []
+    shot(page, "logs-search", full_page=False)
+    assert axe(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
         "nothing is wider than the window"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, axe
 from integration.api.api_support import ScriptedAgent
 from integration.api.api_support import eventually as wait_until
 from trainyard_protocol.states import Reason
@@ -130,18 +130,17 @@ def range_of(page: Page) -> tuple[float, float]:
 
 def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
     lab.trains()
-    for viewport in Viewport:
-        page = open_page(PAGE, viewport=viewport)
-        drawn(page)
-        expect(page.locator("#where")).to_have_text("Step 1,000 of 2,000 · epoch 3 of 5")
-        expect(page.locator(".chart-card h2")).to_have_text(["loss", "accuracy", "examples_per_second"])
-        rows = card(page, "loss").locator("tbody tr")
-        expect(rows.nth(0)).to_contain_text("loss")
-        expect(rows.nth(1)).to_contain_text("held_out_loss")
-        expect(rows.nth(1)).to_contain_text("1,000")
-        assert axe(page, viewport) == []
-        drawn(page, "examples_per_second")
-        shot(page, f"metrics-{viewport.name.lower()}")
+    page = open_page(PAGE)
+    drawn(page)
+    expect(page.locator("#where")).to_have_text("Step 1,000 of 2,000 · epoch 3 of 5")
+    expect(page.locator(".chart-card h2")).to_have_text(["loss", "accuracy", "examples_per_second"])
+    rows = card(page, "loss").locator("tbody tr")
+    expect(rows.nth(0)).to_contain_text("loss")
+    expect(rows.nth(1)).to_contain_text("held_out_loss")
+    expect(rows.nth(1)).to_contain_text("1,000")
+    assert axe(page) == []
+    drawn(page, "examples_per_second")
+    shot(page, "metrics")
 
 
 def test_first_curves_are_the_servers(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:

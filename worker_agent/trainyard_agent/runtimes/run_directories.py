@@ -1,41 +1,105 @@
-"""Directories of runs, as the runtimes of processes and of Slurm keep them: one for each, with the id of its run."""
+"""Runs as directories, as the runtimes of processes and of Slurm keep them: `RUN/run.json`, `RUN/TASK/log.jsonl`."""
 
+import logging
+import re
+import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from trainyard_agent.host import process_tags
-from trainyard_agent.host.files import remove_tree
+from trainyard_agent.host.files import remove_tree, write_json
+from trainyard_agent.host.metric_file import read_metric_file
+from trainyard_agent.runtimes.base import Handle, LogSlice
+from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_agent.runtimes.record_files import RecordFiles
+from trainyard_protocol.wire.logs import LogPosition
 
 REMOVED = ".removed-"
 """Of the names of directories whose removal has begun."""
 
-
-def remove_directory(run: Path, files: RecordFiles) -> None:
-    """Remove the directory of a run, at once for readers of its logs. What cannot be removed is warned of."""
-    removed = run.with_name(f"{REMOVED}{run.name}.{time.time_ns()}")  # an earlier removal may have failed
-    run.rename(removed)
-    try:
-        remove_tree(removed)
-    except OSError as error:
-        _warn(removed, files, error)
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_Record = TypeVar("_Record", bound=Handle)
 
 
-def remove_unlaunched(
-    runs: Path, files: RecordFiles, is_launched: Callable[[str], bool], remove: Callable[[str], None]
-) -> None:
-    """Remove, for an agent that starts, the runs below `runs` that were not launched, and the rest of those whose
-    removal had begun. One that cannot be removed is warned of; the others are not affected."""
-    for path in sorted(runs.iterdir()):
+class RunDirectories(ABC, Generic[_Record]):
+    """The part of a runtime that reads and writes them. `kind` is the record in run.json, a handle with more."""
+
+    def __init__(self, runs: Path, kind: type[_Record], log: logging.Logger) -> None:
+        runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._runs, self._kind = runs, kind
+        self._lock = threading.RLock()
+        self._files = RecordFiles(log)
+        self._logs = RunLogs(runs)
+
+    @abstractmethod
+    def remove(self, run_id: str) -> None:
+        """As `Runtime.remove`."""
+
+    @abstractmethod
+    def _metric_file(self, directory: Path) -> Path:
+        """The metric file of the replica in this directory."""
+
+    def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        return self._logs.read(run_id, task, start, max_lines, max_bytes)
+
+    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
+        """Every line can be read again."""
+
+    def read_metrics(self, run_id: str, task: str) -> bytes:
+        record = self._record(run_id)
+        if record is None or task not in record.addresses:
+            return b""
+        return read_metric_file(self._metric_file(self._runs / run_id / task))
+
+    @staticmethod
+    def _is_run_id(run_id: str) -> bool:
+        return bool(_RUN_ID.fullmatch(run_id))
+
+    def _record(self, run_id: str) -> _Record | None:
+        if not self._is_run_id(run_id):
+            return None
+        return self._files.read(self._runs / run_id / "run.json", self._kind)
+
+    def _records(self) -> list[_Record]:
+        records: list[_Record] = []
+        for path in sorted(self._runs.iterdir()):
+            try:
+                record = self._record(path.name)
+            except OSError as error:
+                self._files.warn_once(f"{path} cannot be read: {error}")
+            else:
+                records += [record] if record else []
+        return records
+
+    def _write(self, record: _Record) -> None:
+        # A run that was not launched is removed after a crash, whatever its record says.
+        path = self._runs / record.run_id / "run.json"
+        write_json(path, record.model_dump(mode="json"), durable=record.launched)
+
+    def _recovered(self) -> list[_Record]:
+        """The launched runs. Those that were not launched are removed, and the rest of those whose removal had begun;
+        one that cannot be removed is warned of, and the others are not affected."""
+        for path in sorted(self._runs.iterdir()):
+            try:
+                if path.name.startswith(REMOVED):
+                    remove_tree(path)
+                elif (record := self._record(path.name)) is None or not record.launched:
+                    self.remove(path.name)
+            except (OSError, process_tags.StillAlive) as error:
+                self._warn_of_rest(path, error)
+        return [record for record in self._records() if record.launched]
+
+    def _remove_directory(self, run_id: str) -> None:
+        """Remove the directory of a run, at once for readers of its logs. What cannot be removed is warned of."""
+        removed = self._runs / f"{REMOVED}{run_id}.{time.time_ns()}"  # an earlier removal may have failed
+        (self._runs / run_id).rename(removed)
+        self._logs.forget(run_id)
         try:
-            if path.name.startswith(REMOVED):
-                remove_tree(path)
-            elif not is_launched(path.name):
-                remove(path.name)
-        except (OSError, process_tags.StillAlive) as error:
-            _warn(path, files, error)
+            remove_tree(removed)
+        except OSError as error:
+            self._warn_of_rest(removed, error)
 
-
-def _warn(path: Path, files: RecordFiles, error: Exception) -> None:
-    files.warn_once(f"{path} cannot be removed; the next agent tries again: {error}")
+    def _warn_of_rest(self, path: Path, error: Exception) -> None:
+        self._files.warn_once(f"{path} cannot be removed; the next agent tries again: {error}")

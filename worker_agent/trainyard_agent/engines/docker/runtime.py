@@ -36,6 +36,7 @@ from trainyard_agent.host import disk, procfs
 from trainyard_agent.host.accelerators import tpu_device_files
 from trainyard_agent.host.metric_file import METRIC_BYTES
 from trainyard_agent.host.subscribers import Subscribers
+from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes.base import (
     HOST,
     STOPPED,
@@ -380,8 +381,10 @@ class DockerRuntime:
     def _clear(self, run_id: str) -> None:
         """Remove the run's containers and network. Raises EngineError."""
         labels = (f"{docker_spec.AGENT}={self._owner.agent_id}", f"{docker_spec.RUN}={run_id}")
-        give_up_at = time.monotonic() + _REMOVE_TIMEOUT_S
-        while True:
+        refusals: list[EngineRefused] = []
+
+        def is_cleared() -> bool:
+            refusals.clear()
             try:
                 left = [c.id for c in self._engine.containers(*labels, _labelled(docker_spec.REPLICA))]
                 self._each(left, self._engine.remove)
@@ -389,15 +392,15 @@ class DockerRuntime:
                 if not left:  # the engine may have refused to remove the network
                     self._each(list(networks), self._engine.release_network)
                 self._each(networks.items(), lambda network: self._networks.remove(*network))
-                if not left and not networks:
-                    return
             except EngineRefused as refused:  # a network or a container that is being removed
-                if time.monotonic() > give_up_at:
-                    raise
                 _log.debug("run %s: %s; trying again", run_id, refused)
-            if time.monotonic() > give_up_at:
-                raise EngineRefused(500, f"the containers of run {run_id} are not removed in time")
-            time.sleep(_PAUSE_S)
+                refusals.append(refused)
+                return False
+            return not left and not networks
+
+        if not wait_until(is_cleared, deadline_in(_REMOVE_TIMEOUT_S), _PAUSE_S):
+            late = EngineRefused(500, f"the containers of run {run_id} are not removed in time")
+            raise refusals[0] if refusals else late
 
     def _resume(self, record: ContainerRunRecord) -> None:
         """Resume a run of a former agent: start what it has not started, and copy the logs further."""

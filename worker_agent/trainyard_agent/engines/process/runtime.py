@@ -14,11 +14,9 @@ import fcntl
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
@@ -36,7 +34,7 @@ from trainyard_agent.host.files import (
     write_private,
 )
 from trainyard_agent.host.job_users import JobUsers
-from trainyard_agent.host.metric_file import read_metric_file
+from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes import ports, start_supervisor
 from trainyard_agent.runtimes import supervisor as supervisor_program
 from trainyard_agent.runtimes.base import (
@@ -45,26 +43,21 @@ from trainyard_agent.runtimes.base import (
     STOPPED,
     Handle,
     Launch,
-    LogSlice,
     SecretFile,
     StartFailed,
     metric_tag,
 )
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
-from trainyard_agent.runtimes.log_file import RunLogs
-from trainyard_agent.runtimes.record_files import RecordFiles
-from trainyard_agent.runtimes.run_directories import remove_directory, remove_unlaunched
+from trainyard_agent.runtimes.run_directories import RunDirectories
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import RuntimeName
-from trainyard_protocol.wire.logs import LogPosition
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 PROCESSES = 4096
 """Processes and threads of a replica whose run has a user of its own."""
 
-_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LOCK_FD, _SECRETS_FD = 3, SECRETS_FD
 _SECRETS = "secrets"
 _KILL_TIMEOUT_S = 10.0  # for a supervisor to kill everything
@@ -105,30 +98,25 @@ class _Ended(BaseModel):
     failure: str = ""
 
 
-class ProcessRuntime:
+class ProcessRuntime(RunDirectories[_Record]):
     traits = HOST
 
     def __init__(self, state_dir: Path, users: JobUsers | None = None, processes: int = PROCESSES) -> None:
         """Without `users` new runs have the agent's user, and those that have another keep it."""
         self._users = users or JobUsers(state_dir)
         self._processes = processes
-        self._runs = state_dir / "runs"
-        self._runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().__init__(state_dir / "runs", _Record, _log)
         self._changes = state_dir / supervisor_program.CHANGES
-        self._lock = threading.RLock()
         self._children: set[int] = set()
-        self._logs = RunLogs(self._runs)
         self._final: dict[tuple[str, str], ReplicaReport] = {}
         self._starts: dict[tuple[str, str], _Started] = {}
         self._outputs: dict[tuple[str, str], HeldOutput] = {}
         self._stops: dict[str, _Stop] = {}
         """Stops that a full disk refused. They are lost with this agent."""
-        self._files = RecordFiles(_log)
 
     def recover(self) -> list[Handle]:
         with self._lock:
-            remove_unlaunched(self._runs, self._files, self._launched, self.remove)
-            launched = [record for record in self._records() if record.launched]
+            launched = self._recovered()
             for record in launched:
                 for task in record.pids:
                     self._hold_output(record, task)
@@ -144,7 +132,7 @@ class ProcessRuntime:
             if record is not None:
                 return record
             first = replicas[0].task
-            if not _RUN_ID.fullmatch(run_id):
+            if not self._is_run_id(run_id):
                 raise StartFailed(first, f"{run_id!r} is not a run id.")
             used = {_port(address) for other in self._records() for address in other.addresses.values()}
             try:
@@ -186,17 +174,8 @@ class ProcessRuntime:
                 return ()
             return tuple(self._observe(record, task) for task in record.addresses)
 
-    def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        return self._logs.read(run_id, task, start, max_lines, max_bytes)
-
-    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
-        pass
-
-    def read_metrics(self, run_id: str, task: str) -> bytes:
-        record = self._record(run_id)
-        if record is None or task not in record.addresses:
-            return b""
-        return read_metric_file(_metric_file(self._runs / run_id / task))
+    def _metric_file(self, directory: Path) -> Path:
+        return _metric_file(directory)
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
         directory = self._runs / run_id / task
@@ -246,7 +225,7 @@ class ProcessRuntime:
     def remove(self, run_id: str) -> None:
         with self._lock:
             path = self._runs / run_id
-            if not _RUN_ID.fullmatch(run_id):
+            if not self._is_run_id(run_id):
                 return
             if not path.exists():
                 # Somebody removed the directory of a run that goes on.
@@ -254,10 +233,9 @@ class ProcessRuntime:
                 return
             self._kill_all(run_id)
             path.chmod(0o700)
-            remove_directory(path, self._files)
+            self._remove_directory(run_id)
             self._users.release(run_id)
             self._stops.pop(run_id, None)
-            self._logs.forget(run_id)
             self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
             self._starts = {key: started for key, started in self._starts.items() if key[0] != run_id}
             for key in [key for key in self._outputs if key[0] == run_id]:
@@ -439,19 +417,20 @@ class ProcessRuntime:
         self.stop(run_id, 0.0)
         if record is None:  # run.json is damaged: a supervisor exits after its program
             process_tags.kill_tagged(run_id, user=self._users.of(run_id))
-        deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while tasks := [task for task in tasks if self._alive(run_id, task)]:
-            late = time.monotonic() - deadline
-            if late > _KILL_TIMEOUT_S:
-                raise process_tags.StillAlive(
-                    f"the supervisors of {', '.join(tasks)} of run {run_id} do not end"
-                )
-            if record and late > 0:
-                for task in tasks:
-                    with contextlib.suppress(ProcessLookupError, KeyError):
-                        os.kill(record.pids[task], signal.SIGKILL)
+
+        def alive() -> list[str]:
             self._reap()
-            time.sleep(_PAUSE_S)
+            return [task for task in tasks if self._alive(run_id, task)]
+
+        if not wait_until(lambda: not alive(), deadline_in(_KILL_TIMEOUT_S), _PAUSE_S):
+            pids = record.pids if record else {}
+            for task in pids.keys() & set(alive()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pids[task], signal.SIGKILL)
+            if not wait_until(lambda: not alive(), deadline_in(_KILL_TIMEOUT_S), _PAUSE_S):
+                raise process_tags.StillAlive(
+                    f"the supervisors of {', '.join(alive())} of run {run_id} do not end"
+                )
         self._users.kill_processes(run_id)
         process_tags.kill_tagged(run_id, user=self._users.of(run_id))
 
@@ -463,31 +442,6 @@ class ProcessRuntime:
         for pid in list(self._children):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._children.discard(pid)
-
-    def _records(self) -> list[_Record]:
-        records: list[_Record] = []
-        for path in sorted(self._runs.iterdir()):
-            try:
-                record = self._record(path.name)
-            except OSError as error:
-                self._files.warn_once(f"{path} cannot be read: {error}")
-            else:
-                records += [record] if record else []
-        return records
-
-    def _record(self, run_id: str) -> _Record | None:
-        if not _RUN_ID.fullmatch(run_id):
-            return None
-        return self._files.read(self._runs / run_id / "run.json", _Record)
-
-    def _launched(self, run_id: str) -> bool:
-        record = self._record(run_id)
-        return record is not None and record.launched
-
-    def _write(self, record: _Record) -> None:
-        # A run that was not launched is removed after a crash, whatever its record says.
-        path = self._runs / record.run_id / "run.json"
-        write_json(path, record.model_dump(mode="json"), durable=record.launched)
 
 
 def replica_environment(

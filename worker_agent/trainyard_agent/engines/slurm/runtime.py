@@ -12,9 +12,7 @@ say why: other work, a node that was lost, a user's scancel.
 import contextlib
 import logging
 import os
-import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -35,12 +33,10 @@ from trainyard_agent.engines.slurm.run_files import (
 )
 from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree, write_json
-from trainyard_agent.host.metric_file import read_metric_file
 from trainyard_agent.runtimes.base import (
     STOPPED,
     Handle,
     Launch,
-    LogSlice,
     StartFailed,
     Traits,
     metric_tag,
@@ -51,16 +47,12 @@ from trainyard_agent.runtimes.exits import (
     exit_report,
     stopped_exit,
 )
-from trainyard_agent.runtimes.log_file import RunLogs
-from trainyard_agent.runtimes.record_files import RecordFiles
-from trainyard_agent.runtimes.run_directories import remove_directory, remove_unlaunched
+from trainyard_agent.runtimes.run_directories import RunDirectories
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.wire.logs import LogPosition
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
 
-_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FIRST_SERIAL = 1
 _OVERDUE_S = 30.0  # after a replica should have been killed: then Slurm kills it
 _ENDS_ITSELF_S = 5.0  # for ranks to end by themselves before their run is removed
@@ -70,7 +62,7 @@ _INSTANT = timedelta(microseconds=1)
 _log = logging.getLogger(__name__)
 
 
-class SlurmRuntime:
+class SlurmRuntime(RunDirectories[SlurmRecord]):
     traits = Traits(starts_whole=False, tells_changes=False)
 
     def __init__(
@@ -82,19 +74,15 @@ class SlurmRuntime:
         times: Times | None = None,
     ) -> None:
         """`gres`: what Slurm calls an accelerator type, such as `gpu:a100` without its `gpu:`."""
-        self._runs = shared_dir / "runs"
-        self._runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().__init__(shared_dir / "runs", SlurmRecord, _log)
         self._partition, self._account, self._gres = partition, account, gres
         self._times = times or Times()
         self._table = JobTable(self._times.queue)
-        self._lock = threading.RLock()
-        self._logs = RunLogs(self._runs)
         self._reports: dict[str, tuple[float, tuple[ReplicaReport, ...]]] = {}
         self._ended_since: dict[str, float] = {}
         self._refused_since: dict[str, float] = {}
         self._killed_at: dict[str, float] = {}
         self._launched_records: dict[str, SlurmRecord] = {}
-        self._files = RecordFiles(_log)
 
     @property
     def problem(self) -> str:
@@ -103,8 +91,7 @@ class SlurmRuntime:
 
     def recover(self) -> list[Handle]:
         with self._lock:
-            remove_unlaunched(self._runs, self._files, self._launched, self.remove)
-            return [_handle(record) for record in self._records() if record.launched]
+            return [_handle(record) for record in self._recovered()]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002 - it tells nothing
         return lambda: None
@@ -115,7 +102,7 @@ class SlurmRuntime:
             if record is not None:
                 return _handle(record)
             first = order.replicas[0].task
-            if not _RUN_ID.fullmatch(order.run_id):
+            if not self._is_run_id(order.run_id):
                 raise StartFailed(first, f"{order.run_id!r} is not a run id.")
             tasks = [Task.parse(replica.task).name for replica in order.replicas]
             record = SlurmRecord(
@@ -167,17 +154,8 @@ class SlurmRuntime:
     def has_ended(self, run_id: str) -> bool:
         return all(report.exit is not None for report in self.observe(run_id))
 
-    def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        return self._logs.read(run_id, task, start, max_lines, max_bytes)
-
-    def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:
-        pass
-
-    def read_metrics(self, run_id: str, task: str) -> bytes:
-        record = self._record(run_id)
-        if record is None or task not in record.addresses:
-            return b""
-        return read_metric_file(run_files.metric_file(self._runs / run_id / task))
+    def _metric_file(self, directory: Path) -> Path:
+        return run_files.metric_file(directory)
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - none is seen
         return ()  # they are on other machines
@@ -218,12 +196,11 @@ class SlurmRuntime:
 
     def remove(self, run_id: str) -> None:
         path = self._runs / run_id
-        if not _RUN_ID.fullmatch(run_id) or not path.exists():
+        if not self._is_run_id(run_id) or not path.exists():
             return
         self._kill_all(run_id)  # takes its time, in which other runs are observed
         with self._lock:
-            remove_directory(path, self._files)
-            self._logs.forget(run_id)
+            self._remove_directory(run_id)
             for memory in (
                 *(self._reports, self._ended_since, self._refused_since),
                 *(self._killed_at, self._launched_records),
@@ -484,27 +461,16 @@ class SlurmRuntime:
     def _is_over(self, record: SlurmRecord) -> bool:
         return (self._runs / record.run_id / "job.json").exists()
 
-    def _records(self) -> list[SlurmRecord]:
-        records = (self._record(path.name) for path in sorted(self._runs.iterdir()))
-        return [record for record in records if record is not None]
-
     def _record(self, run_id: str) -> SlurmRecord | None:
         path = self._runs / run_id / "run.json"
-        if not _RUN_ID.fullmatch(run_id) or not path.exists():
+        if not self._is_run_id(run_id) or not path.exists():
             return None
         if run_id in self._launched_records:
             return self._launched_records[run_id]
-        record = self._files.read(path, SlurmRecord)
+        record = super()._record(run_id)
         if record is not None and record.launched:  # nothing in it changes any more
             self._launched_records[run_id] = record
         return record
-
-    def _launched(self, run_id: str) -> bool:
-        record = self._record(run_id)
-        return record is not None and record.launched
-
-    def _write(self, record: SlurmRecord) -> None:
-        write_json(self._runs / record.run_id / "run.json", record.model_dump(mode="json"))
 
 
 def _was_preempted(job: SlurmJob) -> bool:

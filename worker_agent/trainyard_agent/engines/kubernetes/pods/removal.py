@@ -1,6 +1,5 @@
 """Removal of a run's pods. A pod is let go of once its kubelet has said that it ended."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeObject, KubeRefused
@@ -9,6 +8,7 @@ from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.pods.objects import PodOwner
 from trainyard_agent.engines.kubernetes.pods.status import has_begun, state_of
 from trainyard_agent.engines.kubernetes.pods.watch import PodWatch
+from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes.base import EngineUnavailable
 
 _REMOVE_S = 60.0
@@ -34,18 +34,19 @@ class PodRemoval:
     def remove(self, run_id: str) -> int:
         """Kill the run's pods, and let go of each once its kubelet has said that it ended. Returns how many there were.
         Raises NotRemoved."""
-        give_up_at = time.monotonic() + _REMOVE_S
-        count = None
-        while True:
-            pods = self._held(run_id)
-            count = len(pods) if count is None else count
-            if not pods:
-                return count
-            if time.monotonic() > give_up_at:
-                nodes = ", ".join(sorted({pod["spec"].get("nodeName") or "no node" for pod in pods}))
-                raise NotRemoved(f"the end of pods of run {run_id} is not confirmed ({nodes})")
+        pods = self._held(run_id)
+        count = len(pods)
+
+        def is_removed() -> bool:
+            nonlocal pods
             list(self._pool.map(self._remove_pod, pods))
-            self._watch.wait(_PAUSE_S)
+            pods = self._held(run_id) if pods else []
+            return not pods
+
+        if not wait_until(is_removed, deadline_in(_REMOVE_S), _PAUSE_S, self._watch.wait):
+            nodes = ", ".join(sorted({pod["spec"].get("nodeName") or "no node" for pod in pods}))
+            raise NotRemoved(f"the end of pods of run {run_id} is not confirmed ({nodes})")
+        return count
 
     def _held(self, run_id: str) -> list[KubeObject]:
         """The run's pods whose end is not confirmed, or that our finalizer keeps. One that only finalizers of others

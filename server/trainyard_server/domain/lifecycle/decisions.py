@@ -494,66 +494,52 @@ def _ended(
     cause: Cause | None = None,
 ) -> Transition:
     verdict = verdict_of(job, last_lines, cause)
+    ended = Transition(run=RunState.ENDED, verdict=verdict)
     if verdict.outcome is Outcome.SUCCEEDED:
-        return Transition(
-            run=RunState.ENDED,
-            job=JobState.SUCCEEDED,
-            job_message="Job completed successfully.",
-            verdict=verdict,
-        )
+        return replace(ended, job=JobState.SUCCEEDED, job_message="Job completed successfully.")
     if verdict.outcome is Outcome.CANCELLED:
-        return Transition(
-            run=RunState.ENDED,
-            job=JobState.CANCELLED,
-            job_message="Job cancelled.",
-            verdict=verdict,
-            error_message=job.stop_message,
+        return replace(
+            ended, job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message
         )
-    fault = FAULTS[verdict.reason]
-    is_further = run.reached.is_beyond(job.reached_before)
-    is_free = fault is Fault.OPERATOR or (verdict.reason is Reason.TIME_LIMIT and is_further)
-    if job.state is not JobState.CANCELLING and is_free:
+    failed = replace(ended, run_message=f"Run {run.number} failed: {verdict.message}")
+    again = None if job.state is JobState.CANCELLING else _again(job, run, now, policy, failed)
+    return again or replace(
+        failed, job=JobState.FAILED, job_message="Job failed.", error_message=error_message(verdict)
+    )
+
+
+def _again(
+    job: JobSnapshot, run: RunSnapshot, now: datetime, policy: RetryPolicy, failed: Transition
+) -> Transition | None:
+    """The end of a run that a new one follows; None if none does. `failed`: the end of the run."""
+    if failed.verdict is None:
+        return None
+    reason = failed.verdict.reason
+    fault, is_further = FAULTS[reason], run.reached.is_beyond(job.reached_before)
+    queued = replace(failed, job=JobState.QUEUED)
+    if fault is Fault.OPERATOR or (reason is Reason.TIME_LIMIT and is_further):
         message = "A new run starts as soon as there is room for it."
-        return Transition(
-            run=RunState.ENDED,
-            job=JobState.QUEUED,
-            run_message=f"Run {run.number} failed: {verdict.message}",
-            job_message=message,
-            verdict=verdict,
-            retries_used=0 if is_further else None,
-        )
-    if job.state is not JobState.CANCELLING and fault is Fault.CAPACITY:
+        return replace(queued, job_message=message, retries_used=0 if is_further else None)
+    if fault is Fault.CAPACITY:
         pause = policy.waiting_pause_s((now - job.queued_at).total_seconds())
-        return Transition(
-            run=RunState.ENDED,
-            job=JobState.QUEUED,
-            run_message=f"Run {run.number} was given back: {verdict.message}",
+        return replace(
+            queued,
+            run_message=f"Run {run.number} was given back: {failed.verdict.message}",
             job_message=f"A new run starts in {pause:g} s. Waiting costs no retry.",
-            verdict=verdict,
             backoff_until=now + timedelta(seconds=pause),
             is_still_waiting=job.state is JobState.PREPARING,
         )
     is_counted_anew = job.retries_used > 0 and is_further
     retry = 1 if is_counted_anew else job.retries_used + 1
-    if job.state is not JobState.CANCELLING and fault is Fault.INFRASTRUCTURE and retry <= policy.retries:
-        pause = policy.backoff_s(retry)
-        anew = ", counted anew: this run got further than those before" if is_counted_anew else ""
-        return Transition(
-            run=RunState.ENDED,
-            job=JobState.QUEUED,
-            run_message=f"Run {run.number} failed: {verdict.message}",
-            job_message=f"A new run starts in {pause:g} s (retry {retry} of {policy.retries}{anew}).",
-            verdict=verdict,
-            backoff_until=now + timedelta(seconds=pause),
-            retries_used=retry,
-        )
-    return Transition(
-        run=RunState.ENDED,
-        job=JobState.FAILED,
-        run_message=f"Run {run.number} failed: {verdict.message}",
-        job_message="Job failed.",
-        verdict=verdict,
-        error_message=error_message(verdict),
+    if fault is not Fault.INFRASTRUCTURE or retry > policy.retries:
+        return None
+    pause = policy.backoff_s(retry)
+    anew = ", counted anew: this run got further than those before" if is_counted_anew else ""
+    return replace(
+        queued,
+        job_message=f"A new run starts in {pause:g} s (retry {retry} of {policy.retries}{anew}).",
+        backoff_until=now + timedelta(seconds=pause),
+        retries_used=retry,
     )
 
 

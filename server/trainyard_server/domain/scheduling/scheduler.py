@@ -190,7 +190,7 @@ class Planner:
         silent = self._cluster.group(job.gang, job.needs_images, alive=False)
         group = self._cluster.group(job.gang, job.needs_images)
         if group not in self._closed:
-            self._closed[group] = _no_candidate(job, self._cluster, silent.candidates, position)
+            self._closed[group] = Waiting(*_no_candidate(job, self._cluster, silent.candidates), position)
         return silent, replace(self._closed[group], position=position)
 
     def _unused(self, job: JobSnapshot, chosen: Candidate) -> str:
@@ -305,50 +305,40 @@ def _missing_tpus(gang: Iterable[ReplicaRequest], agents: Iterable[AgentSnapshot
     return " and ".join(f"{count} x {kind}" for kind, count in counts.items())
 
 
-def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate], position: int) -> Waiting:
+def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate]) -> tuple[WaitingKind, str]:
+    """The kind of the waiting and its reason, where no agent takes the job now."""
     if not cluster.nodes:
-        return Waiting("no-agent", "no agent has connected to this server yet", position)
+        return "no-agent", "no agent has connected to this server yet"
     compatible = cluster.compatible(job.needs_images)
     if not compatible and not job.needs_images:
         reasons = "; ".join(f"{node.agent.name}: {node.agent.waits_for(False)}" for node in cluster.nodes)
-        return Waiting(
-            "never", f"can never start on the agents here: it is a package job ({reasons})", position
-        )
+        return "never", f"can never start on the agents here: it is a package job ({reasons})"
     if not compatible:
-        return Waiting(
-            "never",
-            "can never start on the agents here: it brings a container image, and "
-            f"{', '.join(node.agent.name for node in cluster.nodes)} cannot run images",
-            position,
-        )
+        names = ", ".join(node.agent.name for node in cluster.nodes)
+        reason = f"it brings a container image, and {names} cannot run images"
+        return "never", f"can never start on the agents here: {reason}"
     closed = [candidate.node.agent for candidate in silent]
     if away := [agent for agent in closed if agent.accepts_work]:
         problems = "; ".join(f"on agent {agent.name} {agent.waits_for(job.needs_images)}" for agent in away)
         engine = "an engine that answers" if all(agent.engine for agent in away) else "a container engine"
-        return Waiting("no-engine", f"needs {engine}: {problems}", position)
+        return "no-engine", f"needs {engine}: {problems}"
     if full := [agent for agent in closed if agent.alive and not agent.draining and agent.no_room]:
         reason = "; ".join(f"on agent {agent.name} {agent.no_room}" for agent in full)
-        return Waiting("no-disk", f"needs room on a disk: {reason}", position)
+        return "no-disk", f"needs room on a disk: {reason}"
     if silent_ones := [agent.name for agent in closed if not agent.draining]:
-        reason = f"waits for agent {', '.join(silent_ones)}, which is silent at the moment"
-        return Waiting("no-agent", reason, position)
+        return "no-agent", f"waits for agent {', '.join(silent_ones)}, which is silent at the moment"
     if closed:
         names = ", ".join(agent.name for agent in closed)
-        return Waiting(
-            "no-agent", f"waits for agent {names}, which an operator lets start nothing new", position
-        )
+        return "no-agent", f"waits for agent {names}, which an operator lets start nothing new"
     if missing := _missing_tpus(job.gang, [node.agent for node in compatible]):
-        return Waiting(
-            "never", f"needs an agent with {missing} (`--tpus` of the agent), and there is none", position
-        )
+        return "never", f"needs an agent with {missing} (`--tpus` of the agent), and there is none"
     largest = max(
         (node.agent for node in compatible), key=lambda a: (a.capacity.vcpus, a.capacity.memory_bytes)
     )
     several = together_reason(job.gang, [node.agent for node in compatible])
     changing = any(node.agent.engine for node in compatible)  # with its nodes, and other people's pods there
-    return Waiting(
+    return (
         "never",
         f"{'has no room on' if changing else 'can never start on'} the agents here: needs {needs(job.gang)}; "
         f"the largest agent, {largest.name}, has {has(largest.capacity)}{f'; {several}' if several else ''}",
-        position,
     )

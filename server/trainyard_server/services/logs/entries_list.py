@@ -32,6 +32,7 @@ from trainyard_server.domain.filters import logging_filter
 from trainyard_server.domain.filters.logging_filter import LoggingFilter
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.storage.db.tables.studies import LoggedJob, logged_jobs
+from trainyard_server.storage.logs.records import instant
 from trainyard_server.storage.logs.store import TIME_STEP
 
 MAX_PAGE_SIZE = 1000
@@ -151,11 +152,7 @@ class EntriesList:
         """The part of a window in which all lines are those of the first _MOST_JOBS jobs, the next of which is
         `horizon`. Raises InvalidArgument where so many jobs ran at the same time that there is none."""
         if horizon is not None:
-            bound = (
-                _microseconds(horizon.until) + _SKEW
-                if window.back
-                else _microseconds(horizon.created_at) - _SKEW
-            )
+            bound = instant(horizon.until) + _SKEW if window.back else instant(horizon.created_at) - _SKEW
             window = window.up_to(bound)
             if window.earliest >= window.latest:
                 message = (
@@ -165,7 +162,7 @@ class EntriesList:
                 raise InvalidArgument(Violation("filter", message))
         if not window.back and len(jobs) > 1 and any(job.is_live for job in jobs):
             # Lines of several machines arrive in another order than they were printed in.
-            return window.up_to(_microseconds(self._backend.clock()) - _DELAY)
+            return window.up_to(instant(self._backend.clock()) - _DELAY)
         return window
 
     def _merged(self, project: str, jobs: Sequence[LoggedJob], window: "_Window") -> "Iterator[_Line]":
@@ -296,7 +293,7 @@ class Budget:
 
 def _may_precede(job: LoggedJob, time: int, back: bool) -> bool:
     """Whether a job that was not opened yet may have a line that comes before or at this time."""
-    return _microseconds(job.until) + _SKEW >= time if back else _microseconds(job.created_at) - _SKEW <= time
+    return instant(job.until) + _SKEW >= time if back else instant(job.created_at) - _SKEW <= time
 
 
 def _steps(latest: Sequence[int], total: int, window: _Window) -> Iterator[int]:
@@ -304,10 +301,6 @@ def _steps(latest: Sequence[int], total: int, window: _Window) -> Iterator[int]:
     first = bisect.bisect_left(latest, window.earliest)
     last = min(bisect.bisect_right(latest, window.latest), (max(total, 1) - 1) // TIME_STEP)
     yield from range(last, first - 1, -1) if window.back else range(first, last + 1)
-
-
-def _microseconds(time: datetime) -> int:
-    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def _time(microseconds: int) -> datetime:

@@ -97,7 +97,7 @@ class Studies:
     def is_study(self, project: str, job_id: str) -> bool:
         """Raises NotFound."""
         with self._backend.store.read() as reader:
-            return studies.is_study(reader, known_job(reader, project, job_id).key)
+            return studies.kind_of(reader, known_job(reader, project, job_id).key).is_study
 
     def origin(self, project: str, job_id: str) -> TrialOrigin | None:
         """The trial of which this is the job; None for another job. Raises NotFound."""

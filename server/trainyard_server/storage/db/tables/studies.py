@@ -97,10 +97,6 @@ def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> S
     )
 
 
-def is_study(reader: Reader, key: int) -> bool:
-    return reader.session.get(StudyRow, key) is not None
-
-
 def among(reader: Reader, keys: Iterable[int]) -> dict[int, dict[JobState, int]]:
     """The studies among these jobs, each with the number of its trials by state."""
     query = select(StudyRow.job_key).where(StudyRow.job_key.in_(list(keys)))
@@ -329,14 +325,17 @@ def record_measurements(
         new |= {"step": reported[0], "value": reported[1], "from_file": True}
     elif not trial.from_file:
         new |= {"step": values[-1][0], "value": values[-1][1]}
-    statement = update(TrialRow).filter_by(study_key=trial.study_key, number=trial.number)
-    writer.session.execute(statement.values(**new).execution_options(synchronize_session=False))
+    _update(writer, trial, new)
 
 
 def record_others(writer: Writer, trial: TrialRow, others: Mapping[str, Any] | None) -> None:
     """Store the summary of other metrics in the file of a trial."""
+    _update(writer, trial, {"others": others})
+
+
+def _update(writer: Writer, trial: TrialRow, values: Mapping[str, Any]) -> None:
     statement = update(TrialRow).filter_by(study_key=trial.study_key, number=trial.number)
-    writer.session.execute(statement.values(others=others).execution_options(synchronize_session=False))
+    writer.session.execute(statement.values(**values).execution_options(synchronize_session=False))
 
 
 def choose_metric(writer: Writer, key: int, metric: str, message: str, now: datetime) -> None:

@@ -118,20 +118,14 @@ class V1Client:
         self, filter_: str = "", limit: int | None = None, *, with_results: bool = False
     ) -> Iterator[dict[str, Any]]:
         """Iterate over the jobs that match, page by page, in the server's order. `with_results`: also with owner,
-        duration and metrics, from a server that has them."""
+        duration and metrics."""
         path = f"/trainyard{self._jobs}" if with_results else self._jobs
         token, remaining = "", limit
         while remaining is None or remaining > 0:
             size = PAGE_SIZE if remaining is None else min(remaining, PAGE_SIZE)
             params = {"filter": filter_, "pageSize": str(size), "pageToken": token}
             given = {name: value for name, value in params.items() if value}
-            try:
-                page = _mapping(self._call("GET", path, params=given))
-            except NotFound:  # an older server
-                if path == self._jobs:
-                    raise
-                path = self._jobs
-                continue
+            page = _mapping(self._call("GET", path, params=given))
             jobs = page.get("jobs", [])
             yield from jobs
             token = page.get("nextPageToken", "")

@@ -1,7 +1,6 @@
 """`jobs submit training` and `jobs validate`: their flags. `submitting`, which takes ten times as long to import as the
 flags, is imported when a command runs: not for its help, nor for a flag that the shell completes."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,10 @@ from trainyard_cli.commands.shared.options import (
     server_options,
 )
 from trainyard_cli.settings import Target
-from trainyard_cli.submission.flags import JobFlags, job_flags, pop_flags
+from trainyard_cli.submission.flags import job_flags, pop_flags
 
 if TYPE_CHECKING:
+    from trainyard_cli.commands.jobs.submitting import JobRequest
     from trainyard_cli.output.jobs.formats import Output
 
 from_trial_option = click.option(
@@ -65,14 +65,12 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
     for flag in ("raw", "cancel_on_interrupt"):
         if parameters[flag] and not parameters["stream_logs"]:
             raise click.UsageError(f"argument --{flag.replace('_', '-')}: It needs --stream-logs.")
-    flags = _checked(pop_flags(parameters))
     from trainyard_cli.commands.jobs import submitting
 
     return submitting.submit(
         target,
         output,
-        flags,
-        **_job(parameters),
+        _request(parameters),
         stream_logs=parameters["stream_logs"],
         if_not_exists=parameters["if_not_exists"],
         raw=parameters["raw"],
@@ -102,33 +100,25 @@ def validate(target: Target, output: "Output", fix: bool, **parameters: Any) -> 
 
     With --fix, a config from standard input is printed with its indentation, and not checked.
     """
-    flags = _checked(pop_flags(parameters))
     from trainyard_cli.commands.jobs import submitting
 
-    submitting.validate(
-        target,
-        output,
-        flags,
-        **_job(parameters),
-        fix=fix,
-    )
+    submitting.validate(target, output, _request(parameters), fix=fix)
 
 
-def _job(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the commands that make a job, besides its flags."""
-    return {
-        "name": parameters["job"] or "",
-        "config": parameters["config"],
-        "from_trial": parameters["from_trial"] or "",
-        "user_args": parameters["user_args"],
-        "words": parameters["words"],
-    }
+def _request(parameters: dict[str, Any]) -> "JobRequest":
+    """The job that the flags ask for. Raises a usage error for a --staging-bucket that is none."""
+    from trainyard_cli.commands.jobs.submitting import JobRequest
 
-
-def _checked(flags: JobFlags) -> JobFlags:
-    """Validate --staging-bucket. Raises a usage error."""
+    flags = pop_flags(parameters)
     bucket = flags.text("staging_bucket")
     name = bucket.removeprefix("gs://").rstrip("/")
     if bucket and (not name or "/" in name or not bucket.startswith("gs://")):
         raise click.UsageError(f"argument --staging-bucket: Must be of form gs://BUCKET; this is {bucket!r}.")
-    return flags
+    return JobRequest(
+        flags,
+        parameters["job"] or "",
+        parameters["config"],
+        parameters["from_trial"] or "",
+        parameters["user_args"],
+        parameters["words"],
+    )

@@ -1,8 +1,9 @@
 """`jobs submit training` and `jobs validate`, from flags to exit code."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,23 @@ _PUSH = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job as the command line gives it. `words`: those of the command after its name, before `--`."""
+
+    flags: JobFlags
+    name: str
+    config: Path | ConfigFile | None
+    from_trial: str
+    user_args: tuple[str, ...]
+    words: tuple[str, ...]
+
+
 def submit(
     target: Target,
     output: Output,
-    flags: JobFlags,
+    request: JobRequest,
     *,
-    name: str,
-    config: Path | None,
-    from_trial: str,
-    user_args: tuple[str, ...],
-    words: tuple[str, ...],
     stream_logs: bool,
     if_not_exists: bool = False,
     raw: bool = False,
@@ -72,8 +80,8 @@ def submit(
     With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
     is an AlreadyExists with the differences.
     """
-    source, user_args, flags = _source(target, config, from_trial, user_args, flags)
-    draft, project = _draft(source, flags, name, user_args)
+    request = _of_trial(target, request)
+    draft, project = _draft(request)
     if if_not_exists and not draft.name:
         raise click.UsageError(
             "argument --if-not-exists: give the job a name, as JOB or as the config's jobId. The default name has the "
@@ -83,7 +91,7 @@ def submit(
     server = find_server(target)
     if server is None or server.local:
         draft = submission.with_default_machine(draft, notify)
-    with _proposing_build(draft, words, user_args):
+    with _proposing_build(draft, request):
         checked = _check(draft, target, server, _catalog(server, state))
     _notify_substitution(checked, server, state)
     if checked.training_input.hyperparameters is not None:
@@ -94,7 +102,7 @@ def submit(
             notify(f"The image is on this machine. Agents elsewhere need it in a registry: {_PUSH}")
     server = _ready(target, server, state)
     with client_of(server, target) as client:
-        bucket = flags.text("staging_bucket")
+        bucket = request.flags.text("staging_bucket")
         storage = state.storage_url() if server.local else ""
         job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
 
@@ -108,7 +116,7 @@ def submit(
 
         activity = Activity()
         upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
-        with activity, _proposing_build(draft, words, user_args), _naming_again(if_not_exists):
+        with activity, _proposing_build(draft, request), _naming_again(if_not_exists):
             activity.report("packaging" if draft.program is not None else _SUBMITTING)
             job = submission.submit(
                 draft,
@@ -136,33 +144,22 @@ def existing_job(client: Client, name: str, requested: Mapping[str, Any]) -> dic
     return job
 
 
-def validate(
-    target: Target,
-    output: Output,
-    flags: JobFlags,
-    *,
-    name: str,
-    config: Path | None,
-    from_trial: str,
-    user_args: tuple[str, ...],
-    words: tuple[str, ...],
-    fix: bool = False,
-) -> None:
+def validate(target: Target, output: Output, request: JobRequest, *, fix: bool = False) -> None:
     """Run the checks of submit, locally and at a running server, and print the gang.
 
     With `fix` restore the indentation of the config first; that of standard input goes to stdout, unchecked.
     """
-    if fix and _fix(config):
+    if fix and _fix(request.config):
         return
-    source, user_args, flags = _source(target, config, from_trial, user_args, flags)
-    draft, project = _draft(source, flags, name, user_args)
+    request = _of_trial(target, request)
+    draft, project = _draft(request)
     state = LocalState(target.state_dir)
     found = find_server(target)
     if found is None or found.local:
         draft = submission.with_default_machine(draft, notify)
     catalog = _catalog(found, state)
     server = running_server(target)
-    with _proposing_build(draft, [word for word in words if word != "--fix"], user_args):
+    with _proposing_build(draft, request):
         job = _check(draft, target, found, catalog)
         if server is not None:
             with client_of(server, target) as client, submission.in_users_terms(draft):
@@ -189,36 +186,36 @@ def validate(
         echo("\n" + ("Of each trial:\n" if study is not None else "") + gang.gang_text(groups))
 
 
-def _source(
-    target: Target, config: Path | None, from_trial: str, user_args: tuple[str, ...], flags: JobFlags
-) -> tuple[Path | ConfigFile | None, tuple[str, ...], JobFlags]:
-    """The config of the job, the arguments of its program and its flags: of the config's file, or of a trial."""
-    if not from_trial:
-        return config, user_args, flags
-    if config is not None:
+def _of_trial(target: Target, request: JobRequest) -> JobRequest:
+    """The request with the config and the flags of a trial, if it names one."""
+    if not request.from_trial:
+        return request
+    if request.config is not None:
         raise click.UsageError(
             "argument --from-trial: At most one of --config | --from-trial can be specified."
         )
     with connect(target) as client:
-        source, flags = trial_config(client, from_trial, user_args, notify, flags)
-    return source, (), flags
+        config, flags = trial_config(client, request.from_trial, request.user_args, notify, request.flags)
+    return replace(request, config=config, flags=flags, user_args=())
 
 
-def _draft(
-    config: Path | ConfigFile | None, flags: JobFlags, name: str, user_args: tuple[str, ...]
-) -> tuple[submission.JobDraft, Project | None]:
+def _draft(request: JobRequest) -> tuple[submission.JobDraft, Project | None]:
     """The job, and the project of --build, whose image it has."""
-    draft = submission.draft(config, flags, current_dir=_current_dir(), name=name, user_args=user_args)
-    if not flags.text("build"):
+    draft = submission.draft(
+        request.config,
+        request.flags,
+        current_dir=_current_dir(),
+        name=request.name,
+        user_args=request.user_args,
+    )
+    if not request.flags.text("build"):
         return draft, None
-    project = images.project(Path(flags.text("build")).expanduser())
+    project = images.project(Path(request.flags.text("build")).expanduser())
     return submission.with_image(draft, project.image), project
 
 
 @contextmanager
-def _proposing_build(
-    draft: submission.JobDraft, words: Sequence[str], user_args: Sequence[str]
-) -> Iterator[None]:
+def _proposing_build(draft: submission.JobDraft, request: JobRequest) -> Iterator[None]:
     """Add the command line with --build to the errors of a job whose image is still to be built."""
     try:
         yield
@@ -226,7 +223,8 @@ def _proposing_build(
         if not submission.lacks_program(draft):
             raise
         beside = [draft.config.path.absolute().parent] if draft.config and draft.config.path != STDIN else []
-        command = command_with_build(words, user_args, [*beside, _current_dir()])
+        words = [word for word in request.words if word != "--fix"]
+        command = command_with_build(words, request.user_args, [*beside, _current_dir()])
         if command:
             hint = f"A Dockerfile is beside it. To build its image and submit the job:  {command}"
         else:
@@ -251,9 +249,9 @@ def _naming_again(if_not_exists: bool) -> Iterator[None]:
         ) from error
 
 
-def _fix(config: Path | None) -> bool:
+def _fix(config: Path | ConfigFile | None) -> bool:
     """Restore the indentation of a config. True if it was printed, and there is nothing to check."""
-    if config is None:
+    if not isinstance(config, Path):
         raise click.UsageError("argument --fix: needs --config.")
     fixed = config_file.fixed(config)
     if config == STDIN:

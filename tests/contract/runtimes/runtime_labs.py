@@ -282,10 +282,13 @@ class DockerLab:
     @contextmanager
     def left(self) -> Iterator[tuple[str, AgentSettings]]:
         self.runtime.close()
-        write_json(self._state_dir / "agent.json", {"agent_id": self._owner.agent_id}, 0o600)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("DOCKER_HOST", self._engine.url)
-            yield "docker", AgentSettings(state_dir=self._state_dir)
+        write_json(self._state_dir / "agent.json", {"agent_id": self._owner.agent_id, "key": "k"}, 0o600)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("DOCKER_HOST", self._engine.url)
+                yield "docker", AgentSettings(state_dir=self._state_dir)
+        finally:
+            self.reopen()
 
     def remaining(self, run_id: str) -> list[str]:
         files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]

@@ -29,11 +29,6 @@ def new_identity() -> Identity:
     return Identity(uuid.uuid4().hex, secrets.token_hex(_KEY_BYTES))
 
 
-def saved_identity(state_dir: Path) -> Identity | None:
-    """The identity of this state directory's agent, if it has one. Raises OSError."""
-    return identity(state_dir) if (state_dir / _NAME).exists() else None
-
-
 def identity(state_dir: Path) -> Identity:
     """The identity of this state directory's agent, made at its first use. Raises OSError."""
     path = state_dir / _NAME

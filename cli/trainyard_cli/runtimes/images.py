@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -58,66 +58,16 @@ class RuntimeTableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildContext:
-    """Inputs of a runtime image's build. `context` is a tar."""
+class Recipe:
+    """The inputs of a build. `open` gives the build context, a tar; `base_image` is "" where the Dockerfile has it.
+    `advice` says what to do about a base image that is not available."""
 
     name: str
     image: str
-    base_image: str
-    context: bytes = field(repr=False)
+    open: Callable[[], IO[bytes]] = field(repr=False)
     build_args: Mapping[str, str] = field(default_factory=dict)
-
-    advice = "give another with --base-image"
-    """What to do about a base image that is not available."""
-
-    def open(self) -> IO[bytes]:
-        return io.BytesIO(self.context)
-
-
-@dataclass(frozen=True, slots=True)
-class Project:
-    """A directory with a Dockerfile. `image` is the image's name, by default of the directory's name and the hash of
-    its files; `files` are those that .dockerignore leaves, relative to the directory."""
-
-    directory: Path
-    image: str
-    files: tuple[str, ...] = field(repr=False)
-    build_args: Mapping[str, str] = field(default_factory=dict)
-
-    advice = "name another in FROM"
-
-    @property
-    def name(self) -> str:
-        return self.directory.resolve().name
-
-    @property
-    def base_image(self) -> str:
-        """Not known: the Dockerfile has it."""
-        return ""
-
-    def open(self) -> IO[bytes]:
-        """The files as a tar in a temporary file."""
-        from docker.utils.build import create_archive
-
-        archive: Any = create_archive(str(self.directory), files=self.files)
-        return cast("IO[bytes]", archive)
-
-
-class Recipe(Protocol):
-    """The inputs of a build."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def image(self) -> str: ...
-    @property
-    def base_image(self) -> str: ...
-    @property
-    def build_args(self) -> Mapping[str, str]: ...
-    @property
-    def advice(self) -> str: ...
-    def open(self) -> IO[bytes]:
-        """The build context, a tar."""
+    base_image: str = ""
+    advice: str = "name another in FROM"
 
 
 class BuildProgress(Protocol):
@@ -222,7 +172,7 @@ def recipe(
     base_image: str = "",
     build_args: Mapping[str, str] | None = None,
     ca_bundle: Path | None = None,
-) -> BuildContext:
+) -> Recipe:
     """Assemble the inputs of a build. Raises InvalidArgument for an unreadable file or a missing base image."""
     base_image = base_image or image.base_image
     if not base_image:
@@ -233,12 +183,14 @@ def recipe(
         "constraints.txt": b"" if image.framework else _content(constraints_file()),
         "ca-bundle.crt": _content(ca_bundle) if ca_bundle else b"",
     }
-    return BuildContext(
-        name=name,
-        image=image.image,
-        base_image=base_image,
-        context=_tar(files),
-        build_args={**proxies(os.environ), **(build_args or {}), "BASE_IMAGE": base_image},
+    context = _tar(files)
+    return Recipe(
+        name,
+        image.image,
+        lambda: io.BytesIO(context),
+        {**proxies(os.environ), **(build_args or {}), "BASE_IMAGE": base_image},
+        base_image,
+        advice="give another with --base-image",
     )
 
 
@@ -270,13 +222,14 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if _host(value) not in _LOOPBACK}
 
 
-def project(directory: Path, image: str = "") -> Project:
-    """The project in a directory.
+def project(directory: Path, image: str = "") -> Recipe:
+    """The build of a directory with a Dockerfile, of the files that .dockerignore leaves. The image is by default named
+    after the directory and the hash of these files.
 
     Raises InvalidArgument without a Dockerfile, FailedPrecondition without Docker's SDK.
     """
     try:
-        from docker.utils.build import exclude_paths
+        from docker.utils.build import create_archive, exclude_paths
     except ImportError as missing:
         raise FailedPrecondition(_NO_SDK) from missing
     if not (directory / DOCKERFILE).is_file():
@@ -289,9 +242,14 @@ def project(directory: Path, image: str = "") -> Project:
     )
     patterns = [line.strip() for line in ignored.splitlines() if line.strip() and not line.startswith("#")]
     paths = sorted(exclude_paths(str(directory), [*patterns, f"!{DOCKERFILE}"]))
-    name = re.sub(r"[^a-z0-9]+", "-", directory.resolve().name.lower()).strip("-") or "program"
-    image = image or f"trainyard/{name}:{_content_hash(directory, paths)[:12]}"
-    return Project(directory, image, tuple(paths), proxies(os.environ))
+    name = directory.resolve().name
+    repository = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "program"
+    image = image or f"trainyard/{repository}:{_content_hash(directory, paths)[:12]}"
+
+    def context() -> IO[bytes]:
+        return cast("IO[bytes]", create_archive(str(directory), files=paths))
+
+    return Recipe(name, image, context, proxies(os.environ))
 
 
 def _content_hash(directory: Path, paths: Iterable[str]) -> str:

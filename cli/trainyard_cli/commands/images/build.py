@@ -13,7 +13,7 @@ from trainyard_cli.commands.images.runtimes import gigabytes, progress_on
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.runtimes import images
-from trainyard_cli.runtimes.images import DOCKERFILE, Project
+from trainyard_cli.runtimes.images import DOCKERFILE, Recipe
 
 
 @click.command()
@@ -36,7 +36,7 @@ def build(directory: Path, tag: str) -> None:
     echo(project.image)
 
 
-def ensure_built(project: Project, *, again: bool = False) -> None:
+def ensure_built(project: Recipe, *, again: bool = False) -> None:
     """Build the image, unless the engine has it: its name changes with its content. `again`: in any case.
 
     Raises FailedPrecondition with the last lines of a failed step, Unavailable without an engine.

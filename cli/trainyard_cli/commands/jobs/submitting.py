@@ -22,7 +22,7 @@ from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.runtimes import images
-from trainyard_cli.runtimes.images import Project
+from trainyard_cli.runtimes.images import Recipe
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
@@ -199,7 +199,7 @@ def _of_trial(target: Target, request: JobRequest) -> JobRequest:
     return replace(request, config=config, flags=flags, user_args=())
 
 
-def _draft(request: JobRequest) -> tuple[submission.JobDraft, Project | None]:
+def _draft(request: JobRequest) -> tuple[submission.JobDraft, Recipe | None]:
     """The job, and the project of --build, whose image it has."""
     draft = submission.draft(
         request.config,

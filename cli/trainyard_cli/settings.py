@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard_cli.logins import Logins, read_logins
@@ -71,6 +72,18 @@ class Server:
 def default_project(environment: Mapping[str, str] = os.environ) -> str:
     """`$TRAINYARD_PROJECT` or `local`."""
     return environment.get("TRAINYARD_PROJECT") or DEFAULT_PROJECT
+
+
+def chosen_target(flags: Mapping[str, Any]) -> Target:
+    """The target of a command's flags: --server, --token-file, --ca-file, --project and --state-dir."""
+    return Target(
+        state_dir=flags.get("state_dir") or default_state_dir(),
+        project=flags.get("project") or default_project(),
+        server=flags.get("server") or "",
+        token_file=flags.get("token_file"),
+        local=flags.get("state_dir") is not None,
+        ca_file=flags.get("ca_file"),
+    )
 
 
 def checked_project(text: str, origin: str = "--project") -> str:

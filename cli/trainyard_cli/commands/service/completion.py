@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli.settings import Target, default_project, default_state_dir
+from trainyard_cli.settings import chosen_target
 from trainyard_protocol.errors import TrainyardError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _matching(
     from trainyard_cli.v1_client import NO_RETRIES
 
     try:
-        target = _target(context)
+        target = chosen_target(context.params)
         server = running_server(target)
         if server is None:
             return []
@@ -63,16 +63,3 @@ def _matching(
             return [name for name in query(client) if name.startswith(incomplete)]
     except (TrainyardError, OSError):
         return []
-
-
-def _target(context: click.Context) -> Target:
-    params = context.params
-    state_dir = params.get("state_dir")
-    return Target(
-        state_dir=state_dir or default_state_dir(),
-        project=params.get("project") or default_project(),
-        server=params.get("server") or "",
-        token_file=params.get("token_file"),
-        local=state_dir is not None,
-        ca_file=params.get("ca_file"),
-    )

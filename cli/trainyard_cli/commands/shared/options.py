@@ -16,7 +16,7 @@ from trainyard_cli.settings import (
     DEFAULT_PROJECT,
     Target,
     checked_project,
-    default_project,
+    chosen_target,
     default_state_dir,
 )
 from trainyard_protocol.errors import InvalidArgument
@@ -88,27 +88,14 @@ def state_options(function: Command) -> Command:
 def server_options(
     function: Command, *, project_help: str = f"[default: $TRAINYARD_PROJECT or {DEFAULT_PROJECT}]"
 ) -> Command:
-    """--server, --token-file, --ca-file, --project, --state-dir; the command receives one `target: Target`."""
+    """--server, --token-file, --ca-file, --project, --state-dir; the command receives `target: Target`."""
 
     @functools.wraps(function)
-    def wrapped(
-        *,
-        server: str | None,
-        token_file: Path | None,
-        ca_file: Path | None,
-        project: str | None,
-        state_dir: Path | None,
-        **rest: Any,
-    ) -> Any:
-        target = Target(
-            state_dir=state_dir or default_state_dir(),
-            project=checked_project(project or default_project()),
-            server=server or "",
-            token_file=token_file,
-            local=state_dir is not None,
-            ca_file=ca_file,
-        )
-        return function(target=target, **rest)
+    def wrapped(**parameters: Any) -> Any:
+        names = ("server", "token_file", "ca_file", "project", "state_dir")
+        target = chosen_target({name: parameters.pop(name) for name in names})
+        checked_project(target.project)
+        return function(target=target, **parameters)
 
     for option in (
         _state_dir,

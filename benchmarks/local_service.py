@@ -34,7 +34,7 @@ class LocalService:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For commands of the command line."""
+        """Environment of commands of the command line."""
         return {
             **os.environ,
             "TRAINYARD_SERVER": str(self.client.base_url),

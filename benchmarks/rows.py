@@ -21,7 +21,7 @@ class Samples:
 
     @property
     def figures(self) -> list[float]:
-        """Of each round, sorted. Rounds are compared with themselves: the machine changes between them."""
+        """Figures of each round, sorted. Rounds are compared with themselves: the machine changes between them."""
         rounds = zip(self.measured, self.against, strict=True)
         return sorted(one - other if self.is_difference else one / other for one, other in rounds)
 

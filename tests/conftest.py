@@ -34,7 +34,7 @@ settings.load_profile("trainyard")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Of tests/chaos; here, where they are known however little of the tests is asked for."""
+    """Add the options of tests/chaos; here, where they are known however little of the tests is asked for."""
     group = parser.getgroup("chaos", "random histories of the real service")
     for name, meaning in {
         "seed": "the first history (default: CHAOS_SEED; else a random one where a number of histories is given)",
@@ -191,7 +191,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture
 def own_engine() -> Iterator[OwnEngine]:
-    """For a test that breaks it."""
+    """An engine for a test that breaks it."""
     with ExitStack() as stack:
         yield _usable(engines.own(), stack)
 

@@ -161,7 +161,7 @@ def _changed_by_queue(size: int, rounds: int) -> Measured:
 
 
 def _round(agents: int, queued: int, rounds: int, changed: bool = False) -> Measured:
-    """With `changed` a job is submitted before each."""
+    """One round; with `changed` a job is submitted before each."""
     with bed(agents=agents, queued=queued) as server:
         submit = partial(_submit, server, itertools.count())
         return _call(server, server.tick, rounds, prepare=submit if changed else lambda: None)
@@ -212,7 +212,7 @@ def _join_by_agents(size: int, rounds: int) -> Measured:
 
 
 def _sync_by_runs(size: int, rounds: int) -> Measured:
-    """So many replicas on one agent, each a job: the report and the orders have all of them."""
+    """A sync of one agent with this many replicas, each a job: the report and the orders have all of them."""
     capacity = Capacity(cpus=tuple(range(4 * size)), memory_bytes=16 * size * GIGABYTE)
     info = agent_info(0).model_copy(update={"capacity": capacity})
     running = ReplicaReport(task="master-replica-0", state=ReplicaState.RUNNING, started_at=NOW)

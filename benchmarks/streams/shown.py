@@ -21,7 +21,7 @@ class _Reader:
         self._lines = process.stdout
 
     def delays_s(self) -> list[float]:
-        """Of the lines of a round, up to its last one."""
+        """Delays of the lines of a round, up to its last one."""
         delays: list[float] = []
         for line in self._lines:
             now = time.monotonic()

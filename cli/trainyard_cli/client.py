@@ -340,7 +340,7 @@ class Client(V1Client):
     def log_batches(
         self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True, with_lines: bool = True
     ) -> Generator[LogBatchEvent, None, None]:
-        """As `logs`, with the lines that came together as one event."""
+        """Yield as `logs` does, with the lines that came together as one event."""
         cursor, pause, lost = 0, 0.0, False
         while True:
             reason, retry_after_s = "it ended the stream", 0.0

@@ -164,7 +164,7 @@ def limited(described: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def patched(resource: Mapping[str, Any], before: Properties) -> Properties:
-    """As `properties`, but metadata are merged name by name. Raises Refused."""
+    """Properties of a patch: as `properties`, but metadata are merged name by name. Raises Refused."""
     given = resource.get("metadata")
     if isinstance(given, dict):
         resource = {**resource, "metadata": {**before.get("metadata", {}), **given}}
@@ -323,7 +323,7 @@ def answer(status: int, headers: Mapping[str, str], body: bytes | FilePart = b""
 
 
 def _sendable(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Without metadata that are no header."""
+    """The object without metadata that are no header."""
     return [(name, value) for name, value in headers if _HEADER_VALUE.fullmatch(value)]
 
 

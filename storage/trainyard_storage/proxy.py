@@ -99,7 +99,8 @@ async def _blocks(body: Draft) -> AsyncIterator[bytes]:
 
 
 def default_directory(state_dir: Path) -> Path:
-    """For root one that users of jobs can pass through, else in the user's state directory."""
+    """The directory of the proxy: for root one that users of jobs can pass through, else in the user's state
+    directory."""
     return _OF_ROOT if os.geteuid() == 0 else state_dir / "storage-front"
 
 

@@ -397,6 +397,6 @@ def _after_all(prefix: bytes) -> bytes:
 
 
 def _skip(last: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """Where a listing goes on after its last name, or after all of its last common prefix."""
+    """The name at which a listing goes on after its last name, or after all of its last common prefix."""
     is_prefix = delimiter and last.endswith(delimiter) and last.find(delimiter, len(prefix)) >= 0
     return _after_all(last) if is_prefix else last + b"\0"

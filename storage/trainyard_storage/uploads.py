@@ -285,7 +285,7 @@ def _parts(content_type: str, body: Draft) -> tuple[Mapping[str, Any], int, int]
 
 
 def _find_mark(text: bytes, mark: bytes, start: int) -> tuple[int, int] | None:
-    """Where the next line that is a boundary begins, with the line end before it, and ends."""
+    """Find where the next line that is a boundary begins, with the line end before it, and ends."""
     at = text.find(mark, start)
     while at >= 0:
         line_end = _LINE_END.match(text, at + len(mark))

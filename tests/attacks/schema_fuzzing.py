@@ -63,7 +63,7 @@ class Fuzzing:
 
 @contextmanager
 def fuzzed_service(root: Path) -> Iterator[LiveService]:
-    """With a job that has ended, so that following its log comes to an end."""
+    """A service with a job that has ended, so that following its log comes to an end."""
     with live_service(root, {"requests_per_s": 0.0}) as service:
         service.submit()
         service.finish_job()

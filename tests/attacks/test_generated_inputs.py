@@ -155,7 +155,7 @@ def uploads(draw: random.Random) -> bytes:
 
 
 def reports(draw: random.Random) -> bytes:
-    """Of agents that lie."""
+    """Reports of agents that lie."""
     path, message = draw.choice(lies(draw.choice(("0" * 32, "..", "\u0000")), draw))
     key = draw.choice(("X-Trainyard-Agent-Key: " + "a" * 64, "X-Trainyard-Agent-Key: \xff", "X: y"))
     return request("POST", path.replace("\0", "%00"), json.dumps(message).encode(), "agent", key)

@@ -63,8 +63,8 @@ def network() -> Iterator[QuietNetwork]:
 
 @pytest.fixture(scope="module")
 def chromium(network: QuietNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """For one module: while Playwright runs, its event loop runs in this thread, and asynchronous tests could not have
-    theirs."""
+    """Chromium of one module: while Playwright runs, its event loop runs in this thread, and asynchronous tests could
+    not have theirs."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         if os.environ.get("CI") == "true":

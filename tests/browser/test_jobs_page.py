@@ -79,7 +79,7 @@ def test_focus_stays_when_a_row_above_disappears(dashboard: DashboardServer, ope
 
 
 def test_state_is_on_the_page_within_a_second(dashboard: DashboardServer, open_page: Open) -> None:
-    """By the page's own clock, from when the server has it to when it is shown."""
+    """Measured by the page's own clock, from when the server has it to when it is shown."""
     agent = dashboard.agent(cpus=2)
     dashboard.submit("digits")
     run = dashboard.placed(agent, "digits")

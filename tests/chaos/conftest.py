@@ -54,7 +54,7 @@ def _marks(runtime: str, number: int) -> list[pytest.MarkDecorator]:
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """With -v, a line for each history: what became of it, and how long it took."""
+    """Print with -v a line for each history: what became of it, and how long it took."""
     if report.when == "call" and report.passed and "test_histories.py" in report.nodeid:
         return "passed", ".", f"kept every invariant ({report.duration:.1f} s)"
     return None
@@ -86,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def seed() -> int:
-    """Of the first history."""
+    """Seed of the first history."""
     return int(os.environ["CHAOS_SEED"])
 
 

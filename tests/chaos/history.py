@@ -52,7 +52,7 @@ class NeverSettled(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a history is played. `database` is the URL of an empty one ("": SQLite), `python` the interpreter whose
+    """The place of a history. `database` is the URL of an empty one ("": SQLite), `python` the interpreter whose
     packages jobs see, `image` what containers are made of, `environment` the agents' own, `replica_environment` what
     they give to what they start, `cluster` where pods are made."""
 

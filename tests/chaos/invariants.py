@@ -366,7 +366,7 @@ def _runs(outcome: Outcome) -> Iterator[tuple[str, RunView]]:
 
 
 def _all_runs(detail: JobDetail) -> list[RunView]:
-    """With those of evaluators that started again."""
+    """All runs, with those of evaluators that started again."""
     return [run for gang in detail.runs for run in (gang, *gang.restarts)]
 
 

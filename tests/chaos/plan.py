@@ -52,7 +52,8 @@ class Plan:
     """Minutes by which the clocks of a cluster's nodes are east of UTC."""
 
     def in_container(self, job: PlannedJob) -> bool:
-        """With an engine, every second job is a package: its processes run beside the containers of the others."""
+        """Whether the job is in a container. With an engine, every second job is a package: its processes run beside
+        the containers of the others."""
         return self.runtime == "kubernetes" or (self.runtime == "docker" and self.jobs.index(job) % 2 == 0)
 
     def __str__(self) -> str:

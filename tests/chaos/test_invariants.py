@@ -39,7 +39,7 @@ def good(forge: Forge, job_python: str) -> Iterator[Outcome]:
 
 
 def _lines(outcome: Outcome) -> list[int]:
-    """Where the chief's lines of stdout are in the log."""
+    """Places of the chief's lines of stdout in the log."""
     entries = outcome.logs["job_0"].entries
     return [n for n, e in enumerate(entries) if (e.task, e.stream) == ("master-replica-0", "stdout")]
 
@@ -63,7 +63,7 @@ def _swap_two_lines(outcome: Outcome) -> None:
 
 
 def _renumber(outcome: Outcome) -> None:
-    """As a service would number them that takes them for right: only their texts tell."""
+    """Number them as a service would that accepts them: only their texts tell."""
     counts: dict[tuple[int, str], int] = {}
     entries = outcome.logs["job_0"].entries
     for at, entry in enumerate(entries):
@@ -195,7 +195,7 @@ DAMAGES: list[tuple[Damage, Callable[[Outcome], None]]] = [
 
 
 def _files(root: Path) -> list[Path]:
-    """Without kept environments, whose interpreters are links out of the directory."""
+    """Files without kept environments, whose interpreters are links out of the directory."""
     return [path for path in root.rglob("*") if path.is_file() and "kept-environments" not in path.parts]
 
 

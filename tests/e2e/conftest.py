@@ -32,7 +32,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def own_service(tmp_path: Path) -> Iterator[Service]:
-    """For a test that breaks the service."""
+    """A service for a test that breaks it."""
     yield from started(tmp_path)
 
 

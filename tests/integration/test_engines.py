@@ -91,7 +91,7 @@ async def test_what_a_run_waits_for_is_shown_until_it_is_given_back_for_a_new_on
 async def test_job_waits_out_a_full_cluster_without_a_retry_until_its_wait_time_is_over(
     tmp_path: Path,
 ) -> None:
-    """For as many start deadlines as it takes: no run that has not started is a failure."""
+    """It may take any number of start deadlines: no run that has not started is a failure."""
     is_full = True
 
     def programs(launch: Launch) -> Script:

@@ -299,7 +299,7 @@ def checkpoint(at: float, step: int) -> tuple[float, Print]:
 
 
 async def minutes(world: World, count: int, job_id: str, stop: JobState | None = None) -> JobDetail:
-    """So many minutes, in which everybody looks every twenty seconds; until the job is in a state."""
+    """Let this many minutes pass, in which everybody looks every twenty seconds; until the job is in a state."""
     for _ in range(3 * count):
         world.clock.advance(20.0)
         await world.settle(1)

@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-+])((?:[^{}]|\$\{\w+\})*))?\}")
 
 
 def interpolated(text: str, variables: Mapping[str, str]) -> str:
-    """As Compose does it, of what the file uses: ${A}, ${A:-default}, ${A:+replacement}."""
+    """Interpolate as Compose does, of what the file uses: ${A}, ${A:-default}, ${A:+replacement}."""
 
     def value(match: re.Match[str]) -> str:
         given, how, other = variables.get(match[1], ""), match[2], match[3] or ""

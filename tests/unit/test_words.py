@@ -46,7 +46,10 @@ REFUSED = {
 }
 """Words that are no part of a name, and what to write instead."""
 
-NOT_FIRST = {"Everybody", "How", "Nobody", "Somebody", "What", "Who", "Whoever", "Whose", "Why"}
+NOT_FIRST = {
+    *("As", "Between", "By", "Everybody", "For", "How", "Nobody", "Of", "So", "Somebody", "What", "Where"),
+    *("Who", "Whoever", "Whose", "Why", "With", "Without"),
+}
 """Words that a docstring does not begin with: it opens with a noun phrase or an imperative."""
 
 RELEASED = ROOT / "server" / "trainyard_server" / "migrations" / "versions"

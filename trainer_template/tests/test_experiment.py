@@ -37,7 +37,7 @@ def test_steps_left_of_a_training_are_those_of_the_flags_on_any_number_of_replic
 
 
 def of_flags(*flags: str) -> experiment.Experiment:
-    """For 100 examples and a batch size of 10."""
+    """The experiment of flags, for 100 examples and a batch size of 10."""
     split = Split((Arrays(np.zeros((100, 8, 8, 1), np.float32), np.zeros(100, np.int32)),), (100,))
     dataset = Dataset(split, split, (8, 8, 1), np.dtype(np.float32), ())
     arguments = parse_arguments(["--batch-size", "10", *flags])

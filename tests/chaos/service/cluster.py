@@ -110,7 +110,7 @@ class ChaosCluster(FakeCluster):
         self.is_full = False
 
     def preempt(self, path: str) -> None:
-        """As the scheduler does it."""
+        """Preempt as the scheduler does it."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
         self.patch(path, {"status": {"conditions": [condition]}})
         self.delete(path)
@@ -205,7 +205,7 @@ class ChaosCluster(FakeCluster):
             ]
 
     def host_names(self) -> set[str]:
-        """Of all pods."""
+        """Host names of all pods."""
         with self.changed:
             return {
                 found["spec"]["hostname"]
@@ -295,7 +295,7 @@ class Pod(threading.Thread):
             self._pause(_TICK_S)
 
     def _wait_for_room(self) -> None:
-        """As its scheduler says for it."""
+        """Wait, and say so as the scheduler does."""
         while self._cluster.is_full and not self._cluster.is_over and (found := self._found()):
             if found["metadata"].get("deletionTimestamp"):
                 return
@@ -308,7 +308,7 @@ class Pod(threading.Thread):
         self._write({"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}})
 
     def _wait_for_peers(self) -> None:
-        """As its container for it does: until each host name of the gang is that of a pod."""
+        """Wait as its container does: until each host name of the gang is that of a pod."""
         while not self._cluster.is_over and (found := self._found()):
             waiting = found["spec"].get("initContainers") or ()
             wanted = {word.partition(".")[0] for one in waiting for word in one["command"][_NAMES:]}
@@ -407,7 +407,7 @@ def _now() -> str:
 
 
 def _stamp(time_: datetime.datetime) -> bytes:
-    """As containerd stamps a line: nanoseconds, and the offset of its node's zone."""
+    """The stamp that containerd gives a line: nanoseconds, and the offset of its node's zone."""
     text = time_.isoformat(timespec="microseconds").replace("+00:00", "Z")
     return f"{text[:26]}123{text[26:]} ".encode()
 

@@ -57,7 +57,7 @@ class Truth:
 
     @property
     def code(self) -> int | None:
-        """With what it ended by itself; None if it was ended."""
+        """The exit code with which it ended by itself; None if it was ended."""
         return next((int(str(note["code"])) for note in self.notes if note["what"] == "ended"), None)
 
     @property

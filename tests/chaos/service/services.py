@@ -163,7 +163,7 @@ class Service:
         return status
 
     def kill(self) -> None:
-        """For a history that failed: whatever became of it."""
+        """Kill it after a history that failed, whatever became of it."""
         if self._pid:
             self._forge.signal(self._pid, signal.SIGKILL)
 

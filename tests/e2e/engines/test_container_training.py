@@ -18,7 +18,7 @@ RUNTIME, TRAINER = "trainyard-test/runtime-jax-cpu:1", "trainyard-test/trainer:1
 
 @pytest.fixture(scope="module")
 def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """With the runtime image built by `trainyard runtimes build`, under a name of its own."""
+    """A service with the runtime image built by `trainyard runtimes build`, under a name of its own."""
     root = tmp_path_factory.mktemp("trained")
     shipped = yaml.safe_load((REPOSITORY / "configs" / "runtimes.yaml").read_text())
     jax = {

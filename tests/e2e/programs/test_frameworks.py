@@ -40,19 +40,20 @@ pytestmark = [pytest.mark.e2e, pytest.mark.frameworks]
 
 @pytest.fixture(scope="module")
 def today(frameworks_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """With today's TensorFlow and torch."""
+    """A service with today's TensorFlow and torch."""
     yield from started(tmp_path_factory.mktemp("frameworks"), "--python", str(frameworks_python))
 
 
 @pytest.fixture(scope="module")
 def then(estimators_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """With the TensorFlow that stands in for those of AI Platform."""
+    """A service with the TensorFlow that stands in for those of AI Platform."""
     yield from started(tmp_path_factory.mktemp("estimators"), "--python", str(estimators_python))
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Service]:
-    """Without an option: its agent's Python has no TensorFlow, and some of the packages that TensorFlow needs."""
+    """A service without an option: its agent's Python has no TensorFlow, and some of the packages that TensorFlow
+    needs."""
     yield from started(tmp_path)
 
 

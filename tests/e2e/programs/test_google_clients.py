@@ -237,7 +237,7 @@ def test_clients_of_another_machine_use_the_names_of_its_domain(tmp_path: Path) 
 
 
 def _methods_of_training() -> set[str]:
-    """Of the discovery document: those of projects, jobs, locations and operations."""
+    """Methods of the discovery document: those of projects, jobs, locations and operations."""
     projects = json.loads(DOCUMENT.read_text())["resources"]["projects"]
     inside = projects["resources"]
     groups = (

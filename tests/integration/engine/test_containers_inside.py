@@ -165,7 +165,7 @@ def test_program_gets_sigterm_and_the_time_to_save(host: Host) -> None:
 
 
 def test_program_without_a_handler_ends_at_once_on_sigterm(host: Host) -> None:
-    """As process 1 of its container it would not."""
+    """It would not as process 1 of its container."""
     run_id = host.start("echo up; exec python3 -c 'import time; time.sleep(1000)'")
     host.until(lambda: host.printed(run_id) == ["up"])
     host.runtime.stop(run_id, 50.0)

@@ -84,7 +84,7 @@ def test_engine_removed_while_it_is_down_leaves_nothing(
 def test_engine_that_cannot_come_up_says_why_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As for root in a container that may not mount. (Who is not root reads that it takes root.)"""
+    """The case of root in a container that may not mount. (Who is not root reads that it takes root.)"""
     roots = remembered_roots(monkeypatch)
     stub = tmp_path / "dockerd"
     stub.write_text("#!/bin/sh\necho 'failed to start daemon: operation not permitted'\nexit 1\n")
@@ -99,7 +99,7 @@ def test_engine_that_cannot_come_up_says_why_and_leaves_nothing(
 
 
 def remembered_roots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where the engines lie that are made from now on."""
+    """Directories of the engines that are made from now on."""
     roots: list[str] = []
     make = tempfile.mkdtemp
 

@@ -15,5 +15,5 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Where it keeps what it knows."""
+    """The directory of its runs."""
     return tmp_path / "state" / "runs"

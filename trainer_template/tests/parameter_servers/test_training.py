@@ -95,7 +95,7 @@ def test_sharding_that_needs_replicas_in_sync_is_refused() -> None:
 
 
 def epoch_counter(steps: int, **flags: Any) -> training.EpochCounter:
-    """For 100 examples and a batch size of 10: 10 steps per epoch."""
+    """A counter for 100 examples and a batch size of 10: 10 steps per epoch."""
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
     split = Split((Arrays(np.zeros((100, 8, 8, 1), np.float32), np.zeros(100, np.int32)),), (100,))
     dataset = Dataset(split, split, (8, 8, 1), np.dtype(np.float32), (), "off")

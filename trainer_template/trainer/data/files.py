@@ -266,7 +266,7 @@ def _in_shape(url: str, inputs: NDArray[Any], input_shape: tuple[int, ...]) -> N
 
 
 def _numbers(url: str, what: str, values: NDArray[Any]) -> NDArray[Any]:
-    """As uint8, int32 or float32."""
+    """The array as uint8, int32 or float32."""
     if values.dtype == np.uint8:
         return values
     if values.dtype.kind == "b":

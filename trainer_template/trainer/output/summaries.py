@@ -50,7 +50,7 @@ class Summaries(Protocol):
 
 
 class NoSummaries:
-    """For processes that are not the chief."""
+    """Summaries of processes that are not the chief: none."""
 
     def scalars(self, run: str, step: int, **values: float) -> None:
         pass

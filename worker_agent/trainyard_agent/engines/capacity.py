@@ -57,7 +57,7 @@ def parse_cpus(text: str, usable: Set[int]) -> tuple[int, ...]:
 
 
 def within_quota(usable: Set[int], quota: float | None) -> tuple[int, ...]:
-    """As many CPUs as the cgroup's quota allows, at least one."""
+    """The CPUs that the cgroup's quota allows, at least one."""
     cpus = tuple(sorted(usable))
     return cpus if quota is None else cpus[: max(1, int(quota))]
 

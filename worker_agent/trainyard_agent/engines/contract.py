@@ -41,7 +41,7 @@ class SettingsRefused(Exception):
 
 
 class Exclusion(Protocol):
-    """Of several agents with one identity, the one that may act."""
+    """The right to act, of one among several agents with one identity."""
 
     async def acquire(self) -> None:
         """Return once this agent may act."""

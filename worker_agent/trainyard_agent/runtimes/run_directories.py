@@ -35,7 +35,7 @@ class RunDirectories(ABC, Generic[_Record]):
 
     @abstractmethod
     def remove(self, run_id: str) -> None:
-        """As `Runtime.remove`."""
+        """Remove a run: see `Runtime.remove`."""
 
     @abstractmethod
     def _metric_file(self, directory: Path) -> Path:

@@ -290,7 +290,7 @@ def _update_labels(
 
 
 def with_storage(explanation: Explanation, storage_url: str) -> Explanation:
-    """With the secret of the local service's gs://, which the server does not know. Pure."""
+    """The environment with the secret of the local service's gs://, which the server does not know. Pure."""
     shown = explanation.environment.get(EMULATOR, "")
     port = urlsplit(storage_url).port
     if not shown.endswith(f"/{HIDDEN}") or urlsplit(shown).port != port:

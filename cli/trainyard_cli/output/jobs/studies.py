@@ -13,7 +13,7 @@ _NOTE_WIDTH = 60
 
 
 def best_first(view: StudyView) -> list[TrialView]:
-    """By the metric that counts; then those without one, by number."""
+    """Sort by the metric that counts; then those without one, by number."""
 
     def order(trial: TrialView) -> tuple[bool, float, int]:
         value = trial.value or 0.0

@@ -1,4 +1,4 @@
-"""Where a study stands, by its v1 job, whose trials come best first. Pure.
+"""Status of a study, by its v1 job, whose trials come best first. Pure.
 
 The texts have names and values of users: what prints them removes control characters.
 """
@@ -12,7 +12,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 
 
 def words(job: Mapping[str, Any]) -> list[str]:
-    """Where a study stands, for a status line; empty for any other job."""
+    """State of a study for a status line; empty for any other job."""
     output = job.get("trainingOutput", {})
     if not output.get("isHyperparameterTuningJob"):
         return []

@@ -411,7 +411,7 @@ def test_gclouds_uploads_are_understood(front: Front) -> None:
 
 
 def test_tensorflows_calls_by_googles_names(front: Front) -> None:
-    """As its C++ client makes them, by the names that are compiled into it."""
+    """Calls as its C++ client makes them, by the names that are compiled into it."""
     www, name = {"Host": "www.googleapis.com"}, {"Host": "storage.googleapis.com"}
     start = {"X-Upload-Content-Length": "6", **www}
     begun = front.ask("POST", "/upload/storage/v1/b/ours/o?uploadType=resumable&name=a%2Fck", headers=start)
@@ -468,7 +468,8 @@ def test_upload_ends_when_the_disk_fills_and_leaves_nothing(
 
 
 def test_policy_of_a_bucket_is_read_and_not_set(front: Front) -> None:
-    """As by `gcloud storage buckets add-iam-policy-binding`: Google's answer to who may not, and where roles are."""
+    """Calls as of `gcloud storage buckets add-iam-policy-binding`: Google's answer to who may not, and where roles
+    are."""
     path = "/storage/v1/b/ours/iam"
     assert front.ask("GET", path, "sam").json()["bindings"] == []
     for who, says in (

@@ -14,7 +14,7 @@ VALUES = (0.6, 0.8, 0.7, 0.95)
 
 @pytest.fixture
 def agent(api: Server) -> ScriptedAgent:
-    """With a study whose first four trials have ended, the last of which runs, and whose fifth failed."""
+    """An agent with a study whose first four trials have ended, the last of which runs, and whose fifth failed."""
     agent = ScriptedAgent(api, cpus=2)
     agent.sync()
     create(api, maxTrials=6, maxParallelTrials=1)

@@ -152,7 +152,7 @@ class RunFiles:
         return (self.directory(run_id, task) / "done.json").exists()
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        """As `Runtime.read_log`."""
+        """Read lines: see `Runtime.read_log`."""
         directory = self.directory(run_id, task)
         if not directory.is_dir():
             return LogSlice((), complete=True)

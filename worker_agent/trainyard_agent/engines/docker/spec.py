@@ -364,8 +364,8 @@ def parse_time(text: str) -> datetime | None:
 
 
 def _log_config(quota: int) -> dict[str, Any]:
-    """With a quota the engine keeps two files of its size, and drops the first when both are full. A line is not larger
-    there than in our log, so ours is cut by then."""
+    """Options of the log. With a quota the engine keeps two files of its size, and drops the first when both are
+    full. A line is not larger there than in our log, so ours is cut by then."""
     if not quota:
         return _LOG
     return {**_LOG, "Config": {"max-size": str(max(quota, _MIN_LOG)), "max-file": "2", "compress": "false"}}

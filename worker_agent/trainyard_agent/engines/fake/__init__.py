@@ -144,7 +144,7 @@ class FakeHost:
         self.runs[run_id].replicas[task].preempted_at = self.clock.monotonic()
 
     def stop_all(self, reason: Reason = Reason.HOST_SHUTDOWN) -> None:
-        """As `--stop-all` on a machine without an agent."""
+        """Stop as `--stop-all` does on a machine without an agent."""
         for run_id, run in self.runs.items():
             FakeRuntime(self, run.handle.runtime).stop(run_id, 0.0, reason)
 

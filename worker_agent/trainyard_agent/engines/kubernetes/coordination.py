@@ -106,7 +106,7 @@ class CoordinationLease:
                 _log.warning("the lease is not released; it ends by itself: %s", error.message)
 
     async def _attempt(self) -> str | None:
-        """As `try_acquire`; None if the API server did not answer. In a thread of its own: others may all be busy."""
+        """Try to acquire: None if the API server did not answer. In a thread of its own: others may all be busy."""
         try:
             holder = await asyncio.get_running_loop().run_in_executor(self._thread, self.try_acquire)
         except KubeError as error:

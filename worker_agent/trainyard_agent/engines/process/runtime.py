@@ -102,7 +102,7 @@ class ProcessRuntime(RunDirectories[_Record]):
     traits = HOST
 
     def __init__(self, state_dir: Path, users: JobUsers | None = None, processes: int = PROCESSES) -> None:
-        """Without `users` new runs have the agent's user, and those that have another keep it."""
+        """New runs have the agent's user without `users`, and those that have another keep it."""
         self._users = users or JobUsers(state_dir)
         self._processes = processes
         super().__init__(state_dir / "runs", _Record, _log)

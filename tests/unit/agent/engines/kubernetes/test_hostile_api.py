@@ -114,7 +114,7 @@ def test_watch_that_breaks_misses_no_change(api: FakeCluster, client: KubeClient
     lists = 0
 
     def change() -> None:
-        """Between the list and the watch that breaks."""
+        """Change something between the list and the watch that breaks."""
         nonlocal lists
         lists += 1
         if lists == 1:

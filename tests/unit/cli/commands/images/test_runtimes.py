@@ -319,7 +319,7 @@ def failing(*words: Any) -> ScriptedEngine:
 
 
 def fetching(cause: Exception) -> DockerException:
-    """As the SDK says that it did not reach the engine."""
+    """Fail as the SDK does that did not reach the engine."""
     error = DockerException(f"Error while fetching server API version: {cause}")
     error.__cause__ = requests.ConnectionError("Connection aborted.", cause)
     return error

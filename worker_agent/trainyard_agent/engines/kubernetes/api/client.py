@@ -228,7 +228,7 @@ class KubeClient:
             raise self._down(error) from error
 
     def version(self) -> str:
-        """Of the API server: `v1.34.1`."""
+        """Version of the API server: `v1.34.1`."""
         return str((self._call("GET", "/version") or {}).get("gitVersion") or "")
 
     def has(self, version: str, kind: str) -> bool:

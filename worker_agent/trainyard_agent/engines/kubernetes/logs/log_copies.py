@@ -54,7 +54,7 @@ class LogCopies:
             self._begin(key, source, LogPosition.model_validate(begun or {}))
 
     def read(self, key: Key, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        """As `Runtime.read_log`. A slice begins at each gap."""
+        """Read lines: see `Runtime.read_log`. A slice begins at each gap."""
         with self._lock:
             copy = self._copies[key]
         first = copy.position.next

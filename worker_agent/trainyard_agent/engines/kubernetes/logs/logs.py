@@ -132,7 +132,7 @@ class LogFollower(threading.Thread):
         return refused.status in _NO_CONTAINER or time.monotonic() - self._refused_at > _REFUSED_S
 
     def _read_position(self) -> None:
-        """Where a former follower ended."""
+        """The position at which a former follower ended."""
         path = self._directory / LOG
         count = self._count = truncate_torn_line(path)
         self._has_begun |= count > 0
@@ -263,7 +263,7 @@ class _Window:
 
 
 def _from_start(started: str, gap: Callable[[str, str], None]) -> Callable[[str], bool]:
-    """As `_Window.reader`, of a log that was never read. There may be a gap where the first line is so late that the
+    """Reader of a log that was never read, in a window. There may be a gap where the first line is so late that the
     log could have been rotated before it."""
     is_first = bool(started)
 
@@ -280,7 +280,7 @@ def _from_start(started: str, gap: Callable[[str, str], None]) -> Callable[[str]
 
 
 def _behind(position: LogPosition, gap: Callable[[str, str], None]) -> Callable[[str], bool]:
-    """As `_Window.reader`, with nothing known but the position."""
+    """Reader in a window, with nothing known but the position."""
     left, is_reported = position.same_time, False
 
     def is_known(time: str) -> bool:

@@ -44,10 +44,17 @@ while not os.path.exists(f"{directory}/finish"):
 _SERVER = """
 import dataclasses, sys
 from trainyard_server import main
-given = main._settings
+given = main.read_settings
 quick = {"grace_s": GRACE_S, "lease_s": LEASE_S, "silent_after_s": 2.0}
 quick |= {"backoff_first_s": 0.1, "tick_s": 0.2, "durable": False}
-main._settings = lambda *options: dataclasses.replace(given(*options), **quick)
+
+
+def read(arguments):
+    settings, network = given(arguments)
+    return dataclasses.replace(settings, **quick), network
+
+
+main.read_settings = read
 sys.exit(main.main())
 """.replace("GRACE_S", str(GRACE_S)).replace("LEASE_S", str(LEASE_S))
 

@@ -4,10 +4,11 @@
     class Settings:
         lease_s: float = setting(600.0, "how long an agent may be silent", "--lease-seconds", read=number(float, 120))
 
-A value comes from the flag, else from an environment variable, else from a TOML file, else it is the default: the flag
-`--lease-seconds` of a program with the prefix `TRAINYARD_SERVE_` is also `TRAINYARD_SERVE_LEASE_SECONDS`, where commas
-separate several values, and the key `lease-seconds` of the file that `--settings` names. `--help` and the tables of the
-docs are made of the same declarations.
+A flag has the name of its field, unless another is declared. A value comes from the flag, else from an environment
+variable, else from a TOML file, else it is the default: the flag `--lease-seconds` of a program with the prefix
+`TRAINYARD_SERVE_` is also `TRAINYARD_SERVE_LEASE_SECONDS`, where commas separate several values, and the key
+`lease-seconds` of the file that `--settings` names. `--help` and the tables of the docs are made of the same
+declarations.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -25,6 +26,9 @@ from trainyard_protocol.errors import InvalidArgument, quoted
 _T = TypeVar("_T")
 _KEY = "option"
 _FILE = "settings"
+_FIELD = "--"
+"""A flag with the name of its field."""
+
 _ASIDE = re.compile(r" \(\[[^]]*\]\([^)]*\)\)|; \[[^]]*\]\([^)]*\)")  # links to other pages of the docs
 _SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -53,7 +57,7 @@ class Option:
 def setting(
     default: _T,
     meaning: str,
-    flag: str = "",
+    flag: str = _FIELD,
     *,
     metavar: str | None = None,
     read: Callable[[str], Any] | None = None,
@@ -68,9 +72,14 @@ def setting(
     return declaration
 
 
-def required(meaning: str, flag: str, *, metavar: str | None = None) -> Any:
+def constant(default: _T, meaning: str, *, default_text: str = "", is_secret: bool = False) -> _T:
+    """A setting that no operator gives."""
+    return setting(default, meaning, "", default_text=default_text, is_secret=is_secret)
+
+
+def required(meaning: str, *, metavar: str | None = None) -> Any:
     """A setting without a default."""
-    return field(metadata={_KEY: Option(meaning, flag, metavar)})
+    return field(metadata={_KEY: Option(meaning, _FIELD, metavar)})
 
 
 def number(
@@ -126,6 +135,8 @@ def declared(kind: type) -> Iterator[Declared]:
     types = get_type_hints(kind)
     for one in fields(kind):
         if (option := one.metadata.get(_KEY)) is not None:
+            if option.flag == _FIELD:
+                option = replace(option, flag=f"--{one.name.replace('_', '-')}")
             yield Declared(kind, one, option, *_plain(types[one.name]))
 
 

@@ -134,78 +134,65 @@ class EngineSettings:
 class AgentSettings:
     """Settings that every engine has."""
 
-    server: str = setting(
-        "", "the server's address, such as http://127.0.0.1:8470", "--server", metavar="URL"
-    )
-    token_file: Path | None = setting(None, "file with the agent's token", "--token-file", metavar="FILE")
+    server: str = setting("", "the server's address, such as http://127.0.0.1:8470", metavar="URL")
+    token_file: Path | None = setting(None, "file with the agent's token", metavar="FILE")
     ca_file: Path | None = setting(
         None,
         "the CA certificates (PEM) for an https:// server",
-        "--ca-file",
         metavar="FILE",
         default_text=f"${CA_FILE_VARIABLE}, else those of the operating system",
     )
-    state_dir: Path = required("directory for the agent's state", "--state-dir", metavar="DIR")
+    state_dir: Path = required("directory for the agent's state", metavar="DIR")
     runtime: str = setting(
         "auto",
         "how replicas of new runs may run: the name of an engine; or auto: jobs with an image in containers, while an "
         "engine answers, and package jobs as processes where they may (but see packageJobs and versions of --runtimes)",
-        "--runtime",
         metavar="RUNTIME",
     )
     one_user: bool = setting(
         False,
         "all jobs are this user's own: package jobs may run as processes, with all rights of this user; without it "
         "processes need an agent that is root, and each run has a user id of its own",
-        "--one-user",
     )
     job_uids: range = setting(
         job_users.DEFAULT,
         "user ids for the processes of jobs, which nothing else on the machine has, nor another agent",
-        "--job-uids",
         metavar="FIRST-LAST",
         read=_user_ids,
         default_text=f"{job_users.DEFAULT[0]}-{job_users.DEFAULT[-1]}",
     )
     runtimes: Path | None = setting(
-        None, "images for runtime versions, added to the shipped table", "--runtimes", metavar="FILE"
+        None, "images for runtime versions, added to the shipped table", metavar="FILE"
     )
     pids_limit: int = setting(
         4096,
         "limit of processes and threads for each replica, in a container or with a user of its own",
-        "--pids-limit",
         metavar="N",
         read=count,
     )
     install_timeout: float = setting(
         _INSTALL.seconds,
         "limit of the installation of one run's packages, which runs their setup.py",
-        "--install-timeout",
         metavar="SECONDS",
         read=positive,
     )
     install_memory_gb: float = setting(
         _INSTALL.memory_bytes / 1e9,
         "its memory, in 10^9 bytes",
-        "--install-memory-gb",
         metavar="N",
         read=positive,
     )
-    install_cpus: float = setting(
-        _INSTALL.cpus, "its CPUs, in containers", "--install-cpus", metavar="N", read=positive
-    )
+    install_cpus: float = setting(_INSTALL.cpus, "its CPUs, in containers", metavar="N", read=positive)
     capacity: Literal["fit", "strict"] = setting(
         "fit",
         "fit: scale a gang that is larger than the machine down to it; strict: keep it queued",
-        "--capacity",
         read=str,
         choices=("fit", "strict"),
     )
-    cpus: str = setting("", "CPUs for replicas, such as 0,2-5", "--cpus", metavar="LIST", default_text="all")
+    cpus: str = setting("", "CPUs for replicas, such as 0,2-5", metavar="LIST", default_text="all")
     memory_gb: float | None = setting(
         None,
         "memory for replicas, in 10^9 bytes",
-        "--memory-gb",
         metavar="N",
         read=positive,
         default_text="all",
@@ -213,7 +200,6 @@ class AgentSettings:
     tpus: Sequence[Gpu] = setting(
         (),
         "the TPU of this machine, such as 8xTPU_V3: 8 cores, which one replica of type cloud_tpu has",
-        "--tpus",
         metavar="COUNTxTYPE",
         read=checked(parse_tpus),
     )
@@ -221,7 +207,6 @@ class AgentSettings:
         _INSTALL.disk_bytes / 1e9,
         "disk space, in 10^9 bytes, of a replica beside its job-dir, and of the installation of a run's packages; "
         "0: no limit",
-        "--disk-gb",
         metavar="N",
         read=positive_or_zero,
     )
@@ -229,24 +214,19 @@ class AgentSettings:
         0.25,
         "start no run while the disk of --state-dir, of a --job-dir-root or of the container engine has less than N "
         "times 10^9 bytes left (of a small disk: a tenth of it), so that what runs can go on",
-        "--disk-reserve-gb",
         metavar="N",
         read=positive_or_zero,
     )
     replica_env: tuple[tuple[str, str], ...] = setting(
         (),
         "set this in every replica's environment, without VALUE as in the agent's own",
-        "--replica-env",
         metavar="NAME[=VALUE]",
         read=_assignment,
     )
-    name: str = setting(
-        "", "the agent's display name", "--name", metavar="NAME", default_text="the host name"
-    )
+    name: str = setting("", "the agent's display name", metavar="NAME", default_text="the host name")
     python: str = setting(
         sys.executable,
         "the interpreter whose packages every job can import",
-        "--python",
         metavar="PROGRAM",
         read=_program,
         default_text="the one that runs the agent",
@@ -254,7 +234,6 @@ class AgentSettings:
     start_deadline: float | None = setting(
         None,
         "give a run back when its engine has given no new reason for so long why it has not started it",
-        "--start-deadline",
         metavar="SECONDS",
         read=positive,
         default_text=f"{START_DEADLINE_S:g}, and never with --runtime slurm, whose queue is long",
@@ -262,7 +241,6 @@ class AgentSettings:
     usage_every: float = setting(
         USAGE_S,
         "interval between measurements of CPU, memory and GPU usage, 0 for none",
-        "--usage-every",
         metavar="SECONDS",
         read=positive_or_zero,
     )
@@ -312,18 +290,16 @@ class AgentSettings:
 class Command:
     """The task of one process of the agent: to run jobs, or one of these, after which it exits."""
 
-    stop_all: bool = setting(False, "stop every replica under the state directory", "--stop-all")
-    doctor: bool = setting(False, "print the orphans of ended runs on this machine as JSON", "--doctor")
+    stop_all: bool = setting(False, "stop every replica under the state directory")
+    doctor: bool = setting(False, "print the orphans of ended runs on this machine as JSON")
     check: bool = setting(
         False,
         "check the options, the server's address and certificate, the token and the versions",
-        "--check",
     )
-    fix: bool = setting(False, "with --doctor: remove the orphans", "--fix")
+    fix: bool = setting(False, "with --doctor: remove the orphans")
     grace: float = setting(
         10.0,
         "with --stop-all: time between SIGTERM and SIGKILL",
-        "--grace",
         metavar="SECONDS",
         read=positive,
     )

@@ -69,34 +69,30 @@ class NetworkSettings:
         IPV4,
         "the address to listen on, `0.0.0.0` for every one (IPv4) of this machine; of loopback's `127.0.0.1` and `::1` "
         "always both, since `localhost` is either",
-        "--host",
         metavar="ADDRESS",
         read=_host,
     )
-    port: int = setting(8470, "the port to listen on", "--port", metavar="PORT")
+    port: int = setting(8470, "the port to listen on", metavar="PORT")
     tls_cert: Path | None = setting(
         None,
         "the server's certificate with those of its authorities (PEM): the server then speaks HTTPS, and answers to "
         "the names in it. It is read again when the file changes",
-        "--tls-cert",
         metavar="FILE",
     )
     tls_key: Path | None = setting(
-        None, "the key of `--tls-cert` (PEM), which nobody else can read", "--tls-key", metavar="FILE"
+        None, "the key of `--tls-cert` (PEM), which nobody else can read", metavar="FILE"
     )
     google_port: int = setting(
         0,
         "serve HTTPS there, too, for Google's clients: by the names ml, logging, storage, oauth2, ... below "
         "`--google-domain`, with a certificate of an authority of the server's own "
         "([clients](migrating.md#clients-without-an-edit))",
-        "--google-port",
         metavar="PORT",
         default_text="none",
     )
     google_domain: str = setting(
         DEFAULT_DOMAIN,
         "the universe domain of these clients, without the port",
-        "--google-domain",
         metavar="NAME",
         read=_domain,
     )

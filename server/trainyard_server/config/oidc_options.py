@@ -71,7 +71,6 @@ class OidcOptions:
         "",
         "the address of the dashboard in browsers, such as `https://trains.example.com`; the issuer sends them back to "
         f"`{OIDC_CALLBACK}` below it",
-        "--public-url",
         metavar="URL",
         read=_public_url,
     )

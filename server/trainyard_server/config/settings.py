@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.lines.time_parsing import parse_duration
-from trainyard_protocol.settings import number, required, setting
+from trainyard_protocol.settings import constant, number, required, setting
 from trainyard_protocol.wire.sync import StallPolicy
 from trainyard_server.config.network import read_host_name
 from trainyard_server.config.oidc_options import OidcOptions
@@ -65,14 +65,12 @@ class Settings:
     data_dir: Path = required(
         "the directory of the database, the logs and the uploaded packages. It is closed to others at the start (mode "
         "0700, with a line in the log); one of another user that is open is refused",
-        "--data-dir",
         metavar="DIRECTORY",
     )
     database: str = setting(
         "",
         "a PostgreSQL database, `postgresql+psycopg://user:password@host/database` (the extra "
         "`trainyard[postgresql]`), which several servers with the same data directory may share",
-        "--database",
         metavar="URL",
         default_text="SQLite in the data directory",
         is_secret=True,
@@ -94,23 +92,21 @@ class Settings:
         metavar="NAME",
         read=read_host_name,
     )
-    google_domain: str = setting("", "the universe domain of Google's clients, with the port")
-    google_ca: str = setting(
+    google_domain: str = constant("", "the universe domain of Google's clients, with the port")
+    google_ca: str = constant(
         "",
         "the certificate of the authority for these names, which the server makes in `keys/` of its data directory",
         is_secret=True,
     )
-    oidc: OidcOptions | None = setting(None, "the issuer of [single sign-on](access.md#single-sign-on)")
+    oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](access.md#single-sign-on)")
     machine_types: Path | None = setting(
         None,
         "the site's own machine types and scale tiers (YAML; [machines](machines.md))",
-        "--machine-types",
         metavar="FILE",
     )
     quotas: Path | None = setting(
         None,
         "what each project may use at the same time, and which images (YAML; [quotas](scheduling.md#quotas))",
-        "--quotas",
         metavar="FILE",
     )
     regions: tuple[str, ...] = setting(
@@ -124,7 +120,6 @@ class Settings:
         "refuse a job with a package on `gs://` that this server cannot read, with its own credentials or at its "
         "`--storage`, as AI Platform did; at most 20 s. For sites where the server may read what the agents may: "
         "whoever may submit learns which objects exist there",
-        "--check-packages",
     )
     job_dir_roots: tuple[str, ...] = setting(
         (),
@@ -139,16 +134,14 @@ class Settings:
         "",
         "a job without jobDir gets the directory PROJECT/OWNER/JOB below this path or `gs://` URL, named in its "
         "environment",
-        "--default-job-dir",
         metavar="DIRECTORY",
     )
     one_user: bool = setting(
         False,
         "all jobs are one person's: job-dirs may lie anywhere below `--job-dir-root` instead of below its "
         "PROJECT/OWNER, and `--default-job-dir` gives PROJECT/JOB. `trainyard up` gives it",
-        "--one-user",
     )
-    storage_emulator: str = setting(
+    storage_emulator: str = constant(
         "",
         "the emulator of `gs://` for the files of a job: the variable `STORAGE_EMULATOR_HOST`",
         default_text="the one that the job's agent reports, else Google Cloud Storage",
@@ -157,7 +150,6 @@ class Settings:
         "",
         "the storage behind `/storage/v1` ([gs:// with tokens](#gs-with-tokens)), with the API of Google Cloud "
         f"Storage: `http://HOST:PORT`, or {_GOOGLE} with the credentials of the server's environment",
-        "--storage",
         metavar="URL",
         read=_storage,
         default_text="$STORAGE_EMULATOR_HOST",
@@ -167,12 +159,11 @@ class Settings:
         "new runs in a row that a job gets after infrastructure failures before it fails; counted anew whenever a run "
         "has reached a newer checkpoint or step than those before it "
         "([the verdict](reliability.md#the-verdict-is-right))",
-        "--retries",
         metavar="N",
         read=number(int, 0),
     )
-    backoff_first_s: float = setting(1.0, "the pause before the first new run; each further one doubles it")
-    backoff_max_s: float = setting(60.0, "the longest pause before a new run")
+    backoff_first_s: float = constant(1.0, "the pause before the first new run; each further one doubles it")
+    backoff_max_s: float = constant(60.0, "the longest pause before a new run")
     lease_s: float = setting(
         600.0,
         f"how long an agent may be silent before its replicas count as lost, at least {LEAST_LEASE_S:g}; only where "
@@ -186,48 +177,48 @@ class Settings:
             "replicas before their lease ends",
         ),
     )
-    silent_after_s: float = setting(
+    silent_after_s: float = constant(
         30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN"
     )
-    grace_s: float = setting(GRACE_S, "between SIGTERM and SIGKILL of a replica")
-    stall_action: StallAction = setting(
+    grace_s: float = constant(GRACE_S, "between SIGTERM and SIGKILL of a replica")
+    stall_action: StallAction = constant(
         StallAction.RESTART,
         "what to do when a run stalls ([reliability of training](reliability-of-training.md)): `restart` stops it and "
         "starts a new one, `report` only reports it. The label `trainyard_stall_action` of a job overrides it",
     )
-    stall_least_s: float = setting(
+    stall_least_s: float = constant(
         300.0,
         "a replica is not stalled earlier than this after its last step, unless `stall_limit_s` is set. As long may a "
         "run print nothing and use no CPU before that is reported",
     )
-    stall_factor: float = setting(
+    stall_factor: float = constant(
         10.0, "a replica is stalled after this many times the longest recent time between two steps"
     )
-    stall_limit_s: float | None = setting(
+    stall_limit_s: float | None = constant(
         None,
         "a replica is stalled after this long, whatever its history. The label `trainyard_stall_limit` of a job "
         "overrides it",
     )
-    sync_wait_max_s: float = setting(20.0, "how long an agent's sync is held while nothing changes")
-    tick_s: float = setting(
+    sync_wait_max_s: float = constant(20.0, "how long an agent's sync is held while nothing changes")
+    tick_s: float = constant(
         1.0, "how often time limits, silent agents and the queue are checked without another event"
     )
-    scheduler_lease_s: float = setting(
+    scheduler_lease_s: float = constant(
         15.0,
         "of several servers on one database one runs the scheduler; another starts it after this long without its "
         "heartbeat",
     )
-    ping_s: float = setting(15.0, "how often an idle event stream sends a keep-alive comment")
-    upload_limit: int = setting(
+    ping_s: float = constant(15.0, "how often an idle event stream sends a keep-alive comment")
+    upload_limit: int = constant(
         512 * 2**20, "the largest package that may be uploaded", default_text="512 MiB"
     )
-    disk_reserve: int = setting(
+    disk_reserve: int = constant(
         256 * 2**20,
         "kept free on the disk of `data_dir` for running jobs: with less, no job and no package is accepted, and a "
         "package that is being received is dropped (503)",
         default_text="256 MiB",
     )
-    body_limit: int = setting(
+    body_limit: int = constant(
         4 * 2**20,
         "the largest body of a report of an agent; bodies of people's requests are smaller "
         "([limits](#limits-of-requests))",
@@ -252,14 +243,12 @@ class Settings:
     event_streams: int = setting(
         100,
         "live pages and followed logs that one person may have open, on each server process, 0 for no limit",
-        "--event-streams",
         metavar="N",
         read=number(int, 0, rule=_UNLIMITED),
     )
     queued_jobs: int = setting(
         1000,
         "queued jobs that one owner may have in one project, 0 for no limit",
-        "--queued-jobs",
         metavar="N",
         read=number(int, 0, rule=_UNLIMITED),
         default_text="1000, with `--one-user` 0",
@@ -268,7 +257,6 @@ class Settings:
         2**30,
         "maximum size of the log of a job, 0 for no limit; what exceeds it is dropped, with a notice "
         "([logs](logs.md))",
-        "--log-quota",
         metavar="BYTES",
         read=number(int, 0, rule="0 (no quota) or more bytes"),
         default_text="1 GiB",
@@ -301,19 +289,18 @@ class Settings:
     audit_file: Path | None = setting(
         None,
         "append each row of the audit to this file, as a line of JSON ([audit](audit.md#to-another-system))",
-        "--audit-file",
         metavar="FILE",
     )
-    usage_points: int = setting(
+    usage_points: int = constant(
         2000, "points stored of one replica's resource usage; beyond that, neighbours are merged"
     )
-    last_lines: int = setting(10, "how many of the failed replica's last log lines a verdict quotes")
-    durable: bool = setting(
+    last_lines: int = constant(10, "how many of the failed replica's last log lines a verdict quotes")
+    durable: bool = constant(
         True,
         "whether writes wait for the disk (fsync), so that they survive a power failure; a killed process loses "
         "nothing either way. Tests switch it off",
     )
-    run_loops: bool = setting(
+    run_loops: bool = constant(
         True, "whether the background loops run; tests switch them off and call `tick` themselves"
     )
 

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.settings import SettingsReader, declared, number, required, setting
+from trainyard_protocol.settings import SettingsReader, constant, declared, number, required, setting
 
 
 @dataclass(frozen=True)
 class _Settings:
-    root: Path = required("the directory", "--root")
+    root: Path = required("the directory")
     lease_s: float = setting(600.0, "the lease ([page](a.md))", "--lease-seconds", read=number(float, 120))
     names: tuple[str, ...] = setting((), "a name", "--name")
-    quick: bool = setting(False, "be quick", "--quick")
-    level: str = setting("info", "the level", "--level", choices=("info", "error"))
-    fixed: int = setting(3, "not for operators")
+    quick: bool = setting(False, "be quick")
+    level: str = setting("info", "the level", choices=("info", "error"))
+    fixed: int = constant(3, "not for operators")
 
 
 _READER = SettingsReader("program", "A program.", "PROGRAM_", {_Settings: ""})

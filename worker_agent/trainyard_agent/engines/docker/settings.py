@@ -38,15 +38,14 @@ class DockerSettings(EngineSettings):
     directories: ClassVar[tuple[str, ...]] = ("containers", "staging")
 
     pull: PullPolicy = setting(
-        "missing", "when to pull a job's image", "--pull", read=str, choices=("missing", "always", "never")
+        "missing", "when to pull a job's image", read=str, choices=("missing", "always", "never")
     )
     job_dir_root: tuple[Path, ...] = setting(
-        (), "job-dirs below this directory may be mounted into containers", "--job-dir-root", metavar="DIR"
+        (), "job-dirs below this directory may be mounted into containers", metavar="DIR"
     )
     container_user: Choice = setting(
         "auto",
         "whom containers run as: image: the image's own user, root too; UID:GID: these ids",
-        "--container-user",
         metavar="image|UID[:GID]",
         read=_container_user,
         default_text="with --one-user this user in place of root, else an unprivileged user in place of any, for each "
@@ -56,7 +55,6 @@ class DockerSettings(EngineSettings):
         None,
         "what containers reach: all: the outside and what this machine serves at its addresses; egress: the outside "
         "only; none: replicas of the same run only. What --replica-env names by URL, they reach always",
-        "--network",
         read=str,
         choices=POLICIES,
         default_text="all with --one-user, else egress",
@@ -64,7 +62,6 @@ class DockerSettings(EngineSettings):
     allow_address: tuple[Endpoint, ...] = setting(
         (),
         "let containers reach this TCP and UDP port under every --network",
-        "--allow-address",
         metavar="HOST:PORT",
         read=checked(Endpoint.parse),
     )

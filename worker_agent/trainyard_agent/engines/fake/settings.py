@@ -12,7 +12,7 @@ class FakeSettings(EngineSettings):
     title: ClassVar[str] = "fake"
     spans_hosts: ClassVar[bool] = True
 
-    fake_cpus: int = setting(4, "CPUs of the machine that is none", "--fake-cpus", metavar="N", read=count)
+    fake_cpus: int = setting(4, "CPUs of the machine that is none", metavar="N", read=count)
 
 
 SETTINGS = FakeSettings

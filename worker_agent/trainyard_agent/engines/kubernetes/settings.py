@@ -37,24 +37,19 @@ class KubernetesSettings(EngineSettings):
     kubeconfig: Path | None = setting(
         None,
         "how to reach the cluster",
-        "--kubeconfig",
         metavar="FILE",
         default_text="the service account of the pod that the agent runs in",
     )
-    context: str = setting(
-        "", "a context of the kubeconfig", "--context", metavar="NAME", default_text="its current one"
-    )
+    context: str = setting("", "a context of the kubeconfig", metavar="NAME", default_text="its current one")
     namespace: str = setting(
         "",
         "the namespace of the pods, which should have nothing else in it",
-        "--namespace",
         metavar="NAME",
         default_text="that of the context, or of the agent's pod",
     )
     pool: tuple[Pool, ...] = setting(
         (),
         "nodes for replicas, such as 4x16x64+2xNVIDIA_TESLA_T4: 4 nodes with 16 vCPU, 64 GB and 2 accelerators each",
-        "--pool",
         metavar="NODESxVCPUxGB[+COUNTxTYPE]",
         read=checked(parse_pool),
         default_text="the room on the cluster's nodes, if the agent may list them, else in a ResourceQuota of the "
@@ -64,14 +59,12 @@ class KubernetesSettings(EngineSettings):
         "",
         "an image with python3 that the nodes can pull: in it the pods of a gang wait until all have their names, "
         "before any program starts",
-        "--init-image",
         metavar="IMAGE",
         default_text="that of the agent's own pod, if it runs in one",
     )
     local_queue: str = setting(
         "",
         "Kueue decides what starts: the pods of each run are a group in this LocalQueue of the namespace",
-        "--local-queue",
         metavar="NAME",
         read=_object_name,
         default_text="the server decides",
@@ -79,7 +72,6 @@ class KubernetesSettings(EngineSettings):
     in_flight: int | None = setting(
         None,
         "with --local-queue: runs that wait in Kueue's queue, at most; the others wait in the server's",
-        "--in-flight",
         metavar="N",
         read=count,
         default_text=str(IN_FLIGHT),
@@ -87,7 +79,6 @@ class KubernetesSettings(EngineSettings):
     queue_class: tuple[tuple[int, str], ...] = setting(
         (),
         "with --local-queue: the WorkloadPriorityClass of jobs from this priority on",
-        "--queue-class",
         metavar="PRIORITY=CLASS",
         read=_queue_class,
         default_text="the priority of their pods",
@@ -95,7 +86,6 @@ class KubernetesSettings(EngineSettings):
     server_url_for_pods: str = setting(
         "",
         "the server's address as pods reach it, from where they download packages that are too large for a ConfigMap",
-        "--server-url-for-pods",
         metavar="URL",
         read=url,
         default_text="that of --server",
@@ -104,7 +94,6 @@ class KubernetesSettings(EngineSettings):
         (),
         "job-dirs below this directory, such as /mnt/jobs, are in a volume of the namespace, named by its "
         "PersistentVolumeClaim",
-        "--job-dir-claim",
         metavar="CLAIM=DIR",
         read=checked(JobDirClaim.parse),
     )

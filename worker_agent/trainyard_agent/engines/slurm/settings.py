@@ -17,16 +17,11 @@ class SlurmSettings(EngineSettings):
     shared_dir: Path | None = setting(
         None,
         "directory for runs and environments, on a file system that the nodes have at the same path",
-        "--shared-dir",
         metavar="DIR",
         read=absolute,
     )
-    slurm_partition: str = setting(
-        "", "partition of the jobs", "--slurm-partition", metavar="NAME", default_text="the site's"
-    )
-    slurm_account: str = setting(
-        "", "account of the jobs", "--slurm-account", metavar="NAME", default_text="this user's"
-    )
+    slurm_partition: str = setting("", "partition of the jobs", metavar="NAME", default_text="the site's")
+    slurm_account: str = setting("", "account of the jobs", metavar="NAME", default_text="this user's")
 
     def problem(self, serves: bool, one_user: bool) -> str:
         if self.shared_dir is None:

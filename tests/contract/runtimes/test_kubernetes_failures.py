@@ -257,6 +257,7 @@ def test_partial_gang_in_a_full_cluster_is_given_back_within_the_start_deadline(
     failures.remove("no room")
 
 
+@pytest.mark.long
 def test_first_of_two_failures_within_a_second_is_the_first_in_order(failures: Failures) -> None:
     firsts = {}
     for number in range(3):

@@ -278,7 +278,9 @@ class History:
         self.person.follow(job.name, answers.followed, random.Random(f"{job.name} {self.plan.seed}"))
 
     def _operate(self, operation: Operation) -> None:
-        getattr(self, f"do_{operation.kind}")(**operation.values)
+        name = f"do_{operation.kind}"
+        actor = next(actor for actor in (self, self._replicas, self._cluster) if hasattr(actor, name))
+        getattr(actor, name)(**operation.values)
 
     def do_cancel(self, job: int, times: int, when: str = "submitted", after_s: float = 0.0) -> None:
         """Seconds after the job has reached a stage of its life (`plan.STAGES`)."""
@@ -350,24 +352,9 @@ class History:
             signal.pidfd_send_signal(watchdog, signal.SIGKILL)
             os.close(watchdog)
 
-    def do_kill_program(self, which: int) -> None:
-        self._replicas.kill(which)
-
-    def do_pause_program(self, which: int, for_s: float) -> None:
-        self._replicas.pause(which, for_s)
-
     def do_kill_supervisor(self, which: int) -> None:
         is_calm = not any(operation.kind in AGENT_KINDS for operation in self.plan.operations)
         self._replicas.kill_supervisor(which, must_be_held=is_calm)
-
-    def do_delete_pod(self, which: int) -> None:
-        self._replicas.delete_pod(which)
-
-    def do_remove_pod(self, which: int) -> None:
-        self._replicas.remove_pod(which)
-
-    def do_preempt_pod(self, which: int) -> None:
-        self._replicas.preempt_pod(which)
 
     def do_trap_agent(self, agent: int, down_s: float, call: int, done: bool) -> None:
         """Its next request but so many is its last, and is done or not."""
@@ -378,14 +365,6 @@ class History:
             self.agents[agent].down(signal.SIGKILL, down_s, trap.released.set)
         else:
             self._cluster.remove_trap(trap)
-
-    def do_pause_kubelet(self, for_s: float) -> None:
-        assert self._cluster is not None
-        self._cluster.pause_kubelet(for_s)
-
-    def do_fill_cluster(self, for_s: float) -> None:
-        assert self._cluster is not None
-        self._cluster.fill(for_s)
 
     def do_disturb_cluster(self, for_s: float, **faults: float) -> None:
         self._change_cluster(ClusterWeather(down=False, **faults), for_s)

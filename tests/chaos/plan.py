@@ -28,7 +28,7 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`kind` is a method of `history.History` (`do_KIND`), and `values` are its arguments."""
+    """`kind` is a method of the history, its replicas or its cluster (`do_KIND`), and `values` are its arguments."""
 
     at: float
     kind: str

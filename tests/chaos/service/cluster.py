@@ -96,14 +96,14 @@ class ChaosCluster(FakeCluster):
             self._traps = [one for one in self._traps if one is not trap]
         trap.released.set()
 
-    def pause_kubelet(self, for_s: float) -> None:
+    def do_pause_kubelet(self, for_s: float) -> None:
         """It reports nothing, and the logs that it sends break off. Its containers run on."""
         self.is_kubelet_away = True
         self.cut_streams()
         time.sleep(for_s)
         self.is_kubelet_away = False
 
-    def fill(self, for_s: float) -> None:
+    def do_fill_cluster(self, for_s: float) -> None:
         """No node has room for a pod that comes, or waits, meanwhile."""
         self.is_full = True
         time.sleep(for_s)

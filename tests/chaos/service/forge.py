@@ -16,6 +16,7 @@ With the end of its input it kills all that is left.
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -111,9 +112,10 @@ def _server(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) ->
 
 def _agent(arguments: list[str], clock: ShiftedClock, knobs: dict[str, Any]) -> int:
     for name, value in knobs.items():
-        module, _, constant = name.rpartition(".")
-        assert hasattr(sys.modules[f"trainyard_agent.{module}"], constant), name
-        setattr(sys.modules[f"trainyard_agent.{module}"], constant, value)
+        path, _, constant = name.rpartition(".")
+        module = importlib.import_module(f"trainyard_agent.{path}")
+        assert hasattr(module, constant), name
+        setattr(module, constant, value)
     trainyard_agent.lease.watchdog_files.command = quick_command
     setattr(trainyard_agent.main, "SystemClock", lambda: clock)  # noqa: B010 - likewise
     return trainyard_agent.main.main(arguments)

@@ -143,7 +143,7 @@ class Replicas:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    def kill(self, which: int) -> None:
+    def do_kill_program(self, which: int) -> None:
         if pod := self._pod(which, "killed"):
             pod.signal(signal.SIGKILL)
         elif self._docker is not None:
@@ -152,7 +152,7 @@ class Replicas:
             self._harm(truth.key, "killed")
             self._signal(truth.pid, signal.SIGKILL)
 
-    def pause(self, which: int, for_s: float) -> None:
+    def do_pause_program(self, which: int, for_s: float) -> None:
         if self._docker is not None:
 
             def pause(container: Container) -> None:
@@ -204,18 +204,18 @@ class Replicas:
         is_supervisor = any(word.endswith(b"supervisor.py") for word in words)
         return parent if is_supervisor and any(w.startswith(str(self._root).encode()) for w in words) else 0
 
-    def delete_pod(self, which: int) -> None:
+    def do_delete_pod(self, which: int) -> None:
         """`kubectl delete pod`"""
         if (pod := self._pod(which, "deleted")) and self._cluster is not None:
             self._cluster.delete(pod.path)
 
-    def remove_pod(self, which: int) -> None:
+    def do_remove_pod(self, which: int) -> None:
         """`kubectl delete pod --force`, of a pod that was let go of by hand."""
         if (pod := self._pod(which, "removed")) and self._cluster is not None:
             self._cluster.patch(pod.path, {"metadata": {"finalizers": None}})
             self._cluster.delete(pod.path, 0)
 
-    def preempt_pod(self, which: int) -> None:
+    def do_preempt_pod(self, which: int) -> None:
         if (pod := self._pod(which, "preempted")) and self._cluster is not None:
             self._cluster.preempt(pod.path)
 

@@ -35,13 +35,13 @@ AGENT_KNOBS: Mapping[str, Any] = {
     "server_client._ANSWER_S": 1.5,
 }
 CLUSTER_KNOBS: Mapping[str, Any] = {
-    "runtimes.kubernetes.client._CALL_S": 2.0,
-    "runtimes.kubernetes.client._RETRY_S": 0.1,
-    "runtimes.kubernetes.pod_watch._RETRY_S": 0.1,
-    "runtimes.kubernetes.ends.SETTLE_S": 0.5,
-    "runtimes.kubernetes.logs._QUIET_S": 1.0,
-    "runtimes.kubernetes.runtime._RETRY_S": 0.3,
-    "runtimes.kubernetes.pod_removal._REMOVE_S": 5.0,
+    "engines.kubernetes.api.client._CALL_S": 2.0,
+    "engines.kubernetes.api.client._RETRY_S": 0.1,
+    "engines.kubernetes.pods.watch._RETRY_S": 0.1,
+    "engines.kubernetes.pods.ends.SETTLE_S": 0.5,
+    "engines.kubernetes.logs.logs._QUIET_S": 1.0,
+    "engines.kubernetes.runtime._RETRY_S": 0.3,
+    "engines.kubernetes.pods.removal._REMOVE_S": 5.0,
 }
 """Of an agent of Kubernetes, besides."""
 _PATIENCE_S = 60.0

@@ -10,12 +10,21 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import BrowserContext, Page
 
 from browser.link import Link
-from integration.api.api_support import ADMIN, TOKENS, ScriptedAgent, Server, eventually
+from integration.api.api_support import ADMIN, AGENT, GB, TOKENS, ScriptedAgent, Server, eventually
+from trainyard_protocol.job.resources import Gpu
+from trainyard_protocol.views.usage import UsageBatch, UsageSample
+from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.domain.access.permissions import Token
 from trainyard_server.domain.access.sessions import Session, cookie
 
 _STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 _OF_COLOURS = ["color-contrast", "link-in-text-block"]
+
+
+Open = Callable[..., Page]
+"""The fixture `open_page`."""
+
+T4 = "NVIDIA_TESLA_T4"
 
 
 class Viewport(Enum):
@@ -82,6 +91,22 @@ class DashboardServer:
         agent.sync()
         return agent
 
+    def gpu_box(self, name: str = "gpu-box", gpus: int = 4, cpus: int = 16) -> ScriptedAgent:
+        agent = ScriptedAgent(self.api, name, cpus=cpus, memory_gb=4 * cpus)
+        devices = tuple(Gpu(id=f"GPU-{name}-{n}", type=T4, memory_bytes=16 * GB) for n in range(gpus))
+        capacity = agent.info.capacity.model_copy(update={"gpus": devices})
+        agent.info = agent.info.model_copy(update={"capacity": capacity})
+        agent.sync()
+        return agent
+
+    def report(self, *samples: UsageSample) -> None:
+        """Usage, in batches as large as an agent's."""
+        for first in range(0, len(samples), 200):
+            batch = samples[first : first + 200]
+            body = UsageBatch(samples=batch).model_dump_json()
+            answer = self.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
+            assert answer.json() == {"taken": len(batch)}
+
     def submit(
         self, job_id: str, *, project: str = "p", labels: dict[str, str] | None = None, **training_input: Any
     ) -> None:
@@ -90,15 +115,25 @@ class DashboardServer:
         answer = self.api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=ADMIN)
         assert answer.status_code == 200, answer.text
 
-    def placed(self, agent: ScriptedAgent, job_id: str) -> Any:
-        """The run of a job, once the agent has received it."""
+    def started(self, agent: ScriptedAgent, job_id: str, **given: Any) -> RunOrder:
+        """The run of a new job, scheduled at once, whose replicas run."""
+        self.submit(job_id, **given)
+        self.api.use_cases.controller.tick()
+        run = self.placed(agent, job_id)
+        agent.start(run)
+        return run
 
-        def given() -> bool:
+    def placed(self, agent: ScriptedAgent, job_id: str, after: int = 0) -> RunOrder:
+        """The run of a job with a number above `after`, once the agent has received it."""
+        runs: list[RunOrder] = []
+
+        def is_placed() -> bool:
             agent.sync()
-            return any(run.job_id == job_id for run in agent.runs.values())
+            runs.extend(run for run in agent.runs.values() if run.job_id == job_id and run.number > after)
+            return bool(runs)
 
-        eventually(given)
-        return next(run for run in agent.runs.values() if run.job_id == job_id)
+        eventually(is_placed)
+        return runs[0]
 
 
 def axe(page: Page, viewport: Viewport = Viewport.LIGHT) -> list[str]:

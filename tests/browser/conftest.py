@@ -1,8 +1,6 @@
 """Pages in a real browser: Debian's Chromium, driven by Playwright, against a server with a scripted agent.
 
-Every page fails its test that logs an error, breaks the Content-Security-Policy, or asks another host for anything.
-Screenshots are kept below $SCREENSHOTS, or test-artefacts/ where that is not set.
-"""
+Every page fails its test that logs an error, breaks the Content-Security-Policy, or asks another host for anything."""
 
 import os
 import shutil
@@ -41,7 +39,6 @@ _WITHOUT = (
     "AimEnabled",
     "PreconnectToSearch",
 )
-SHOTS = Path(os.environ.get("SCREENSHOTS", "test-artefacts/screenshots"))
 
 
 class RealClock:
@@ -135,19 +132,6 @@ def open_page(chromium: Browser, dashboard: DashboardServer) -> Iterator[Callabl
         yield open_one
         remaining = [error for _, errors in opened for error in errors]
     assert remaining == []
-
-
-@pytest.fixture
-def shot(request: pytest.FixtureRequest) -> Callable[..., Path]:
-    """Saves a screenshot of a page: `shot(page, "jobs-dark")`."""
-
-    def save(page: Page, name: str, *, full_page: bool = True) -> Path:
-        path = SHOTS / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=path, full_page=full_page)
-        return path
-
-    return save
 
 
 @contextmanager

@@ -9,15 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from browser.browser_support import DashboardServer
-from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, GB, ScriptedAgent
-from trainyard_protocol.job.resources import Gpu
+from browser.browser_support import T4, DashboardServer
+from integration.api.api_support import ADMIN, ALICE, BOB, GB, ScriptedAgent
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.views.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, digest
 from trainyard_protocol.wire.sync import RunOrder, Stall
 
-T4 = "NVIDIA_TESLA_T4"
 RUNNING = "resnet50_lr0_1"
 FAILED = "vit_base_patch16"
 WITH_FILES = "digits_baseline"
@@ -43,8 +41,8 @@ class Show:
         self._job_dirs = job_dirs
         self._dice = random.Random(11)
         self._lines: dict[tuple[str, str], list[LogLine]] = {}
-        self._box = self._agent("gpu-box", cpus=32, gpus=8)
-        self._spare = self._agent("spare", cpus=8, gpus=0)
+        self._box = dashboard.gpu_box("gpu-box", gpus=8, cpus=32)
+        self._spare = dashboard.gpu_box("spare", gpus=0, cpus=8)
 
     def play(self) -> None:
         """From six hours ago until now."""
@@ -78,14 +76,6 @@ class Show:
         self._clock.behind = timedelta(0)
         self._dashboard.api.use_cases.backend.progress.flush()
         self._dashboard.api.use_cases.controller.tick()
-
-    def _agent(self, name: str, cpus: int, gpus: int) -> ScriptedAgent:
-        agent = ScriptedAgent(self._dashboard.api, name, cpus=cpus, memory_gb=cpus * 6)
-        devices = tuple(Gpu(id=f"GPU-{name}-{n}", type=T4, memory_bytes=16 * GB) for n in range(gpus))
-        capacity = agent.info.capacity.model_copy(update={"gpus": devices})
-        agent.info = agent.info.model_copy(update={"capacity": capacity})
-        agent.sync()
-        return agent
 
     def _submit(
         self, name: str, owner: dict[str, str], labels: dict[str, str], gpus: int = 1, workers: int = 0
@@ -197,10 +187,7 @@ class Show:
                     )
                 )
             self._log(agent, run, replica.task, lines)
-        for first in range(0, len(used), 200):
-            body = UsageBatch(samples=tuple(used[first : first + 200])).model_dump_json()
-            answer = self._dashboard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
-            assert answer.status_code == 200, answer.text
+        self._dashboard.report(*used)
 
     def _later(self, minutes: float) -> None:
         self._clock.behind = max(timedelta(0), self._clock.behind - timedelta(minutes=minutes))

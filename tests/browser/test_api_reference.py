@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, axe
+from browser.browser_support import DashboardServer, Open, axe
 
 
 def test_calls_lead_to_their_messages(
     dashboard: DashboardServer,
-    open_page: Callable[..., Page],
+    open_page: Open,
     shot: Callable[..., object],
 ) -> None:
     page = open_page("/docs", role="")
@@ -21,4 +21,3 @@ def test_calls_lead_to_their_messages(
     expect(message).to_be_visible()
     expect(message).to_contain_text("trainingInput")
     assert axe(page) == []
-    shot(page, "api", full_page=False)

@@ -1,20 +1,16 @@
 """The audit in the browser."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, axe
+from browser.browser_support import DashboardServer, Open, axe
 from integration.api.api_support import BOB
 from trainyard_server.services.people import audit
 
 
 def test_rows_are_shown_and_filtered(
     dashboard: DashboardServer,
-    open_page: Callable[..., Page],
-    shot: Callable[..., Path],
+    open_page: Open,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(audit, "AUDIT_PAGE_SIZE", 4)
@@ -34,7 +30,6 @@ def test_rows_are_shown_and_filtered(
     expect(rows.nth(1)).to_contain_text("jobs.cancel")
     expect(rows.nth(1)).to_contain_text("refused")
     assert axe(page) == []
-    shot(page, "audit")
     page.get_by_role("link", name="Older").click()
     expect(rows).to_have_count(2)
     page.get_by_label("Actor").fill("bob")
@@ -44,7 +39,7 @@ def test_rows_are_shown_and_filtered(
     expect(page.get_by_text("No row matches")).to_be_visible()
 
 
-def test_others_have_no_audit(dashboard: DashboardServer, open_page: Callable[..., Page]) -> None:
+def test_others_have_no_audit(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/audit", role="submitter")
     expect(page.get_by_text("The audit is for operators")).to_be_visible()
     expect(page.get_by_role("link", name="Audit")).to_have_count(0)

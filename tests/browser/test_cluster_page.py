@@ -1,43 +1,27 @@
 """The cluster page: agents and the queue."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, axe
-from integration.api.api_support import AGENT, GB, ScriptedAgent
-from trainyard_protocol.job.resources import Gpu
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from browser.browser_support import T4, DashboardServer, Open, axe
+from integration.api.api_support import GB, ScriptedAgent
+from trainyard_protocol.views.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.dashboard.pages import cluster as cluster_page
 from trainyard_server.services.views import cluster
 
-Open = Callable[..., Page]
-T4 = "NVIDIA_TESLA_T4"
 TWO_GPUS: dict[str, Any] = {
     "masterType": "n1-standard-4",
     "masterConfig": {"acceleratorConfig": {"type": T4, "count": "2"}},
 }
 
 
-def gpu_box(dashboard: DashboardServer, name: str = "gpu-box", count: int = 4) -> ScriptedAgent:
-    agent = ScriptedAgent(dashboard.api, name, cpus=16, memory_gb=64)
-    gpus = tuple(Gpu(id=f"GPU-{name}-{n}", type=T4, memory_bytes=16 * GB) for n in range(count))
-    capacity = agent.info.capacity.model_copy(update={"gpus": gpus})
-    agent.info = agent.info.model_copy(update={"capacity": capacity})
-    agent.sync()
-    return agent
-
-
-def measured(
-    dashboard: DashboardServer, run: RunOrder, cpu: float, memory_bytes: int, busy: float = 0.0
-) -> None:
+def samples(run: RunOrder, cpu: float, memory_bytes: int, busy: float = 0.0) -> list[UsageSample]:
     """Usage of all replicas of a run."""
-    samples = tuple(
+    return [
         UsageSample(
             run_id=run.run_id,
             task=replica.task,
@@ -50,104 +34,60 @@ def measured(
             ),
         )
         for replica in run.replicas
-    )
-    body = UsageBatch(samples=samples).model_dump_json()
-    answer = dashboard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
-    assert answer.json() == {"taken": len(samples)}
-
-
-def scheduled(dashboard: DashboardServer) -> None:
-    """Schedule now, without waiting for the next tick."""
-    dashboard.api.use_cases.controller.tick()
-
-
-def started(dashboard: DashboardServer, agent: ScriptedAgent, job_id: str, **training_input: Any) -> RunOrder:
-    dashboard.submit(job_id, **training_input)
-    scheduled(dashboard)
-    run: RunOrder = dashboard.placed(agent, job_id)
-    agent.start(run)
-    return run
+    ]
 
 
 @pytest.fixture
 def busy(dashboard: DashboardServer) -> DashboardServer:
     """Two machines, two jobs that run, and three that wait."""
-    laptop, box = dashboard.agent(cpus=4, memory_gb=16), gpu_box(dashboard)
-    digits = started(dashboard, laptop, "digits_baseline", workerType="local-1", workerCount="1")
-    measured(dashboard, digits, 0.62, 310_000_000)
-    trains = started(dashboard, box, "resnet50_gpus", **TWO_GPUS)
-    measured(dashboard, trains, 3.4, 6 * GB, busy=0.93)
+    laptop, box = dashboard.agent(cpus=4, memory_gb=16), dashboard.gpu_box()
+    digits = dashboard.started(laptop, "digits_baseline", workerType="local-1", workerCount="1")
+    trains = dashboard.started(box, "resnet50_gpus", **TWO_GPUS)
+    dashboard.report(*samples(digits, 0.62, 310_000_000), *samples(trains, 3.4, 6 * GB, busy=0.93))
     dashboard.submit(
         "needs_four", **{**TWO_GPUS, "masterConfig": {"acceleratorConfig": {"type": T4, "count": "4"}}}
     )
     dashboard.submit("needs_many", masterType="n1-standard-96", project="research")
     dashboard.submit("patient", masterType="n1-standard-16", scheduling={"priority": 5})
-    scheduled(dashboard)
+    dashboard.api.use_cases.controller.tick()
     return dashboard
 
 
-def test_machines_and_queue_are_shown(
-    busy: DashboardServer, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_machines_and_queue_are_shown_and_followed(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
-    box = page.get_by_role("article", name="Agent gpu-box")
-    expect(box.get_by_role("row", name="resnet50_gpus master-replica-0").first).to_contain_text("93 %")
-    page.locator(".queue summary").first.click()
+    box, laptop = (page.get_by_role("article", name=f"Agent {name}") for name in ("gpu-box", "laptop"))
+    gpus = page.get_by_role("region", name="GPUs of gpu-box").locator("tbody tr")
+    queue = page.locator(".queue [data-row]")
+    held, free = gpus.filter(has_text="resnet50_gpus"), gpus.filter(has_text="free")
+    for rows, count in ((gpus, 4), (held, 2), (free, 2), (queue, 3)):
+        expect(rows).to_have_count(count)
+    for place, text in (
+        (box.get_by_role("row", name="resnet50_gpus master-replica-0").first, "93 %"),
+        (held.first, "master-replica-0"),
+        (held.first, "9.0 GB of 16.0 GB"),
+        (laptop, "2 of 4 allocated, 1.2 busy"),
+        (laptop, "620 MB used"),
+        (laptop.get_by_role("row", name="digits_baseline"), "1.2 of 2"),
+        (queue.first, "patient"),
+        (queue.filter(has_text="needs_four"), "4 x NVIDIA_TESLA_T4"),
+        (queue.filter(has_text="needs_many"), "research"),
+    ):
+        expect(place).to_contain_text(text)
+    queue.first.locator("summary").click()
     expect(page.get_by_text("It would start now with any one of:")).to_be_visible()
-    shot(page, "cluster")
     assert axe(page) == []
 
-
-def test_each_gpu_shows_its_replica_and_utilization(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/cluster")
-    rows = page.get_by_role("region", name="GPUs of gpu-box").locator("tbody tr")
-    expect(rows).to_have_count(4)
-    held, free = rows.filter(has_text="resnet50_gpus"), rows.filter(has_text="free")
-    expect(held).to_have_count(2)
-    expect(free).to_have_count(2)
-    expect(held.first).to_contain_text("master-replica-0")
-    expect(held.first).to_contain_text("9.0 GB of 16.0 GB")
-    held.first.get_by_role("link", name="resnet50_gpus").click()
-    expect(page).to_have_url(f"{busy.url}/projects/p/jobs/resnet50_gpus")
-
-
-def test_allocated_resources_are_beside_measured_ones(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/cluster")
-    laptop = page.get_by_role("article", name="Agent laptop")
-    expect(laptop).to_contain_text("2 of 4 allocated, 1.2 busy")
-    expect(laptop).to_contain_text("620 MB used")
-    row = laptop.get_by_role("row", name="digits_baseline")
-    expect(row).to_contain_text("1.2 of 2")
-
-
-def test_measurements_and_agents_reach_the_page_by_themselves(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/cluster")
-    box = page.get_by_role("article", name="Agent gpu-box")
-    expect(box).to_contain_text("93 %")
     with busy.api.use_cases.backend.store.read() as reader:
         run_id = next(run.run_id for run in reader.live_runs("id-of-gpu-box"))
-    sample = UsageSample(
-        run_id=run_id,
-        task="master-replica-0",
-        time=datetime.now(UTC),
-        cpu=1.0,
-        gpus=(GpuUsage(id="GPU-gpu-box-0", utilization=0.41), GpuUsage(id="GPU-gpu-box-1", utilization=0.41)),
-    )
-    body = UsageBatch(samples=(sample,)).model_dump_json()
-    busy.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
+    now = {"run_id": run_id, "task": "master-replica-0", "time": datetime.now(UTC), "cpu": 1.0}
+    used = tuple(GpuUsage(id=f"GPU-gpu-box-{n}", utilization=0.41) for n in range(2))
+    busy.report(UsageSample(**now, gpus=used))
     expect(box).to_contain_text("41 %")
-    gpu_box(busy, "second-box", count=1)
+    busy.gpu_box("second-box", gpus=1)
     expect(page.get_by_role("article", name="Agent second-box")).to_be_visible()
     expect(page.get_by_role("list", name="At a glance")).to_contain_text("3 agents alive")
-
-
-def test_queue_shows_why_each_job_waits_in_order(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/cluster")
-    rows = page.locator(".queue [data-row]")
-    expect(rows).to_have_count(3)
-    expect(rows.first).to_contain_text("patient")
-    expect(rows.filter(has_text="needs_four")).to_contain_text("4 x NVIDIA_TESLA_T4")
-    expect(rows.filter(has_text="needs_many")).to_contain_text("research")
+    held.first.get_by_role("link", name="resnet50_gpus").click()
+    expect(page).to_have_url(f"{busy.url}/projects/p/jobs/resnet50_gpus")
 
 
 def test_row_of_the_queue_unfolds_to_holders_and_the_smallest_change(
@@ -169,17 +109,15 @@ def test_job_that_starts_leaves_the_queue(busy: DashboardServer, open_page: Open
     page = open_page("/cluster")
     queue = page.get_by_role("table", name="Queue")
     expect(queue).to_contain_text("patient")
-    gpu_box(busy, "new-box", count=4)
+    busy.gpu_box("new-box")
     expect(queue).not_to_contain_text("patient")
     new_box = page.get_by_role("article", name="Agent new-box")
     expect(new_box.get_by_role("region", name="Runs on new-box")).to_contain_text("patient")
 
 
-def test_silent_agent_is_marked(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_silent_agent_is_marked(dashboard: DashboardServer, open_page: Open) -> None:
     laptop = dashboard.agent()
-    started(dashboard, laptop, "alone")
+    dashboard.started(laptop, "alone")
     dashboard.agent("was-here-once")
     for agent in ("id-of-laptop", "id-of-was-here-once"):
         seen = dashboard.api.use_cases.backend.agent_liveness._seen
@@ -190,18 +128,14 @@ def test_silent_agent_is_marked(
     expect(card).to_contain_text("No run is started here until the agent answers again")
     expect(page.get_by_text("1 silent agent without runs")).to_be_visible()
     expect(page.get_by_role("list", name="At a glance")).to_contain_text("0 agents alive")
-    shot(page, "cluster-silent")
 
 
-def test_empty_cluster_shows_what_to_do_next(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_empty_cluster_shows_what_to_do_next(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     expect(page.get_by_role("heading", name="No agent yet")).to_be_visible()
     expect(page.get_by_text("trainyard up", exact=True)).to_be_visible()
     expect(page.get_by_text(f"trainyard agent join {dashboard.url}")).to_be_visible()
     expect(page.get_by_text("The queue is empty.")).to_be_visible()
-    shot(page, "cluster-empty")
     assert axe(page) == []
 
 
@@ -212,7 +146,7 @@ def test_long_queue_has_pages(
         monkeypatch.setattr(module, "QUEUE_PAGE", 5)
     for number in range(12):
         dashboard.submit(f"job_{number:03}")
-    scheduled(dashboard)
+    dashboard.api.use_cases.controller.tick()
     page = open_page("/cluster?page=2")
     expect(page.get_by_text("6 to 10 of 12")).to_be_visible()
     expect(page.locator(".queue [data-row]")).to_have_count(5)
@@ -226,9 +160,9 @@ def test_long_queue_has_pages(
 def test_what_people_have_typed_is_shown_as_text(dashboard: DashboardServer, open_page: Open) -> None:
     agent = ScriptedAgent(dashboard.api, "<script>alert(1)</script>")
     agent.sync()
-    started(dashboard, agent, "holder", workerType="local-1", workerCount="1")
+    dashboard.started(agent, "holder", workerType="local-1", workerCount="1")
     dashboard.submit("waits", masterType="local-2")
-    scheduled(dashboard)
+    dashboard.api.use_cases.controller.tick()
     page = open_page("/cluster")
     expect(page.get_by_role("heading", name="<script>alert(1)</script>")).to_be_visible()
     page.locator(".queue summary").click()

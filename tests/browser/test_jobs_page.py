@@ -1,18 +1,14 @@
 """The list of jobs."""
 
-from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, Open, Viewport, axe
 from integration.api.api_support import eventually
 from trainyard_server.dashboard.pages import jobs as jobs_page
 from trainyard_server.services.views import job_search
-
-Open = Callable[..., Page]
 
 
 def row(page: Page, job: str) -> Locator:
@@ -23,19 +19,13 @@ def row(page: Page, job: str) -> Locator:
 def busy(dashboard: DashboardServer) -> DashboardServer:
     """Jobs in every state, and one of them stalled."""
     agent = dashboard.agent(cpus=2)
-    dashboard.submit("digits_baseline", labels={"team": "vision", "stage": "final"})
-    dashboard.submit("cnn_large", labels={"team": "vision"}, project="research")
-    good = dashboard.placed(agent, "digits_baseline")
-    agent.start(good)
+    good = dashboard.started(agent, "digits_baseline", labels={"team": "vision", "stage": "final"})
     agent.exit(run=good)
-    bad = dashboard.placed(agent, "cnn_large")
-    agent.start(bad)
+    bad = dashboard.started(agent, "cnn_large", labels={"team": "vision"}, project="research")
     agent.log("Traceback (most recent call last):", "ValueError: no data", run=bad)
     agent.exit(code=1, run=bad)
-    dashboard.submit("transformer_lr3", labels={"team": "language"})
+    running = dashboard.started(agent, "transformer_lr3", labels={"team": "language"})
     dashboard.submit("transformer_lr4", labels={"team": "language"})
-    running = dashboard.placed(agent, "transformer_lr3")
-    agent.start(running)
     for step in range(100, 1300, 100):
         loss = 2.3 / (1 + step / 150) + 0.05 * (step % 300 == 0)
         agent.log(
@@ -45,10 +35,9 @@ def busy(dashboard: DashboardServer) -> DashboardServer:
     return dashboard
 
 
-def test_jobs_are_shown(busy: DashboardServer, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_jobs_are_shown(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     expect(row(page, "transformer_lr3")).to_contain_text("1,200 / 5,000")
-    shot(page, "jobs")
     assert axe(page) == []
 
 
@@ -264,13 +253,10 @@ def test_banner_is_shown_while_the_server_is_away(busy: DashboardServer, open_pa
     page.errors.clear()  # type: ignore[attr-defined]
 
 
-def test_missing_page_is_a_page(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_missing_page_is_a_page(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/projects/p/jobs/nothing")
     expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
     expect(page.get_by_text("The job projects/p/jobs/nothing was not found.")).to_be_visible()
-    shot(page, "error-light")
     assert axe(page) == []
     page.goto("/nowhere")
     expect(page.get_by_role("heading", name="Page not found")).to_be_visible()

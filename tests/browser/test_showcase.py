@@ -1,19 +1,24 @@
-"""Every page in every viewport, with a busy server: screenshots, and what keeps people out of them."""
+"""Every page in every viewport, with a busy server: screenshots, and what keeps people out of them.
 
-from collections.abc import Callable, Iterator
+Screenshots are kept below $SCREENSHOTS, or test-artefacts/ where that is not set.
+"""
+
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, Open, Viewport, axe
 from browser.link import linked
 from browser.quiet_network import QuietNetwork
 from browser.showcase import FAILED, RUNNING, WITH_FILES, Show, ShowClock
 from integration.api.api_support import server, serving
 from trainyard_server.domain.lifecycle.stalls import StallAction
 
+SHOTS = Path(os.environ.get("SCREENSHOTS", "test-artefacts/screenshots"))
 RESEARCH = "/projects/research/jobs"
 PAGES = {
     "jobs": "/",
@@ -60,7 +65,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -
 
 @pytest.mark.parametrize("viewport", Viewport)
 def test_every_page_can_be_shown_and_used_by_everyone(
-    dashboard: DashboardServer, open_page: Callable[..., Page], shot: Callable[..., Path], viewport: Viewport
+    dashboard: DashboardServer, open_page: Open, viewport: Viewport
 ) -> None:
     page = open_page("/", viewport=viewport)
     violations = {}
@@ -68,8 +73,9 @@ def test_every_page_can_be_shown_and_used_by_everyone(
         page.goto(path)
         page.wait_for_load_state("load")
         expect(page.locator(DRAWN.get(name, "main")).first).to_be_visible()
-        shot(page, f"{name}-{viewport.name.lower()}")
-        shot(page, f"window/{name}-{viewport.name.lower()}", full_page=False)
+        picture = f"{name}-{viewport.name.lower()}.png"
+        page.screenshot(path=SHOTS / picture, full_page=True)
+        page.screenshot(path=SHOTS / "window" / picture)
         if found := axe(page, viewport):
             violations[name] = found
         if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):

@@ -1,29 +1,25 @@
 """Sign-in and sign-out in the browser."""
 
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, Open, Viewport, axe
 from integration.api.api_support import ALICE
 from trainyard_cli.commands.service.dashboard import write_page
 from trainyard_cli.local.host_names import DASHBOARD_HOST
 
-Open = Callable[..., Page]
-
 
 @pytest.mark.parametrize("viewport", Viewport)
 def test_page_shows_where_the_token_is(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], viewport: Viewport
+    dashboard: DashboardServer, open_page: Open, viewport: Viewport
 ) -> None:
     page = open_page("/", role="", viewport=viewport)
     expect(page).to_have_url(f"{dashboard.url}/sign-in")
     expect(page.get_by_text("trainyard dashboard")).to_be_visible()
     expect(page.get_by_label("Token")).to_be_focused()
-    shot(page, f"sign-in-{viewport.name.lower()}")
     assert axe(page, viewport) == []
 
 
@@ -69,7 +65,7 @@ def test_link_signs_in_once_leaves_no_code_in_the_address_and_no_cookie_under_ot
 
 
 def test_link_asks_before_it_replaces_another_account_and_its_tabs_show_it(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
+    dashboard: DashboardServer, open_page: Open
 ) -> None:
     other = open_page("/", role="admin")
     expect(other.locator(".me")).to_have_text("admin")
@@ -78,7 +74,6 @@ def test_link_asks_before_it_replaces_another_account_and_its_tabs_show_it(
     page.goto(f"/sign-in#{code}")
     expect(page.get_by_text("You are signed in as admin. Sign in as alice instead?")).to_be_visible()
     expect(page.get_by_role("link", name="Stay signed in as admin")).to_be_visible()
-    shot(page, "switch-account")
     assert axe(page) == []
     page.get_by_role("button", name="Sign in as alice").click()
     expect(page.locator(".me")).to_have_text("alice")

@@ -1,17 +1,13 @@
 """The page of one's own tokens in the browser."""
 
-from collections.abc import Callable
-from pathlib import Path
+from playwright.sync_api import expect
 
-from playwright.sync_api import Page, expect
-
-from browser.browser_support import DashboardServer, axe
+from browser.browser_support import DashboardServer, Open, axe
 
 
 def test_token_is_made_shown_once_and_revoked(
     dashboard: DashboardServer,
-    open_page: Callable[..., Page],
-    shot: Callable[..., Path],
+    open_page: Open,
 ) -> None:
     page = open_page("/tokens")
     page.get_by_label("What it is for").fill("<b>laptop</b>")
@@ -22,7 +18,6 @@ def test_token_is_made_shown_once_and_revoked(
     assert dashboard.api.client.get("/trainyard/v1/me", headers=mine).status_code == 200
     row = page.get_by_role("row").filter(has_text="<b>laptop</b>").filter(has_text="valid")
     expect(row).to_have_count(1)
-    shot(page, "tokens")
     assert axe(page) == []
     page.on("dialog", lambda dialog: dialog.accept())
     row.get_by_role("button").click()

@@ -1,15 +1,11 @@
 """The config of a job in the browser: as submitted, as resolved, and the environment of replicas."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, axe
-
-Open = Callable[..., Page]
+from browser.browser_support import DashboardServer, Open, axe
 
 IMAGE: dict[str, Any] = {
     "scaleTier": "CUSTOM",
@@ -73,16 +69,11 @@ def test_markup_in_a_config_is_text(dashboard: DashboardServer, open_page: Open)
     expect(page).to_have_title("base · Trainyard")
 
 
-def test_config_page_has_each_part_of_the_config(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_config_page_has_each_part_of_the_config(dashboard: DashboardServer, open_page: Open) -> None:
     agent = dashboard.agent("gpu-host", cpus=8, memory_gb=32)
-    dashboard.submit("digits_cnn", project="research", labels={"team": "vision", "stage": "final"}, **IMAGE)
-    run = dashboard.placed(agent, "digits_cnn")
-    agent.sync()
-    agent.start(run)
+    labels = {"team": "vision", "stage": "final"}
+    dashboard.started(agent, "digits_cnn", project="research", labels=labels, **IMAGE)
     page = open_page("/projects/research/jobs/digits_cnn/config")
     expect(page.get_by_role("region", name="TF_CONFIG")).to_be_visible()
     assert axe(page) == []
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
-    shot(page, "config")

@@ -1,16 +1,14 @@
 """The files of a job: from directory to directory, and downloads."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, axe
+from browser.browser_support import DashboardServer, Open, axe
 from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
-Open = Callable[..., Page]
 ODD = '<script>alert(1)<\\script> & "quoted" 100%.txt'
 FILES = "/projects/p/jobs/digits/files"
 
@@ -31,16 +29,13 @@ def server_settings(tmp_path: Path) -> dict[str, Any]:
     return {"job_dir_roots": (str(tmp_path / "jobs"),), "one_user": True}
 
 
-def test_files_are_listed_and_downloaded(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], job_dir: Path
-) -> None:
+def test_files_are_listed_and_downloaded(dashboard: DashboardServer, open_page: Open, job_dir: Path) -> None:
     dashboard.submit("digits", jobDir=str(job_dir))
     page = open_page(FILES, role="viewer")
     expect(page.locator(".model")).to_contain_text(f"{job_dir}/model")
     expect(page.locator("[data-row]")).to_have_count(4)
     expect(page.get_by_role("link", name=ODD, exact=True)).to_be_visible()
     assert axe(page) == []
-    shot(page, "files")
     with page.expect_download() as downloading:
         page.get_by_role("link", name=f"Download {ODD}").click()
     assert Path(downloading.value.path()).read_text() == "what is in it"
@@ -69,7 +64,7 @@ def test_large_directory_has_further_pages(
 
 
 def test_entries_that_cannot_be_shown_say_why(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path], job_dir: Path
+    dashboard: DashboardServer, open_page: Open, job_dir: Path
 ) -> None:
     dashboard.submit("digits", jobDir="/etc")
     page = open_page(FILES)
@@ -84,15 +79,13 @@ def test_entries_that_cannot_be_shown_say_why(
     expect(page.get_by_text("below the job-dir and without '..'")).to_be_visible()
     page.goto("/projects/p/jobs/mine/files?path=none")
     expect(page.get_by_text("There is no none in the job-dir.")).to_be_visible()
-    shot(page, "files-not-there")
 
 
 def test_file_that_a_running_job_writes_appears(
     dashboard: DashboardServer, open_page: Open, job_dir: Path
 ) -> None:
     agent = dashboard.agent()
-    dashboard.submit("digits", jobDir=str(job_dir))
-    agent.start(dashboard.placed(agent, "digits"))
+    dashboard.started(agent, "digits", jobDir=str(job_dir))
     page = open_page(f"{FILES}?path=checkpoints")
     expect(page.get_by_text("What the job writes to its job-dir appears here.")).to_be_visible()
     (job_dir / "checkpoints" / "step-100").touch()

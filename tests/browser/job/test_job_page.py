@@ -1,25 +1,19 @@
 """The overview of one job."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, axe
+from browser.browser_support import DashboardServer, Open, axe
 from integration.api.api_support import ADMIN
 
-Open = Callable[..., Page]
 GANG = {"workerCount": "2", "workerType": "local-1"}
 
 
-def test_failed_job_shows_why_on_top(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_failed_job_shows_why_on_top(dashboard: DashboardServer, open_page: Open) -> None:
     agent = dashboard.agent(cpus=4)
-    dashboard.submit("cnn_large", labels={"team": "vision"}, jobDir="gs://models/cnn_large", **GANG)
-    run = dashboard.placed(agent, "cnn_large")
-    agent.start(run)
+    given = {"labels": {"team": "vision"}, "jobDir": "gs://models/cnn_large"}
+    run = dashboard.started(agent, "cnn_large", **given, **GANG)
     agent.log('{"event": "progress", "step": 1200, "steps": 5000, "loss": 0.31}', run=run)
     agent.log("Traceback (most recent call last):", "ValueError: no data", task="worker-replica-0", run=run)
     agent.exit("worker-replica-0", code=1, run=run, message="It exited with 1.")
@@ -31,13 +25,10 @@ def test_failed_job_shows_why_on_top(
     expect(page.get_by_role("link", name="This line in the log")).to_have_attribute(
         "href", re.compile(r"/logs#L\d+$")
     )
-    shot(page, "job-failed")
     assert axe(page) == []
 
 
-def test_running_job_is_followed_until_its_result(
-    dashboard: DashboardServer, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_running_job_is_followed_until_its_result(dashboard: DashboardServer, open_page: Open) -> None:
     name = "resnet50_imagenet_lr0_1_baseline"
     agent = dashboard.agent(cpus=2)
     dashboard.submit(name, args=["--epochs", "90", "--note", "two words"])
@@ -48,13 +39,11 @@ def test_running_job_is_followed_until_its_result(
     line = '{{"event": "progress", "step": {}, "steps": 5000, "loss": {}}}'
     agent.log(*(line.format(n * 100, 3 / n) for n in range(1, 13)), run=run)
     expect(page.locator("#live-progress")).to_contain_text("1,200 of 5,000 steps")
-    shot(page, "job-running-light")
     cut = "all => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.textContent)"
     assert page.locator(".command pre").evaluate_all(cut) == []
     agent.exit(run=run)
     expect(page.get_by_role("heading", name="Result")).to_be_visible()
     expect(page.get_by_role("img", name="loss over the steps, between 0.25 and 3")).to_be_visible()
-    shot(page, "job-succeeded-light")
     assert axe(page) == []
 
 

@@ -1,20 +1,17 @@
 """The log of a job: following, search, links, and no line lost."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, Request, expect
 
-from browser.browser_support import DashboardServer, axe
+from browser.browser_support import DashboardServer, Open, axe
 from integration.api.api_support import ScriptedAgent, line
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.logs import LogChunk, LogLine
 from trainyard_protocol.wire.sync import RunOrder
 
-Open = Callable[..., Page]
-Shot = Callable[..., Path]
 PATH = "/projects/p/jobs/cnn/logs"
 GANG = {"workerCount": "3", "workerType": "local-1"}
 TASKS = ("master-replica-0", *(f"worker-replica-{n}" for n in range(3)))
@@ -22,10 +19,7 @@ TASKS = ("master-replica-0", *(f"worker-replica-{n}" for n in range(3)))
 
 def started(dashboard: DashboardServer, **training_input: Any) -> tuple[ScriptedAgent, RunOrder]:
     agent = dashboard.agent(cpus=8)
-    dashboard.submit("cnn", labels={"team": "vision"}, **training_input)
-    run = dashboard.placed(agent, "cnn")
-    agent.start(run)
-    return agent, run
+    return agent, dashboard.started(agent, "cnn", labels={"team": "vision"}, **training_input)
 
 
 def ship(
@@ -73,7 +67,7 @@ def following(page: Page) -> None:
     expect(page.locator("#log-status")).to_contain_text("following")
 
 
-def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open, shot: Shot) -> None:
+def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open) -> None:
     agent, run = started(dashboard, **GANG)
     training(dashboard, agent, run)
     trace = ["Traceback (most recent call last):", '  File "/app/trainer/task.py", line 88, in <module>', "    main()",
@@ -89,7 +83,6 @@ def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open, shot: Shot) 
     page = open_page(PATH)
     following(page)
     expect(page.locator(".ln").last).to_contain_text("ValueError")
-    shot(page, "logs", full_page=False)
     assert axe(page) == []
     page.get_by_label("Search").fill("loss")
     expect(page.locator("mark").first).to_be_visible()
@@ -97,7 +90,6 @@ def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open, shot: Shot) 
     expect(page.locator(".ln.marked")).to_contain_text("Traceback")
     page.locator("[data-task=worker-replica-1]").click()
     expect(page.locator(".ln .by").first).to_have_text("worker-1")
-    shot(page, "logs-search", full_page=False)
     assert axe(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
         "nothing is wider than the window"
@@ -161,9 +153,7 @@ def test_end_is_shown_once_the_last_line_is_drawn(dashboard: DashboardServer, op
     expect(page.locator(".ln").last).to_contain_text("Job completed successfully.")
 
 
-def test_reader_who_scrolls_back_keeps_the_position(
-    dashboard: DashboardServer, open_page: Open, shot: Shot
-) -> None:
+def test_reader_who_scrolls_back_keeps_the_position(dashboard: DashboardServer, open_page: Open) -> None:
     agent, run = started(dashboard)
     agent.log(*(f"line {n}" for n in range(1500)), run=run)
     page = open_page(PATH)
@@ -179,7 +169,6 @@ def test_reader_who_scrolls_back_keeps_the_position(
     newest = page.locator("#log-newest")
     expect(newest).to_have_text("30 new lines ↓")
     assert view.evaluate("(view) => view.scrollTop") == before
-    shot(page, "logs-paused", full_page=False)
     for _ in range(60):  # earlier lines come as the top comes near
         page.mouse.wheel(0, -4000)
         page.wait_for_timeout(50)
@@ -365,7 +354,7 @@ def test_runs_damage_and_quotas_are_shown(
     agent, run = started(dashboard)
     agent.log("of the first run", "to be damaged", run=run)
     agent.exit(code=None, reason=Reason.VANISHED, run=run)
-    again = dashboard.placed(agent, "cnn")
+    again = dashboard.placed(agent, "cnn", after=1)
     agent.start(again)
     agent.log("of the second run", *["x" * 100] * 40, run=again)
     path = tmp_path / "server" / "logs" / "p" / "cnn" / "segment"

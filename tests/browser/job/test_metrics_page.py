@@ -4,21 +4,16 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from browser.browser_support import DashboardServer, axe
+from browser.browser_support import DashboardServer, Open, axe
 from integration.api.api_support import ScriptedAgent
-from integration.api.api_support import eventually as wait_until
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.logs import LogChunk, LogLine
-
-Open = Callable[..., Page]
 
 PAGE = "/projects/p/jobs/cnn_small/metrics"
 MASTER, WORKER = "master-replica-0", "worker-replica-0"
@@ -59,21 +54,8 @@ class Lab:
         self.dashboard = dashboard
         self.agent: ScriptedAgent = dashboard.agent(cpus=8, memory_gb=64)
         self._lines: dict[tuple[str, str], int] = {}
-        dashboard.submit("cnn_small", workerCount="1", workerType="local-1")
-        self.run = self.start("cnn_small")
-        dashboard.submit("cnn_wide", project="research")
-        self.other = self.start("cnn_wide")
-
-    def start(self, job_id: str, after: int = 0) -> Any:
-        def placed() -> Any:
-            self.agent.sync()
-            runs = [run for run in self.agent.runs.values() if run.job_id == job_id and run.number > after]
-            return runs[0] if runs else None
-
-        wait_until(placed)
-        run = placed()
-        self.agent.start(run)
-        return run
+        self.run = dashboard.started(self.agent, "cnn_small", workerCount="1", workerType="local-1")
+        self.other = dashboard.started(self.agent, "cnn_wide", project="research")
 
     def says(self, *texts: str, task: str = MASTER, run: Any = None, every_s: float = 7.5) -> None:
         """Log lines of a program that has written one each `every_s` for a while."""
@@ -128,7 +110,7 @@ def range_of(page: Page) -> tuple[float, float]:
     return low, high
 
 
-def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_curves_are_shown(lab: Lab, open_page: Open) -> None:
     lab.trains()
     page = open_page(PAGE)
     drawn(page)
@@ -140,10 +122,9 @@ def test_curves_are_shown(lab: Lab, open_page: Open, shot: Callable[..., Path]) 
     expect(rows.nth(1)).to_contain_text("1,000")
     assert axe(page) == []
     drawn(page, "examples_per_second")
-    shot(page, "metrics")
 
 
-def test_first_curves_are_the_servers(lab: Lab, open_page: Open, shot: Callable[..., Path]) -> None:
+def test_first_curves_are_the_servers(lab: Lab, open_page: Open) -> None:
     lab.trains()
     page = open_page("/")
     page.route("**/vendor/*.js", lambda route: route.abort())
@@ -151,18 +132,14 @@ def test_first_curves_are_the_servers(lab: Lab, open_page: Open, shot: Callable[
     page.goto(PAGE)
     expect(page.locator(".painted h2")).to_have_text(["loss", "accuracy", "examples_per_second"])
     expect(page.locator('.painted[data-metric="loss"] path')).to_have_count(2)
-    shot(page, "metrics-first")
     page.errors = page.errors.clear()  # type: ignore[attr-defined]
 
 
-def test_job_without_metrics_shows_how_to_report_them_then_its_curves(
-    lab: Lab, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_job_without_metrics_shows_how_to_report_them_then_its_curves(lab: Lab, open_page: Open) -> None:
     page = open_page(PAGE)
     expect(page.get_by_role("heading", name="No metrics yet")).to_be_visible()
     expect(page.get_by_role("button", name="Copy the line")).to_be_visible()
     expect(page.locator("#metrics")).to_be_hidden()
-    shot(page, "metrics-empty")
     assert axe(page) == []
     name = "<img src=x onerror=alert(1)><b>loss</b>"
     lab.says(progress(1, **{name: 1}), progress(2, **{name: 2}))
@@ -234,9 +211,7 @@ def test_zoomed_in_a_long_curve_has_all_of_its_points(lab: Lab, open_page: Open)
     eventually(page, "lines[0].x.length <= 1000")
 
 
-def test_jobs_are_compared_and_choices_are_in_the_address(
-    lab: Lab, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_jobs_are_compared_and_choices_are_in_the_address(lab: Lab, open_page: Open) -> None:
     lab.trains()
     lab.dashboard.submit("cnn_deep", project="research")
     page = open_page(PAGE)
@@ -268,20 +243,18 @@ def test_jobs_are_compared_and_choices_are_in_the_address(
     expect(card(page, "loss").locator("tbody th")).to_have_text(
         ["cnn_small · loss", "cnn_small · held_out_loss", "cnn_wide · loss", "cnn_wide · held_out_loss"]
     )
-    shot(page, "metrics-compare")
     assert axe(page) == []
     page.get_by_role("button", name="Without research/cnn_wide").click()
     eventually(page, "lines.length === 4")
     assert "with=" not in page.url
 
 
-def test_raw_lost_and_unordinary_values_are_shown(
-    lab: Lab, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_raw_lost_and_unordinary_values_are_shown(lab: Lab, open_page: Open) -> None:
     lab.says(*training(1, 600))
     lab.agent.stopped(WORKER, run=lab.run)
     lab.agent.exit(code=139, reason=Reason.KILLED_BY_SIGNAL, run=lab.run)
-    again = lab.start("cnn_small", after=1)
+    again = lab.dashboard.placed(lab.agent, "cnn_small", after=1)
+    lab.agent.start(again)
     resumed = [one for one in training(3, 900) if json.loads(one)["step"] > 400]
     lab.says(*resumed[: len(resumed) // 3], run=again)
     page = open_page(PAGE)
@@ -291,7 +264,6 @@ def test_raw_lost_and_unordinary_values_are_shown(
     assert steps == sorted(set(steps))
     lost = chart(page, "lines.find((line) => line.opacity === 0.55).x")
     assert lost == list(range(steps[-1] + 10, 601, 10))
-    shot(page, "metrics-resumed")
 
     zigzag = [1.0, 0.0, 1.0, 0.0]
     lab.says(*(progress(step, zigzag=value) for step, value in enumerate(zigzag, 701)), run=again)
@@ -301,7 +273,6 @@ def test_raw_lost_and_unordinary_values_are_shown(
     assert chart(page, f"{crosses}.x") == [710, 720]
     assert chart(page, f"{crosses}.texts") == ["loss is NaN, step 710", "loss is ∞, step 720"]
     expect(card(page, "loss").locator("tbody tr").first).to_contain_text("∞")
-    shot(page, "metrics-nan")
     page.get_by_label("Smoothing").fill("0.5")
     drawn(page, "zigzag")
     raw, smooth = chart(page, "lines.map((line) => line.y)", "zigzag")
@@ -309,9 +280,7 @@ def test_raw_lost_and_unordinary_values_are_shown(
     assert smooth == pytest.approx([1.0, 1 / 3, 5 / 7, 1 / 3])
 
 
-def test_replicas_have_colours_and_curves_can_be_hidden(
-    lab: Lab, open_page: Open, shot: Callable[..., Path]
-) -> None:
+def test_replicas_have_colours_and_curves_can_be_hidden(lab: Lab, open_page: Open) -> None:
     lab.trains()
     lab.says(*training(5, rate=260.0), task=WORKER)
     page = open_page(f"{PAGE}?x=epoch")
@@ -324,7 +293,6 @@ def test_replicas_have_colours_and_curves_can_be_hidden(
     eventually(page, "lines.length === 4")
     card(page, "loss").get_by_role("button", name="loss · worker 0", exact=True).click()
     eventually(page, "lines.length === 3")
-    shot(page, "metrics-replicas")
     page.get_by_label("Replica").select_option(label="worker 0")
     eventually(page, "lines.length === 1")
     assert "task=worker-replica-0" in page.url

@@ -1,23 +1,21 @@
 """The page of a study: what it draws, how trials are selected, and clones with narrowed ranges."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browser.browser_support import DashboardServer, Viewport, axe
+from browser.browser_support import DashboardServer, Open, Viewport, axe
 from browser.link import linked
 from browser.quiet_network import QuietNetwork
 from browser.showcase import ShowClock
 from integration.api.api_support import ScriptedAgent, server, serving
 from integration.api.jobs.test_studies import finish, runs
 
-Open = Callable[..., Page]
 STUDY = "/projects/p/jobs/digits_tuning"
 VALUES = (0.71, 0.88, 0.64, 0.93, 0.8, 0.9, 0.76, 0.95, 0.91, 0.85, 0.97)
 SPEC = {
@@ -105,7 +103,7 @@ def rows(page: Page) -> Locator:
 
 
 @pytest.mark.parametrize("viewport", Viewport)
-def test_study_is_shown(open_page: Open, shot: Callable[..., Path], viewport: Viewport) -> None:
+def test_study_is_shown(open_page: Open, viewport: Viewport) -> None:
     page = opened(open_page, viewport)
     expect(page.locator("#live-verdict")).to_contain_text("0.97 held_out_accuracy of trial 11")
     expect(page.locator("#live-verdict")).to_contain_text("11 of 12 trials ended")
@@ -119,7 +117,6 @@ def test_study_is_shown(open_page: Open, shot: Callable[..., Path], viewport: Vi
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.locator("details.ranges summary").click()
     assert axe(page, viewport) == []
-    shot(page, f"study-{viewport.name.lower()}")
 
 
 def test_ranges_select_trials_by_keyboard_and_by_dragging(open_page: Open) -> None:
@@ -159,7 +156,7 @@ def test_ranges_select_trials_by_keyboard_and_by_dragging(open_page: Open) -> No
     expect(rows(page)).to_have_count(12)
 
 
-def test_clone_of_the_best_quarter_has_narrower_ranges(open_page: Open, shot: Callable[..., Path]) -> None:
+def test_clone_of_the_best_quarter_has_narrower_ranges(open_page: Open) -> None:
     page = opened(open_page)
     page.get_by_role("link", name="Clone with the ranges of the best quarter").click()
     expect(page.locator("#content")).to_contain_text("Its ranges are those of 2 trials.")
@@ -167,17 +164,15 @@ def test_clone_of_the_best_quarter_has_narrower_ranges(open_page: Open, shot: Ca
     assert "hyperparameterMetricTag: held_out_accuracy" in page.locator("#config").input_value()
     expect(page.locator("#status")).to_have_text("The server would accept it")
     assert axe(page) == []
-    shot(page, "study-clone")
     viewer = opened(open_page, role="viewer")
     expect(viewer.locator("#clone-best")).to_be_hidden()
 
 
-def test_trial_leads_to_its_study_and_lists_mark_studies(open_page: Open, shot: Callable[..., Path]) -> None:
+def test_trial_leads_to_its_study_and_lists_mark_studies(open_page: Open) -> None:
     page = opened(open_page)
     page.locator("#trials a.name", has_text=re.compile("^4$")).click()
     expect(page.locator("#job .badge")).to_have_text("trial 4")
     expect(page.locator("#live-facts")).to_contain_text("learning-rate")
-    shot(page, "study-trial")
     page.locator("#live-facts").get_by_role("link", name="digits_tuning").click()
     expect(page.locator("#job .badge")).to_have_text("study")
     page.goto("/")

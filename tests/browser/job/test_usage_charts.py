@@ -2,28 +2,17 @@
 
 import math
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, axe
-from integration.api.api_support import AGENT, GB, ScriptedAgent
-from trainyard_protocol.job.resources import Gpu
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from browser.browser_support import T4, DashboardServer, Open, axe
+from integration.api.api_support import GB
+from trainyard_protocol.views.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.sync import RunOrder
 
-Open = Callable[..., Page]
-T4 = "NVIDIA_TESLA_T4"
 PATH = "/projects/p/jobs/resnet50"
-
-
-def report(dashboard: DashboardServer, *samples: UsageSample) -> None:
-    body = UsageBatch(samples=samples).model_dump_json()
-    answer = dashboard.api.client.post("/agent/v1/usage", content=body, headers=AGENT)
-    assert answer.json() == {"taken": len(samples)}
 
 
 def sample(
@@ -49,22 +38,10 @@ def sample(
 def run(dashboard: DashboardServer) -> RunOrder:
     """A running gang with GPUs, and its usage of the last 20 minutes with a gap. Samples that a test adds are late
     enough for a point of their own."""
-    agent = ScriptedAgent(dashboard.api, "gpu-box", cpus=16, memory_gb=64)
-    gpus = tuple(Gpu(id=f"GPU-{n}", type=T4, memory_bytes=16 * GB) for n in range(4))
-    capacity = agent.info.capacity.model_copy(update={"gpus": gpus})
-    agent.info = agent.info.model_copy(update={"capacity": capacity})
-    agent.sync()
+    agent = dashboard.gpu_box()
     two = {"acceleratorConfig": {"type": T4, "count": "2"}}
-    dashboard.submit(
-        "resnet50",
-        masterType="n1-standard-4",
-        masterConfig=two,
-        workerType="local-4",
-        workerCount="1",
-    )
-    dashboard.api.use_cases.controller.tick()
-    order: RunOrder = dashboard.placed(agent, "resnet50")
-    agent.start(order)
+    gang = {"masterType": "n1-standard-4", "workerType": "local-4", "workerCount": "1"}
+    order = dashboard.started(agent, "resnet50", masterConfig=two, **gang)
     now = datetime.now(UTC)
     used = []
     for n in range(240):
@@ -75,28 +52,22 @@ def run(dashboard: DashboardServer) -> RunOrder:
             sample(order, "master-replica-0", at, 2.6 + wave, 4 + n / 40, busy=0.8 + 0.15 * wave),
             sample(order, "worker-replica-0", at, 0.5 + 0.3 * math.cos(n / 5), 0.4),
         ]
-    for first in range(0, len(used), 200):
-        report(dashboard, *used[first : first + 200])
+    dashboard.report(*used)
     return order
 
 
-def test_usage_over_time_is_drawn(
-    dashboard: DashboardServer, run: RunOrder, open_page: Open, shot: Callable[..., Path]
+def test_usage_over_time_is_drawn_with_the_current_value_and_the_allocation(
+    dashboard: DashboardServer, run: RunOrder, open_page: Open
 ) -> None:
     page = open_page(PATH)
     charts = page.locator("#live-usage")
     expect(charts.get_by_role("heading", name="Resource usage")).to_be_visible()
     expect(charts.locator("figure")).to_have_count(6)
     charts.scroll_into_view_if_needed()
-    shot(page, "usage")
     assert axe(page) == []
-
-
-def test_each_chart_shows_the_current_value_and_the_allocation(
-    dashboard: DashboardServer, run: RunOrder, open_page: Open
-) -> None:
-    page = open_page(PATH)
-    report(dashboard, sample(run, "master-replica-0", datetime.now(UTC), 3.2, 12.5, busy=0.9))
+    curve = page.get_by_role("group", name="CPU of worker-replica-0").locator(".curve")
+    assert (curve.get_attribute("d") or "").count("M") == 2, "one stretch before the gap, one after it"
+    dashboard.report(sample(run, "master-replica-0", datetime.now(UTC), 3.2, 12.5, busy=0.9))
     chief = page.get_by_role("group", name="CPU of master-replica-0", exact=True)
     expect(chief).to_contain_text("3.2 of 4 cores")
     expect(page.get_by_role("group", name="Memory of master-replica-0", exact=True)).to_contain_text(
@@ -106,16 +77,6 @@ def test_each_chart_shows_the_current_value_and_the_allocation(
     expect(busy).to_contain_text("mean 85%")
     expect(busy.locator(".curve")).to_have_count(2)
     expect(page.get_by_role("group", name=re.compile("GPU .* of worker-replica-0"))).to_have_count(0)
-
-
-def test_nothing_is_drawn_where_nothing_was_measured(
-    dashboard: DashboardServer, run: RunOrder, open_page: Open
-) -> None:
-    page = open_page(PATH)
-    curve = page.get_by_role("group", name="CPU of worker-replica-0").locator(".curve")
-    path = curve.get_attribute("d")
-    assert path is not None
-    assert path.count("M") == 2, "one stretch before the gap, one after it"
 
 
 def test_value_under_the_pointer_and_under_the_arrow_keys(
@@ -131,7 +92,7 @@ def test_value_under_the_pointer_and_under_the_arrow_keys(
     expect(value).to_contain_text(re.compile(r"^4\.\d GB · \d\d:\d\d:\d\d"))
     first = value.inner_text()
     # It stays while new measurements arrive.
-    report(dashboard, sample(run, "master-replica-0", datetime.now(UTC), 3.9, 14.0))
+    dashboard.report(sample(run, "master-replica-0", datetime.now(UTC), 3.9, 14.0))
     expect(chart.locator(".chart-most")).to_contain_text("at most 14.0 GB")
     expect(value).to_have_text(first)
     page.mouse.move(5, 5)
@@ -155,12 +116,9 @@ def test_job_without_measurements_has_no_charts(dashboard: DashboardServer, open
 
 def test_replicas_of_a_large_gang_come_in_pages(dashboard: DashboardServer, open_page: Open) -> None:
     agent = dashboard.agent(cpus=16, memory_gb=64)
-    dashboard.submit("resnet50", workerType="local-1", workerCount="14")
-    dashboard.api.use_cases.controller.tick()
-    order = dashboard.placed(agent, "resnet50")
-    agent.start(order)
+    order = dashboard.started(agent, "resnet50", workerType="local-1", workerCount="14")
     now = datetime.now(UTC)
-    report(dashboard, *(sample(order, replica.task, now, 0.5, 0.2) for replica in order.replicas))
+    dashboard.report(*(sample(order, replica.task, now, 0.5, 0.2) for replica in order.replicas))
     page = open_page(PATH)
     expect(page.locator(".usage")).to_have_count(12)
     page.get_by_role("link", name="Later replicas").click()

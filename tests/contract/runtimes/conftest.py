@@ -17,30 +17,24 @@ from contract.runtimes.runtime_labs import (
     FakeLab,
     KubernetesLab,
     Lab,
+    ProcessLab,
     SetLab,
     SlurmLab,
-    process_lab,
 )
 from contract.runtimes.side_by_side import SideBySide, runs_alone, runs_side_by_side
 from trainyard_agent.engines.kubernetes.api.access import RULES
 
 
 def _process(_request: pytest.FixtureRequest, tmp_path: Path) -> AbstractContextManager[Driver]:
-    return process_lab(tmp_path / "state")
+    return ProcessLab(tmp_path / "state").driven()
 
 
-@contextmanager
-def _slurm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    lab = SlurmLab(tmp_path / "shared", request.getfixturevalue("slurm"))
-    yield Driver(lab)
-    lab.end()
+def _slurm(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractContextManager[Driver]:
+    return SlurmLab(tmp_path / "shared", request.getfixturevalue("slurm")).driven()
 
 
-@contextmanager
-def _docker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    lab = DockerLab(tmp_path / "state", request.getfixturevalue("engine"))
-    yield Driver(lab)
-    lab.end()
+def _docker(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractContextManager[Driver]:
+    return DockerLab(tmp_path / "state", request.getfixturevalue("engine")).driven()
 
 
 LOOKING = {"apiGroups": [""], "resources": ["services"], "verbs": ["list"]}
@@ -135,14 +129,8 @@ def _kubernetes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driv
         yield Driver(lab)
 
 
-SCRIPTED: dict[str, Callable[[], Lab]] = {"fake": FakeLab}
-"""Labs of runtimes that start no programs."""
-
-ENGINES: dict[str, Callable[[], EngineLab]] = {"engine": EngineLab}
-"""Labs of runtimes that span hosts, which promise less than one on a host."""
-
-SETS: dict[str, Callable[[], Lab]] = {"set": SetLab}
-"""Labs of several runtimes as one."""
+SCRIPTED: dict[str, Callable[[], Lab]] = {"fake": FakeLab, "engine": EngineLab, "set": SetLab}
+"""Labs of runtimes that start no programs: on a host, over several hosts, and several runtimes as one."""
 
 REAL = {
     "process": (_process, pytest.mark.slow),
@@ -155,20 +143,19 @@ REAL = {
 _REAL_PARAMETERS = [pytest.param(name, marks=mark) for name, (_, mark) in REAL.items()]
 
 
-@pytest.fixture(params=[*SCRIPTED, *ENGINES, *SETS, *_REAL_PARAMETERS])
+@pytest.fixture(params=[*SCRIPTED, *_REAL_PARAMETERS])
 def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    scripted = {**SCRIPTED, **ENGINES, **SETS}
-    if request.param in scripted:
-        yield Driver(scripted[request.param]())
+    if request.param in SCRIPTED:
+        yield Driver(SCRIPTED[request.param]())
         return
     with REAL[request.param][0](request, tmp_path) as driver:
         yield driver
 
 
-@pytest.fixture(params=ENGINES)
-def engine_lab(request: pytest.FixtureRequest) -> EngineLab:
+@pytest.fixture
+def engine_lab() -> EngineLab:
     """A lab of a runtime whose engine has a mind of its own."""
-    return ENGINES[request.param]()
+    return EngineLab()
 
 
 @pytest.fixture(params=_REAL_PARAMETERS)

@@ -58,7 +58,7 @@ from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.wire.logs import LogLine
-from trainyard_protocol.wire.sync import ReplicaOrder, ReplicaReport, RunOrder
+from trainyard_protocol.wire.sync import ExitReport, ReplicaOrder, ReplicaReport, RunOrder
 
 DEADLINE_S = 120.0
 """A kubelet that was cut off waits up to a minute before it asks again."""
@@ -152,6 +152,17 @@ class Driver:
     def reports(self, run_id: str) -> dict[str, ReplicaReport]:
         return {report.task: report for report in self.runtime.observe(run_id)}
 
+    def end(self, run_id: str, task: str) -> ExitReport:
+        """The end of a replica, once it has one."""
+        self.until(lambda: self.reports(run_id)[task].exit)
+        report = self.reports(run_id)[task].exit
+        assert report is not None
+        return report
+
+    def ends(self, run_id: str) -> dict[str, ExitReport]:
+        """The ends of all replicas."""
+        return {task: self.end(run_id, task) for task in self.reports(run_id)}
+
     def wait_for_exits(self, run_id: str) -> dict[str, ReplicaReport]:
         self.until(lambda: all(r.exit for r in self.reports(run_id).values()))
         return self.reports(run_id)
@@ -207,70 +218,93 @@ def order(
     )
 
 
-class ProcessLab:
+class ShellLab:
+    """The part that labs of runtimes have in common which start programs, as shells."""
+
+    name = ""
+    runtime: Runtime
+
     def __init__(self, state_dir: Path) -> None:
-        self._state_dir = state_dir
-        self.runtime = ProcessRuntime(state_dir)
+        self.state_dir = state_dir
+        self.runtime = self.open()
+
+    def open(self) -> Runtime:
+        raise NotImplementedError
 
     def launch(self, task: str, program: Program) -> Launch:
         command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
         return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
 
-    def reopen(self) -> ProcessRuntime:
-        self.runtime = ProcessRuntime(self._state_dir)
+    def reopen(self) -> Runtime:
+        self.close()
+        self.runtime = self.open()
         return self.runtime
 
-    def pause(self) -> None:
-        time.sleep(0.01)
-
-    def kill_supervisor(self, run_id: str, task: str) -> None:
-        program = next(
-            pid
-            for pid in process_tags.tagged(run_id, task)
-            if _parent(pid) not in process_tags.tagged(run_id)
-        )
-        os.kill(_parent(program), signal.SIGKILL)
-
-    @contextmanager
-    def left(self) -> Iterator[tuple[str, AgentSettings]]:
-        yield "process", AgentSettings(state_dir=self._state_dir)
-
-    def remaining(self, run_id: str) -> list[str]:
-        files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
-        return files + [f"process {pid}" for pid in process_tags.tagged(run_id)]
-
-
-@contextmanager
-def process_lab(state_dir: Path) -> Iterator[Driver]:
-    lab = ProcessLab(state_dir)
-    try:
-        yield Driver(lab)
-    finally:
-        for handle in lab.runtime.recover():
-            lab.runtime.remove(handle.run_id)
-
-
-class DockerLab:
-    """Runs shells of a base image in `engine`, a real one."""
-
-    def __init__(self, state_dir: Path, engine: RealEngine) -> None:
-        self._state_dir = state_dir
-        self._engine = engine
-        self._owner = Owner(uuid.uuid4().hex)
-        self._connection = DockerClient(engine.url)
-        self.runtime = DockerRuntime(state_dir, self._connection, self._owner)
-
-    def launch(self, task: str, program: Program) -> Launch:
-        command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
-        return Launch(task, command, environment={}, cpus=(), memory_bytes=0, image=self._engine.base_image)
-
-    def reopen(self) -> DockerRuntime:
-        self.runtime.close()
-        self.runtime = DockerRuntime(self._state_dir, self._connection, self._owner)
-        return self.runtime
+    def close(self) -> None:
+        """Let the runtime go of its engine, as an agent that ends."""
+        if isinstance(self.runtime, DockerRuntime | KubernetesRuntime):
+            self.runtime.close()
 
     def pause(self) -> None:
         time.sleep(0.02)
+
+    def supervisor(self, run_id: str, task: str) -> psutil.Process:
+        tagged = process_tags.tagged(run_id)
+        program = next(pid for pid in process_tags.tagged(run_id, task) if _parent(pid) not in tagged)
+        return psutil.Process(_parent(program))
+
+    def kill_supervisor(self, run_id: str, task: str) -> None:
+        self.supervisor(run_id, task).kill()
+
+    @contextmanager
+    def left(self) -> Iterator[tuple[str, AgentSettings]]:
+        yield self.name, AgentSettings(state_dir=self.state_dir)
+
+    def files(self, run_id: str) -> list[str]:
+        return [str(path) for path in self.state_dir.rglob(f"*{run_id}*")]
+
+    def remaining(self, run_id: str) -> list[str]:
+        return self.files(run_id) + [f"process {pid}" for pid in process_tags.tagged(run_id)]
+
+    def remove(self, run_id: str) -> None:
+        self.runtime.remove(run_id)
+
+    def end(self) -> None:
+        for handle in self.runtime.recover():
+            self.remove(handle.run_id)
+        self.close()
+
+    @contextmanager
+    def driven(self) -> Iterator["Driver"]:
+        try:
+            yield Driver(self)
+        finally:
+            self.end()
+
+
+class ProcessLab(ShellLab):
+    name = "process"
+
+    def open(self) -> Runtime:
+        return ProcessRuntime(self.state_dir)
+
+
+class DockerLab(ShellLab):
+    """Runs shells of a base image in `engine`, a real one."""
+
+    name = "docker"
+
+    def __init__(self, state_dir: Path, engine: RealEngine) -> None:
+        self._engine = engine
+        self._owner = Owner(uuid.uuid4().hex)
+        self._connection = DockerClient(engine.url)
+        super().__init__(state_dir)
+
+    def open(self) -> Runtime:
+        return DockerRuntime(self.state_dir, self._connection, self._owner)
+
+    def launch(self, task: str, program: Program) -> Launch:
+        return replace(super().launch(task, program), image=self._engine.base_image)
 
     def kill_supervisor(self, run_id: str, task: str) -> None:
         """`docker rm -f`"""
@@ -281,124 +315,92 @@ class DockerLab:
 
     @contextmanager
     def left(self) -> Iterator[tuple[str, AgentSettings]]:
-        self.runtime.close()
-        write_json(self._state_dir / "agent.json", {"agent_id": self._owner.agent_id, "key": "k"}, 0o600)
+        self.close()
+        write_json(self.state_dir / "agent.json", {"agent_id": self._owner.agent_id, "key": "k"}, 0o600)
         try:
-            with pytest.MonkeyPatch.context() as patch:
+            with pytest.MonkeyPatch.context() as patch, super().left() as left:
                 patch.setenv("DOCKER_HOST", self._engine.url)
-                yield "docker", AgentSettings(state_dir=self._state_dir)
+                yield left
         finally:
             self.reopen()
 
     def remaining(self, run_id: str) -> list[str]:
-        files = [str(path) for path in self._state_dir.rglob(f"*{run_id}*")]
         alive = self._engine.client().containers.list(filters={"label": f"{spec.RUN}={run_id}"})
         processes = [f"process of {container.name}" for container in alive]
-        return files + processes + self._engine.remaining(f"{spec.RUN}={run_id}")
+        return self.files(run_id) + processes + self._engine.remaining(f"{spec.RUN}={run_id}")
 
     def end(self) -> None:
-        for handle in self.runtime.recover():
-            self.runtime.remove(handle.run_id)
-        self.runtime.close()
+        super().end()
         self._connection.close()
 
 
-class SlurmLab:
+class SlurmLab(ShellLab):
     """Runs shells as jobs of `bed`, a real Slurm on this machine."""
 
+    name = "slurm"
+
     def __init__(self, shared_dir: Path, bed: SlurmBed) -> None:
-        self._shared_dir = shared_dir
         self._bed = bed
-        self.runtime: Runtime = self.reopen()
+        self.partition = "main"
+        super().__init__(shared_dir)
 
-    def launch(self, task: str, program: Program) -> Launch:
-        command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
-        return Launch(task=task, command=command, environment={}, cpus=(), memory_bytes=0)
-
-    def reopen(self, partition: str = "main") -> Runtime:
+    def open(self) -> Runtime:
         times = Times(files=0.02, queue=0.2, rank=0.05, usage=0.1, settle=0.2, refusal=0.5)
-        self.runtime = SlurmRuntime(self._shared_dir, partition, times=times)
-        return self.runtime
-
-    def pause(self) -> None:
-        time.sleep(0.02)
-
-    def kill_supervisor(self, run_id: str, task: str) -> None:
-        self.supervisor(run_id, task).kill()
+        return SlurmRuntime(self.state_dir, self.partition, times=times)
 
     @contextmanager
     def left(self) -> Iterator[tuple[str, AgentSettings]]:
-        slurm = SlurmSettings(shared_dir=self._shared_dir)
-        yield "slurm", AgentSettings(state_dir=self._shared_dir / "agent", parts=(slurm,))
-
-    def supervisor(self, run_id: str, task: str) -> psutil.Process:
-        tagged = process_tags.tagged(run_id)
-        program = next(pid for pid in process_tags.tagged(run_id, task) if _parent(pid) not in tagged)
-        return psutil.Process(_parent(program))
+        slurm = SlurmSettings(shared_dir=self.state_dir)
+        yield self.name, AgentSettings(state_dir=self.state_dir / "agent", parts=(slurm,))
 
     def remaining(self, run_id: str) -> list[str]:
-        files = [str(path) for path in self._shared_dir.rglob(f"*{run_id}*")]
         jobs = self._bed.run("squeue", "-h", f"--name=ty-{run_id}", "-o", "job %i %T").splitlines()
         jobs = [job for job in jobs if not job.endswith("COMPLETING")]  # its processes have ended
-        return files + [f"process {pid}" for pid in process_tags.tagged(run_id)] + jobs
+        return super().remaining(run_id) + jobs
 
     def start_rank_again(self, run_id: str) -> str:
         """Start the first rank of a run beside itself, as a Slurm does that has forgotten it; its last words."""
-        command = [sys.executable, "-I", "-S", rank.__file__, str(self._shared_dir / "runs" / run_id)]
+        command = [sys.executable, "-I", "-S", rank.__file__, str(self.state_dir / "runs" / run_id)]
         environment = {**os.environ, "SLURM_PROCID": "0"}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stderr
 
-    def end(self) -> None:
-        for handle in self.runtime.recover():
-            self.runtime.remove(handle.run_id)
-            # Without cgroups Slurm loses orphans of what it kills.
-            process_tags.kill_tagged(handle.run_id)
+    def remove(self, run_id: str) -> None:
+        """Without cgroups Slurm loses orphans of what it kills."""
+        super().remove(run_id)
+        process_tags.kill_tagged(run_id)
 
 
-class KubernetesLab:
+class KubernetesLab(ShellLab):
     """Runs shells of the bed's base image in a namespace of a cluster."""
 
+    name = "kubernetes"
+
     def __init__(self, state_dir: Path, kubeconfig: Path) -> None:
-        self._state_dir = state_dir
         self._kubeconfig = kubeconfig
         self.owner = objects.PodOwner(uuid.uuid4().hex)
         self.client = KubeClient(connect(kubeconfig))
-        self.runtime = self._open()
+        self.init_image = ""
+        super().__init__(state_dir)
 
     @property
     def labels(self) -> dict[str, str]:
         return {objects.AGENT: self.owner.agent_id}
 
-    def _open(self, init_image: str = "") -> KubernetesRuntime:
-        measures_usage = self.client.has_group(metrics.GROUP)
+    def open(self) -> KubernetesRuntime:
+        usage = self.client.has_group(metrics.GROUP)
         return KubernetesRuntime(
-            self._state_dir, self.client, self.owner, measures_usage=measures_usage, init_image=init_image
+            self.state_dir, self.client, self.owner, measures_usage=usage, init_image=self.init_image
         )
 
     def launch(self, task: str, program: Program) -> Launch:
-        command = ("/nowhere/program",) if program.missing else ("/bin/sh", "-c", _shell(program))
-        return Launch(
-            task,
-            command[1:],
-            environment={},
-            cpus=(),
-            memory_bytes=0,
-            image=BASE_IMAGE,
-            entrypoint=command[:1],
-        )
+        launch = super().launch(task, program)
+        entrypoint, command = launch.command[:1], launch.command[1:]
+        return replace(launch, command=command, image=BASE_IMAGE, entrypoint=entrypoint)
 
-    def reopen(self, init_image: str = "") -> KubernetesRuntime:
-        self.runtime.close()
-        self.runtime = self._open(init_image)
-        return self.runtime
-
-    def move(self) -> KubernetesRuntime:
+    def move(self) -> Runtime:
         """An agent in another place, without the files of this one."""
-        self._state_dir = self._state_dir.with_name("elsewhere")
+        self.state_dir = self.state_dir.with_name("elsewhere")
         return self.reopen()
-
-    def pause(self) -> None:
-        time.sleep(0.02)
 
     def kill_supervisor(self, run_id: str, task: str) -> None:
         """`kubectl delete --force`, of a pod that was let go of by hand."""
@@ -408,14 +410,14 @@ class KubernetesLab:
 
     @contextmanager
     def left(self) -> Iterator[tuple[str, AgentSettings]]:
-        self.runtime.close()
+        self.close()
         secret = secret_of(Identity(self.owner.agent_id, "key"))
         if self.client.get("secrets", IDENTITY) is None:
             self.client.create("secrets", secret)
-        self._state_dir.mkdir(exist_ok=True)
+        self.state_dir.mkdir(exist_ok=True)
         kubernetes = KubernetesSettings(kubeconfig=self._kubeconfig)
         try:
-            yield "kubernetes", AgentSettings(state_dir=self._state_dir, parts=(kubernetes,))
+            yield self.name, AgentSettings(state_dir=self.state_dir, parts=(kubernetes,))
         finally:
             self.client.delete("secrets", IDENTITY)
 
@@ -433,16 +435,14 @@ class KubernetesLab:
         found = {kind: self.client.list(kind, selector)[0] for kind in ("pods", "services", "configmaps")}
         alive = [f"process of {one['metadata']['name']}" for one in found["pods"] if exit_of(one) is None]
         names = [f"{kind} {one['metadata']['name']}" for kind, several in found.items() for one in several]
-        return [str(path) for path in self._state_dir.rglob(f"*{run_id}*")] + alive + names
+        return self.files(run_id) + alive + names
 
     def end(self) -> None:
         self.reopen()  # a test that failed may have closed it
-        for handle in self.runtime.recover():
-            self._remove(handle.run_id)
-        self.runtime.close()
+        super().end()
         self.client.close()
 
-    def _remove(self, run_id: str) -> None:
+    def remove(self, run_id: str) -> None:
         """Remove a run as an agent does: again, while a kubelet that was killed or cut off has not told its end."""
         deadline = time.monotonic() + DEADLINE_S
         while True:

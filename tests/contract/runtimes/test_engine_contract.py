@@ -23,8 +23,8 @@ def test_preempted_replica_is_reported_as_such_unless_a_stop_or_its_end_came_bef
     driver.runtime.stop(RUN, 0.1)
     engine_lab.preempt(RUN, WORKER)
 
-    ends = {task: report.exit for task, report in driver.wait_for_exits(RUN).items()}
-    assert {task: (e.code, e.reason, e.after_stop) for task, e in ends.items() if e is not None} == {
+    ends = driver.ends(RUN)
+    assert {task: (e.code, e.reason, e.after_stop) for task, e in ends.items()} == {
         CHIEF: (137, Reason.PREEMPTED, False),
         WORKER: (143, Reason.STOPPED, True),
         OTHER: (4, Reason.PROGRAM_ERROR, False),

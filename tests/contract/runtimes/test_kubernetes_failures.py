@@ -92,12 +92,7 @@ class Failures:
             self._start(f"failures {first}", {task: fails, other: follows})
 
     def end_of(self, row: str, task: str = CHIEF) -> ExitReport:
-        """The end of a replica, once it has one."""
-        run_id = run_of(row)
-        self.driver.until(lambda: self.driver.reports(run_id)[task].exit)
-        ended = self.driver.reports(run_id)[task].exit
-        assert ended is not None
-        return ended
+        return self.driver.end(run_of(row), task)
 
     def remove(self, row: str) -> None:
         self.driver.runtime.remove(run_of(row))
@@ -161,7 +156,7 @@ def test_namespace_that_is_deleted_goes_once_its_pods_are_let_go_of_by_hand(
     driver.until(lambda: _is_refused(driver))
     api.patch(pod, {"metadata": {"finalizers": None}})
     wait_until(lambda: not _exists(api, path), "the namespace is gone")
-    lab.runtime.close()
+    lab.close()
     lab.client.close()
 
 
@@ -248,8 +243,8 @@ def test_partial_gang_in_a_full_cluster_is_given_back_within_the_start_deadline(
         held = {"metadata": {"finalizers": [objects.FINALIZER, MANAGED]}}
         failures.lab.client.patch("pods", objects.pod_name(run_id, task), held)
     driver.runtime.stop(run_id, 1.0, Reason.GIVEN_BACK)
-    ends = {task: report.exit for task, report in driver.wait_for_exits(run_id).items()}
-    assert {task: (end.reason, end.after_stop) for task, end in ends.items() if end} == {
+    ends = driver.ends(run_id)
+    assert {task: (end.reason, end.after_stop) for task, end in ends.items()} == {
         CHIEF: (Reason.GIVEN_BACK, True),
         WORKER: (Reason.GIVEN_BACK, True),
     }
@@ -274,7 +269,7 @@ def test_log_that_is_rotated_is_complete_where_it_was_followed_and_says_its_gap_
     lines = [f"line {number}".ljust(WIDTH, ".") for number in range(LINES)]
     elsewhere, run_id = failures.elsewhere, AWAY
     elsewhere.until(lambda: elsewhere.texts(run_id, CHIEF))
-    failures.other.runtime.close()
+    failures.other.close()
     whole = failures.driver.whole_log(run_of("rotated"), CHIEF)
     assert [line.text for line in whole.lines] == lines
     assert whole.gap is None
@@ -319,8 +314,7 @@ def test_registry_that_does_not_answer_keeps_a_replica_waiting(kubernetes_lab: K
     driver.until(lambda: "127.0.0.1:1/no/image:1" in driver.reports(RUN)[CHIEF].waits)
     assert driver.reports(RUN)[CHIEF].state is ReplicaState.STARTING
     driver.runtime.stop(RUN, 5.0, Reason.GIVEN_BACK)
-    ended = driver.wait_for_exits(RUN)[CHIEF].exit
-    assert ended is not None
+    ended = driver.end(RUN, CHIEF)
     assert (ended.code, ended.reason, ended.after_stop) == (None, Reason.GIVEN_BACK, True)
     driver.runtime.remove(RUN)
     assert driver.lab.remaining(RUN) == []
@@ -342,10 +336,8 @@ def test_node_that_is_cut_off_leaves_its_pods_as_last_seen_and_tells_their_ends_
         kubernetes_lab.reopen().recover()  # it lists the pods anew, deletion and all
         assert driver.reports(RUN) == before
     kubernetes.wait_until_ready("node-2")
-    ends = {task: report.exit for task, report in driver.wait_for_exits(RUN).items()}
+    ends = driver.ends(RUN)
     chief, worker = ends[CHIEF], ends[WORKER]
-    assert chief is not None
-    assert worker is not None
     assert (chief.code, chief.reason) == _known(kubernetes_lab, RUN, CHIEF, 5)
     assert _is_killed(worker)
     driver.runtime.remove(RUN)
@@ -369,8 +361,8 @@ def test_node_without_power_keeps_its_pods_as_last_seen_until_it_is_back_or_they
     driver.until(lambda: driver.reports(RUN)[WORKER].exit)
     assert driver.reports(RUN)[CHIEF] == before[CHIEF]
     kubernetes.boot("node-2")
-    ends = {task: report.exit for task, report in driver.wait_for_exits(RUN).items()}
-    assert {task: (end.code, end.reason) for task, end in ends.items() if end} == {
+    ends = driver.ends(RUN)
+    assert {task: (end.code, end.reason) for task, end in ends.items()} == {
         CHIEF: (None, Reason.VANISHED),
         WORKER: (None, Reason.HOST_LOST),
     }
@@ -430,8 +422,8 @@ def test_replicas_go_on_while_kubelet_api_server_and_etcd_are_killed(
     driver.until(lambda: all(kubernetes.is_ready(node) for node in kubernetes.nodes))
     assert driver.reports(RUN) == before
     driver.runtime.stop(RUN, 4.0)
-    ends = {task: report.exit for task, report in driver.wait_for_exits(RUN).items()}
-    assert {task: (end.reason, end.after_stop) for task, end in ends.items() if end} == {
+    ends = driver.ends(RUN)
+    assert {task: (end.reason, end.after_stop) for task, end in ends.items()} == {
         CHIEF: (Reason.STOPPED, True),
         WORKER: (Reason.STOPPED, True),
     }

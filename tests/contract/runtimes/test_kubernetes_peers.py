@@ -21,7 +21,8 @@ def ends(driver: Driver, run: str) -> dict[str, tuple[int | None, Reason]]:
 def test_first_look_up_of_each_replica_finds_all_others(kubernetes_lab: KubernetesLab) -> None:
     """Those that wait for one without a node say so, and are stopped before they start."""
     driver = Driver(kubernetes_lab)
-    kubernetes_lab.reopen(init_image=BASE_IMAGE)
+    kubernetes_lab.init_image = BASE_IMAGE
+    kubernetes_lab.reopen()
     names = [address.partition(":")[0] for address in objects.addresses(order(RUN, CHIEF, WORKER)).values()]
     looks_up = Program(shell="\n".join(f"getent hosts {name} || exit 1" for name in names), code=0)
     driver.start(RUN, {CHIEF: looks_up, WORKER: looks_up})
@@ -38,7 +39,8 @@ def test_first_look_up_of_each_replica_finds_all_others(kubernetes_lab: Kubernet
 
 def test_image_that_cannot_wait_is_not_the_job_s_fault(kubernetes_lab: KubernetesLab) -> None:
     driver = Driver(kubernetes_lab)
-    kubernetes_lab.reopen(init_image=PAUSE_IMAGE)
+    kubernetes_lab.init_image = PAUSE_IMAGE
+    kubernetes_lab.reopen()
     driver.start(LAST, {CHIEF: FOREVER, WORKER: FOREVER})
     reports = driver.wait_for_exits(LAST)
     assert ends(driver, LAST) == dict.fromkeys((CHIEF, WORKER), (None, Reason.HOST_FAILED))

@@ -30,8 +30,7 @@ def written(driver: Driver, python: str, log_quota: int = 0) -> LogSlice:
     """The whole log of a program that ends well."""
     driver.start(RUN, {CHIEF: Program(python=f"import os, sys, threading, time\n{python}")}, log_quota)
     log = driver.whole_log(RUN, CHIEF)
-    ended = driver.wait_for_exits(RUN)[CHIEF].exit
-    assert ended is not None
+    ended = driver.end(RUN, CHIEF)
     assert ended.code == 0, [line.text for line in log.lines][-20:]
     return log
 
@@ -168,8 +167,7 @@ while True: time.sleep(1000)
         host_driver.runtime.stop(RUN, 0.0)
 
     assert texts(host_driver.whole_log(RUN, CHIEF)) == ["up", *(f"saving {n}" for n in range(5000))]
-    ended = host_driver.wait_for_exits(RUN)[CHIEF].exit
-    assert ended is not None
+    ended = host_driver.end(RUN, CHIEF)
     assert ended.code == (3 if how == "ends" else 137)
 
 
@@ -187,25 +185,16 @@ def test_log_is_cut_where_its_quota_ends(driver: Driver) -> None:
     assert texts(log) == [f"line {n}" for n in range(len(log.lines))]
     assert sum(len(line.text) for line in log.lines) <= 5000
     assert not driver.runtime.read_log(RUN, CHIEF, 0, 1, 1).cut  # it is the last word that says so
-    ended = driver.wait_for_exits(RUN)[CHIEF].exit
-    assert ended is not None
+    driver.lab.reopen().recover()
+    assert driver.whole_log(RUN, CHIEF) == log
+    ended = driver.end(RUN, CHIEF)
     assert ended.code == 0
 
 
 def test_log_within_its_quota_is_whole(driver: Driver) -> None:
     driver.start(RUN, {CHIEF: FINE}, log_quota=5000)
-    assert texts(driver.whole_log(RUN, CHIEF)) == ["done"]
-    assert not driver.whole_log(RUN, CHIEF).cut
-
-
-def test_log_that_is_cut_stays_so_under_the_next_agent(driver: Driver) -> None:
-    printed = tuple(Print(f"line {n}") for n in range(200))
-    driver.start(RUN, {CHIEF: Program(printed, code=0)}, log_quota=5000)
-    before = driver.whole_log(RUN, CHIEF)
-
-    driver.lab.reopen().recover()
-
-    assert driver.whole_log(RUN, CHIEF) == before
+    log = driver.whole_log(RUN, CHIEF)
+    assert (texts(log), log.cut) == (["done"], False)
 
 
 def test_program_that_writes_more_than_its_quota_is_never_held_up(host_driver: Driver) -> None:

@@ -16,7 +16,6 @@ from trainyard_agent.host import process_tags
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.wire.sync import ExitReport
 
 CHIEF, WORKER, OTHER = "master-replica-0", "worker-replica-0", "worker-replica-1"
 RUN, NEXT = unique_run("1"), unique_run("2")
@@ -24,18 +23,14 @@ RUN, NEXT = unique_run("1"), unique_run("2")
 
 @pytest.fixture
 def lab(slurm: SlurmBed, tmp_path: Path) -> Iterator[SlurmLab]:
-    made = SlurmLab(tmp_path / "shared", slurm)
-    yield made
-    made.end()
+    lab = SlurmLab(tmp_path / "shared", slurm)
+    yield lab
+    lab.end()
 
 
 @pytest.fixture
 def driver(lab: SlurmLab) -> Driver:
     return Driver(lab)
-
-
-def ends(driver: Driver) -> dict[str, ExitReport]:
-    return {task: one.exit for task, one in driver.wait_for_exits(RUN).items() if one.exit is not None}
 
 
 def node_of(run_id: str, slurm: SlurmBed) -> str:
@@ -49,7 +44,7 @@ def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed)
     taking = ("-p", "urgent", "-N3", "--exclusive", "--wrap", "sleep 1000", "-o", "/dev/null", "-J", "taking")
     slurm.run("sbatch", *taking)
     try:
-        for exit_ in ends(driver).values():
+        for exit_ in driver.ends(RUN).values():
             assert (exit_.reason, exit_.after_stop) == (Reason.PREEMPTED, False), exit_
             assert "other work" in exit_.message
         # The nodes are taken, so the next run waits, says for what, and can be stopped before it starts.
@@ -57,8 +52,7 @@ def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed)
         driver.until(lambda: "(Resources)" in driver.reports(NEXT)[CHIEF].waits)
         assert driver.reports(NEXT)[CHIEF].state is ReplicaState.STARTING
         driver.runtime.stop(NEXT, 5.0)
-        stopped = driver.wait_for_exits(NEXT)[CHIEF].exit
-        assert stopped is not None
+        stopped = driver.end(NEXT, CHIEF)
         assert (stopped.code, stopped.reason, stopped.after_stop) == (None, Reason.STOPPED, True)
     finally:
         slurm.run("scancel", "--name=taking")
@@ -69,14 +63,15 @@ def test_job_that_ends_itself_in_the_grace_of_a_preemption_is_preempted(
     driver: Driver, lab: SlurmLab, slurm: SlurmBed
 ) -> None:
     """Slurm says COMPLETED of it."""
-    lab.reopen(partition="gentle")
+    lab.partition = "gentle"
+    lab.reopen()
     polite = Program((Print("up"),), shell="trap 'exit 0' TERM; while :; do sleep 0.1; done")
     driver.start_and_wait(RUN, {CHIEF: polite, WORKER: polite})
     slurm.run(
         "sbatch", "-p", "urgent", "-N3", "--exclusive", "--wrap", "true", "-o", "/dev/null", "-J", "taking"
     )
     try:
-        for exit_ in ends(driver).values():
+        for exit_ in driver.ends(RUN).values():
             assert (exit_.code, exit_.reason, exit_.after_stop) == (0, Reason.PREEMPTED, False), exit_
         assert "COMPLETED" in slurm.run("squeue", "-h", "--states=all", f"--name=ty-{RUN}", "-o", "%T")
     finally:
@@ -90,7 +85,7 @@ def test_job_that_is_cancelled_in_slurm_says_so(driver: Driver, slurm: SlurmBed)
 
     slurm.run("scancel", f"--name=ty-{RUN}")
 
-    found = ends(driver)
+    found = driver.ends(RUN)
     assert (found[CHIEF].code, found[CHIEF].reason) == (143, Reason.KILLED_BY_SIGNAL)
     assert "cancelled in Slurm" in found[CHIEF].message
     assert (found[WORKER].code, found[WORKER].reason) == (5, Reason.PROGRAM_ERROR)
@@ -120,7 +115,7 @@ def test_node_that_is_lost_is_blamed_and_not_the_peer_that_fails_of_it(
         driver.until(lambda: driver.reports(RUN) and (run / "ask.json").exists())
         assert driver.reports(RUN)[CHIEF].exit is None
         slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
-        found = ends(driver)
+        found = driver.ends(RUN)
         assert (found[CHIEF].code, found[CHIEF].reason) == (3, Reason.PROGRAM_ERROR)
         assert found[WORKER].reason is Reason.HOST_LOST
         assert f"Node {node} of its job stopped answering" in found[WORKER].message
@@ -128,7 +123,7 @@ def test_node_that_is_lost_is_blamed_and_not_the_peer_that_fails_of_it(
         supervisor.resume()
         lab.reopen().recover()
         driver.until(lambda: not process_tags.tagged(RUN))
-        assert ends(driver)[WORKER] == found[WORKER]
+        assert driver.ends(RUN)[WORKER] == found[WORKER]
     finally:
         slurm.start_node(node)
         slurm.until_idle()
@@ -191,7 +186,7 @@ def test_replicas_of_different_machines_are_parts_of_one_job(driver: Driver, slu
         ("1", "2", "1"),
     ]
     slurm.run("scancel", f"--name=ty-{RUN}")
-    for exit_ in ends(driver).values():
+    for exit_ in driver.ends(RUN).values():
         assert (exit_.code, exit_.reason) == (143, Reason.KILLED_BY_SIGNAL)
 
 
@@ -199,7 +194,8 @@ def test_job_that_slurm_refuses_says_why_at_once(
     driver: Driver, lab: SlurmLab, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refusal of sbatch, or a reason to wait that only a person can change."""
-    lab.reopen(partition="nowhere")
+    lab.partition = "nowhere"
+    lab.reopen()
     with pytest.raises(StartFailed, match="invalid partition specified: nowhere") as failure:
         driver.start(RUN, {CHIEF: FOREVER})
     assert failure.value.reason is Reason.REFUSED
@@ -207,9 +203,10 @@ def test_job_that_slurm_refuses_says_why_at_once(
     assert lab.remaining(RUN) == []
 
     monkeypatch.setenv("SBATCH_TIMELIMIT", "5")
-    lab.reopen(partition="brief")
+    lab.partition = "brief"
+    lab.reopen()
     driver.start(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
-    for exit_ in ends(driver).values():
+    for exit_ in driver.ends(RUN).values():
         assert (exit_.code, exit_.reason) == (None, Reason.REFUSED)
         assert "its time limit is longer than its partition allows" in exit_.message
         assert "PartitionTimeLimit" in exit_.message
@@ -234,7 +231,7 @@ def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(
 
     assert agent("--stop-all", "--grace", "5") == "Stopped 2 replicas in Slurm.\n"
     lab.reopen()
-    assert {one.reason for one in ends(driver).values()} == {Reason.HOST_SHUTDOWN}
+    assert {one.reason for one in driver.ends(RUN).values()} == {Reason.HOST_SHUTDOWN}
     assert "Every job of the agent" in agent("--doctor")
 
 
@@ -247,7 +244,7 @@ def test_controller_that_was_killed_stops_nothing_and_is_not_needed_for_a_stop(
     slurm.kill_controller()
     try:
         driver.runtime.stop(stopped, 0.1)
-        codes = {task: one.exit.code for task, one in driver.wait_for_exits(stopped).items() if one.exit}
+        codes = {task: end.code for task, end in driver.ends(stopped).items()}
         assert codes == {CHIEF: 143, WORKER: 137}
         assert driver.reports(NEXT)[CHIEF].state is ReplicaState.RUNNING
         driver.runtime.remove(stopped)

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from contract.runtimes.runtime_labs import Driver, process_lab
+from contract.runtimes.runtime_labs import Driver, ProcessLab
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
     """The process runtime, over a state directory of the test's own."""
-    with process_lab(tmp_path / "state") as driver:
+    with ProcessLab(tmp_path / "state").driven() as driver:
         yield driver
 
 

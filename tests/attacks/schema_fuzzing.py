@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks.live_service import LiveService, bearer, live_service
+from attacks.live_service import LiveService, live_service
+from beds.token_files import long_token
 from trainyard_protocol.wire.agents import AGENT_KEY
 
 LEFT_OUT = ("negative_data_rejection", "positive_data_acceptance", "ignored_auth")
@@ -64,10 +65,14 @@ class Fuzzing:
 @contextmanager
 def fuzzed_service(root: Path) -> Iterator[LiveService]:
     """A service with a job that has ended, so that following its log comes to an end."""
-    with live_service(root, {"requests_per_s": 0.0}) as service:
-        service.submit()
-        service.finish_job()
+    with live_service(root, "--requests-per-second", "0") as service:
+        service.begin()
+        service.finish()
         yield service
+
+
+def bearer(role: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {long_token(role)}"}
 
 
 def fuzzings(service: LiveService) -> list[Fuzzing]:
@@ -163,7 +168,7 @@ def fuzz(
         "run",
         str(path),
         "--url",
-        str(service.client.base_url),
+        str(service.url),
     ]
     command += ["--seed", str(seed), "--exclude-checks", ",".join(fuzzing.left_out), "--continue-on-failure"]
     command += ["--warnings", "off", "--request-timeout", "60", *options]
@@ -177,7 +182,7 @@ def fuzz(
 
 def traceback(service: LiveService) -> str:
     """The first traceback in the server's log, with what follows it."""
-    return "".join(service.server.log.read_text().partition("Traceback")[1:])[:20_000]
+    return "".join(service.programs.log_of("server").partition("Traceback")[1:])[:20_000]
 
 
 def main() -> None:

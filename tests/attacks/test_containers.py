@@ -96,8 +96,9 @@ def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     agent = ["--runtime", "docker", "--pull", "never", "--runtimes", str(root / "runtimes.yaml")]
     agent += ["--job-dir-root", str(root / "jobs"), "--memory-gb", "16"]
     with ExitStack() as stack:
-        environment = {**os.environ, **engine.environment}
-        made = AttackedService(root, stack, ("alice", "mallory"), agent, environment)
+        people = ("alice", "mallory")
+        made = AttackedService(root, stack, people, agent, environment=engine.environment)
+        made.start_agent()
         made.set_secret("KEY", "the victim's key")
         made.submit("alice", "victim", **image(engine, VICTIM), secrets=SECRETS)
         made.until(lambda: made.log("alice", "victim") == ["up"])

@@ -224,7 +224,7 @@ def test_no_generated_request_is_an_error_of_the_server_or_changes_what_it_keeps
         assert service.memory_mb() - memory < GROWTH_MB
         assert service.files() - before <= {"data/staging/projects", "data/staging/projects/p"}
         assert service.get("/healthz")["checks"]["database"]["status"] == "ok"
-        log = service.server.log.read_text()
+        log = service.programs.log_of("server")
         assert "Traceback" not in log, log[-5000:]
 
 

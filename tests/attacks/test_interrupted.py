@@ -24,7 +24,7 @@ NUMBERED = re.compile(r" 1/master-replica-0 line (\d+)$")
 
 def test_service_that_is_killed_under_each_attack_is_as_before_and_loses_nothing(tmp_path: Path) -> None:
     with live_service(tmp_path) as service:
-        service.submit()
+        service.begin()
         (run,) = service.get(JOB)["runs"]
         before = service.files()
         answers: set[int] = set()
@@ -44,15 +44,15 @@ def test_service_that_is_killed_under_each_attack_is_as_before_and_loses_nothing
         answers |= statuses
         assert not [status for status in answers if status >= 500]
 
-        assert service.finish_job() == "SUCCEEDED"
+        assert service.finish() == "SUCCEEDED"
         (ended,) = service.get(JOB)["runs"]
         assert ended["run_id"] == run["run_id"], "the same run went on"
-        text = service.lines()
+        text = service.lines("admin", "job")
         numbers = [int(found[1]) for line in text if (found := NUMBERED.search(line))]
         assert numbers == list(range(1, len(numbers) + 1)), "each line once and in order"
         assert any(line.endswith(f"ended after {numbers[-1]}") for line in text)
         assert service.get("/healthz")["status"] == "ok"
         assert list((tmp_path / "tmp").iterdir()) == []
         assert service.files() - before <= {"stop", "data/staging/projects", "data/staging/projects/p"}
-        log = service.server.log.read_text()
+        log = service.programs.log_of("server")
         assert "Traceback" not in log, log[-5000:]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from attacks import hostile
-from attacks.service import DEADLINE_S, AttackedService, package
+from attacks.service import AttackedService, package
 from trainyard_agent.host import unix_users
 
 FIRST = 300_000 + os.getpid() % 1000 * 100
@@ -96,7 +96,9 @@ def service() -> Iterator[AttackedService]:
         agent = ["--python", _python(), "--runtime", "process", "--job-uids", f"{FIRST}-{FIRST + 99}"]
         agent += ["--memory-gb", "16", "--replica-env", f"PYTHONPATH={root / 'modules'}"]
         # With a strict umask, as operators have it: what users of jobs need must be theirs to read all the same.
-        yield AttackedService(root, stack, ("alice", "mallory"), agent, os.environ, umask=0o077)
+        service = AttackedService(root, stack, ("alice", "mallory"), agent, umask=0o077)
+        service.start_agent()
+        yield service
 
 
 def users(service: AttackedService) -> dict[str, int]:
@@ -185,6 +187,6 @@ def test_agent_says_at_its_start_what_users_of_jobs_cannot_reach(tmp_path: Path)
         words += ["--state-dir", str(root / "agent"), "--python", str(python), "--runtime", "process"]
         words += ["--job-uids", f"{FIRST}-{FIRST}"]
         command = [sys.executable, "-m", "trainyard_agent", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1
     assert f"users of jobs cannot reach {python}, because they may not enter /" in done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,29 +11,33 @@ from typing import Any
 import psutil
 import yaml
 
+from beds.programs import BIN, Programs
+from beds.token_files import long_token
 from beds.waiting import PATIENCE_S, until
 from support.addresses import free_ports
 from trainyard_cli.client import Client
 from trainyard_cli.local.state import LocalState
-from trainyard_cli.settings import DEFAULT_PROJECT
+from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.views.views import LogEntry
 
-BIN = Path(sys.executable).parent
 REPOSITORY = Path(__file__).parents[2]
 
 
-class Service:
+class Service(Programs):
     """A local service in a state directory of its own."""
 
+    command = ("trainyard",)
+
     def __init__(self, root: Path, programs: Path = BIN) -> None:
+        super().__init__(root)
         self.root = root
         self.project = DEFAULT_PROJECT
         self.state_dir = root / "state"
         self.work = root / "work"
         self.work.mkdir(parents=True)
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("TRAINYARD_", "STORAGE_"))},
+        self.environment |= {
+            "HOME": os.environ["HOME"],
             "TRAINYARD_STATE_DIR": str(self.state_dir),
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "COLUMNS": "200",
@@ -43,28 +46,12 @@ class Service:
     def run(
         self, *words: str, timeout: float = 180, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["trainyard", *words],
-            env=self.environment,
-            cwd=cwd or self.work,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-
-    def ok(self, *words: str, timeout: float = 180, cwd: Path | None = None) -> str:
-        """Run a command, assert exit code 0 and return stdout."""
-        done = self.run(*words, timeout=timeout, cwd=cwd)
-        assert done.returncode == 0, f"{words} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stdout
+        return super().run(*words, timeout=timeout, cwd=cwd or self.work)
 
     def train(self, job: str, *words: str, timeout: float = 300, cwd: Path | None = None) -> str:
         """Submit, follow to the end, assert success and return the streamed log (`submit` writes it to stderr)."""
-        done = self.run("jobs", "submit", "training", job, "--stream-logs", *words, timeout=timeout, cwd=cwd)
-        assert done.returncode == 0, f"{job} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stderr
+        submit = ("jobs", "submit", "training", job, "--stream-logs")
+        return self.done(*submit, *words, timeout=timeout, cwd=cwd).stderr
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -150,6 +137,23 @@ class Service:
             ):
                 processes.append(process)
         return processes
+
+
+class RemoteService(Service):
+    """A server that an operator runs, with an agent; `trainyard` uses it as its admin."""
+
+    def __init__(self, root: Path, *server: str, machine_types: dict[str, Any]) -> None:
+        super().__init__(root)
+        client = root / "client"
+        client.mkdir()
+        types = root / "types.yaml"
+        types.write_text(yaml.safe_dump(machine_types))
+        self.environment |= {"TRAINYARD_STATE_DIR": str(client), "HOME": str(client)}
+        self.server("--machine-types", str(types), *server, roles={"admin": "admin", "agent": "agent"})
+        self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("admin")}
+
+    def client(self) -> Client:
+        return Client(Server(self.url, long_token("admin")), self.project)
 
 
 KEEPS_FILES = """

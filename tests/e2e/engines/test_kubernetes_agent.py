@@ -12,10 +12,10 @@ import yaml
 from beds.certificates import Authority
 from beds.kubernetes.agent_image import AGENT_IMAGE, agent_image
 from beds.kubernetes.bed import BASE_IMAGE, Bed
+from beds.programs import Programs
 from beds.token_files import long_token, write_token
 from beds.waiting import until
 from e2e.harness import REPOSITORY
-from e2e.operators import Operator
 from support.addresses import free_ports
 from trainyard_cli.client import Client
 from trainyard_cli.local.agent_manifest import base
@@ -42,33 +42,28 @@ def config(path: Path) -> str:
 @pytest.mark.long
 def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed, tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    operator, namespace = Operator(tmp_path), f"inside-{os.getpid()}"
+    operator, namespace = Programs(tmp_path), f"inside-{os.getpid()}"
     operator.environment["KUBECONFIG"] = str(kubernetes.admin)
     built = operator.ok(str(kubernetes.kubectl), "kustomize", str(REPOSITORY / "deploy/kubernetes"))
     assert by_kind(yaml.safe_load_all(built)) == by_kind(base())
     kubectl = str(kubernetes.kubectl), "-n", namespace
-    admin = write_token(tmp_path / "admin", long_token("admin"))
+    admin = str(operator.token("admin"))
     authority = Authority(tmp_path)
     ca_file = "--ca-file", str(authority.ca_file)
     with agent_image() as image, kubernetes.door_to_host(port) as door:
         kubernetes.add(image)
         issued = authority.issue("127.0.0.1", door.partition(":")[0])
         url = f"https://127.0.0.1:{port}"
-        serve = [
-            *(sys.executable, "-m", "trainyard_server", "--data-dir", "data", "--port", str(port)),
-            *("--tls-cert", str(issued.certificate), "--tls-key", str(issued.key)),
-            *("--allowed-host", door.partition(":")[0], "--token-file", f"admin={admin}"),
-        ]
-        with operator.running("server", *serve) as server_log:
-            until(lambda: "startup complete" in server_log.read_text(), "the server")
-            operator.ok("trainyard", "login", url, *ca_file, "--token-file", str(admin))
+        tls = ("--tls-cert", str(issued.certificate), "--tls-key", str(issued.key))
+        with operator.ending():
+            allowed = ("--allowed-host", door.partition(":")[0])
+            operator.server(*tls, *allowed, roles={"admin": "admin"}, url=url)
+            operator.ok("trainyard", "login", url, *ca_file, "--token-file", admin)
             secret = operator.ok("trainyard", "agents", "add", "cluster", "--format", "value(secret)")
-            token = "--token-file", str(write_token(tmp_path / "agent", secret.strip()))
+            token = "--token-file", str(write_token(tmp_path / "agent-secret", secret.strip()))
             wanted = ["--server", f"https://{door}", "--image", AGENT_IMAGE, "--namespace", namespace]
-            manifest = operator.ok(
-                "trainyard", "agent", "manifest", *wanted, *token, *ca_file, "--pool", "2x8x64"
-            )
-            (tmp_path / "agent.yaml").write_text(manifest)
+            manifest = ("trainyard", "agent", "manifest", *wanted, *token, *ca_file, "--pool", "2x8x64")
+            (tmp_path / "agent.yaml").write_text(operator.ok(*manifest))
             operator.ok(*kubectl, "apply", "-f", "agent.yaml")
 
             def agent_log() -> str:
@@ -98,16 +93,16 @@ def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed
                 *("--state-dir", "outside", "--runtime", "kubernetes", "--pool", "2x8x64"),
                 *("--kubeconfig", str(kubernetes.admin), "--namespace", namespace),
             ]
-            with operator.running("outside-agent", *outside) as log:
-                until(lambda: "waiting for its end" in log.read_text(), "the second agent")
-                operator.ok(*kubectl, "scale", "deployment", "trainyard-agent", "--replicas", "0")
-                until(lambda: "recovered 1 run(s)" in log.read_text(), "its turn")
-                for replica in operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", RUN).split():
-                    operator.ok(*kubectl, "exec", replica, "--", "touch", "/tmp/end")
-                until(lambda: "SUCCEEDED" in operator.ok("jobs", "describe", "counts"), "the end")
-                assert lines() == list(range(len(lines())))
-                gone = "No resources found"
-                objects = "get", "pods,services,configmaps", "-l", RUN
-                until(lambda: gone in operator.ok(*kubectl, *objects), "the removal of its objects")
-                assert "Traceback" not in log.read_text(), log.read_text()
+            operator.spawn("outside", *outside)
+            until(lambda: "waiting for its end" in operator.log_of("outside"), "the second agent")
+            operator.ok(*kubectl, "scale", "deployment", "trainyard-agent", "--replicas", "0")
+            until(lambda: "recovered 1 run(s)" in operator.log_of("outside"), "its turn")
+            for replica in operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", RUN).split():
+                operator.ok(*kubectl, "exec", replica, "--", "touch", "/tmp/end")
+            until(lambda: "SUCCEEDED" in operator.ok("jobs", "describe", "counts"), "the end")
+            assert lines() == list(range(len(lines())))
+            objects = "get", "pods,services,configmaps", "-l", RUN
+            gone = "No resources found"
+            until(lambda: gone in operator.done(*kubectl, *objects).stderr, "the removal of its objects")
+            assert "Traceback" not in operator.log_of("outside")
             operator.ok(*kubectl, "delete", "namespace", namespace)

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -18,14 +16,12 @@ import yaml
 from beds.kubernetes.bed import BASE_IMAGE, Bed
 from beds.kubernetes.kube_api import KubeApi
 from beds.kubernetes.node import WITH_PACKAGES
-from beds.token_files import long_token, write_token
+from beds.token_files import long_token
 from beds.waiting import until
-from e2e.harness import Service, stop_script_that_keeps_files
+from e2e.harness import RemoteService, stop_script_that_keeps_files
 from e2e.test_training import TEMPLATE, metrics, predict
 from support.addresses import free_ports
 from trainyard_agent.engines.kubernetes.api.access import RULES
-from trainyard_cli.client import Client
-from trainyard_cli.settings import Server
 from trainyard_cli.submission.upload import ensure_bucket
 from trainyard_protocol.net.gcs import CloudStorage
 from trainyard_protocol.net.loopback import IPV4, listen
@@ -38,46 +34,31 @@ pytestmark = pytest.mark.e2e
 SECRET = "7" * 64
 
 
-class ClusterService(Service):
+class ClusterService(RemoteService):
     """A server, an agent of the bed, and gs:// for this machine and for pods."""
 
     def __init__(self, root: Path, bed: Bed, stack: ExitStack) -> None:
-        super().__init__(root)
+        unprivileged = {"family": "site", "vcpus": 1, "memoryGb": 2, "kubernetes": {"runAsUser": 1000}}
+        types = {"kubernetes": {"runtimeClassName": WITH_PACKAGES}, "machineTypes": {"plain-1": unprivileged}}
+        super().__init__(root, machine_types=types)
+        stack.enter_context(self.ending())
         name = f"packages-{os.getpid()}"
         self.namespace = f"/api/v1/namespaces/{name}"
         self.api = stack.enter_context(KubeApi(bed.admin))
-        port, storage = free_ports(2)
-        self.url, self.emulator = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{storage}/{SECRET}"
-        pods, buckets = (stack.enter_context(bed.door_to_host(one)) for one in (port, storage))
+        (storage,) = free_ports(1)
+        self.emulator = f"http://127.0.0.1:{storage}/{SECRET}"
+        ports = (int(self.url.rpartition(":")[2]), storage)
+        pods, buckets = (stack.enter_context(bed.door_to_host(port)) for port in ports)
         stack.enter_context(bucket_server(root / "gcs", storage, buckets.partition(":")[0]))
-        tokens = {role: write_token(root / role, long_token(role)) for role in ("admin", "agent")}
         images = {"images": {"base": {"image": BASE_IMAGE}}, "versions": {"*": {"cpu": "base"}}}
         (root / "runtimes.yaml").write_text(yaml.safe_dump(images))
-        unprivileged = {"family": "site", "vcpus": 1, "memoryGb": 2, "kubernetes": {"runAsUser": 1000}}
-        types = {"kubernetes": {"runtimeClassName": WITH_PACKAGES}, "machineTypes": {"plain-1": unprivileged}}
-        (root / "types.yaml").write_text(yaml.safe_dump(types))
-        (root / "client").mkdir()
-        self.environment |= {"TRAINYARD_STATE_DIR": str(root / "client"), "HOME": str(root / "client")}
-        serve = [
-            *("trainyard_server", "--data-dir", str(root / "data"), "--port", str(port)),
-            *("--machine-types", str(root / "types.yaml")),
-            *(word for role, path in tokens.items() for word in ("--token-file", f"{role}={path}")),
-        ]
-        agent = [
-            *("trainyard_agent", "--server", self.url, "--token-file", str(tokens["agent"])),
-            *("--state-dir", str(root / "agent-state"), "--name", "bed", "--runtime", "kubernetes"),
-            *("--kubeconfig", str(bed.with_role(name, RULES)), "--pool", "2x2x8"),
-            *("--runtimes", str(root / "runtimes.yaml"), "--server-url-for-pods", f"http://{pods}"),
+        self.agent(
+            *("--name", "bed", "--runtime", "kubernetes", "--pool", "2x2x8"),
+            *("--kubeconfig", str(bed.with_role(name, RULES)), "--runtimes", str(root / "runtimes.yaml")),
+            *("--server-url-for-pods", f"http://{pods}"),
             *("--replica-env", f"STORAGE_EMULATOR_HOST=http://{buckets}/{SECRET}"),
-        ]
-        self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("admin")}
-        stack.enter_context(self._running("server", serve))
-        until(lambda: "startup complete" in (root / "server.log").read_text(), "the server")
-        stack.enter_context(self._running("agent", agent))
+        )
         until(lambda: "bed" in self.ok("agents", "list"), "the agent")
-
-    def client(self) -> Client:
-        return Client(Server(self.url, long_token("admin")), self.project)
 
     def page(self, path: str) -> str:
         headers = {"Authorization": f"Bearer {long_token('admin')}"}
@@ -93,18 +74,6 @@ class ClusterService(Service):
             for one in self.api.get(f"{self.namespace}/{kind}")["items"]
             if "trainyard.dev/run" in (one["metadata"].get("labels") or {})
         ]
-
-    @contextmanager
-    def _running(self, name: str, words: list[str]) -> Iterator[None]:
-        with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *words], env=self.environment, stdout=log, stderr=log
-            )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
 
 
 @contextmanager
@@ -129,7 +98,7 @@ def cluster(kubernetes: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         service = ClusterService(tmp_path_factory.mktemp("cluster"), kubernetes, stack)
         yield service
         until(lambda: not service.remaining(), f"nothing to be left: {service.remaining()}")
-        assert "Traceback" not in (service.root / "agent.log").read_text()
+        assert "Traceback" not in service.log_of("agent")
 
 
 def test_template_trains_with_three_workers_over_two_nodes(cluster: ClusterService) -> None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,11 @@ import pytest
 import yaml
 
 from beds.slurm import SlurmBed
-from beds.token_files import long_token, write_token
+from beds.token_files import long_token
 from beds.waiting import until
-from e2e.harness import Service, stop_script_that_keeps_files
+from e2e.harness import RemoteService, stop_script_that_keeps_files
 from e2e.test_training import TEMPLATE, metrics, predict
 from support.addresses import free_ports
-from trainyard_cli.client import Client
-from trainyard_cli.settings import Server
 from trainyard_cli.submission.upload import ensure_bucket
 from trainyard_protocol.states import Reason
 
@@ -68,47 +65,24 @@ else:
 """
 
 
-class SlurmService(Service):
+class SlurmService(RemoteService):
     """A server, and an agent on the login node of a Slurm."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        operator = write_token(root / "operator", long_token("operator"))
-        self._token = write_token(root / "agent-token", long_token("agent"))
+        (port,) = free_ports(1)
+        self.storage = f"http://127.0.0.1:{port}/{long_token('gcs')}"
         types = {f"node-{n}": {"family": "site", "vcpus": n, "memoryGb": n} for n in (2, 3)}
-        (root / "types.yaml").write_text(yaml.safe_dump({"machineTypes": types}))
-        (root / "client").mkdir()
-        self.environment |= {"TRAINYARD_STATE_DIR": str(root / "client"), "HOME": str(root / "client")}
-        tokens = ("--token-file", f"admin:you={operator}", "--token-file", f"agent:login={self._token}")
-        data = ("--data-dir", str(root / "data"), "--machine-types", str(root / "types.yaml"), "--one-user")
-        ports = free_ports(2)
-        self.url, self.storage = (f"http://127.0.0.1:{port}" for port in ports)
-        secret = write_token(root / "secret", long_token("gcs"))
-        gcs = ("--data-dir", str(root / "gcs"), "--port", str(ports[1]), "--secret-file", str(secret))
-        self._storage = self._spawn("storage", "-m", "trainyard_storage.emulator", *gcs)
-        self.storage += f"/{long_token('gcs')}"
-        self._server = self._spawn(
-            "server", "-m", "trainyard_server", *data, *tokens, "--port", str(ports[0])
-        )
-        until(lambda: "startup complete" in (root / "server.log").read_text(), "the server")
-        self.environment |= {"TRAINYARD_SERVER": self.url, "TRAINYARD_TOKEN": long_token("operator")}
-        self.agent = self.start_agent()
+        super().__init__(root, "--one-user", machine_types={"machineTypes": types})
+        gcs = ("--data-dir", str(root / "gcs"), "--port", str(port), "--secret-file", str(self.token("gcs")))
+        self.spawn("storage", sys.executable, "-m", "trainyard_storage.emulator", *gcs)
+        self.start_agent()
 
-    def start_agent(self, *further: str) -> subprocess.Popen[bytes]:
-        server = ("--server", self.url, "--token-file", str(self._token), "--one-user")
-        where = ("--state-dir", str(self.root / "agent"), "--shared-dir", str(self.root / "shared"))
-        options = ("--runtime", "slurm", "--replica-env", f"STORAGE_EMULATOR_HOST={self.storage}")
-        self.agent = self._spawn("agent", "-m", "trainyard_agent", *server, *where, *options, *further)
-        return self.agent
-
-    def end(self) -> None:
-        for process in (self.agent, self._server, self._storage):
-            process.terminate()
-            process.wait(timeout=30)
+    def start_agent(self, *further: str) -> None:
+        where = ("--one-user", "--shared-dir", str(self.root / "shared"), "--runtime", "slurm")
+        self.agent(*where, "--replica-env", f"STORAGE_EMULATOR_HOST={self.storage}", *further)
 
     def restart_agent(self, *further: str) -> None:
-        self.agent.terminate()
-        self.agent.wait(timeout=30)
+        self.end("agent")
         self.start_agent(*further)
 
     def submit(self, job: str, how: str, workers: int = 3) -> None:
@@ -116,23 +90,13 @@ class SlurmService(Service):
         package = ("--package-path", "prog", "--config", "config.yaml")
         self.ok("jobs", "submit", "training", job, *package, "--", how)
 
-    def client(self) -> Client:
-        return Client(Server(self.url, long_token("operator")), self.project)
-
-    def _spawn(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        with (self.root / f"{name}.log").open("ab") as log:
-            return subprocess.Popen([sys.executable, *words], env=self.environment, stdout=log, stderr=log)
-
 
 @pytest.fixture(scope="module")
 def cluster(slurm: SlurmBed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmService]:
-    service = SlurmService(tmp_path_factory.mktemp("slurm"))
-    service.program(GANG)
-    try:
+    with SlurmService(tmp_path_factory.mktemp("slurm")).ending() as service:
+        service.program(GANG)
         yield service
-    finally:
-        service.end()
-        assert slurm.run("squeue", "-h", "-t", "PENDING,RUNNING") == ""
+    assert slurm.run("squeue", "-h", "-t", "PENDING,RUNNING") == ""
 
 
 def test_digits_are_trained_over_three_nodes_with_two_machine_types(
@@ -196,11 +160,10 @@ def test_exit_code_of_a_worker_is_its_own_and_fails_the_job(cluster: SlurmServic
 def test_agent_that_was_killed_finds_its_run_again(cluster: SlurmService, slurm: SlurmBed) -> None:
     cluster.submit("goes_on", "run", workers=1)
     cluster.wait_for("goes_on", "RUNNING")
-    cluster.agent.send_signal(signal.SIGKILL)
-    cluster.agent.wait()
+    cluster.end("agent", signal.SIGKILL)
     (job,) = slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
     cluster.start_agent()
-    until(lambda: "recovered 1 run" in (cluster.root / "agent.log").read_text(), "the next agent")
+    until(lambda: "recovered 1 run" in cluster.log_of("agent"), "the next agent")
     assert cluster.state("goes_on") == "RUNNING"
     assert slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() == [job]
     cluster.ok("jobs", "cancel", "goes_on")

@@ -19,8 +19,9 @@ import pytest
 from beds.certificates import Authority
 from beds.engines import Engine
 from beds.installed import google_clients
+from beds.programs import BIN
 from beds.token_files import long_token, write_token
-from e2e.harness import BIN, Service, started
+from e2e.harness import Service, started
 from trainyard_protocol.views.google import names_of
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e]

@@ -365,7 +365,7 @@ class SlurmLab(ShellLab):
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stderr
 
     def remove(self, run_id: str) -> None:
-        """Without cgroups Slurm loses orphans of what it kills."""
+        """Remove a run, and the orphans that a Slurm without cgroups loses."""
         super().remove(run_id)
         process_tags.kill_tagged(run_id)
 

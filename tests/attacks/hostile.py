@@ -41,54 +41,9 @@ class Refused(Exception):
     """An attack that failed without an error of the system."""
 
 
-def read_token(to: Targets) -> str:
-    return Path(to["token"]).read_text()
-
-
 def link_token(to: Targets) -> str:
     os.link(to["token"], Path(to["job_dir"]) / "token")
     return "a second name of the token file"
-
-
-def list_state(to: Targets) -> str:
-    return listing(to["state"])
-
-
-def read_state(to: Targets) -> str:
-    return (Path(to["state"]) / "agent.json").read_text()
-
-
-def write_state(to: Targets) -> str:
-    (Path(to["state"]) / "agent.json").write_text("{}")
-    return "written"
-
-
-def list_runs(to: Targets) -> str:
-    return listing(f"{to['state']}/runs")
-
-
-def list_other(to: Targets) -> str:
-    return listing(to["other"])
-
-
-def read_other_log(to: Targets) -> str:
-    return (Path(to["other"]) / "log.jsonl").read_text()
-
-
-def read_other_launch(to: Targets) -> str:
-    return (Path(to["other"]) / "launch.json").read_text()
-
-
-def read_other_secret(to: Targets) -> str:
-    return Path(to["other_secret"]).read_text()
-
-
-def read_other_environment(to: Targets) -> str:
-    return Path(f"/proc/{to['other_pid']}/environ").read_bytes().decode()
-
-
-def read_other_memory(to: Targets) -> str:
-    return Path(f"/proc/{to['other_pid']}/maps").read_text() or refuse("no line of it")
 
 
 def signal_other(to: Targets) -> str:
@@ -96,32 +51,11 @@ def signal_other(to: Targets) -> str:
     return "signalled"
 
 
-def read_other_job_dir(to: Targets) -> str:
-    return listing(to["other_job_dir"])
-
-
-def write_other_job_dir(to: Targets) -> str:
-    (Path(to["other_job_dir"]) / "model").write_text("mine")
-    return "written"
-
-
 def swap_own_log(to: Targets) -> str:
     link = Path(to["own_log"] + ".new")
     link.symlink_to("/etc/passwd")
     link.replace(to["own_log"])
     return "replaced by a link"
-
-
-def write_own_log(to: Targets) -> str:
-    with Path(to["own_log"]).open("a") as log:
-        log.write("forged\n")
-    return "forged"
-
-
-def change_environment(to: Targets) -> str:
-    with Path(to["environment"]).open("a") as file:
-        file.write("# mine")
-    return "changed"
 
 
 def call_agent_api(to: Targets) -> str:
@@ -179,38 +113,48 @@ def gain_privileges(to: Targets) -> str:
     return refuse("no_new_privs") if status("NoNewPrivs") == "1" else "a setuid program may raise rights"
 
 
-ATTACKS: dict[Callable[[Targets], str], tuple[str, ...]] = {
-    read_token: ("token",),
-    link_token: ("token", "job_dir"),
-    list_state: ("state",),
-    read_state: ("state",),
-    write_state: ("state",),
-    list_runs: ("state",),
-    list_other: ("other",),
-    read_other_log: ("other",),
-    read_other_launch: ("other",),
-    read_other_secret: ("other_secret",),
-    read_other_environment: ("other_pid",),
-    read_other_memory: ("other_pid",),
-    signal_other: ("other_pid",),
-    read_other_job_dir: ("other_job_dir",),
-    write_other_job_dir: ("other_job_dir",),
-    swap_own_log: ("own_log",),
-    write_own_log: ("own_log",),
-    change_environment: ("environment",),
-    call_agent_api: ("server",),
-    call_engine: ("engine",),
-    become_root: (),
-    mount: ("job_dir",),
-    make_device: ("job_dir",),
-    leave_setuid_file: ("job_dir",),
-    gain_privileges: (),
-}
-"""The attacks with the targets that they need."""
-
-
 def listing(path: str) -> str:
     return str(sorted(entry.name for entry in Path(path).iterdir()))
+
+
+def content(path: str) -> str:
+    return Path(path).read_bytes().decode() or refuse("no line of it")
+
+
+def append(path: str) -> str:
+    with Path(path).open("a") as file:
+        file.write("# forged\n")
+    return "written"
+
+
+ATTACKS: dict[str, tuple[Callable[[Targets], str], tuple[str, ...]]] = {
+    "read_token": (lambda to: content(to["token"]), ("token",)),
+    "link_token": (link_token, ("token", "job_dir")),
+    "list_state": (lambda to: listing(to["state"]), ("state",)),
+    "read_state": (lambda to: content(f"{to['state']}/agent.json"), ("state",)),
+    "write_state": (lambda to: append(f"{to['state']}/agent.json"), ("state",)),
+    "list_runs": (lambda to: listing(f"{to['state']}/runs"), ("state",)),
+    "list_other": (lambda to: listing(to["other"]), ("other",)),
+    "read_other_log": (lambda to: content(f"{to['other']}/log.jsonl"), ("other",)),
+    "read_other_launch": (lambda to: content(f"{to['other']}/launch.json"), ("other",)),
+    "read_other_secret": (lambda to: content(to["other_secret"]), ("other_secret",)),
+    "read_other_environment": (lambda to: content(f"/proc/{to['other_pid']}/environ"), ("other_pid",)),
+    "read_other_memory": (lambda to: content(f"/proc/{to['other_pid']}/maps"), ("other_pid",)),
+    "signal_other": (signal_other, ("other_pid",)),
+    "read_other_job_dir": (lambda to: listing(to["other_job_dir"]), ("other_job_dir",)),
+    "write_other_job_dir": (lambda to: append(f"{to['other_job_dir']}/model"), ("other_job_dir",)),
+    "swap_own_log": (swap_own_log, ("own_log",)),
+    "write_own_log": (lambda to: append(to["own_log"]), ("own_log",)),
+    "change_environment": (lambda to: append(to["environment"]), ("environment",)),
+    "call_agent_api": (call_agent_api, ("server",)),
+    "call_engine": (call_engine, ("engine",)),
+    "become_root": (become_root, ()),
+    "mount": (mount, ("job_dir",)),
+    "make_device": (make_device, ("job_dir",)),
+    "leave_setuid_file": (leave_setuid_file, ("job_dir",)),
+    "gain_privileges": (gain_privileges, ()),
+}
+"""Each attack, with the targets that it needs."""
 
 
 def refuse(why: str) -> str:
@@ -223,14 +167,14 @@ def status(name: str) -> str:
 
 
 def outcomes(to: Targets) -> Iterator[dict[str, object]]:
-    for attack, needs in ATTACKS.items():
-        if not all(name in to for name in needs):
+    for name, (attack, needs) in ATTACKS.items():
+        if not all(target in to for target in needs):
             continue
         try:
             held, outcome = False, attack(to)
         except (OSError, Refused) as error:
             held, outcome = True, str(error) or type(error).__name__
-        yield {"attack": attack.__name__, "held": held, "outcome": outcome[:500]}
+        yield {"attack": name, "held": held, "outcome": outcome[:500]}
 
 
 def main(targets: str) -> None:

@@ -160,8 +160,8 @@ def test_hostile_jobs_reach_nothing_and_leave_nothing(service: AttackedService, 
 
     refused = service.end("mallory", "as_alice")["errorMessage"]
     assert f"may mount only directories below {service.jobs}/p/mallory" in refused
-    of_image = [one.__name__ for one, needs in hostile.ATTACKS.items() if set(needs) <= given.keys()]
-    of_package = [one.__name__ for one, needs in hostile.ATTACKS.items() if "own_log" not in needs]
+    of_image = [name for name, (_, needs) in hostile.ATTACKS.items() if set(needs) <= given.keys()]
+    of_package = [name for name, (_, needs) in hostile.ATTACKS.items() if "own_log" not in needs]
     attempts = {"as_image": of_image, "as_package": of_image + of_package}
     for job, expected in attempts.items():
         ended = service.end("mallory", job)

@@ -22,9 +22,6 @@ from pathlib import Path
 from beds import debian
 from beds.installed.caches import made_once
 
-PREBUILT = "KUBERNETES_PROGRAMS"
-"""Environment variable: a directory that was made here or elsewhere, to be used as it is."""
-
 VERSION, RELEASE = "1.20.2", "bookworm"
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 UNPACKED = {
@@ -66,7 +63,6 @@ class Programs:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.network_plugins = directory / "cni"
 
     def __getitem__(self, name: str) -> str:
         return str(self.directory / "bin" / name)
@@ -74,8 +70,6 @@ class Programs:
 
 def programs() -> Programs:
     """All programs, made if they are not there yet. Raises NoKubernetes."""
-    if prebuilt := os.environ.get(PREBUILT):
-        return _complete(Path(prebuilt))
     key = hashlib.sha256(json.dumps([_RECIPE, os.uname().machine]).encode()).hexdigest()[:16]
 
     def make(scratch: Path) -> Path:

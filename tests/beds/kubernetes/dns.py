@@ -7,7 +7,6 @@ Services and of pods with a host name in them; a name that exists and has no suc
 unknown one NXDOMAIN. Answers are good for no time at all.
 """
 
-import http.client
 import json
 import socket
 import ssl
@@ -15,14 +14,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import urllib.request
 from typing import Any
-from urllib.parse import urlsplit
 
 _DOMAIN = "svc.cluster.local"
 _A, _IN = 1, 1
 _NO_ERROR, _NO_SUCH_NAME = 0, 3
-_WATCH_S, _PAUSE_S = 300, 0.2
+_TIMEOUT_S, _PAUSE_S = 10, 0.2
 
 Records = dict[str, list[str]]
 
@@ -35,13 +33,6 @@ class Names:
 
     def replace(self, items: list[dict[str, Any]]) -> None:
         self._records = {_key(item): _records(item) for item in items}
-
-    def change(self, kind: str, item: dict[str, Any]) -> None:
-        known = dict(self._records)
-        known.pop(_key(item), None)
-        if kind != "DELETED":
-            known[_key(item)] = _records(item)
-        self._records = known
 
     def addresses(self, name: str) -> list[str] | None:
         """None: no such name."""
@@ -82,41 +73,15 @@ def answer(query: bytes, names: Names) -> bytes:
     return query[:2] + header + question + b"".join(record + socket.inet_aton(ip) for ip in given)
 
 
-def _follow(server: str, tls: ssl.SSLContext, names: Names) -> Iterator[None]:
-    """Each change, until the connection ends."""
-    address = urlsplit(server)
-    assert address.hostname is not None
-
-    def get(path: str, timeout_s: float) -> http.client.HTTPResponse:
-        connection = http.client.HTTPSConnection(
-            str(address.hostname), address.port, context=tls, timeout=timeout_s
-        )
-        connection.request("GET", path)
-        response = connection.getresponse()
-        if response.status != http.HTTPStatus.OK:
-            raise OSError(f"{path}: {response.status} {response.read()[:200]!r}")
-        return response
-
-    path = "/api/v1/endpoints"
-    listed = json.load(get(path, 10))
-    names.replace(listed["items"])
-    yield
-    version = listed["metadata"]["resourceVersion"]
-    watched = get(f"{path}?watch=1&resourceVersion={version}&timeoutSeconds={_WATCH_S}", _WATCH_S + 10)
-    for line in watched:
-        event = json.loads(line)
-        if event["type"] == "ERROR":
-            raise OSError(f"{event['object']}")
-        names.change(event["type"], event["object"])
-        yield
-
-
-def _follow_always(server: str, tls: ssl.SSLContext, names: Names) -> None:
+def _follow(server: str, tls: ssl.SSLContext, names: Names) -> None:
+    """List the Endpoints again and again: there are few."""
     while True:
         try:
-            for _ in _follow(server, tls, names):
-                pass
-        except (OSError, ValueError, http.client.HTTPException) as error:
+            with urllib.request.urlopen(
+                f"{server}/api/v1/endpoints", timeout=_TIMEOUT_S, context=tls
+            ) as listed:
+                names.replace(json.load(listed)["items"])
+        except (OSError, ValueError) as error:
             print(error, flush=True)
         time.sleep(_PAUSE_S)
 
@@ -125,7 +90,7 @@ def main(own_address: str, server: str, authority: str, certificate: str, key: s
     tls = ssl.create_default_context(cafile=authority)
     tls.load_cert_chain(certificate, key)
     names = Names()
-    threading.Thread(target=_follow_always, args=(server, tls, names), daemon=True).start()
+    threading.Thread(target=_follow, args=(server, tls, names), daemon=True).start()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
         listening.bind((own_address, 53))
         while True:

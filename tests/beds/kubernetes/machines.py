@@ -10,7 +10,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -103,9 +102,8 @@ class Home:
         assert not remains, f"the bed {self.name} leaves {remains}"
 
 
-def sweep() -> list[str]:
-    """Remove what beds left whose owner is gone; their names. Beds in use are not touched."""
-    swept = []
+def sweep() -> None:
+    """Remove what beds left whose owner is gone. Beds in use are not touched."""
     for directory in _PLACE.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
         try:
             lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -115,23 +113,10 @@ def sweep() -> list[str]:
             if os.fstat(lock).st_uid == os.geteuid():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _end(directory.name)
-                swept.append(directory.name)
         except BlockingIOError:  # in use
             continue
         finally:
             os.close(lock)
-    return swept
-
-
-def started_by(pid: int) -> str:
-    """The name of the bed that a process has started, or ""."""
-    for process in psutil.Process(pid).children():
-        try:
-            if name := process.environ().get(_MARK):
-                return name
-        except psutil.Error:  # it ended
-            continue
-    return ""
 
 
 def remaining(name: str) -> list[str]:
@@ -226,17 +211,7 @@ class Machine:
         where = self._disks._inside("mount") if self._disks else _WITH_US
         rank = "other" if self._disks else "first"
         command = [
-            *(
-                *where,
-                "unshare",
-                "--mount",
-                "--uts",
-                "--ipc",
-                "--net",
-                "--pid",
-                "--fork",
-                "--kill-child=KILL",
-            ),
+            *(*where, "unshare", *(f"--{kind}" for kind in _ALL), "--fork", "--kill-child=KILL"),
             *("--mount-proc", "sh", "-euc", _BOOT, "sh", self.name, str(self._programs.directory), rank),
         ]
         with self._log("boot") as log:
@@ -273,11 +248,11 @@ class Machine:
         with self._log(program) as log:
             self._running[program] = self.open(program, *arguments, stdout=log, stderr=log)
 
-    def kill(self, program: str, how: signal.Signals = signal.SIGKILL) -> None:
-        """Signal a started program and wait for its end."""
+    def kill(self, program: str) -> None:
+        """Kill a started program and wait for its end."""
         running = self._running.pop(program)
         for process in psutil.Process(running.pid).children():
-            process.send_signal(how)
+            process.kill()
         running.wait(_PATIENCE_S)
 
     def open(

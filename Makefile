@@ -55,7 +55,7 @@ chaos: $(VENV)/.dev ## many random histories of the real service, and one traini
 		$(PYTEST_ARGS)
 
 fuzz: $(VENV)/.dev ## call every route as the API's descriptions say, and as they do not, for MINUTES
-	PYTHONPATH=tests $(BIN)/python -m attacks.schema_fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests:trainer_template/tests $(BIN)/python -m attacks.schema_fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 check: lint types imports test ## lint, format, types, import contracts, `make test`
 

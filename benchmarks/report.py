@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.rows import Row, Samples
 
 Results = Sequence[tuple[Row, Samples]]
@@ -18,29 +20,34 @@ LeftOutRows = Sequence[tuple[Row, str]]
 """Rows that could not run, each with the reason, a sentence."""
 
 _LIBRARIES = ("fastapi", "sqlalchemy", "pydantic", "httpx", "uvicorn")
+_INTRODUCTION = """\
+# Performance
+
+Written by `make bench` ([benchmarks](../benchmarks/README.md)). Each row starts both sides itself,
+and takes them by turns. The figure is the median of the rounds' ratios, of their differences (+), or,
+where it has a unit, of what was measured. The spread leaves out a tenth of the rounds at both ends.
+Compare ratios alone: the medians belong to this machine.
+"""
+_QUICK = """\
+This is the quick form: fewer rounds, 20,000 jobs in place of 100,000, and 100,000 lines of a log in place of
+1,000,000.
+"""
 
 
 def machine() -> dict[str, str]:
     """The machine and the versions, without names of hosts and people."""
-    cpu = next(
-        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.machine(),
-    )
-    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if "MemTotal" in line), 0)
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cpu = models[0] if models else platform.machine()
     return {
         "CPU": f"{cpu}, {os.cpu_count()} cores",
-        "memory": f"{memory / 2**20:.0f} GB",
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GB",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
         **{name: version(name) for name in _LIBRARIES},
     }
-
-
-_QUICK = (
-    "This is the quick form: fewer rounds, 20,000 jobs in place of 100,000, and 100,000 lines of a log in place of\n"
-    "1,000,000."
-)
 
 
 def is_busy() -> bool:
@@ -53,11 +60,11 @@ def figures(row: Row, samples: Samples) -> tuple[str, str, str]:
     low, high = samples.spread
     reach = f"{'at least' if row.is_rate else 'at most'} {row.reach:g}"
     if row.is_figure:
-        figure = f"{_figure(statistics.median(samples.measured))} {samples.unit}"
-        spread = f"{_figure(min(samples.measured))} to {_figure(max(samples.measured))}"
+        value = f"{figure(statistics.median(samples.measured))} {samples.unit}"
+        spread = f"{figure(min(samples.measured))} to {figure(max(samples.measured))}"
     else:
-        figure, spread = samples.text(samples.figure), f"{samples.text(low)} to {samples.text(high)}"
-    return figure, spread, f"{reach} {samples.unit}" if samples.is_difference or row.is_figure else reach
+        value, spread = samples.text(samples.figure), f"{samples.text(low)} to {samples.text(high)}"
+    return value, spread, f"{reach} {samples.unit}" if samples.is_difference or row.is_figure else reach
 
 
 def table(results: Results) -> list[str]:
@@ -66,10 +73,10 @@ def table(results: Results) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for row, samples in results:
-        figure, spread, reach = figures(row, samples)
-        medians = " : ".join(_figure(statistics.median(one)) for one in (samples.measured, samples.against))
+        value, spread, reach = figures(row, samples)
+        medians = " : ".join(figure(statistics.median(one)) for one in (samples.measured, samples.against))
         lines.append(
-            f"| {row.what} | {row.against} | {figure} | {spread} | "
+            f"| {row.what} | {row.against} | {value} | {spread} | "
             f"{reach}{'' if row.is_reached(samples) else ': **missed**'} | {medians} {samples.unit} | {row.bound} |"
         )
     return lines
@@ -77,28 +84,11 @@ def table(results: Results) -> list[str]:
 
 def page(results: Results, quick: bool = False, left_out: LeftOutRows = ()) -> str:
     """The text of docs/performance.md."""
-    shorter = _QUICK if quick else ""
-    facts = "\n".join(f"| {name} | {value} |" for name, value in machine().items())
-    return "\n".join(
-        [
-            "# Performance",
-            "",
-            "Written by `make bench` ([benchmarks](../benchmarks/README.md)). Each row starts both sides itself,",
-            "and takes them by turns. The figure is the median of the rounds' ratios, of their differences (+), or,",
-            "where it has a unit, of what was measured. The spread leaves out a tenth of the rounds at both ends.",
-            "Compare ratios alone: the medians belong to this machine.",
-            "",
-            *([*shorter.splitlines(), ""] if shorter else []),
-            *table(results),
-            "",
-            *(f"- Left out: {row.what}. {reason}" for row, reason in left_out),
-            *([""] if left_out else []),
-            "| machine | |",
-            "|---|---|",
-            facts,
-            "",
-        ]
-    )
+    lines = [_INTRODUCTION, *([_QUICK] if quick else []), *table(results), ""]
+    if left_out:
+        lines += [*(f"- Left out: {row.what}. {reason}" for row, reason in left_out), ""]
+    facts = (f"| {name} | {value} |" for name, value in machine().items())
+    return "\n".join([*lines, "| machine | |", "|---|---|", *facts, ""])
 
 
 def write(results: Results, text: Path, data: Path, quick: bool = False, left_out: LeftOutRows = ()) -> None:
@@ -124,12 +114,5 @@ def as_json(results: Results) -> dict[str, Any]:
     return {"machine": machine(), "rows": rows}
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

@@ -5,49 +5,38 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from benchmarks.filled import TOKEN, fill, serving, started
+from benchmarks.filled import fill, started
 from benchmarks.rows import Row, Samples, interleaved
 
-_ROUNDS, _QUICK = 11, 5
-_CLIENT = ("-c", "import click, httpx")
-_SERVER = ("-c", "import fastapi, sqlalchemy")
+_CLIENT, _SERVER = "click, httpx", "fastapi, sqlalchemy"
+_TRAINYARD = ("-m", "trainyard_cli")
 
 
-def _seconds(arguments: Sequence[str], environment: dict[str, str] | None = None) -> float:
+def _seconds(*arguments: str, variables: Mapping[str, str] | None = None) -> float:
+    environment = {**os.environ, **(variables or {})}
     began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, *arguments],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, **(environment or {})},
-    )
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment)
     return time.perf_counter() - began
 
 
+def _compared(start: Callable[[], float], imports: str, quick: bool) -> Samples:
+    return interleaved(start, partial(_seconds, "-c", f"import {imports}"), 5 if quick else 11, "s")
+
+
 def _help(quick: bool) -> Samples:
-    rounds = _QUICK if quick else _ROUNDS
-    command = ("-m", "trainyard_cli", "--help")
-    return interleaved(lambda: _seconds(command), lambda: _seconds(_CLIENT), rounds, "s")
+    return _compared(partial(_seconds, *_TRAINYARD, "--help"), _CLIENT, quick)
 
 
 def _jobs_list(quick: bool) -> Samples:
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        directory = Path(name)
-        fill(directory / "data", 100)
-        client = stack.enter_context(serving(directory / "data", directory))
-        environment = {
-            "TRAINYARD_SERVER": str(client.base_url),
-            "TRAINYARD_TOKEN": TOKEN,
-            "TRAINYARD_PROJECT": "p2",
-            "HOME": name,
-        }
-        command = ("-m", "trainyard_cli", "jobs", "list")
-        rounds = _QUICK if quick else _ROUNDS
-        return interleaved(lambda: _seconds(command, environment), lambda: _seconds(_CLIENT), rounds, "s")
+    with tempfile.TemporaryDirectory() as name:
+        fill(Path(name) / "data", 100)
+        with started(Path(name)) as server:
+            command = partial(_seconds, *_TRAINYARD, "jobs", "list", variables=server.environment("p2"))
+            return _compared(command, _CLIENT, quick)
 
 
 def _server_start(quick: bool) -> Samples:
@@ -55,32 +44,37 @@ def _server_start(quick: bool) -> Samples:
 
         def start() -> float:
             began = time.perf_counter()
-            with started(Path(name) / "data", Path(name), look_every_s=0.01):
+            with started(Path(name)):
                 return time.perf_counter() - began
 
-        return interleaved(start, lambda: _seconds(_SERVER), _QUICK if quick else _ROUNDS, "s")
+        return _compared(start, _SERVER, quick)
 
 
 def _up(quick: bool) -> Samples:
     with tempfile.TemporaryDirectory() as name:
-        environment = {"TRAINYARD_STATE_DIR": name}
+        variables = {"TRAINYARD_STATE_DIR": name}
 
         def up() -> float:
-            took = _seconds(("-m", "trainyard_cli", "up"), environment)
-            _seconds(("-m", "trainyard_cli", "down"), environment)
-            return took
+            lasted = _seconds(*_TRAINYARD, "up", variables=variables)
+            _seconds(*_TRAINYARD, "down", variables=variables)
+            return lasted
 
-        return interleaved(up, lambda: _seconds(_SERVER), _QUICK if quick else _ROUNDS, "s")
+        return _compared(up, _SERVER, quick)
 
-
-_IMPORTS = "`import click, httpx`"
 
 ROWS = (
-    Row("help", "`trainyard --help`", _IMPORTS, 1.0, _help, bound="click, and the tree of commands"),
+    Row(
+        "help",
+        "`trainyard --help`",
+        f"`import {_CLIENT}`",
+        1.0,
+        _help,
+        bound="click, and the tree of commands",
+    ),
     Row(
         "jobs-list-command",
         "`trainyard jobs list`, 20 of 100 jobs",
-        _IMPORTS,
+        f"`import {_CLIENT}`",
         1.5,
         _jobs_list,
         bound="the import of httpx, which is three quarters of it",
@@ -88,7 +82,7 @@ ROWS = (
     Row(
         "server-start",
         "a server that starts again, to its first answer",
-        "`import fastapi, sqlalchemy`",
+        f"`import {_SERVER}`",
         1.5,
         _server_start,
         bound="imports: SQLAlchemy's mapping, 136 models of pydantic, 135 routes of FastAPI, 150 data classes. Tried: "
@@ -99,7 +93,7 @@ ROWS = (
     Row(
         "up",
         "`trainyard up` where a service was before, until it is ready",
-        "`import fastapi, sqlalchemy`",
+        f"`import {_SERVER}`",
         1.5,
         _up,
         bound=(

@@ -2,30 +2,25 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.databases import postgresql
 from benchmarks.filled import add_agents, add_queue, agent_info
 from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.tools import postgresql
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_server.config.settings import Settings
 from trainyard_server.use_cases import UseCases
 
 AGENTS = 300
-
-
-@contextmanager
-def rounds(queued: int, database: str = "") -> Iterator[UseCases]:
-    """The use cases of a server with a queue, whose rounds this process runs."""
-    with tempfile.TemporaryDirectory() as directory, queue_in(Path(directory), queued, database) as use_cases:
-        yield use_cases
+_MANY, _FEW = 10_000, 100
 
 
 @contextmanager
 def queue_in(data_dir: Path, queued: int, database: str = "", agents: int = AGENTS) -> Iterator[UseCases]:
+    """The use cases of a server with a queue, whose rounds this process runs."""
     settings = Settings(data_dir=data_dir, database=database, run_loops=False, durable=False)
     use_cases = UseCases(settings)
     try:
@@ -51,31 +46,27 @@ def _tick(use_cases: UseCases) -> float:
 
 def _first_round(quick: bool) -> Samples:
     def first(queued: int) -> float:
-        with rounds(queued) as use_cases:
+        with tempfile.TemporaryDirectory() as name, queue_in(Path(name), queued) as use_cases:
             return _tick(use_cases)
 
-    return interleaved(partial(first, 10_000), partial(first, 100), 2 if quick else 5, "ms", warm_up=0)
+    return interleaved(partial(first, _MANY), partial(first, _FEW), 2 if quick else 5, "ms", warm_up=0)
 
 
-def _later_round(quick: bool) -> Samples:
-    return _unchanged(quick, "", "")
+def _later_round(quick: bool, long: str = "", short: str = "") -> Samples:
+    """`long`, `short`: the databases; without them SQLite's."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+
+        def side(queued: int, database: str) -> Callable[[], float]:
+            server = stack.enter_context(queue_in(Path(name) / str(queued), queued, database))
+            settle(server)
+            return partial(_tick, server)
+
+        return interleaved(side(_MANY, long), side(_FEW, short), 20 if quick else 100, "ms")
 
 
 def _later_round_postgresql(quick: bool) -> Samples:
     with postgresql() as server:
-        return _unchanged(quick, server.create(), server.create())
-
-
-def _unchanged(quick: bool, *databases: str) -> Samples:
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(rounds(queued, database))
-            for queued, database in zip((10_000, 100), databases, strict=True)
-        ]
-        for use_cases in servers:
-            settle(use_cases)
-        sides = [partial(_tick, use_cases) for use_cases in servers]
-        return interleaved(sides[0], sides[1], 20 if quick else 100, "ms")
+        return _later_round(quick, server.create(), server.create())
 
 
 _NOTHING = "the same with 100 queued"

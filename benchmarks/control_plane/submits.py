@@ -15,13 +15,11 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.control_plane.queue import queue_in, settle
-from benchmarks.databases import postgresql
 from benchmarks.filled import TOKEN, TRAINING_INPUT, started
-from benchmarks.jobs.ray_cluster import ray
 from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.tools import postgresql, ray, wait_for_ray
 
 _CLIENTS = 8
-_PATIENCE_S = 120.0
 _TABLE = "CREATE TABLE bare_jobs (key {kind} PRIMARY KEY, job_id TEXT UNIQUE, body TEXT)"
 _numbers = count()
 
@@ -49,67 +47,55 @@ def _in_threads(client: Callable[[int], None]) -> None:
         list(pool.map(client, range(_CLIENTS)))
 
 
-def _compared(one: Submit, other: Submit, quick: bool, warm_up: int = 1) -> Samples:
+def _compared(measured: Submit, against: Submit, quick: bool, warm_up: int = 1) -> Samples:
     seconds, rounds = (1.0, 3) if quick else (1.5, 4)
-    sides = [partial(_together, side, seconds) for side in (one, other)]
+    sides = [partial(_together, side, seconds) for side in (measured, against)]
     return interleaved(sides[0], sides[1], rounds, "jobs/s", warm_up)
 
 
 def _against_bare(queued: int, quick: bool) -> Samples:
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = _server(stack, directory / "server", queued)
-        return _compared(server, _bare_sqlite(stack, directory / "bare.db"), quick)
+        return _compared(_server(stack, queued), bare_sqlite(stack), quick)
 
 
 def _against_bare_postgresql(queued: int, quick: bool) -> Samples:
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        databases = stack.enter_context(postgresql(durable=True))
-        server = _server(stack, directory / "server", queued, databases.create())
+    with postgresql(durable=True) as databases, ExitStack() as stack:
+        server = _server(stack, queued, databases.create())
         return _compared(server, _bare_postgresql(stack, databases.create(migrated=False)), quick)
 
 
 def _long_queue(quick: bool) -> Samples:
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        long, empty = (_server(stack, directory / str(queued), queued) for queued in (10_000, 0))
+        long, empty = _server(stack, 10_000), _server(stack, 0)
         return _compared(long, empty, quick, warm_up=2)  # a new server looks at each queued job
 
 
 def _against_ray(quick: bool) -> Samples:
     """Ray starts a process for each job: it gets one of each client, and ends them before the next round."""
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        client = stack.enter_context(ray())
+    with ray() as client, ExitStack() as stack:
 
         def submit(_number: int) -> None:
             client.post("/api/jobs/", json={"entrypoint": "true"}).raise_for_status()
 
-        def of_ray() -> float:
+        def by_ray() -> float:
             began = time.perf_counter()
             _in_threads(submit)
             rate = _CLIENTS / (time.perf_counter() - began)
-            until = time.monotonic() + _PATIENCE_S
-            while any(one["status"] in ("PENDING", "RUNNING") for one in client.get("/api/jobs/").json()):
-                if time.monotonic() > until:
-                    raise RuntimeError("Ray's jobs do not end")
-                time.sleep(0.5)
+            wait_for_ray(client)
             return rate
 
-        of_server = partial(_together, _server(stack, directory / "server", 0), 1.0)
-        return interleaved(of_server, of_ray, 1 if quick else 2, "jobs/s")
+        by_server = partial(_together, _server(stack, 0), 1.0)
+        return interleaved(by_server, by_ray, 1 if quick else 2, "jobs/s")
 
 
-def _server(stack: ExitStack, directory: Path, queued: int, database: str = "") -> Submit:
-    data = directory / "data"
-    directory.mkdir()
-    with queue_in(data, queued, database, agents=1) as use_cases:
+def _server(stack: ExitStack, queued: int, database: str = "") -> Submit:
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with queue_in(directory / "data", queued, database, agents=1) as use_cases:
         if queued:
             settle(use_cases)
     options = ["--queued-jobs", "0", "--requests-per-second", "0"]
     options += ["--database", database] if database else []
-    url = stack.enter_context(started(data, directory, options=options)).client.base_url
+    url = stack.enter_context(started(directory, *options)).client.base_url
     connections = [http.client.HTTPConnection(url.host, url.port, timeout=60) for _ in range(_CLIENTS)]
     for connection in connections:
         stack.callback(connection.close)
@@ -126,8 +112,9 @@ def _server(stack: ExitStack, directory: Path, queued: int, database: str = "") 
     return submit
 
 
-def _bare_sqlite(stack: ExitStack, path: Path) -> Submit:
+def bare_sqlite(stack: ExitStack) -> Submit:
     """One row and one commit, with the settings of the server's database."""
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "bare.db"
     opened = []
     for _ in range(_CLIENTS):
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
@@ -163,6 +150,7 @@ def _row(number: int) -> tuple[str, str]:
     return f"job_{number}_{next(_numbers)}", json.dumps(TRAINING_INPUT)
 
 
+_ROUNDS = ", and the rounds of the scheduler, which take a third of the server's CPU at most"
 _BARE = "bare insert and commit by 8 threads"
 _SUBMISSIONS = "submissions by 8 clients, durable"
 _BOUND = (
@@ -174,25 +162,18 @@ _BOUND = (
 
 ROWS = (
     Row("submits", f"{_SUBMISSIONS}, SQLite", _BARE, 0.5, partial(_against_bare, 0), _BOUND, is_rate=True),
-    Row(
-        "submits-1000",
-        f"{_SUBMISSIONS}, SQLite, 1,000 queued",
-        _BARE,
-        0.5,
-        partial(_against_bare, 1000),
-        "as with an empty queue",
-        is_rate=True,
-        in_quick=False,
-    ),
-    Row(
-        "submits-10000",
-        f"{_SUBMISSIONS}, SQLite, 10,000 queued",
-        _BARE,
-        0.5,
-        partial(_against_bare, 10_000),
-        "as with an empty queue, and the rounds of the scheduler, which take a third of the server's CPU at most",
-        is_rate=True,
-        in_quick=False,
+    *(
+        Row(
+            f"submits-{queued}",
+            f"{_SUBMISSIONS}, SQLite, {queued:,} queued",
+            _BARE,
+            0.5,
+            partial(_against_bare, queued),
+            f"as with an empty queue{rounds}",
+            is_rate=True,
+            in_quick=False,
+        )
+        for queued, rounds in ((1000, ""), (10_000, _ROUNDS))
     ),
     Row(
         "submits-long-queue",
@@ -206,25 +187,18 @@ ROWS = (
         ),
         is_rate=True,
     ),
-    Row(
-        "submits-postgresql",
-        f"{_SUBMISSIONS}, PostgreSQL",
-        _BARE,
-        0.5,
-        partial(_against_bare_postgresql, 0),
-        _BOUND,
-        is_rate=True,
-        in_quick=False,
-    ),
-    Row(
-        "submits-postgresql-10000",
-        f"{_SUBMISSIONS}, PostgreSQL, 10,000 queued",
-        _BARE,
-        0.5,
-        partial(_against_bare_postgresql, 10_000),
-        "as with an empty queue",
-        is_rate=True,
-        in_quick=False,
+    *(
+        Row(
+            f"submits-postgresql{suffix}",
+            f"{_SUBMISSIONS}, PostgreSQL{', 10,000 queued' if queued else ''}",
+            _BARE,
+            0.5,
+            partial(_against_bare_postgresql, queued),
+            bound,
+            is_rate=True,
+            in_quick=False,
+        )
+        for suffix, queued, bound in (("", 0, _BOUND), ("-10000", 10_000, "as with an empty queue"))
     ),
     Row(
         "submits-ray",

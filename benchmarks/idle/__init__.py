@@ -1,22 +1,16 @@
 """Rows about a service that has nothing to do: 100,000 finished jobs, and 50 replicas that sleep."""
 
-import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import cache, partial
-from pathlib import Path
 
 import psutil
 
-from benchmarks.filled import fill
-from benchmarks.local_service import LocalService, local_service
 from benchmarks.rows import Row, Samples
+from benchmarks.service import Service, cpu_s, running
 
-_JOBS, _QUICK_JOBS = 100_000, 5_000
 _REPLICAS = 50
 _SETTLE_S, _QUIET_S = 8.0, 10.0
-_MODULES = Path(__file__).parent
 _UNITS = {"server": "% of a core", "agent": "% of a core", "memory": "MB"}
 
 
@@ -24,28 +18,23 @@ _UNITS = {"server": "% of a core", "agent": "% of a core", "memory": "MB"}
 def _measured(quick: bool) -> Mapping[str, Samples]:
     """Samples of all rows: of the busy service, and of one without jobs in the same seconds."""
     samples = {name: Samples([], [], unit) for name, unit in _UNITS.items()}
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        directories = [Path(name) / "full", Path(name) / "empty"]
-        for directory in directories:
-            directory.mkdir()
-        fill(directories[0] / "data", _QUICK_JOBS if quick else _JOBS, queued=0)
-        services = [stack.enter_context(local_service(directory, _MODULES)) for directory in directories]
-        services[0].submit("sleeping", "sleeper", (), _REPLICAS)
+    with running(jobs=5_000 if quick else 100_000) as busy, running() as empty:
+        busy.run("sleeping", "import time; time.sleep(1e6)", _REPLICAS)
         time.sleep(_SETTLE_S)
         for _ in range(1 if quick else 2):
-            for name, figures in _quiet_figures(services).items():
+            for name, figures in _quiet_figures([busy, empty]).items():
                 samples[name].measured.append(figures[0])
                 samples[name].against.append(figures[1])
     return samples
 
 
-def _quiet_figures(services: list[LocalService]) -> dict[str, list[float]]:
+def _quiet_figures(services: list[Service]) -> dict[str, list[float]]:
     """The figures of each service, of the same seconds."""
     processes = [process for service in services for process in (service.server, service.agent)]
-    before = [sum(process.cpu_times()[:2]) for process in processes]
+    before = [cpu_s(process) for process in processes]
     time.sleep(_QUIET_S)
     used = [
-        100 * max(sum(process.cpu_times()[:2]) - start, 0.01) / _QUIET_S
+        100 * max(cpu_s(process) - start, 0.01) / _QUIET_S
         for process, start in zip(processes, before, strict=True)
     ]
     memory = [_megabytes(service.server) + _megabytes(service.agent) for service in services]

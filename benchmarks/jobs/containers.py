@@ -7,27 +7,26 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import docker
+from docker import APIClient
 
-from benchmarks.jobs import tools
-from benchmarks.jobs.service import REPLICAS, running, seconds
 from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.service import REPLICAS, running, seconds
+from benchmarks.tools import engine
 
-_ROUNDS, _QUICK = 15, 3
 _COMMAND = ["date", "+%s%N"]
 _numbers = count()
 
 
 def _launch(quick: bool) -> Samples:
-    with tools.engine() as engine, running(**engine.environment) as service:
-        image = engine.base_image
+    with engine() as docker, running("auto", variables=docker.environment) as service:
+        image = docker.base_image
         replica = {"imageUri": image, "containerCommand": _COMMAND}
         job = {"masterConfig": replica, "workerConfig": replica}
-        by_sdk = partial(_by_sdk, engine.client().api, image)
-        return interleaved(partial(service.launch, job), by_sdk, _QUICK if quick else _ROUNDS, "s")
+        by_sdk = partial(_by_sdk, docker.client().api, image)
+        return interleaved(partial(service.launch, job), by_sdk, 3 if quick else 15, "s")
 
 
-def _by_sdk(api: docker.APIClient, image: str) -> float:
+def _by_sdk(api: APIClient, image: str) -> float:
     """Seconds to the last first instruction of REPLICAS containers, made in parallel on a network of their own, with
     the limits that a job's have."""
     name = f"benchmark-{next(_numbers)}"

@@ -1,25 +1,18 @@
 """The demo's job, against the same training by hand."""
 
-import json
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from itertools import count
-from pathlib import Path
 
-from benchmarks.jobs.service import TRAINYARD, JobService, free_ports, running
 from benchmarks.rows import LeftOut, Row, Samples, interleaved
+from benchmarks.service import TRAINYARD, Service, running
+from benchmarks.training.processes import ROOT, Process, tf_configs
 
-_ROOT = Path(__file__).parents[2]
-_TEMPLATE = _ROOT / "trainer_template"
-_CONFIG = _ROOT / "configs" / "quickstart.yaml"
-_TASKS = ("chief", "worker")
 _PROGRAM = ("--epochs", "5")
 _numbers = count()
 
@@ -27,54 +20,40 @@ _numbers = count()
 def _demo(quick: bool) -> Samples:
     if find_spec("jax") is None or find_spec("sklearn") is None:
         raise LeftOut("The demo's environment is not installed: `make demo` installs it.")
-    with running("--runtime", "process") as service:
-        by_hand = partial(_by_hand, service.environment)
-        return interleaved(partial(_job, service), by_hand, 1 if quick else 3, "s", is_difference=True)
+    with running() as service:
+        return interleaved(partial(_job, service), _by_hand, 1 if quick else 3, "s", is_difference=True)
 
 
-def _job(service: JobService) -> float:
+def _job(service: Service) -> float:
     """Seconds of the command that submits the job and follows it."""
-    job = f"demo_{next(_numbers)}"
-    submit = (TRAINYARD, "jobs", "submit", "training", job, "--config", str(_CONFIG), "--stream-logs")
-    package = ("--package-path", str(_TEMPLATE / "trainer"), "--", *_PROGRAM)
-    return _seconds([[*submit, *package]], [service.environment], service.directory)
+    config = ("--config", str(ROOT / "configs" / "quickstart.yaml"), "--stream-logs")
+    package = ("--package-path", str(ROOT / "trainer_template" / "trainer"))
+    submit = [TRAINYARD, "jobs", "submit", "training", f"demo_{next(_numbers)}", *config, *package]
+    began = time.perf_counter()
+    subprocess.run(
+        [*submit, "--", *_PROGRAM],
+        env=service.environment,
+        cwd=service.directory,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return time.perf_counter() - began
 
 
-def _by_hand(environment: Mapping[str, str]) -> float:
+def _by_hand() -> float:
     """Seconds of a chief and a worker, each pinned to its share of the CPUs."""
-    cluster = {
-        task: [f"127.0.0.1:{port}"] for task, port in zip(_TASKS, free_ports(len(_TASKS)), strict=True)
-    }
     cpus = sorted(os.sched_getaffinity(0))
-    share = max(len(cpus) // len(_TASKS), 1)
-    with tempfile.TemporaryDirectory() as job_dir:
-        commands, environments = [], []
-        for number, task in enumerate(_TASKS):
-            mine = (cpus[number * share :] or cpus)[:share]
-            program = (sys.executable, "-m", "trainer.task", "--job-dir", job_dir, *_PROGRAM)
-            pin = [shutil.which("taskset") or "taskset", "-c", ",".join(map(str, mine))]
-            commands.append([*pin, *program])
-            place = {"cluster": cluster, "task": {"type": task, "index": 0}, "environment": "cloud"}
-            environments.append({**environment, "TF_CONFIG": json.dumps(place), "PYTHONUNBUFFERED": "1"})
-        return _seconds(commands, environments, _TEMPLATE)
-
-
-def _seconds(
-    commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], directory: Path
-) -> float:
-    """From the start of all to the end of the last."""
-    with tempfile.TemporaryFile() as output:
+    share = max(len(cpus) // 2, 1)
+    with tempfile.TemporaryDirectory() as job_dir, ExitStack() as stack:
+        program = ("-m", "trainer.task", "--job-dir", job_dir, *_PROGRAM)
         began = time.perf_counter()
-        started = [
-            subprocess.Popen(command, env=environment, cwd=directory, stdout=output, stderr=output)
-            for command, environment in zip(commands, environments, strict=True)
+        processes = [
+            stack.enter_context(Process(program, (cpus[number * share :] or cpus)[:share], config))
+            for number, config in enumerate(tf_configs(2))
         ]
-        codes = [process.wait() for process in started]
-        took = time.perf_counter() - began
-        if any(codes):
-            output.seek(0)
-            raise RuntimeError(f"The training failed:\n{output.read().decode(errors='replace')[-4000:]}")
-        return took
+        for process in processes:
+            process.wait()
+        return time.perf_counter() - began
 
 
 ROWS = (

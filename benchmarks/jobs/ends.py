@@ -4,13 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from functools import cache
+from functools import cache, partial
 from itertools import count
 
-from benchmarks.jobs.service import TRAINYARD, JobService, running
 from benchmarks.rows import Row, Samples
+from benchmarks.service import TRAINYARD, Service, running
 
-_ROUNDS, _QUICK = 15, 3
 _PROGRAM = (
     "import os, time; time.sleep(1); now = time.time_ns(); os.write(1, b'%d%c' % (now, 10)); os._exit(0)"
 )
@@ -19,22 +18,15 @@ _numbers = count()
 
 
 @cache
-def _ends(quick: bool) -> tuple[list[float], list[float], list[float]]:
+def _ends(quick: bool) -> list[tuple[float, float, float]]:
     """Seconds of each round: from the exit to the verdict on the screen, from there to the end of the command, and from
     the exit to the return of waitpid."""
-    printed, gone, waited = [], [], []
-    with running("--runtime", "process") as service:
-        for number in range((_QUICK if quick else _ROUNDS) + 1):
-            one, other = _followed(service)
-            floor = _waited()
-            if number:
-                printed.append(one)
-                gone.append(other)
-                waited.append(floor)
-    return printed, gone, waited
+    with running() as service:
+        rounds = [(*_followed(service), _waited()) for _ in range(4 if quick else 16)]
+        return rounds[1:]
 
 
-def _followed(service: JobService) -> tuple[float, float]:
+def _followed(service: Service) -> tuple[float, float]:
     submit = ("jobs", "submit", "training", f"end_{next(_numbers)}", "--stream-logs")
     job = ("--scale-tier", "custom", "--master-machine-type", "local-1", "--module-name", _MODULE)
     command = subprocess.Popen(
@@ -61,9 +53,7 @@ def _followed(service: JobService) -> tuple[float, float]:
 
 
 def _waited() -> float:
-    process = subprocess.Popen(
-        [sys.executable, "-m", _MODULE, *_ARGUMENTS], stdout=subprocess.PIPE, env=dict(os.environ)
-    )
+    process = subprocess.Popen([sys.executable, "-m", _MODULE, *_ARGUMENTS], stdout=subprocess.PIPE)
     os.waitpid(process.pid, 0)
     gone = time.time_ns()
     process.returncode = 0
@@ -71,14 +61,9 @@ def _waited() -> float:
     return (gone - int(output)) / 1e9
 
 
-def _printed(quick: bool) -> Samples:
-    printed, _, waited = _ends(quick)
-    return Samples(printed, waited, "s", is_difference=True)
-
-
-def _gone(quick: bool) -> Samples:
-    _, gone, waited = _ends(quick)
-    return Samples(gone, waited, "s", is_difference=True)
+def _against_waitpid(part: int, quick: bool) -> Samples:
+    rounds = _ends(quick)
+    return Samples([times[part] for times in rounds], [times[2] for times in rounds], "s", is_difference=True)
 
 
 ROWS = (
@@ -87,8 +72,14 @@ ROWS = (
         "the primary's exit to `succeeded` on the screen of `--stream-logs`",
         "waitpid",
         0.15,
-        _printed,
+        partial(_against_waitpid, 0),
         bound="30 ms for ends of peers in the same moment, and the durable writes of the exit, the verdict and the end",
     ),
-    Row("end-command", "`succeeded` on the screen to the end of the command", "waitpid", 0.1, _gone),
+    Row(
+        "end-command",
+        "`succeeded` on the screen to the end of the command",
+        "waitpid",
+        0.1,
+        partial(_against_waitpid, 1),
+    ),
 )

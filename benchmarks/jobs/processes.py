@@ -1,28 +1,25 @@
 """Launch of jobs as processes, without and with a package, against Popen, Ray Jobs and `uv pip install`."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from benchmarks.jobs.ray_cluster import ray
-from benchmarks.jobs.service import PRINT_TIME, REPLICAS, JobService, running, seconds
-from benchmarks.jobs.tools import UV, installed
 from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.service import PRINT_TIME, REPLICAS, Service, run_code, running, seconds
+from benchmarks.tools import UV, installed, ray, wait_for_ray
 from trainyard_cli.submission import packaging
 
-_ROUNDS, _FEWER_ROUNDS, _QUICK = 15, 11, 3
-_MODULE = "timeit"
-_ARGUMENTS = ["-n1", "-r1", PRINT_TIME]
-"""A program that every Python has."""
-
-_PLAIN = {"pythonModule": _MODULE, "args": _ARGUMENTS}
+_PLAIN = run_code(PRINT_TIME)
 _REQUIREMENT = "python-dateutil==2.9.0.post0"  # brings six
 _serials = count()
 
@@ -30,45 +27,35 @@ _serials = count()
 def _popen() -> float:
     """Seconds to the last first instruction of REPLICAS processes."""
     began = time.time_ns()
-    command = [sys.executable, "-m", _MODULE, *_ARGUMENTS]
+    command = [sys.executable, "-m", _PLAIN["pythonModule"], *_PLAIN["args"]]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(REPLICAS)]
-    return seconds(began, [line for one in started for line in one.communicate()[0].splitlines()])
+    return seconds(began, [line for process in started for line in process.communicate()[0].splitlines()])
 
 
-def _against_popen(quick: bool) -> Samples:
-    with running("--runtime", "process") as service:
-        return interleaved(
-            partial(service.launch, _PLAIN), _popen, _QUICK if quick else _ROUNDS, "s", is_difference=True
-        )
+def _against_popen(job_on: Callable[[Service], Mapping[str, Any]], quick: bool) -> Samples:
+    with running() as service:
+        launch = partial(service.launch, job_on(service))
+        return interleaved(launch, _popen, 3 if quick else 15, "s", is_difference=True)
 
 
 def _against_ray(quick: bool) -> Samples:
-    with running("--runtime", "process") as service, ray() as client:
-        return interleaved(partial(service.launch, _PLAIN), Submit(client), _QUICK if quick else _ROUNDS, "s")
-
-
-def _package_seen(quick: bool) -> Samples:
-    with running("--runtime", "process") as service:
-        job = _packaged(service, "the same content")
-        return interleaved(
-            partial(service.launch, job), _popen, _QUICK if quick else _ROUNDS, "s", is_difference=True
-        )
+    with running() as service, ray() as client:
+        return interleaved(partial(service.launch, _PLAIN), partial(_by_ray, client), 3 if quick else 15, "s")
 
 
 def _package_new(quick: bool) -> Samples:
     """Each round of the job has a package that nobody has seen, and so has each of uv's. Their wheels are cached."""
     uv = installed(UV) / "uv"
-    with running("--runtime", "process", PATH=f"{uv.parent}:{os.environ['PATH']}") as service:
+    with running(variables={"PATH": f"{uv.parent}:{os.environ['PATH']}"}) as service:
 
         def launch() -> float:
             return service.launch(_packaged(service, f"content {next(_serials)}", _REQUIREMENT))
 
-        return interleaved(
-            launch, partial(_uv_install, uv, service.directory), _QUICK if quick else _FEWER_ROUNDS, "s"
-        )
+        by_uv = partial(_uv_install, uv, service.directory)
+        return interleaved(launch, by_uv, 3 if quick else 11, "s")
 
 
-def _packaged(service: JobService, content: str, *requirements: str) -> dict[str, object]:
+def _packaged(service: Service, content: str, *requirements: str) -> dict[str, Any]:
     """The training input of a package with that content, which is uploaded."""
     with packaging.build(_package(service.directory, content), requirements) as archive:
         staged = service.client.upload(archive.path)
@@ -97,55 +84,47 @@ def _uv_install(uv: Path, directory: Path) -> float:
         return time.perf_counter() - began
 
 
-class Submit:
+def _by_ray(client: httpx.Client) -> float:
     """Seconds from the request of a job of Ray to the first instruction of its entry point."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def __call__(self) -> float:
-        entrypoint = f"{sys.executable} -m {_MODULE} -n1 -r1 '{PRINT_TIME}'"
-        began = time.time_ns()
-        answer = self._client.post("/api/jobs/", json={"entrypoint": entrypoint}).raise_for_status()
-        job = f"/api/jobs/{answer.json()['submission_id']}"
-        while self._client.get(job).raise_for_status().json()["status"] in ("PENDING", "RUNNING"):
-            time.sleep(0.2)
-        logs = self._client.get(f"{job}/logs").raise_for_status().json()["logs"]
-        return seconds(began, logs.splitlines(), replicas=1)
+    entrypoint = shlex.join([sys.executable, "-m", _PLAIN["pythonModule"], *_PLAIN["args"]])
+    began = time.time_ns()
+    answer = client.post("/api/jobs/", json={"entrypoint": entrypoint}).raise_for_status()
+    wait_for_ray(client)
+    logs = client.get(f"/api/jobs/{answer.json()['submission_id']}/logs").raise_for_status().json()["logs"]
+    return seconds(began, logs.splitlines(), replicas=1)
 
 
-_FLOOR = f"{REPLICAS} x Popen"
+_NO_PACKAGE = f"a job of {REPLICAS} processes, no package"
+_PACKAGE = f"a package job of {REPLICAS} processes"
 _FROM = "request to the last first instruction"
 _OF_A_LAUNCH = "the start of a supervisor (Python) for each process, and three durable writes before it"
 
 ROWS = (
-    Row(
-        "launch-processes",
-        f"a job of {REPLICAS} processes, no package: {_FROM}",
-        _FLOOR,
-        0.3,
-        _against_popen,
-        bound=_OF_A_LAUNCH,
+    *(
+        Row(
+            f"launch-{name}",
+            f"{what}: {_FROM}",
+            f"{REPLICAS} x Popen",
+            0.3,
+            partial(_against_popen, job_on),
+            bound=_OF_A_LAUNCH,
+        )
+        for name, what, job_on in (
+            ("processes", _NO_PACKAGE, lambda _: _PLAIN),
+            ("package-seen", f"{_PACKAGE}, its content seen before", partial(_packaged, content="the same")),
+        )
     ),
     Row(
         "launch-ray",
-        f"a job of {REPLICAS} processes, no package: {_FROM}",
+        f"{_NO_PACKAGE}: {_FROM}",
         "Ray Jobs, one entry point",
         0.25,
         _against_ray,
         bound=_OF_A_LAUNCH,
     ),
     Row(
-        "launch-package-seen",
-        f"a package job of {REPLICAS} processes, its content seen before: {_FROM}",
-        _FLOOR,
-        0.3,
-        _package_seen,
-        bound=_OF_A_LAUNCH,
-    ),
-    Row(
         "launch-package-new",
-        f"a package job of {REPLICAS} processes, its content new, a missing dependency, wheels cached: {_FROM}",
+        f"{_PACKAGE}, its content new, a missing dependency, wheels cached: {_FROM}",
         "`uv venv` and `uv pip install` of it",
         1.5,
         _package_new,

@@ -1,27 +1,47 @@
-"""Measure how the server's work grows, and simulate a day of a large installation: `python -m benchmarks.scale`."""
+"""Measure how the server's work grows, and simulate large installations: `python -m benchmarks.scale`."""
 
 import argparse
 import json
 import os
-import sqlite3
 import statistics
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.scale.fit import Series
-from benchmarks.scale.limits import Limit, limits
-from benchmarks.scale.measures import measured_costs, sizes_of
-from benchmarks.scale.scenarios import Scenario, percentile, shares, simulated, table
-from benchmarks.scale.simulation import Result
-from benchmarks.scale.sizes import measured_sizes
+from benchmarks.control_plane.submits import bare_sqlite
+from benchmarks.scale.costs import costs
+from benchmarks.scale.fit import Series, power_law
+from benchmarks.scale.measures import measured_costs
+from benchmarks.scale.simulation import Result, Simulation
+from benchmarks.scale.workload import JOBS_PER_AGENT, Load
 
 _ROOT = Path(__file__).parent.parent.parent
-_RESULTS = _ROOT / "benchmarks" / "results"
+_QUICK = ((10, 1200), (100, 300), (1000, 20))
+_ALL = ((10, 3600), (100, 1800), (1000, 120), (1500, 90), (2000, 90), (3000, 90), (10_000, 90))
+"""Agents, and simulated seconds."""
+
+_INTRODUCTION = """\
+# Scale
+
+Written by `python -m benchmarks.scale`; docs/scale.md says what follows from it. ms are CPU time, steps
+are instructions of SQLite's virtual machine (they grow with the rows that a statement looks at), writes
+are write transactions and `held ms` the CPU time inside of them. The residual is the largest ratio
+between a value and the power law through all of them; the last decade is the exponent between the two
+largest sizes.
+"""
+_SIMULATIONS = """
+## Simulations
+
+In the hour of most jobs; seed 1. More than 100 % is work that is not done in time.
+"""
+
+_log = partial(print, flush=True)
 
 
 def main() -> None:
@@ -34,106 +54,101 @@ def main() -> None:
         help="simulate with the measurements in this JSON, and measure nothing",
     )
     options = parser.parse_args()
-    if options.costs is not None:
-        known = json.loads(options.costs.read_text(encoding="utf-8"))
-        series = [
-            Series(**{**one, "sizes": tuple(one["sizes"]), "values": tuple(one["values"])})
-            for one in known["series"]
-        ]
-        commit_ms, machine = known["commit_ms"], known["machine"]
-    else:
-        load = os.getloadavg()[0]
-        series = [*measured_costs(options.quick, _log), *measured_sizes(options.quick, _log)]
-        commit_ms, machine = _commit_ms(), {**report.machine(), "load before": f"{load:.1f}"}
-    directory = _ROOT / "build" if options.quick else _RESULTS
+    directory = _ROOT / ("build" if options.quick else "benchmarks/results")
     directory.mkdir(exist_ok=True)
-    data = {"machine": machine, "commit_ms": commit_ms, "series": [asdict(one) for one in series]}
-    _write(directory / "scale.json", data)
-    results = simulated(series, commit_ms, options.quick, _log)
-    _write(directory / "scale.json", {**data, "simulations": [_summary(*one) for one in results]})
-    text = "\n".join(_page(series, commit_ms, machine, limits(series, commit_ms), results))
+    if options.costs is not None:
+        data: dict[str, Any] = json.loads(options.costs.read_text(encoding="utf-8"))
+    else:
+        machine = {**report.machine(), "load before": f"{os.getloadavg()[0]:.1f}"}
+        measured = [asdict(series) for series in measured_costs(options.quick, _log)]
+        data = {"machine": machine, "commit_ms": _commit_ms(), "series": measured}
+    (directory / "scale.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    series = [
+        Series(**{**one, "sizes": tuple(one["sizes"]), "values": tuple(one["values"])})
+        for one in data["series"]
+    ]
+    results = simulated(series, data["commit_ms"], _QUICK if options.quick else _ALL)
+    text = "\n".join(_page(series, data["commit_ms"], data["machine"], results))
     (directory / "scale.md").write_text(text, encoding="utf-8")
     print(text)
     print(f"Written: {directory.relative_to(_ROOT)}/scale.md and scale.json")
 
 
-def _write(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+def simulated(series: Sequence[Series], commit_ms: float, sizes: Iterable[tuple[int, float]]) -> list[Result]:
+    """The same results each time, for the same costs."""
+    results = []
+    for agents, seconds in sizes:
+        began = time.monotonic()
+        result = Simulation(Load(agents), costs(series, agents, commit_ms)).run(seconds)
+        if result.arrived != result.ended + result.queued + result.running:
+            raise RuntimeError(f"Jobs were lost with {agents} agents: {result}")
+        results.append(result)
+        _log(f"{agents} agents: {time.monotonic() - began:.0f} s")
+    return results
 
 
-def _log(message: str) -> None:
-    print(message, flush=True)
-
-
-def _commit_ms(times: int = 300) -> float:
+def _commit_ms() -> float:
     """Milliseconds until the disk has a bare row: the median."""
-    taken = []
-    with tempfile.TemporaryDirectory() as name:
-        connection = sqlite3.connect(Path(name) / "bare.db", isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("CREATE TABLE bare (number INTEGER)")
-        for number in range(times):
-            began = time.perf_counter()
-            connection.execute("INSERT INTO bare VALUES (?)", (number,))
-            taken.append((time.perf_counter() - began) * 1000)
-        connection.close()
-    return statistics.median(taken)
+    with ExitStack() as stack:
+        submit = bare_sqlite(stack)
+        times = [time.perf_counter()]
+        for _ in range(300):
+            submit(0)
+            times.append(time.perf_counter())
+        return statistics.median(after - before for before, after in pairwise(times)) * 1000
 
 
 def _page(
-    series: Sequence[Series],
-    commit_ms: float,
-    machine: dict[str, str],
-    found: Sequence[Limit],
-    results: Sequence[tuple[Scenario, Result]],
-) -> list[str]:
-    of_jobs = [f"| {one.part} | {one.arithmetic} | {one.number:,.0f} {one.unit} |" for one in found]
-    return [
-        "# Scale",
-        "",
-        "Written by `python -m benchmarks.scale`; docs/scale.md says what follows from it. ms are CPU time, steps",
-        "are instructions of SQLite's virtual machine (they grow with the rows that a statement looks at), writes",
-        "are write transactions and `held ms` the CPU time inside of them. The residual is the largest ratio",
-        "between a value and the power law through all of them; the last decade is the exponent between the two",
-        "largest sizes.",
-        "",
-        *sizes_of(list(series)),
-        "",
-        f"A bare durable commit takes {commit_ms:.2f} ms (wall time): {1000 / commit_ms:,.0f} a second at most.",
-        "",
-        "## Limits of one server process, each part alone",
-        "",
-        "| what is used up | arithmetic | at |",
-        "|---|---|---|",
-        *of_jobs,
-        "",
-        "## Simulations",
-        "",
-        "In the hour of most jobs; seed 1. More than 100 % is work that is not done in time.",
-        "",
-        *table(results),
-        "",
-        "Parts of one core:",
-        "",
-        *shares(results),
-        "",
-        f"{'; '.join(f'{name} {value}' for name, value in machine.items())}.",
-        "",
+    series: Sequence[Series], commit_ms: float, machine: Mapping[str, str], results: Sequence[Result]
+) -> Iterator[str]:
+    yield _INTRODUCTION
+    yield "| what | axis | unit | values, 10 x apart | exponent | residual | last decade |"
+    yield "|---|---|---|---|---|---|---|"
+    yield from map(_growth, series)
+    yield ""
+    yield f"A bare durable commit takes {commit_ms:.2f} ms (wall time): {1000 / commit_ms:,.0f} a second at most."
+    yield _SIMULATIONS
+    yield (
+        "| agents | jobs a day | simulated | asked of a core | asked of the lock | writes/s | syncs/s "
+        "| answer p50, p99 | tick p50, p99 | wait p50, p95, p99 | counted as silent | queued at the end |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    yield from map(_outcome, results)
+    yield ""
+    yield f"{'; '.join(f'{name} {value}' for name, value in machine.items())}.\n"
+
+
+def _growth(series: Series) -> str:
+    """A quantity at each size, with its power law."""
+    law, last = power_law(series.sizes, series.values), power_law(series.sizes[-2:], series.values[-2:])
+    cells = [
+        *(series.what, f"{series.axis}, from {series.sizes[0]:,}", series.unit),
+        ", ".join(map(report.figure, series.values)),
+        f"{law.exponent:.2f} | {law.residual:.2f}" if law is not None else "- | -",
+        f"{last.exponent:.2f}" if last is not None else "-",
     ]
+    return f"| {' | '.join(cells)} |"
 
 
-def _summary(scenario: Scenario, result: Result) -> dict[str, Any]:
-    numbers = {
-        name: value
-        for name, value in asdict(result).items()
-        if name not in ("waits", "ticks", "answers", "busy_s")
-    }
-    times = {
-        f"{name}_s": {part: percentile(getattr(result, name), part / 100) for part in (50, 90, 95, 99, 100)}
-        for name in ("waits", "ticks", "answers")
-    }
-    return {"name": scenario.name, **numbers, "busy_s": dict(result.busy_s), **times}
+def _outcome(result: Result) -> str:
+    server, seconds = result.server, result.seconds
+    times = [_times(values, 0.5, 0.99) for values in (result.answers, result.ticks)]
+    times.append(_times(result.waits, 0.5, 0.95, 0.99))
+    return (
+        f"| {result.agents:,} | {result.agents * JOBS_PER_AGENT:,} | {seconds / 60:.2g} min "
+        f"| {server.core_s / seconds:.0%} | {server.lock_s / seconds:.0%} | {server.writes / seconds:,.0f} "
+        f"| {len(result.answers) / seconds:,.1f} | {' | '.join(times)} | {result.silenced:,} | {result.queued:,} |"
+    )
+
+
+def _times(values: Sequence[float], *parts: float) -> str:
+    """The values below which these parts of all are."""
+    ordered = sorted(values) or [0.0]
+    return ", ".join(_seconds(ordered[round(part * (len(ordered) - 1))]) for part in parts)
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
 """A server in this process, without sockets and loops, with some agents and jobs; its work can be counted."""
 
 import asyncio
-import json
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
+from fastapi import FastAPI
 from sqlalchemy import event
-from starlette.types import ASGIApp
 
 from benchmarks import filled
 from trainyard_protocol.job.machines import GIGABYTE
@@ -53,9 +51,10 @@ def agent_info(number: int) -> AgentInfo:
 
 
 class ServerBed:
-    def __init__(self, app: ASGIApp, use_cases: UseCases) -> None:
-        self.use_cases = use_cases
-        self._app = app
+    def __init__(self, app: FastAPI) -> None:
+        self.use_cases: UseCases = app.state.use_cases
+        transport = httpx.ASGITransport(app)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
         self._runner = asyncio.Runner()
         self._work = Work()
         self._listen()
@@ -64,17 +63,21 @@ class ServerBed:
         self._runner.close()
         self.use_cases.backend.store.close()
 
-    def call(self, method: str, path: str, body: Any = None, *, agent: bool = False, query: str = "") -> Any:
+    def post(self, path: str, body: str, *, agent: bool = False) -> Any:
         """One request through the whole application; returns its JSON."""
-        content = body if isinstance(body, str) else "" if body is None else json.dumps(body)
-        return self._runner.run(self._call(method, path, content.encode(), agent, query))
+        headers = {"Authorization": f"Bearer {_AGENT if agent else _ADMIN}", AGENT_KEY: _KEY.secret}
+        headers["Content-Type"] = "application/json"
+        answer = self._runner.run(self._client.post(path, content=body, headers=headers))
+        if answer.is_error:
+            raise RuntimeError(f"{path} was answered with {answer.status_code}: {answer.text[:500]}")
+        return answer.json()
 
     def sync(
         self, number: int, runs: tuple[RunReport, ...] = (), seen: str = "", info: AgentInfo | None = None
     ) -> SyncResponse:
         """One sync of an agent, whose answer is not held."""
         request = SyncRequest(agent=info or agent_info(number), runs=runs, seen=seen)
-        answer = self.call("POST", "/agent/v1/sync", request.model_dump_json(), agent=True)
+        answer = self.post("/agent/v1/sync", request.model_dump_json(), agent=True)
         return SyncResponse.model_validate(answer)
 
     def tick(self) -> None:
@@ -94,46 +97,6 @@ class ServerBed:
         self._work = Work()
         work()
         return self._work
-
-    async def _call(self, method: str, path: str, content: bytes, agent: bool, query: str) -> Any:
-        headers = {
-            "host": "127.0.0.1",
-            "authorization": f"Bearer {_AGENT if agent else _ADMIN}",
-            "content-type": "application/json",
-            "content-length": str(len(content)),
-            **({AGENT_KEY.lower(): _KEY.secret} if agent else {}),
-        }
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "scheme": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "root_path": "",
-            "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 80),
-            "state": {},
-        }
-        status, parts = 0, []
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": content, "more_body": False}
-
-        async def send(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                parts.append(message.get("body", b""))
-
-        await self._app(scope, receive, send)
-        if status >= 400:
-            raise RuntimeError(f"{method} {path} was answered with {status}: {b''.join(parts)[:500]!r}")
-        return json.loads(b"".join(parts))
 
     def _listen(self) -> None:
         engine = self.use_cases.backend.store._engine
@@ -169,14 +132,14 @@ def bed(agents: int = 0, queued: int = 0, ended: int = 0, settled: bool = True) 
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
         if ended:
-            shutil.copytree(Path(_past(ended).name) / "data", data)
+            filled.fill(data, ended)
         tokens = (Token(Role.ADMIN, "admin", _ADMIN), Token(Role.AGENT, "agent", _AGENT))
         app = create_app(
             Settings(
                 data_dir=data, tokens=tokens, run_loops=False, durable=False, requests_per_s=0, queued_jobs=0
             )
         )
-        server = ServerBed(app, app.state.use_cases)
+        server = ServerBed(app)
         try:
             with server.use_cases.backend.store.write() as writer:
                 filled.add_agents(writer, [agent_info(number) for number in range(agents)], _KEY.digest)
@@ -186,11 +149,3 @@ def bed(agents: int = 0, queued: int = 0, ended: int = 0, settled: bool = True) 
             yield server
         finally:
             server.close()
-
-
-@cache
-def _past(ended: int) -> "tempfile.TemporaryDirectory[str]":
-    """A data directory with so many jobs, filled once."""
-    directory = tempfile.TemporaryDirectory()
-    filled.fill(Path(directory.name) / "data", ended)
-    return directory

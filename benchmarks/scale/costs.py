@@ -18,10 +18,9 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs of one installation, of so many agents. `call_ms` is of a call that asks for nothing; `commit_ms`:
-    until the disk has a write transaction; `plan_queue_ms` and `note_ms` are of each queued job."""
+    """The costs of one installation. `commit_ms`: until the disk has a write transaction; `plan_queue_ms` is of each
+    queued job, `sync_run_ms` of each run of the agent."""
 
-    call_ms: float
     sync: Cost
     sync_run_ms: float
     submit: Cost
@@ -30,51 +29,40 @@ class Costs:
     round_ms: float
     plan_ms: float
     plan_queue_ms: float
-    note_ms: float
     commit_ms: float
 
     def syncing(self, runs: int) -> Cost:
         """A sync of an agent with so many runs."""
         return self.sync._replace(cpu_ms=self.sync.cpu_ms + runs * self.sync_run_ms)
 
-    def planning(self, queued: int) -> float:
-        """Milliseconds of a whole plan."""
-        return self.plan_ms + queued * self.plan_queue_ms
+    def planning(self, queued: int, whole: bool) -> Cost:
+        """A plan of the whole queue, or of a job behind it."""
+        return Cost(self.plan_ms + queued * self.plan_queue_ms if whole else self.plan_queue_ms)
 
 
 def costs(series: Iterable[Series], agents: int, commit_ms: float) -> Costs:
     """The costs with so many agents."""
-    by_name = {one.name: one for one in series}
+    by_name = {measured.name: measured for measured in series}
 
-    def at(name: str, size: float) -> float:
-        return by_name[name].at(size)
-
-    def slope(name: str) -> float:
-        """The growth of one more, between the two largest sizes."""
-        one = by_name[name]
-        return max(0.0, (one.values[-1] - one.values[-2]) / (one.sizes[-1] - one.sizes[-2]))
-
-    def of(name: str, size: float) -> Cost:
-        return Cost(at(f"{name}.ms", size), at(f"{name}.writes", size), at(f"{name}.held ms", size))
+    def call(name: str, size: float) -> Cost:
+        return Cost(*(by_name[f"{name}.{unit}"].at(size) for unit in ("ms", "writes", "held ms")))
 
     ended = by_name["life-jobs.ms"].sizes[-1]
-    sync, submit, life = of("sync-agents", agents), of("submit-jobs", ended), of("life-jobs", ended)
-    few = by_name["start-agents.ms"].sizes[0]
-    start_ms = max(1.0, at("start-agents.ms", few) - at("plan-agents.ms", few) - at("round-agents.ms", few))
+    sync, submit, life = call("sync-agents", agents), call("submit-jobs", ended), call("life-jobs", ended)
+    starting, plan, nothing = (by_name[f"{name}-agents.ms"] for name in ("start", "plan", "round"))
+    start_ms = max(1.0, starting.values[0] - plan.values[0] - nothing.values[0])
     start = Cost(start_ms, 1.0, start_ms / 2)
     # A life has syncs of an agent with one run; the rest is its log, its moves and its lines.
-    shares = zip(life, submit, start, sync, strict=True)
-    end = Cost(*(max(0.0, whole - one - two - SYNCS * three) for whole, one, two, three in shares))
+    parts = zip(life, submit, start, sync, strict=True)
+    end = Cost(*(max(0.0, whole - first - second - SYNCS * each) for whole, first, second, each in parts))
     return Costs(
-        call_ms=at("call-agents.ms", agents),
         sync=sync,
-        sync_run_ms=slope("sync-runs.ms"),
+        sync_run_ms=by_name["sync-runs.ms"].slope,
         submit=submit,
         start=start,
         end=end,
-        round_ms=at("round-agents.ms", agents),
-        plan_ms=at("plan-agents.ms", agents),
-        plan_queue_ms=slope("plan-queue.ms"),
-        note_ms=slope("notes-queue.ms"),
+        round_ms=nothing.at(agents),
+        plan_ms=plan.at(agents),
+        plan_queue_ms=by_name["plan-queue.ms"].slope,
         commit_ms=commit_ms,
     )

@@ -1,34 +1,28 @@
 """Power laws through measured points, and values between the points."""
 
 import math
+import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class PowerLaw:
-    """`factor * size ** exponent`. `residual`: the largest deviation of a point, as a ratio of at least 1."""
+class PowerLaw(NamedTuple):
+    """`residual`: the largest deviation of a point, as a ratio of at least 1."""
 
-    factor: float
     exponent: float
     residual: float
 
-    def at(self, size: float) -> float:
-        return float(self.factor * size**self.exponent)
 
-
-def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw:
-    """The least squares line through the logarithms. Needs two sizes and positive values."""
-    if len(set(sizes)) < 2 or min(*sizes, *values) <= 0:
-        raise ValueError("A power law needs at least two different sizes, and positive sizes and values.")
+def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | None:
+    """The least squares line through the logarithms; None where a value is 0."""
+    if min(values) <= 0:
+        return None
     xs, ys = [math.log(size) for size in sizes], [math.log(value) for value in values]
-    middle_x, middle_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
-    spread = math.fsum((x - middle_x) ** 2 for x in xs)
-    exponent = math.fsum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True)) / spread
-    offset = middle_y - exponent * middle_x
+    exponent, offset = statistics.linear_regression(xs, ys)
     worst = max(abs(y - offset - exponent * x) for x, y in zip(xs, ys, strict=True))
-    return PowerLaw(math.exp(offset), exponent, math.exp(worst))
+    return PowerLaw(exponent, math.exp(worst))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +37,9 @@ class Series:
     values: tuple[float, ...]
 
     @property
-    def law(self) -> PowerLaw | None:
-        """The law through all points; None where a value is 0."""
-        return power_law(self.sizes, self.values) if min(self.values) > 0 else None
-
-    @property
-    def last_exponent(self) -> float | None:
-        """The exponent between the two largest sizes: what remains once the constant part is small."""
-        law = power_law(self.sizes[-2:], self.values[-2:]) if min(self.values[-2:]) > 0 else None
-        return law.exponent if law is not None else None
+    def slope(self) -> float:
+        """The growth by each more, between the two largest sizes."""
+        return max(0.0, (self.values[-1] - self.values[-2]) / (self.sizes[-1] - self.sizes[-2]))
 
     def at(self, size: float) -> float:
         """The value between the two nearest points, on a straight line; beyond the last one, along it."""

@@ -1,5 +1,6 @@
 """The whole life of a job of one replica, as its submitter and its agent call the server for it."""
 
+import json
 from datetime import UTC, datetime
 
 from benchmarks.filled import TRAINING_INPUT
@@ -14,15 +15,15 @@ SYNCS = 8
 answer without it, and the report without it."""
 
 TASK = "master-replica-0"
+_LINES = 10
 
 
 class JobLife:
     """A job. Call its steps in their order."""
 
-    def __init__(self, server: ServerBed, job_id: str, lines: int = 10) -> None:
+    def __init__(self, server: ServerBed, job_id: str) -> None:
         self._server = server
         self._job_id = job_id
-        self._lines = lines
         self._number = 0
         self._seen = ""
         self._started_at = datetime.now(UTC)
@@ -35,7 +36,7 @@ class JobLife:
 
     def submit(self) -> None:
         body = {"jobId": self._job_id, "trainingInput": TRAINING_INPUT}
-        self._server.call("POST", f"/v1/projects/{PROJECT}/jobs", body)
+        self._server.post(f"/v1/projects/{PROJECT}/jobs", json.dumps(body))
 
     def start(self) -> RunOrder:
         """The syncs until the replica runs."""
@@ -48,7 +49,7 @@ class JobLife:
 
     def end(self, order: RunOrder) -> None:
         """The log, the end of the replica, and the syncs until the agent has forgotten the run."""
-        texts = [f"epoch 1 step {n} loss 0.{n:04} examples/s 4711" for n in range(self._lines)]
+        texts = [f"epoch 1 step {n} loss 0.{n:04} examples/s 4711" for n in range(_LINES)]
         time = rfc3339(self._started_at)
         lines = tuple(LogLine(time=time, stream="stdout", text=text) for text in texts)
         self._ship(order, LogChunk.of(0, lines))
@@ -71,21 +72,17 @@ class JobLife:
 
     def _report(self, order: RunOrder, state: ReplicaState, activity: str = "") -> None:
         placed = state in (ReplicaState.RUNNING, ReplicaState.EXITED)
-        exit_report = None
-        if state is ReplicaState.EXITED:
-            exit_report = ExitReport(
-                code=0, reason=Reason.COMPLETED, message="", finished_at=datetime.now(UTC)
-            )
+        ended = ExitReport(code=0, reason=Reason.COMPLETED, message="", finished_at=datetime.now(UTC))
         replica = ReplicaReport(
             task=TASK,
             state=state,
             address="127.0.0.1:2222" if placed else "",
             started_at=self._started_at if placed else None,
-            exit=exit_report,
+            exit=ended if state is ReplicaState.EXITED else None,
         )
         report = RunReport(run_id=order.run_id, replicas=(replica,), activity=activity, runtime="process")
         self._seen = self._server.sync(self._number, (report,), self._seen).version
 
     def _ship(self, order: RunOrder, chunk: LogChunk) -> None:
         path = f"/agent/v1/runs/{order.run_id}/replicas/{TASK}/logs"
-        self._server.call("POST", path, chunk.model_dump_json(), agent=True)
+        self._server.post(path, chunk.model_dump_json(), agent=True)

@@ -1,50 +1,49 @@
 """Costs of the server's work at 1, 10, 100 and 1,000 x: CPU time, statements, and what the database looks at."""
 
-import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from itertools import count, islice
 
 from benchmarks.scale.bed import CPUS, ServerBed, agent_info, bed
 from benchmarks.scale.fit import Series
-from benchmarks.scale.life import JobLife
-from trainyard_protocol.job.cluster import Task
-from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
+from benchmarks.scale.life import TASK, JobLife
+from benchmarks.scale.simulation import machines
+from benchmarks.scale.workload import NOW, Load
+from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.resources import Capacity
-from trainyard_protocol.job.training_input import TrainingInput
-from trainyard_protocol.states import JobState, ReplicaState
+from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.sync import ReplicaReport, RunReport
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
-from trainyard_server.domain.scheduling.scheduler import Planner, Waiting, in_order
-from trainyard_server.domain.snapshots import JobSnapshot
+from trainyard_server.domain.scheduling.scheduler import Planner, in_order
 
 Measured = dict[str, float]
 """Values by unit."""
 
-_FAILED = "filter=state%3AFAILED"
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_SHAPES = ((4, 1), (4, 1), (4, 2), (8, 1), (8, 2), (8, 4), (4, 4))
-"""CPUs of a replica, and replicas of a gang."""
+Measure = Callable[..., Measured]
+"""Its arguments: `rounds`, and a size under the name of its axis."""
+
+_AXES = {"agents": "agents", "queue": "queued jobs", "runs": "its runs", "jobs": "ended jobs"}
 
 
 def measured_costs(quick: bool, log: Callable[[str], None]) -> list[Series]:
     """All costs; `quick` leaves out the largest size, and repeats less."""
     decades, rounds = (3, 3) if quick else (4, 5)
     series: list[Series] = []
-    for name, what, axis, first, measure in _MEASURES:
+    for name, axis, what, measure in _MEASURES:
         began = time.monotonic()
-        at_most = 3 if measure is _notes_by_queue else 4  # one round writes at most 500 reasons
-        sizes = tuple(first * 10**decade for decade in range(min(decades, at_most)))
-        values = [measure(size, rounds) for size in sizes]
+        sizes = tuple((1 if axis == "runs" else 10) * 10**decade for decade in range(decades))
+        values = [measure(rounds=rounds, **{axis: size}) for size in sizes]
         series += [
-            Series(f"{name}.{unit}", what, axis, unit, sizes, tuple(one[unit] for one in values))
+            Series(f"{name}-{axis}.{unit}", what, _AXES[axis], unit, sizes, tuple(at[unit] for at in values))
             for unit in values[0]
-            if any(one[unit] for one in values)
+            if any(at[unit] for at in values)
         ]
-        log(f"{name}: {time.monotonic() - began:.0f} s")
+        log(f"{name}-{axis}: {time.monotonic() - began:.0f} s")
     return series
 
 
@@ -61,14 +60,14 @@ def _call(
     rounds: int,
     prepare: Callable[[], object] = lambda: None,
 ) -> Measured:
-    taken = []
+    times = []
     for _ in range(rounds + 1):
         prepare()
-        taken.append(_ms(work))
+        times.append(_ms(work))
     prepare()
     counted = server.counted(work)
     return {
-        "ms": statistics.median(taken[1:]),
+        "ms": statistics.median(times[1:]),
         "statements": counted.statements,
         "steps": counted.steps,
         "writes": counted.writes,
@@ -76,132 +75,56 @@ def _call(
     }
 
 
-# The planner, without a database.
-
-
-def some_agents(count: int, full: float = 0.9) -> list[AgentSnapshot]:
-    """Equal machines, of which so much is in use."""
+def _plan(rounds: int, agents: int, queue: int, full: float) -> Measured:
+    """A plan of the queue on machines of which so much is in use, without a database."""
     chance = random.Random(1)  # noqa: S311 - the same each time
-    return [_some_agent(chance, number, full) for number in range(count)]
+    busy = [replace(agent, gangs=tuple(_gangs(chance, agent, full))) for agent in machines(agents)]
+    drawn = enumerate(islice(Load(agents).arrivals(), queue))
+    jobs = [job.queued(key, NOW - timedelta(seconds=queue - key)) for key, job in drawn]
 
-
-def _some_agent(chance: random.Random, number: int, full: float) -> AgentSnapshot:
-    gangs, first = list[Gang](), 0
-    while first < CPUS:
-        cpus = min(chance.choice((4, 4, 8, 8, 16)), CPUS - first)
-        if chance.random() < full:
-            taken = frozenset(range(first, first + cpus))
-            key, project = -(number * CPUS + first) - 1, f"p{chance.randrange(20)}"
-            gangs.append(Gang(key, project, taken, memory_bytes=cpus * 3 * GIGABYTE))
-        first += cpus
-    info = agent_info(number)
-    return AgentSnapshot(info.agent_id, info.name, info.capacity, "strict", False, True, tuple(gangs))
-
-
-def some_jobs(count: int) -> list[JobSnapshot]:
-    chance = random.Random(2)  # noqa: S311
-    gangs = {shape: gang_of_shape(*shape) for shape in _SHAPES}
-    return [
-        queued_job(
-            number, f"p{number % 20}", gangs[chance.choice(_SHAPES)], NOW - timedelta(seconds=count - number)
-        )
-        for number in range(count)
-    ]
-
-
-def gang_of_shape(cpus: int, replicas: int) -> tuple[ReplicaRequest, ...]:
-    resources = Resources(cpus, cpus * 3 * GIGABYTE)
-    tasks = [Task("master", 0), *(Task("worker", number) for number in range(replicas - 1))]
-    return tuple(ReplicaRequest(task, f"n1-standard-{cpus}", resources) for task in tasks)
-
-
-def queued_job(
-    key: int, project: str, gang: tuple[ReplicaRequest, ...], at: datetime, priority: int = 0
-) -> JobSnapshot:
-    state, given = JobState.QUEUED, TrainingInput()
-    return JobSnapshot(
-        key, project, f"job_{key}", state, given, gang, created_at=at, queued_at=at, priority=priority
-    )
-
-
-# Rounds of the scheduler, and syncs.
-
-
-def _plan_by_agents(size: int, rounds: int) -> Measured:
-    return _planned(some_agents(size), some_jobs(10), rounds)
-
-
-def _plan_by_queue(size: int, rounds: int) -> Measured:
-    return _planned(some_agents(100, full=1.0), some_jobs(size), rounds)
-
-
-def _planned(agents: list[AgentSnapshot], queue: list[JobSnapshot], rounds: int) -> Measured:
     def plan() -> None:
-        planner = Planner(agents, NOW)
-        for job in in_order(queue):
+        planner = Planner(busy, NOW)
+        for job in in_order(jobs):
             planner.add(job)
 
     return {"ms": statistics.median(_ms(plan) for _ in range(rounds))}
 
 
-def _round_by_agents(size: int, rounds: int) -> Measured:
-    return _round(size, 10, rounds)
+def _gangs(chance: random.Random, agent: AgentSnapshot, full: float) -> list[Gang]:
+    gangs, first = list[Gang](), 0
+    while first < CPUS:
+        cpus = min(chance.choice((4, 4, 8, 8, 16)), CPUS - first)
+        if chance.random() < full:
+            key = -(int(agent.name.removeprefix("a")) * CPUS + first) - 1
+            used = frozenset(range(first, first + cpus))
+            gangs.append(Gang(key, f"p{chance.randrange(20)}", used, memory_bytes=cpus * 3 * GIGABYTE))
+        first += cpus
+    return gangs
 
 
-def _round_by_queue(size: int, rounds: int) -> Measured:
-    return _round(10, size, rounds)
+def _round(rounds: int, agents: int, queue: int, changed: bool = False) -> Measured:
+    """A round of the scheduler. With `changed` a job is submitted before each."""
+    numbers = count()
+    with bed(agents=agents, queued=queue) as server:
+
+        def prepare() -> None:
+            if changed:
+                JobLife(server, f"job_{next(numbers)}").submit()
+
+        return _call(server, server.tick, rounds, prepare)
 
 
-def _changed_by_agents(size: int, rounds: int) -> Measured:
-    return _round(size, 10, rounds, changed=True)
-
-
-def _changed_by_queue(size: int, rounds: int) -> Measured:
-    return _round(10, size, rounds, changed=True)
-
-
-def _round(agents: int, queued: int, rounds: int, changed: bool = False) -> Measured:
-    """One round; with `changed` a job is submitted before each."""
-    with bed(agents=agents, queued=queued) as server:
-        submit = partial(_submit, server, itertools.count())
-        return _call(server, server.tick, rounds, prepare=submit if changed else lambda: None)
-
-
-def _submit(server: ServerBed, numbers: Iterator[int]) -> None:
-    JobLife(server, f"job_{next(numbers)}").submit()
-
-
-def _notes_by_queue(size: int, rounds: int) -> Measured:
-    """A round after which so many jobs wait for another reason."""
-    numbers = itertools.count()
-    with bed(agents=10, queued=size) as server:
-        controller = server.use_cases.controller
-
-        def note() -> None:
-            reason = f"needs other things, {next(numbers)}"
-            controller._note({key: Waiting("room", reason, key) for key in controller._workload.queue})
-            controller._write_notes(datetime.now(UTC))
-
-        return _call(server, note, rounds)
-
-
-def _sync_by_agents(size: int, rounds: int) -> Measured:
-    with bed(agents=size) as server:
+def _sync(rounds: int, agents: int) -> Measured:
+    with bed(agents=agents) as server:
         server.sync(1)
         seen = server.sync(0).version
         return _call(server, lambda: server.sync(0, seen=seen), 3 * rounds)
 
 
-def _call_by_agents(size: int, rounds: int) -> Measured:
-    """A call that does nothing: its route, its token, its answer."""
-    with bed(agents=size) as server:
-        return _call(server, lambda: server.call("GET", "/agent/v1/server", agent=True), 3 * rounds)
-
-
-def _join_by_agents(size: int, rounds: int) -> Measured:
+def _join(rounds: int, agents: int) -> Measured:
     """An agent that comes back with another version. Its plan is measured by itself."""
-    versions = itertools.count()
-    with bed(agents=size) as server:
+    versions = count()
+    with bed(agents=agents) as server:
 
         def join() -> None:
             server.use_cases.controller._plan_after = float("inf")
@@ -211,21 +134,20 @@ def _join_by_agents(size: int, rounds: int) -> Measured:
         return _call(server, join, rounds)
 
 
-def _sync_by_runs(size: int, rounds: int) -> Measured:
-    """A sync of one agent with this many replicas, each a job: the report and the orders have all of them."""
-    capacity = Capacity(cpus=tuple(range(4 * size)), memory_bytes=16 * size * GIGABYTE)
+def _sync_of_runs(rounds: int, runs: int) -> Measured:
+    """One agent with so many replicas, each a job: the report and the orders have all of them."""
+    capacity = Capacity(cpus=tuple(range(4 * runs)), memory_bytes=16 * runs * GIGABYTE)
     info = agent_info(0).model_copy(update={"capacity": capacity})
-    running = ReplicaReport(task="master-replica-0", state=ReplicaState.RUNNING, started_at=NOW)
-    numbers = itertools.count()
+    running = ReplicaReport(task=TASK, state=ReplicaState.RUNNING, started_at=NOW)
     with bed() as server:
         server.sync(0, info=info)
-        for _ in range(size):
-            _submit(server, numbers)
-        for _ in range(2 + size // 50):
+        for number in range(runs):
+            JobLife(server, f"job_{number}").submit()
+        for _ in range(2 + runs // 50):
             server.tick()
         orders = server.sync(0, info=info).runs
-        if len(orders) != size:
-            raise RuntimeError(f"{len(orders)} of {size} jobs have started.")
+        if len(orders) != runs:
+            raise RuntimeError(f"{len(orders)} of {runs} jobs have started.")
         reports = tuple(
             RunReport(run_id=order.run_id, replicas=(running,), runtime="process") for order in orders
         )
@@ -233,97 +155,32 @@ def _sync_by_runs(size: int, rounds: int) -> Measured:
         return _call(server, lambda: server.sync(0, reports, seen, info), rounds)
 
 
-# Jobs.
-
-
-def _life_by_jobs(size: int, rounds: int) -> Measured:
+def _life(rounds: int, jobs: int) -> Measured:
     """The whole life of a job of one replica and ten lines, with so many jobs in the database."""
-    numbers = itertools.count()
-    with bed(agents=2, ended=size) as server:
+    numbers = count()
+    with bed(agents=2, ended=jobs) as server:
         server.sync(1)
         return _call(server, lambda: JobLife(server, f"life_{next(numbers)}").whole(), rounds)
 
 
-def _submit_by_jobs(size: int, rounds: int) -> Measured:
-    numbers = itertools.count()
-    with bed(ended=size) as server:
-        return _call(server, lambda: _submit(server, numbers), rounds)
+def _submit(rounds: int, jobs: int) -> Measured:
+    numbers = count()
+    with bed(ended=jobs) as server:
+        return _call(server, lambda: JobLife(server, f"job_{next(numbers)}").submit(), rounds)
 
 
-def _get_by_jobs(path: str, query: str, size: int, rounds: int) -> Measured:
-    with bed(ended=size) as server:
-        return _call(server, lambda: server.call("GET", path, query=query), rounds)
+_PLAN_OF_TEN = "a whole plan, 10 queued jobs, machines 90 % full"
+_LIFE_OF_ONE = "the whole life of a job, 1 replica, 10 lines, 2 agents"
 
-
-_Measure = Callable[[int, int], Measured]
-
-_MEASURES: tuple[tuple[str, str, str, int, _Measure], ...] = (
-    ("plan-agents", "a whole plan, 10 queued jobs, machines 90 % full", "agents", 10, _plan_by_agents),
-    ("plan-queue", "a whole plan, 100 full machines", "queued jobs", 10, _plan_by_queue),
-    (
-        "round-agents",
-        "a round in which nothing has changed",
-        "agents",
-        10,
-        _round_by_agents,
-    ),
-    (
-        "round-queue",
-        "the same, 10 agents",
-        "queued jobs",
-        10,
-        _round_by_queue,
-    ),
-    (
-        "start-agents",
-        "a round that starts one job",
-        "agents",
-        10,
-        _changed_by_agents,
-    ),
-    (
-        "start-queue",
-        "the same, 10 agents",
-        "queued jobs",
-        10,
-        _changed_by_queue,
-    ),
-    ("notes-queue", "the reasons of waiting jobs, written in one round", "queued jobs", 5, _notes_by_queue),
-    ("sync-agents", "a sync without news", "agents", 10, _sync_by_agents),
-    ("sync-runs", "a sync without news, of one agent", "its runs", 1, _sync_by_runs),
-    ("call-agents", "a call of an agent that asks for nothing", "agents", 10, _call_by_agents),
-    ("join-agents", "a sync of an agent that has changed", "agents", 10, _join_by_agents),
-    ("life-jobs", "the whole life of a job, 1 replica, 10 lines, 2 agents", "ended jobs", 10, _life_by_jobs),
-    ("submit-jobs", "a submission", "ended jobs", 10, _submit_by_jobs),
-    (
-        "list-jobs",
-        "a page of failed jobs",
-        "ended jobs",
-        100,
-        partial(_get_by_jobs, "/v1/projects/p2/jobs", _FAILED),
-    ),
-    (
-        "status-jobs",
-        "`trainyard status`",
-        "ended jobs",
-        100,
-        partial(_get_by_jobs, "/trainyard/v1/status", ""),
-    ),
+_MEASURES: tuple[tuple[str, str, str, Measure], ...] = (
+    ("plan", "agents", _PLAN_OF_TEN, partial(_plan, queue=10, full=0.9)),
+    ("plan", "queue", "a whole plan, 100 full machines", partial(_plan, agents=100, full=1.0)),
+    ("round", "agents", "a round in which nothing has changed", partial(_round, queue=10)),
+    ("round", "queue", "the same, 10 agents", partial(_round, agents=10)),
+    ("start", "agents", "a round that starts one job", partial(_round, queue=10, changed=True)),
+    ("sync", "agents", "a sync without news", _sync),
+    ("sync", "runs", "a sync without news, of one agent", _sync_of_runs),
+    ("join", "agents", "a sync of an agent that has changed", _join),
+    ("life", "jobs", _LIFE_OF_ONE, _life),
+    ("submit", "jobs", "a submission", _submit),
 )
-
-
-def sizes_of(series: list[Series]) -> Iterator[str]:
-    """Lines of a table: each quantity at each size, with its power law."""
-    yield "| what | axis | unit | values, 10 x apart | exponent | residual | last decade |"
-    yield "|---|---|---|---|---|---|---|"
-    for one in series:
-        values = ", ".join(figure(value) for value in one.values)
-        law, last = one.law, one.last_exponent
-        fitted = f"{law.exponent:.2f} | {law.residual:.2f}" if law is not None else "- | -"
-        end = f"{last:.2f}" if last is not None else "-"
-        axis = f"{one.axis}, from {one.sizes[0]:,}"
-        yield f"| {one.what} | {axis} | {one.unit} | {values} | {fitted} | {end} |"
-
-
-def figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

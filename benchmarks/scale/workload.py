@@ -1,21 +1,32 @@
-"""A day of jobs and failures, drawn from a seed.
+"""The jobs of an installation in its hour of most jobs, drawn from a seed.
 
-Arrivals are a Poisson process whose rate follows the day, with its peak at 14:00. Gangs and durations are log-normal.
-All machines are alike.
+Arrivals are a Poisson process, gangs and durations are log-normal. All machines are alike.
 """
 
 import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import UTC, datetime
 
 from benchmarks.scale.bed import CPUS
-from benchmarks.scale.measures import gang_of_shape
-from trainyard_protocol.job.machines import ReplicaRequest
+from trainyard_protocol.job.cluster import Task
+from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
+from trainyard_protocol.job.training_input import TrainingInput
+from trainyard_protocol.states import JobState
+from trainyard_server.domain.snapshots import JobSnapshot
 
-DAY_S = 86_400.0
-_PEAK_S = 14 * 3600.0
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+JOBS_PER_AGENT = 100
+"""Jobs a day for each agent."""
+
+_PEAK = 1.6
+"""The rate in the hour of most jobs, as a multiple of the mean."""
+
+_DAY_S = 86_400.0
+_PROJECTS = 50
+_LONGEST_S = _DAY_S
+_SIGMA = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,91 +35,70 @@ class DrawnJob:
     project: str
     priority: int
     gang: tuple[ReplicaRequest, ...]
-    cpus: int
     duration_s: float
     stage_s: float
 
+    @property
+    def cpus(self) -> int:
+        return sum(replica.resources.vcpus for replica in self.gang)
 
-@dataclass(frozen=True)
+    def queued(self, key: int, since: datetime) -> JobSnapshot:
+        """The job in the server's queue."""
+        name, state, priority = f"job_{key}", JobState.QUEUED, self.priority
+        return JobSnapshot(
+            key,
+            self.project,
+            name,
+            state,
+            _INPUT,
+            self.gang,
+            created_at=since,
+            queued_at=since,
+            priority=priority,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
-    """Arrivals and failures. `swing`: the rate at its peak is so much above the mean. `mtbf_s`: of each agent."""
+    """Jobs for so many agents. `median_s`: of their durations."""
 
     agents: int
-    jobs_per_day: float
+    jobs_per_agent: int = JOBS_PER_AGENT
     seed: int = 1
-    swing: float = 0.6
     median_s: float = 480.0
-    sigma: float = 1.5
-    median_replicas: float = 1.3
-    replicas_sigma: float = 0.7
-    projects: int = 50
-    mtbf_s: float = 30 * DAY_S
-    median_down_s: float = 300.0
 
-    @property
-    def mean_duration_s(self) -> float:
-        return self.median_s * math.exp(self.sigma**2 / 2)
+    def arrivals(self) -> Iterator[DrawnJob]:
+        """Submissions, in their order and without end."""
+        chance, at = random.Random(f"{self.seed} jobs"), 0.0  # noqa: S311
+        rate = self.agents * self.jobs_per_agent * _PEAK / _DAY_S
+        while True:
+            at += chance.expovariate(rate)
+            yield _job(chance, at, chance.lognormvariate(math.log(self.median_s), _SIGMA))
 
-    @cached_property
-    def mean_cpus(self) -> float:
-        """CPUs of a gang, of a sample."""
-        chance = random.Random(f"{self.seed} mean")  # noqa: S311
-        return (
-            sum(cpus * replicas for cpus, replicas in (self._shape(chance) for _ in range(20_000))) / 20_000
-        )
-
-    def rate(self, at: float) -> float:
-        """Arrivals per second at a time of the day."""
-        mean = self.jobs_per_day / DAY_S
-        return mean * (1 + self.swing * math.cos((at - _PEAK_S) / DAY_S * 2 * math.pi))
-
-    def offered(self, at: float) -> float:
-        """CPUs asked for at a time of the day, as a part of those that there are."""
-        return self.rate(at) * self.mean_duration_s * self.mean_cpus / (self.agents * CPUS)
-
-    def jobs(self, start: float, end: float) -> Iterator[DrawnJob]:
-        chance = random.Random(f"{self.seed} jobs")  # noqa: S311
-        highest, at = self.jobs_per_day / DAY_S * (1 + self.swing), start
-        while (at := at + chance.expovariate(highest)) < end:
-            if chance.random() < self.rate(at) / highest:
-                yield self._job(chance, at, chance.lognormvariate(math.log(self.median_s), self.sigma))
-
-    def running(self, at: float) -> Iterator[DrawnJob]:
-        """Jobs that run at a time, without end, with what is left of their durations: long ones are met more often."""
+    def running(self) -> Iterator[DrawnJob]:
+        """Jobs that run at the beginning, with what is left of their durations: long ones are met more often."""
         chance = random.Random(f"{self.seed} running")  # noqa: S311
         while True:
-            whole = chance.lognormvariate(math.log(self.median_s) + self.sigma**2, self.sigma)
-            yield self._job(chance, at, whole * chance.random())
-
-    def failures(self, start: float, end: float) -> Iterator[tuple[float, int, float]]:
-        """Times at which an agent falls silent, its number, and for how long."""
-        chance, at = random.Random(f"{self.seed} failures"), start  # noqa: S311
-        while (at := at + chance.expovariate(self.agents / self.mtbf_s)) < end:
-            yield at, chance.randrange(self.agents), chance.lognormvariate(math.log(self.median_down_s), 1.0)
-
-    def _job(self, chance: random.Random, at: float, duration_s: float) -> DrawnJob:
-        cpus, replicas = self._shape(chance)
-        project = f"p{min(int(chance.expovariate(8 / self.projects)), self.projects - 1)}"
-        priority = chance.choices((0, 1, 2), (80, 15, 5))[0]
-        gang = _GANGS[cpus, replicas]
-        return DrawnJob(
-            at,
-            project,
-            priority,
-            gang,
-            cpus * replicas,
-            min(duration_s, DAY_S),
-            chance.lognormvariate(0.7, 0.6),
-        )
-
-    def _shape(self, chance: random.Random) -> tuple[int, int]:
-        cpus = chance.choices((4, 8, 16), (60, 30, 10))[0]
-        drawn = chance.lognormvariate(math.log(self.median_replicas), self.replicas_sigma)
-        return cpus, max(1, min(round(drawn), CPUS // cpus))
+            whole = chance.lognormvariate(math.log(self.median_s) + _SIGMA**2, _SIGMA)
+            yield _job(chance, 0.0, whole * chance.random())
 
 
+def _job(chance: random.Random, at: float, duration_s: float) -> DrawnJob:
+    cpus = chance.choices((4, 8, 16), (60, 30, 10))[0]
+    replicas = max(1, min(round(chance.lognormvariate(math.log(1.3), 0.7)), CPUS // cpus))
+    project = f"p{min(int(chance.expovariate(8 / _PROJECTS)), _PROJECTS - 1)}"
+    priority = chance.choices((0, 1, 2), (80, 15, 5))[0]
+    stage_s = chance.lognormvariate(0.7, 0.6)
+    return DrawnJob(at, project, priority, _GANGS[cpus, replicas], min(duration_s, _LONGEST_S), stage_s)
+
+
+def _gang(cpus: int, replicas: int) -> tuple[ReplicaRequest, ...]:
+    resources = Resources(cpus, cpus * 3 * GIGABYTE)
+    tasks = [Task("master", 0), *(Task("worker", number) for number in range(replicas - 1))]
+    return tuple(ReplicaRequest(task, f"n1-standard-{cpus}", resources) for task in tasks)
+
+
+_INPUT = TrainingInput()
 _GANGS = {
-    (cpus, replicas): gang_of_shape(cpus, replicas)
-    for cpus in (4, 8, 16)
-    for replicas in range(1, CPUS // cpus + 1)
+    (cpus, replicas): _gang(cpus, replicas) for cpus in (4, 8, 16) for replicas in range(1, CPUS // cpus + 1)
 }

@@ -1,10 +1,8 @@
 """Lines that come in: CPU and rate, against Docker's json log and `docker logs -f`."""
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.streams.rounds import PrintingContainers, PrintingJob, printing_containers, printing_job
@@ -12,49 +10,34 @@ from benchmarks.streams.rounds import PrintingContainers, PrintingJob, printing_
 _LINES = 100_000
 
 
-@contextmanager
-def _both(count: int) -> Iterator[tuple[PrintingJob, PrintingContainers]]:
-    with printing_containers(count) as containers, printing_job(count) as job:
-        yield job, containers
-
-
 def _cpu(quick: bool) -> Samples:
     """CPU seconds for _LINES, of everything but the program."""
-    with _both(1) as (job, containers):
 
-        def ours() -> float:
-            before = job.service.cpu_s()
-            job.print_lines(_LINES)
-            return job.service.cpu_s() - before
+    def cpu_s(side: PrintingJob | PrintingContainers) -> float:
+        before = side.cpu_s()
+        side.print_lines(_LINES)
+        return side.cpu_s() - before
 
-        def docker() -> float:
-            before = containers.cpu_s()
-            containers.print_lines(_LINES)
-            return containers.cpu_s() - before
-
-        return interleaved(ours, docker, 2 if quick else 5, "s of CPU")
+    with printing_containers() as containers, printing_job() as job:
+        return interleaved(partial(cpu_s, job), partial(cpu_s, containers), 2 if quick else 5, "s of CPU")
 
 
 def _rate(count: int, quick: bool) -> Samples:
     """Lines per second: until the server has them, and until `docker logs -f` has written them to a file."""
     lines = (50_000 if quick else 200_000) // count
-    with _both(count) as (job, containers), ExitStack() as stack:
+    with printing_containers(count) as containers, printing_job(count) as job, ExitStack() as stack:
         files = [containers.rounds.directory.parent / f"{name}.log" for name in containers.names]
         for name, path in zip(containers.names, files, strict=True):
-            _follow(stack, containers, name, path)
+            file = stack.enter_context(path.open("wb"))
+            reader = subprocess.Popen(containers.command("logs", "-f", name), stdout=file, stderr=file)
+            stack.callback(reader.wait)
+            stack.callback(reader.kill)
         return interleaved(
             lambda: lines * count / job.print_lines(lines),
             lambda: lines * count / containers.print_lines(lines, files),
             2 if quick else 3,
             "lines/s",
         )
-
-
-def _follow(stack: ExitStack, containers: PrintingContainers, name: str, path: Path) -> None:
-    file = stack.enter_context(path.open("wb"))
-    process = subprocess.Popen(containers.command("logs", "-f", name), stdout=file, stderr=file)
-    stack.callback(process.wait)
-    stack.callback(process.kill)
 
 
 ROWS = (

@@ -2,31 +2,28 @@
 
 import resource
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psutil
-
-from benchmarks.filled import TOKEN, fill, started
-from benchmarks.local_service import PROJECT, BenchmarkError
+from benchmarks.filled import FilledServer, fill, started
 from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.service import TRAINYARD, cpu_s
 from benchmarks.streams.printer import line
 from benchmarks.streams.rounds import printing_containers
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.store import LogStore, Stream
 
-_JOB = "job_0000000"
+_PROJECT, _JOB = "p0", "job_0000000"
 _CHUNK = 1000
 
 
 @contextmanager
-def _server(lines: int) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """A server with an ended job that has printed so many lines, a hundred at the same time; variables for a client."""
+def _server(lines: int) -> Iterator[FilledServer]:
+    """A server with an ended job that has printed so many lines, a hundred at the same time."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
         fill(directory / "data", 1, queued=0)
@@ -40,30 +37,23 @@ def _server(lines: int) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
                 LogLine(time=times[number // 100], stream="stdout", text=line(start + number))
                 for number in range(_CHUNK)
             ]
-            logs.append(PROJECT, _JOB, task, start, chunk)
-        server = stack.enter_context(started(directory / "data", directory))
-        variables = {
-            "TRAINYARD_SERVER": str(server.client.base_url),
-            "TRAINYARD_TOKEN": TOKEN,
-            "TRAINYARD_PROJECT": PROJECT,
-            "HOME": name,
-        }
-        yield psutil.Process(server.pid), variables
+            logs.append(_PROJECT, _JOB, task, start, chunk)
+        yield stack.enter_context(started(directory))
 
 
 def _whole_log(quick: bool) -> Samples:
     lines = 100_000 if quick else 1_000_000
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         containers = stack.enter_context(printing_containers())
-        server, variables = stack.enter_context(_server(lines))
+        server = stack.enter_context(_server(lines))
         containers.print_lines(lines)
         output = Path(name) / "output"
 
         def ours() -> float:
-            before = sum(server.cpu_times()[:2])
-            command = [sys.executable, "-m", "trainyard_cli", "jobs", "stream-logs", _JOB]
-            used = _cpu_of(command, output, lines, variables)
-            return used + sum(server.cpu_times()[:2]) - before
+            command = [TRAINYARD, "jobs", "stream-logs", _JOB]
+            before = cpu_s(server.process)
+            used = _cpu_of(command, output, lines, server.environment(_PROJECT))
+            return used + cpu_s(server.process) - before
 
         def docker() -> float:
             before = containers.cpu_s()
@@ -83,7 +73,7 @@ def _cpu_of(
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     with output.open("rb") as file:
         if not lines <= sum(1 for _ in file) <= lines + 10:
-            raise BenchmarkError(f"{command} has not shown all lines.")
+            raise RuntimeError(f"{command} has not shown all lines.")
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 

@@ -26,10 +26,10 @@ def print_round(lines: int, rate: float) -> None:
         sys.stdout.flush()
 
 
-def main(directory: Path) -> None:
+def main(directory: str) -> None:
     number = 0
     while True:
-        path = directory / f"round-{number}"
+        path = Path(directory) / f"round-{number}"
         while not path.exists():
             time.sleep(0.02)
         lines, rate = path.read_text().split()
@@ -38,4 +38,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1])

@@ -2,24 +2,24 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks.jobs import tools
-from benchmarks.local_service import BenchmarkError, LocalService, local_service
+from benchmarks.service import Service, cpu_s, running
+from benchmarks.tools import engine, wait_for
 
 if TYPE_CHECKING:
-    from beds import engines
+    from beds.engines import Engine
 
 JOB = "printing"
 _DAEMONS = ("dockerd", "containerd", "containerd-shim")
 _MODULES = Path(__file__).parent
-_PATIENCE_S = 300.0
-_PAUSE_S = 0.02
+_MISSING = "The lines do not arrive."
 _SETTLED_S = 1.0
 
 
@@ -42,11 +42,12 @@ class Rounds:
 class PrintingJob:
     """A job whose replicas print."""
 
-    def __init__(self, service: LocalService, rounds: Rounds, replicas: int) -> None:
+    def __init__(self, service: Service, rounds: Rounds, replicas: int) -> None:
         self.service = service
+        self.cpu_s = service.cpu_s
         self.rounds = rounds
-        service.submit(JOB, "printer", [str(rounds.directory)], replicas)
-        wait_for(lambda: service.lines(JOB) > 0)
+        module = f"import sys; sys.path.insert(0, {str(_MODULES)!r}); import printer"
+        service.run(JOB, f"{module}; printer.main({str(rounds.directory)!r})", replicas)
         self._replicas = replicas
 
     def print_lines(self, lines: int) -> float:
@@ -57,14 +58,14 @@ class PrintingJob:
             time.sleep(_SETTLED_S)
         began = time.monotonic()
         self.rounds.begin(lines)
-        wait_for(lambda: self.service.lines(JOB) >= before + lines * self._replicas)
+        wait_for(lambda: self.service.lines(JOB) >= before + lines * self._replicas, _MISSING)
         return time.monotonic() - began
 
 
 class PrintingContainers:
     """Containers that print."""
 
-    def __init__(self, stack: ExitStack, engine: "engines.Engine", rounds: Rounds, count: int) -> None:
+    def __init__(self, stack: ExitStack, engine: "Engine", rounds: Rounds, count: int) -> None:
         self.rounds = rounds
         self._url = engine.url
         self.names = []
@@ -91,7 +92,7 @@ class PrintingContainers:
     def cpu_s(self) -> float:
         """CPU seconds of Docker's daemons so far."""
         daemons = [one for one in psutil.process_iter() if one.name().startswith(_DAEMONS)]
-        return sum(sum(daemon.cpu_times()[:2]) for daemon in daemons)
+        return sum(map(cpu_s, daemons))
 
     def print_lines(self, lines: int, files: list[Path] | None = None) -> float:
         """Let each container print so many lines; seconds until the ends of these files, or of the engine's logs, have
@@ -102,7 +103,7 @@ class PrintingContainers:
         began = time.monotonic()
         self.rounds.begin(lines)
         for path in files:
-            wait_for(lambda path=path, size=sizes[path]: _is_over(path, size))  # type: ignore[misc]
+            wait_for(partial(_is_over, path, sizes[path]), _MISSING)
         return time.monotonic() - began
 
 
@@ -114,22 +115,13 @@ def _is_over(path: Path, size: int) -> bool:
         return b"over" in file.read()
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise BenchmarkError("The lines do not arrive.")
-        time.sleep(_PAUSE_S)
-
-
 @contextmanager
 def printing_job(replicas: int = 1) -> Iterator[PrintingJob]:
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        service = stack.enter_context(local_service(Path(name), _MODULES))
-        yield PrintingJob(service, Rounds(Path(name) / "rounds"), replicas)
+    with running() as service:
+        yield PrintingJob(service, Rounds(service.directory / "rounds"), replicas)
 
 
 @contextmanager
 def printing_containers(count: int = 1) -> Iterator[PrintingContainers]:
-    with tempfile.TemporaryDirectory() as name, tools.engine() as engine, ExitStack() as stack:
-        yield PrintingContainers(stack, engine, Rounds(Path(name) / "rounds"), count)
+    with tempfile.TemporaryDirectory() as name, engine() as docker, ExitStack() as stack:
+        yield PrintingContainers(stack, docker, Rounds(Path(name) / "rounds"), count)

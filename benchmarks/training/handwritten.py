@@ -1,4 +1,4 @@
-"""The baseline: the template's network, optimizer and batches of the digits in a plain training loop.
+"""The baseline: the template's CNN, optimizer and batches of the digits in a plain training loop.
 
 It has no sharding, weights, checkpoints, curves, progress or stopping. Prints one JSON object: examples_per_second of
 the steps after the first, which is mostly compilation.
@@ -56,14 +56,13 @@ def batches(inputs: Any, labels: Any, batch_size: int) -> Iterator[tuple[Any, An
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=tuple(MODELS), required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True, help="after the first")
     arguments = parser.parse_args()
 
     dataset = datasets.digits()
     inputs, labels = dataset.train.rows(np.arange(len(dataset.train)))
-    kind = MODELS[arguments.model]
+    kind = MODELS["cnn"]
     network = kind.make(len(dataset.label_names), jnp.float32)
     optimizer = OPTIMIZERS[kind.optimizer](kind.learning_rate, 0.0)
 

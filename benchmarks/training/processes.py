@@ -1,4 +1,4 @@
-"""Measured processes: pinned to a core, read line by line, killed at the end of the measurement."""
+"""Measured processes: pinned to cores, read line by line, killed at the end of the measurement."""
 
 import json
 import os
@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from benchmarks.tools import wait_for
+from trainyard_protocol.net.loopback import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 900
-
-
-class MeasurementError(Exception):
-    """A measured process ended early or timed out."""
+_PATIENCE_S = 900
 
 
 class Line(NamedTuple):
@@ -27,14 +26,14 @@ class Line(NamedTuple):
 
 
 class Process:
-    """`python ARGUMENTS` on one core; its output is one JSON object per line."""
+    """`python ARGUMENTS` on some cores; its output is one JSON object per line."""
 
-    def __init__(self, arguments: Sequence[str], core: int, environment: Mapping[str, str]) -> None:
-        self._lines: list[Line] = []
-        self._ended = False
-        self._changed = threading.Condition()
+    def __init__(
+        self, arguments: Sequence[str], cores: Sequence[int], environment: Mapping[str, str]
+    ) -> None:
+        self.lines: list[Line] = []
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `__exit__`
-        self._command = ["taskset", "-c", str(core), sys.executable, *arguments]
+        self._command = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, *arguments]
         self._process = subprocess.Popen(
             self._command,
             cwd=ROOT,
@@ -56,39 +55,44 @@ class Process:
         self._stderr.close()
 
     @property
-    def lines(self) -> list[Line]:
-        return list(self._lines)
-
-    @property
     def progress(self) -> list[Line]:
         """The trainer's lines that say how far it is."""
-        return [line for line in self.lines if line.event.get("event") == "progress"]
+        return [line for line in list(self.lines) if line.event.get("event") == "progress"]
 
     def wait_for_steps(self, steps: int) -> None:
         self.wait_for(lambda: any(line.event["step"] >= steps for line in self.progress))
 
     def wait_for(self, enough: Callable[[], object]) -> None:
-        """Wait until its output satisfies a condition. Raises MeasurementError if it ended before."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or enough(), PATIENCE_S)
+        """Wait until its output satisfies a condition. Raises RuntimeError if it ended before."""
+        wait_for(
+            lambda: bool(enough()) or not self._reader.is_alive(), f"{self._command} timed out.", _PATIENCE_S
+        )
         if not enough():
-            raise MeasurementError(f"The process ended or timed out: {self._command}\n{self._tail()}")
+            self._fail()
+
+    def wait(self) -> None:
+        """Wait for its end. Raises RuntimeError if it fails."""
+        if self._process.wait():
+            self._fail()
+
+    def _fail(self) -> None:
+        self._stderr.seek(0)
+        end = self._stderr.read()[-2000:].decode(errors="replace")
+        raise RuntimeError(f"The process ended: {self._command}\n{end}")
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stdout:
-            for text in stdout:
-                if text.startswith("{"):
-                    with self._changed:
-                        self._lines.append(Line(time.perf_counter(), json.loads(text)))
-                        self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        for text in self._process.stdout or ():
+            if text.startswith("{"):
+                self.lines.append(Line(time.perf_counter(), json.loads(text)))
 
-    def _tail(self) -> str:
-        self._stderr.seek(0)
-        return self._stderr.read()[-2000:].decode(errors="replace")
+
+def tf_configs(number: int) -> list[dict[str, str]]:
+    """TF_CONFIG of a chief and a worker on this machine; nothing for a single process."""
+    if number == 1:
+        return [{}]
+    cluster = {task: [f"127.0.0.1:{free_port()}"] for task in ("chief", "worker")}
+    configs = [{"cluster": cluster, "task": {"type": task, "index": 0}} for task in cluster]
+    return [{"TF_CONFIG": json.dumps(config)} for config in configs]
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

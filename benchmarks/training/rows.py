@@ -3,18 +3,18 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.rows import LeftOut, Row, Samples, interleaved
-from benchmarks.training import trainers
-from benchmarks.training.trainers import Case
+from benchmarks.training.trainers import Case, rate_of_plain_loop, rate_together, rate_without_exchange
 
 _DIGITS, _SYNTHETIC = 1437, 896  # examples to train on
 _SEQUENCES = ("--data", "synthetic", "--input-shape", "64", "--classes", "256")
 _STEPS = {16: 1500, 64: 500, 256: 150}  # measured ones, by batch size: one to two seconds
-_ROUNDS, _QUICK_ROUNDS = 4, 2
+_ROUNDS = 4
 
 
 class _Scaling(NamedTuple):
@@ -35,18 +35,19 @@ def _steps(batch_size: int, quick: bool) -> Samples:
     _need_two_cores()
     with tempfile.TemporaryDirectory() as folder:
         case = Case("cnn", _DIGITS, batch_size, _STEPS[batch_size], Path(folder))
-        template, plain_loop = (
-            partial(rate, case) for rate in (trainers.rate_of_one, trainers.rate_of_plain_loop)
-        )
-        rounds = _QUICK_ROUNDS if quick else _ROUNDS
-        return interleaved(template, plain_loop, rounds, "examples/s", warm_up=0)
+        template, plain_loop = partial(rate_together, case), partial(rate_of_plain_loop, case)
+        return interleaved(template, plain_loop, 2 if quick else _ROUNDS, "examples/s", warm_up=0)
 
 
 @cache
 def _scaling(quick: bool) -> _Scaling:
     _need_two_cores()
     measured = _Scaling([], [], [])
-    rates = (trainers.rate_of_one, trainers.rate_of_two, trainers.rate_without_exchange)
+    rates: list[Callable[[Case], float]] = [
+        rate_together,
+        partial(rate_together, processes=2),
+        rate_without_exchange,
+    ]
     turns = list(zip(measured, rates, strict=True))
     with tempfile.TemporaryDirectory() as folder:
         case = Case("transformer", _SYNTHETIC, 32, 8, Path(folder), _SEQUENCES)
@@ -57,14 +58,9 @@ def _scaling(quick: bool) -> _Scaling:
     return measured
 
 
-def _against_linear(quick: bool) -> Samples:
+def _two(bound: Callable[[_Scaling], list[float]], quick: bool) -> Samples:
     measured = _scaling(quick)
-    return Samples(measured.two, [2 * rate for rate in measured.one], "examples/s")
-
-
-def _against_ceiling(quick: bool) -> Samples:
-    measured = _scaling(quick)
-    return Samples(measured.two, measured.alone, "examples/s")
+    return Samples(measured.two, bound(measured), "examples/s")
 
 
 _TRANSFORMER = "the small transformer, batch 32, two processes on a core each"
@@ -92,7 +88,7 @@ ROWS = (
         f"the trainer template: {_TRANSFORMER}",
         "twice one process",
         0.90,
-        _against_linear,
+        partial(_two, lambda measured: [2 * rate for rate in measured.one]),
         "memory and caches that both cores share (next row), and the exchange",
         is_rate=True,
     ),
@@ -101,7 +97,7 @@ ROWS = (
         f"the trainer template: {_TRANSFORMER}",
         "two that train at once and exchange nothing, which no exchange can surpass",
         0.97,
-        _against_ceiling,
+        partial(_two, lambda measured: measured.alone),
         "gloo: 3.5 MB a step between the processes",
         is_rate=True,
     ),

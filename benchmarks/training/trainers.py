@@ -1,14 +1,12 @@
 """Examples/s of trainings of the template, and of the same step in a plain loop."""
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.jobs.service import free_ports
-from benchmarks.training.processes import MeasurementError, Process
+from benchmarks.training.processes import Process, tf_configs
 
 _EPOCHS = "1000000"  # never reached: measurements end the process
 _LOG_EVERY = 10  # the template's own default
@@ -35,9 +33,9 @@ class Case:
         ]
 
     def plain_loop(self) -> list[str]:
-        """Arguments of Python for the same step in a plain loop, on the digits."""
+        """Arguments of Python for the same step in a plain loop, of the CNN on the digits."""
         return [
-            *("-m", "benchmarks.training.handwritten", "--model", self.model),
+            *("-m", "benchmarks.training.handwritten"),
             *("--batch-size", str(self.batch_size), "--steps", str(self.steps)),
         ]
 
@@ -48,22 +46,16 @@ class Case:
 
 
 def rate_of_plain_loop(case: Case) -> float:
-    with Process(case.plain_loop(), 0, case.environment) as process:
+    with Process(case.plain_loop(), [0], case.environment) as process:
         process.wait_for(lambda: process.lines)
         return float(process.lines[0].event["examples_per_second"])
 
 
-def rate_of_one(case: Case) -> float:
-    with _training(case, cores=[0]) as (process,):
-        process.wait_for_steps(case.steps)
-        return _rate(process, case, 1)
-
-
-def rate_of_two(case: Case) -> float:
-    """Two processes, on a core each, that train together."""
-    with _training(case, cores=[0, 1]) as (chief, _):
+def rate_together(case: Case, processes: int = 1) -> float:
+    """One process, or several on a core each that train together."""
+    with _training(case, cores=list(range(processes))) as (chief, *_):
         chief.wait_for_steps(case.steps)
-        return _rate(chief, case, 2)
+        return _rate(chief, case, processes)
 
 
 def rate_without_exchange(case: Case) -> float:
@@ -85,8 +77,8 @@ def _training(case: Case, cores: list[int]) -> Iterator[list[Process]]:
     with ExitStack() as stack:
         arguments = case.template()
         yield [
-            stack.enter_context(Process(arguments, core, {**case.environment, **config}))
-            for core, config in zip(cores, _tf_configs(len(cores)), strict=True)
+            stack.enter_context(Process(arguments, [core], {**case.environment, **config}))
+            for core, config in zip(cores, tf_configs(len(cores)), strict=True)
         ]
 
 
@@ -109,18 +101,5 @@ def _rate(
             seconds += (computed - padding) / line_rate
         before, before_at = step, at
     if not examples:
-        raise MeasurementError("There is no progress line in the measured interval.")
+        raise RuntimeError("There is no progress line in the measured interval.")
     return examples / seconds
-
-
-def _tf_configs(number: int) -> list[dict[str, str]]:
-    """TF_CONFIG of a chief and workers on this machine; empty for a single process."""
-    if number == 1:
-        return [{}]
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(number)]
-    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
-    tasks = [("chief", 0), *(("worker", index) for index in range(number - 1))]
-    return [
-        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
-        for kind, index in tasks
-    ]

@@ -65,27 +65,21 @@ def test_logins_that_others_may_read_are_refused(environment: dict[str, str]) ->
         read_logins(environment)
 
 
-@pytest.mark.parametrize(
-    ("content", "logins"),
-    [
-        (b"[]", Logins()),
-        (b'{"current": "u", "tokens": {"u": 1, "v": "", "w": "t"}}', Logins("", {"w": "t"})),
-        (b'{"current": ["u"], "tokens": {"u": "t"}}', Logins("", {"u": "t"})),
-        (b'{"tokens": []}', Logins()),
-    ],
-)
-def test_what_is_no_login_is_left_out(environment: dict[str, str], content: bytes, logins: Logins) -> None:
+def test_what_is_no_login_is_left_out_and_a_damaged_file_is_named(environment: dict[str, str]) -> None:
     path = save_logins(Logins(), environment)
-    path.write_bytes(content)
-    assert read_logins(environment) == logins
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff", b'{"tokens": {'])
-def test_damaged_file_is_named(environment: dict[str, str], content: bytes) -> None:
-    path = save_logins(Logins(), environment)
-    path.write_bytes(content)
-    with pytest.raises(FailedPrecondition, match=r"logins.json cannot be read: it is no JSON.*login"):
-        read_logins(environment)
+    rows = {
+        b"[]": Logins(),
+        b'{"current": "u", "tokens": {"u": 1, "v": "", "w": "t"}}': Logins("", {"w": "t"}),
+        b'{"current": ["u"], "tokens": {"u": "t"}}': Logins("", {"u": "t"}),
+        b'{"tokens": []}': Logins(),
+    }
+    for content, logins in rows.items():
+        path.write_bytes(content)
+        assert read_logins(environment) == logins
+    for content in (b"", b"\xff", b'{"tokens": {'):
+        path.write_bytes(content)
+        with pytest.raises(FailedPrecondition, match=r"logins.json cannot be read: it is no JSON.*login"):
+            read_logins(environment)
 
 
 def test_configuration_directory() -> None:

@@ -15,7 +15,7 @@ from trainyard_cli.commands import tree
 from trainyard_cli.main import run
 from trainyard_protocol.errors import NotFound
 
-HEAVY = ("httpx", "rich", "pydantic", "yaml", "psutil", "jax", "google", "setuptools")
+HEAVY = ("httpx", "rich", "pydantic", "yaml", "psutil", "jax", "google", "setuptools", "docker", "requests")
 
 
 def run_with(error: BaseException, *, output: str = "") -> int:
@@ -120,16 +120,23 @@ def test_status_where_nothing_runs_exits_3(capsys: pytest.CaptureFixture[str]) -
     assert "was never started" in capsys.readouterr().out
 
 
-def test_down_where_nothing_runs_exits_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_where_nothing_runs_exits_0_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(tree.trainyard, "trainyard", ["down"]) == 0
     assert capsys.readouterr().out == "The local service was not running.\n"
+    assert not (tmp_path / "state").exists()
 
 
-def test_start_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [("jobs submit training --help", HEAVY), ("runtimes build --help", ("docker", "requests"))],
+)
+def test_start_imports_nothing_heavy(words: str, heavy: tuple[str, ...]) -> None:
     program = (
         "import sys; from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
-        "run(tree.trainyard, 'trainyard', ['jobs', 'submit', 'training', '--help']);"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+        f"run(tree.trainyard, 'trainyard', {words.split()!r});"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"

@@ -55,31 +55,24 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_create_makes_everything_readable_by_the_owner_alone(state: LocalState) -> None:
+def test_create_makes_everything_readable_by_the_owner_alone_and_once(state: LocalState) -> None:
     assert mode(state.root) == 0o700
     assert mode(state.token_file) == mode(state.agent_token_file) == 0o600
-    assert len(state.token_file.read_text()) > 40
-    assert state.token_file.read_text() != state.agent_token_file.read_text()
-
-
-def test_create_twice_keeps_the_tokens(state: LocalState) -> None:
     before = state.token_file.read_text()
+    assert len(before) > 40
+    assert before != state.agent_token_file.read_text()
     state.create()
     assert state.token_file.read_text() == before
 
 
-def test_create_in_a_directory_full_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_create_where_something_else_is_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(FailedPrecondition, match=r"is not a state directory: it contains 'thesis\.tex'"):
         LocalState(tmp_path).create()
     assert mode(tmp_path) == 0o755
-
-
-def test_create_under_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
     with pytest.raises(FailedPrecondition, match="cannot be used: Not a directory"):
-        LocalState(tmp_path / "file" / "state").create()
+        LocalState(tmp_path / "thesis.tex" / "state").create()
 
 
 def test_options_are_stored_and_unknown_ones_of_a_newer_version_ignored(state: LocalState) -> None:
@@ -87,10 +80,6 @@ def test_options_are_stored_and_unknown_ones_of_a_newer_version_ignored(state: L
     path = state.root / "local.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "from_the_future": 1}))
     assert state.options() == Options(server_port=1, cpus="0")
-
-
-def test_server_before_the_first_start_is_none(state: LocalState) -> None:
-    assert state.server() is None
 
 
 def test_token_is_not_sent_to_another_user_on_the_servers_port(
@@ -146,17 +135,14 @@ def test_process_whose_number_belongs_to_another_one_now_is_not_ours(state: Loca
         assert started.poll() is None
 
 
-def test_process_with_a_broken_record_is_not_alive(state: LocalState) -> None:
-    (state.root / "run" / "server.json").write_text("{")
-    assert state.process("server") is None
-
-
-def test_process_that_ended_is_not_alive_even_as_a_zombie(state: LocalState) -> None:
+def test_process_that_ended_or_whose_record_is_broken_is_not_alive(state: LocalState) -> None:
     with running(state, [sys.executable, "-c", ""]) as started:
         child = psutil.Process(started.pid)
         while child.status() != psutil.STATUS_ZOMBIE:
             pass
         assert state.process("server") is None
+    (state.root / "run" / "server.json").write_text("{")
+    assert state.process("server") is None
 
 
 def test_log_of_a_process_is_private_and_its_tail_is_shown(state: LocalState) -> None:
@@ -257,19 +243,19 @@ def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_t
     options = replace(options, container_user="1000:7")
     made = local.commands(state, options)
     agent = " ".join(made["agent"])
-    assert "--runtime docker" in agent
-    assert "--pull never --container-user 1000:7" in agent
-    assert "--python /env/bin/python" in agent
-    assert "--runtimes /r" in agent
-    assert f"--job-dir-root {state.jobs}" in agent
+    for words in (
+        "--runtime docker",
+        "--pull never --container-user 1000:7",
+        "--python /env/bin/python",
+        "--runtimes /r",
+        f"--job-dir-root {state.jobs}",
+    ):
+        assert words in agent
     assert f"--default-job-dir {state.jobs}" in " ".join(made["server"])
     assert made["storage"][-1] == "--for-containers"
-
-
-def test_commands_for_processes_alone_keep_the_storage_on_loopback(state: LocalState) -> None:
-    made = local.commands(state, Options(server_port=1, storage_port=2, runtime="process"))
-    assert "--job-dir-root" not in made["agent"]
-    assert "--for-containers" not in made["storage"]
+    alone = local.commands(state, replace(options, runtime="process"))
+    assert "--job-dir-root" not in alone["agent"]
+    assert "--for-containers" not in alone["storage"]
 
 
 def test_environment_of_the_processes_has_no_token_and_knows_the_storage() -> None:
@@ -392,34 +378,18 @@ def test_up_with_quotas_that_the_server_refuses_leaves_the_old_file(
     assert (tmp_path / "old.yaml").read_text() == "default: {vcpus: 1}"
 
 
-def test_down_where_nothing_was_ever_started_does_nothing(tmp_path: Path) -> None:
-    assert service.down(LocalState(tmp_path / "none"), lambda _: None) is False
-    assert not (tmp_path / "none").exists()
-
-
-def test_status_before_the_first_start_is_reported(tmp_path: Path) -> None:
-    now = service.status(LocalState(tmp_path / "none"))
-    assert not now.healthy
-    assert "was never started" in now.problem
-
-
-@pytest.mark.parametrize("text", ["0", "0,2-3", " 1 - 2 "])
-def test_cpus_that_can_be_used_are_accepted(text: str) -> None:
-    local.check_cpus(text, {0, 1, 2, 3})
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("x", "'x' is not a CPU"),
-        ("", "'' is not a CPU"),
-        ("3-1", "is reversed"),
-        ("0-9", "CPU 4 is not available"),
-    ],
-)
-def test_cpus_that_cannot_be_used_are_refused(text: str, says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
+def test_cpus_that_cannot_be_used_are_refused() -> None:
+    for text in ("0", "0,2-3", " 1 - 2 "):
         local.check_cpus(text, {0, 1, 2, 3})
+    rows = {
+        "x": "'x' is not a CPU",
+        "": "'' is not a CPU",
+        "3-1": "is reversed",
+        "0-9": "CPU 4 is not available",
+    }
+    for text, says in rows.items():
+        with pytest.raises(InvalidArgument, match=says):
+            local.check_cpus(text, {0, 1, 2, 3})
 
 
 def test_stored_option_that_is_damaged_is_the_default() -> None:

@@ -44,52 +44,36 @@ def refusal(path: Path) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("field", "line", "shown"),
-    [
-        ("worker_count", 6, "workerCount"),
-        ("master_type", 5, "masterType"),
-        ("args[1]", 9, "args[1]"),
-        ("master_config.accelerator_config.count", 11, "masterConfig.acceleratorConfig.count"),
-        ("job.labels", 2, "labels"),
-        ("job.training_input", 3, "trainingInput"),
-    ],
-)
-def test_explain_field_that_is_in_the_file_names_its_line(
-    config: config_file.ConfigFile, field: str, line: int, shown: str
-) -> None:
-    text = config_file.explain([Violation(field, "is wrong.")], config, {})
-    assert text.startswith(f"{config.path}:{line}: {shown}: is wrong.\n")
+EXPLAINED: list[tuple[Violation, str]] = [
+    (Violation("worker_count", "is wrong."), "{}:6: workerCount: is wrong.\n      workerCount: 2\n{caret}"),
+    (Violation("master_type", "is wrong."), "{}:5: masterType: is wrong.\n"),
+    (Violation("args[1]", "is wrong."), "{}:9: args[1]: is wrong.\n"),
+    (
+        Violation("master_config.accelerator_config.count", "is wrong."),
+        "{}:11: masterConfig.acceleratorConfig.count: is wrong.\n",
+    ),
+    (Violation("job.labels", "is wrong."), "{}:2: labels: is wrong.\n"),
+    (Violation("job.training_input", "is wrong."), "{}:3: trainingInput: is wrong.\n"),
+    (Violation("python_module", "is required."), "{}:3: pythonModule: is required."),  # where it belongs
+    (
+        Violation("job.training_input", 'Did you mean "scaleTier"?', unknown="scaleTier"),
+        '{}:4: "scaleTier" is not a field of trainingInput. Did you mean',
+    ),
+    (Violation("region", "must be here."), "--region: must be here."),
+]
 
 
-def test_explain_scalar_puts_the_caret_under_the_value(config: config_file.ConfigFile) -> None:
-    text = config_file.explain([Violation("worker_count", "must be less.")], config, {})
-    _, source, caret = text.splitlines()
-    assert source == "      workerCount: 2"
-    assert caret.index("^") == source.index("2")
-
-
-def test_explain_missing_field_names_the_mapping_that_should_have_it(config: config_file.ConfigFile) -> None:
-    text = config_file.explain([Violation("python_module", "is required.")], config, {})
-    assert text.startswith(f"{config.path}:3: pythonModule: is required.")
-
-
-def test_explain_unknown_name_points_at_the_name(config: config_file.ConfigFile) -> None:
-    wrong = Violation("job.training_input", 'Did you mean "scaleTier"?', unknown="scaleTier")
-    text = config_file.explain([wrong], config, {})
-    assert text.startswith(f'{config.path}:4: "scaleTier" is not a field of trainingInput. Did you mean')
-
-
-def test_explain_value_from_a_flag_names_the_flag_and_no_line(config: config_file.ConfigFile) -> None:
-    origins = {"worker_count": "--worker-count"}
-    text = config_file.explain([Violation("worker_count", "must be 1 or more.")], config, origins)
-    assert text == "--worker-count: must be 1 or more."
-
-
-def test_explain_several_violations_come_in_the_order_of_the_file(config: config_file.ConfigFile) -> None:
-    wrong = [Violation("args[0]", "b"), Violation("job.labels", "a")]
-    lines = [line for line in config_file.explain(wrong, config, {}).splitlines() if "config.yaml:" in line]
-    assert [line.rsplit(" ", 1)[1] for line in lines] == ["a", "b"]
+def test_explain_names_the_line_of_a_violation_or_its_flag(config: config_file.ConfigFile) -> None:
+    caret = " " * len("      workerCount: ") + "^"
+    wrong = []
+    for violation, expected in EXPLAINED:
+        text = config_file.explain([violation], config, {"region": "--region"})
+        if not text.startswith(expected.format(config.path, caret=caret)):
+            wrong.append(text)
+    assert not wrong, "\n".join(wrong)
+    both = [Violation("args[0]", "b"), Violation("job.labels", "a")]
+    lines = [line for line in config_file.explain(both, config, {}).splitlines() if "config.yaml:" in line]
+    assert [line.rsplit(" ", 1)[1] for line in lines] == ["a", "b"], "the order of the file"
 
 
 def test_violations_of_the_protocol_find_their_lines_in_the_file(tmp_path: Path) -> None:
@@ -151,15 +135,14 @@ def test_load_a_billion_laughs_is_refused_in_time(tmp_path: Path) -> None:
     assert "has more than" in refusal(written(tmp_path, "\n".join(lines)))
 
 
-def test_load_of_a_missing_file_or_a_directory_is_refused(tmp_path: Path) -> None:
+def test_load_of_what_is_no_config_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.yaml").endswith("none.yaml: cannot be read: No such file or directory.")
     assert refusal(tmp_path).endswith("cannot be read: Is a directory.")
-
-
-def test_load_of_bytes_that_are_no_text_reports_the_line(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_bytes(b"a: 1\nb: \xff\xfe\n")
     assert refusal(path) == f"{path}:2: is not UTF-8 text."
+    assert ":2: is not JSON: " in refusal(written(tmp_path, '{"a": 1\n"b": 2}\n', "c.json"))
+    assert '"a" is given twice' in refusal(written(tmp_path, '{"a": 1, "a": 2}', "c.json"))
 
 
 def test_load_json_with_tabs_has_data_and_positions(tmp_path: Path) -> None:
@@ -169,14 +152,6 @@ def test_load_json_with_tabs_has_data_and_positions(tmp_path: Path) -> None:
     config = config_file.load(path)
     assert config.data == {"trainingInput": {"workerCount": "\U0001f600"}}
     assert config_file.explain([Violation("worker_count", "no.")], config, {}).startswith(f"{path}:3: ")
-
-
-def test_load_json_with_a_syntax_error_reports_the_position(tmp_path: Path) -> None:
-    assert ":2: is not JSON: " in refusal(written(tmp_path, '{"a": 1\n"b": 2}\n', "c.json"))
-
-
-def test_load_json_with_a_key_twice_is_refused(tmp_path: Path) -> None:
-    assert '"a" is given twice' in refusal(written(tmp_path, '{"a": 1, "a": 2}', "c.json"))
 
 
 @given(st.one_of(st.text(max_size=200), st.text("{}[]:,-&*!|>'\"%@`#\n\t ab1", max_size=60)))

@@ -48,16 +48,20 @@ def build(package: Path) -> None:
         pass
 
 
-def test_build_without_a_setup_makes_trainer_0_0_0_with_everything(package: Path) -> None:
-    with packaging.build(package) as archive:
-        assert archive.path.name == "trainer-0.0.0.tar.gz"
-        assert {"trainer/task.py", "trainer/words.txt", "trainer/layers/__init__.py"} <= names(archive.path)
-    assert not archive.path.exists()
-
-
-def test_build_leaves_the_users_tree_alone(package: Path) -> None:
+def test_build_without_a_setup_makes_trainer_0_0_0_with_everything(package: Path, tmp_path: Path) -> None:
+    """Also where a pyproject names no build system, and by a link. The user's tree stays as it is."""
+    for name in ("__pycache__", ".git"):
+        (package / name).mkdir()
+        (package / name / "x.py").touch()
+    (package.parent / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n")
     before = tree(package.parent)
-    build(package)
+    (tmp_path / "link").symlink_to(package)
+    with packaging.build(tmp_path / "link") as archive:
+        assert archive.path.name == "trainer-0.0.0.tar.gz"
+        found = names(archive.path)
+        assert {"trainer/task.py", "trainer/words.txt", "trainer/layers/__init__.py"} <= found
+        assert not [name for name in found if "__pycache__" in name or ".git" in name]
+    assert not archive.path.exists()
     assert tree(package.parent) == before
 
 
@@ -68,22 +72,9 @@ def test_build_of_the_same_source_twice_is_the_same_file(package: Path) -> None:
     with packaging.build(package) as second:
         assert second.sha256 == digest
         assert second.path.read_bytes() == content
-
-
-def test_build_of_a_changed_source_is_another_file(package: Path) -> None:
-    with packaging.build(package) as first:
-        digest = first.sha256
     (package / "task.py").write_text("print('bye')\n")
-    with packaging.build(package) as second:
-        assert second.sha256 != digest
-
-
-def test_build_leaves_out_caches_and_hidden_directories(package: Path) -> None:
-    for name in ("__pycache__", ".git"):
-        (package / name).mkdir()
-        (package / name / "x.py").touch()
-    with packaging.build(package) as archive:
-        assert not [name for name in names(archive.path) if "__pycache__" in name or ".git" in name]
+    with packaging.build(package) as third:
+        assert third.sha256 != digest
 
 
 def test_build_with_its_own_setup_uses_that(package: Path) -> None:
@@ -94,27 +85,25 @@ def test_build_with_its_own_setup_uses_that(package: Path) -> None:
         assert archive.path.name == "mine-1.2.tar.gz"
 
 
-def test_build_ignores_a_pyproject_without_a_build_system(package: Path) -> None:
-    (package.parent / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n")
-    with packaging.build(package) as archive:
-        assert archive.path.name == "trainer-0.0.0.tar.gz"
-
-
-def test_build_with_a_backend_that_is_not_installed_gives_advice(package: Path) -> None:
-    (package.parent / "pyproject.toml").write_text(PYPROJECT.format("no_such_backend"))
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "pyproject.toml",
+            PYPROJECT.format("no_such_backend"),
+            ("It needs no_such_backend, which is not installed", "--packages"),
+        ),
+        ("pyproject.toml", "[project\n", ("pyproject.toml: ",)),
+        ("setup.py", "raise SystemExit('the setup is broken')\n", ("    the setup is broken",)),
+    ],
+)
+def test_build_that_its_own_files_make_impossible_says_why(
+    package: Path, name: str, text: str, says: tuple[str, ...]
+) -> None:
+    (package.parent / name).write_text(text)
     message = refusal(lambda: build(package))
-    assert "It needs no_such_backend, which is not installed" in message
-    assert "--packages" in message
-
-
-def test_build_with_a_broken_setup_shows_the_end_of_its_output(package: Path) -> None:
-    (package.parent / "setup.py").write_text("raise SystemExit('the setup is broken')\n")
-    assert "    the setup is broken" in refusal(lambda: build(package))
-
-
-def test_build_with_a_broken_pyproject_names_the_file(package: Path) -> None:
-    (package.parent / "pyproject.toml").write_text("[project\n")
-    assert "pyproject.toml: " in refusal(lambda: build(package))
+    assert all(part in message for part in says), message
+    assert "is not a valid directory" in refusal(lambda: build(package / "none"))
 
 
 def test_build_without_init_has_one_in_the_archive_and_the_requirements(package: Path) -> None:
@@ -141,26 +130,16 @@ def test_build_with_a_file_that_cannot_be_read_names_it(
     assert message.startswith(f"{package} cannot be packaged: Permission denied: '{package}/")
 
 
-def test_build_of_no_directory_is_refused(tmp_path: Path) -> None:
-    assert "is not a valid directory" in refusal(lambda: build(tmp_path / "none"))
-
-
-def test_build_follows_a_link_to_the_package(package: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(package)
-    with packaging.build(tmp_path / "link") as archive:
-        assert archive.path.name == "trainer-0.0.0.tar.gz"
-
-
-def test_check_archive_of_another_kind_lists_what_is_allowed(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    assert ".tar.gz, .tgz, .zip, .whl" in refusal(lambda: packaging.check_archive(tmp_path / "a.txt"))
-
-
-def test_check_archive_that_is_missing_is_refused(tmp_path: Path) -> None:
-    assert "No such file" in refusal(lambda: packaging.check_archive(tmp_path / "a.tar.gz"))
-
-
-@pytest.mark.parametrize("name", ["trainer-1.0.tar.gz", "trainer-1.0.whl"])
-def test_check_archive_of_something_else_by_that_name_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
-    assert "is no archive, whatever its name." in refusal(lambda: packaging.check_archive(tmp_path / name))
+def test_check_archive_of_what_is_none_is_refused(tmp_path: Path) -> None:
+    for name in ("a.txt", "trainer-1.0.tar.gz", "trainer-1.0.whl"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    rows = {
+        "a.txt": ".tar.gz, .tgz, .zip, .whl",
+        "none.tar.gz": "No such file",
+        "trainer-1.0.tar.gz": "is no archive, whatever its name.",
+        "trainer-1.0.whl": "is no archive, whatever its name.",
+    }
+    for name, says in rows.items():
+        with pytest.raises(InvalidArgument) as caught:
+            packaging.check_archive(tmp_path / name)
+        assert says in caught.value.message

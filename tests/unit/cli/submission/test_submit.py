@@ -66,33 +66,39 @@ def test_merge_flag_overrides_its_leaf_and_keeps_the_others() -> None:
     assert data == before
 
 
-def test_merge_flag_over_a_snake_case_key_does_not_double_it() -> None:
-    data = {"training_input": {"worker_count": 1, "master_config": {"image_uri": "a"}}}
-    result = merged(data, worker_count=2, master_image_uri="b")
-    assert result == {"training_input": {"worker_count": "2", "master_config": {"image_uri": "b"}}}
+T4 = {"type": "NVIDIA_TESLA_T4", "count": "1"}
+MERGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    # the config, the flags, what they are together
+    (
+        {"training_input": {"worker_count": 1, "master_config": {"image_uri": "a"}}},
+        {"worker_count": 2, "master_image_uri": "b"},
+        {"training_input": {"worker_count": "2", "master_config": {"image_uri": "b"}}},
+    ),
+    ({"labels": {"a": "1"}}, {"labels": ({"b": "2"}, {"c": "3"})}, {"labels": {"b": "2", "c": "3"}}),
+    (
+        {"trainingInput": {"secrets": [{"name": "OLD"}]}},
+        {"set_secrets": ({"HF_TOKEN": "HF", "/run/key": "key"}, {"A": "A"})},
+        {
+            "trainingInput": {
+                "secrets": [
+                    {"name": "HF", "env": "HF_TOKEN"},
+                    {"name": "key", "file": "/run/key"},
+                    {"name": "A"},
+                ]
+            }
+        },
+    ),
+    (
+        {},
+        {"worker_accelerator": {"type": "nvidia-tesla-t4"}},
+        {"trainingInput": {"workerConfig": {"acceleratorConfig": T4}}},
+    ),
+    ({"trainingInput": "x"}, {"region": "r"}, {"trainingInput": "x"}),  # left for the validation
+]
 
 
-def test_merge_labels_replaces_all_labels() -> None:
-    assert merged({"labels": {"a": "1"}}, labels=({"b": "2"}, {"c": "3"}))["labels"] == {"b": "2", "c": "3"}
-
-
-def test_merge_secrets_replaces_all_secrets() -> None:
-    before = {"trainingInput": {"secrets": [{"name": "OLD"}]}}
-    assert merged(before, set_secrets=({"HF_TOKEN": "HF", "/run/key": "key"}, {"A": "A"}))[
-        "trainingInput"
-    ] == {"secrets": [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/key"}, {"name": "A"}]}
-
-
-def test_merge_accelerator_without_a_count_means_one() -> None:
-    result = merged({}, worker_accelerator={"type": "nvidia-tesla-t4"})
-    assert result["trainingInput"]["workerConfig"]["acceleratorConfig"] == {
-        "type": "NVIDIA_TESLA_T4",
-        "count": "1",
-    }
-
-
-def test_merge_into_a_value_that_is_no_mapping_leaves_it_for_validation() -> None:
-    assert merged({"trainingInput": "x"}, region="r") == {"trainingInput": "x"}
+def test_merge_follows_the_names_of_the_config_and_replaces_lists() -> None:
+    assert [merged(data, **given) for data, given, _ in MERGED] == [expected for *_, expected in MERGED]
 
 
 def test_merge_maps_fields_to_flags() -> None:
@@ -141,32 +147,23 @@ def test_default_machine_is_one_cpu_where_a_program_names_no_machines(tmp_path: 
     assert len(messages) == 1
 
 
-def test_draft_without_user_args_keeps_the_configs(tmp_path: Path) -> None:
+def test_draft_has_the_arguments_of_the_user_or_else_the_configs(tmp_path: Path) -> None:
     assert draft(tmp_path, CUSTOM).data["trainingInput"]["args"] == ["--lr", 0.1]
-
-
-def test_draft_with_user_args_replaces_the_configs(tmp_path: Path) -> None:
     made = draft(tmp_path, CUSTOM, args=("--epochs", "5"))
     assert made.data["trainingInput"]["args"] == ["--epochs", "5"]
 
 
-def test_draft_package_job_without_packages_uses_the_directory_beside_the_config(tmp_path: Path) -> None:
+def test_draft_has_the_package_beside_the_config_unless_packages_are_named(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    assert draft(tmp_path, CUSTOM).program is None, "it is no package: the environment has it"
+    (tmp_path / "trainer").rmdir()
     beside = package(tmp_path)
     made = draft(tmp_path, CUSTOM)
     assert made.program is not None
     assert (made.program.path, made.automatic) == (beside, True)
-
-
-def test_draft_package_job_with_package_uris_leaves_them_alone(tmp_path: Path) -> None:
-    package(tmp_path)
     made = draft(tmp_path, CUSTOM + "  packageUris: ['gs://b/t.tar.gz']\n", region="here")
     assert made.program is None
     assert made.data["trainingInput"]["packageUris"] == ["gs://b/t.tar.gz"]
-
-
-def test_draft_module_that_is_no_local_package_is_left_to_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "trainer").mkdir()
-    assert draft(tmp_path, CUSTOM).program is None
 
 
 @pytest.mark.parametrize(
@@ -190,32 +187,21 @@ def test_draft_relative_job_dir_becomes_absolute(
     assert made.data["trainingInput"]["jobDir"] == job_dir
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(tmp_path: Path) -> None:
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"scale_tier": "custom"}, "--master-machine-type is required if scale-tier is set to `CUSTOM`."),
         (
             {"master_image_uri": "i", "runtime_version": "2.1"},
             "Only one of --master-image-uri, --runtime-version can be set.",
         ),
-    ],
-)
-def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(
-    tmp_path: Path, given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        draft(tmp_path, **given)
-    assert caught.value.message == message
-
-
-def test_draft_custom_tier_flag_with_the_configs_master_type_is_accepted(tmp_path: Path) -> None:
+        ({"packages": ((str(tmp_path / "none.tar.gz"),),)}, "none.tar.gz cannot be read"),
+    ]
+    for given, message in rows:
+        with pytest.raises(InvalidArgument) as caught:
+            draft(tmp_path, **given)
+        assert message in caught.value.message
     made = draft(tmp_path, "trainingInput: {masterType: local-1, pythonModule: m}", scale_tier="custom")
     submit.check_locally(made, default_catalog())
-
-
-def test_draft_package_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"none\.tar\.gz cannot be read"):
-        draft(tmp_path, packages=((str(tmp_path / "none.tar.gz"),),))
 
 
 def test_check_locally_bad_values_name_flag_and_line(tmp_path: Path) -> None:

@@ -118,38 +118,35 @@ def answer(job_dir: object) -> Any:
     return ok(job(job_dir).model_dump(mode="json"))
 
 
-def test_job_without_a_job_dir_is_refused_with_what_to_do(typed: Type, script: ScriptedServer) -> None:
-    script.answers = [answer("")]
-    printed = typed()
-    assert printed.code == 1
-    assert "ERROR: Job [j] has no jobDir" in printed.err
-    assert "--job-dir" in printed.err
-
-
-def test_unknown_job_is_refused_as_by_other_verbs(typed: Type, script: ScriptedServer) -> None:
-    script.answers = [refused(NotFound("j was not found."))]
-    assert typed() == CommandResult(1, "", "ERROR: j was not found.\n")
-
-
-def test_path_on_another_machine_is_refused_and_the_machine_is_named(
+def test_job_whose_files_cannot_be_shown_is_refused_with_what_to_do(
     typed: Type, script: ScriptedServer, tmp_path: Path
 ) -> None:
     ran = RunView(
         run_id="r", number=1, state=RunState.RUNNING, agent="gpu-1", created_at="2026-11-20T12:00:00Z"
     )
-    script.answers = [ok(job(tmp_path / "none", runs=(ran,)).model_dump(mode="json"))]
-    printed = typed()
-    assert printed.code == 1
-    assert f"The directory {tmp_path / 'none'} cannot be read on this machine" in printed.err
-    assert "on the machine where job [j] runs (agent gpu-1)" in printed.err
-
-
-@pytest.mark.parametrize("job_dir", ["relative/path", __file__])
-def test_path_that_is_no_directory_of_this_machine_is_refused(
-    typed: Type, script: ScriptedServer, job_dir: str
-) -> None:
-    script.answers = [answer(job_dir)]
-    assert "cannot be read on this machine" in typed().err
+    none = tmp_path / "none"
+    rows: list[tuple[Any, tuple[str, ...]]] = [
+        (refused(NotFound("j was not found.")), ("ERROR: j was not found.\n",)),
+        (answer(""), ("ERROR: Job [j] has no jobDir", "--job-dir")),
+        (answer("relative/path"), ("cannot be read on this machine",)),
+        (answer(__file__), ("cannot be read on this machine",)),
+        (
+            ok(job(none, runs=(ran,)).model_dump(mode="json")),
+            (
+                f"The directory {none} cannot be read on this machine",
+                "on the machine where job [j] runs (agent gpu-1)",
+            ),
+        ),
+    ]
+    for given, says in rows:
+        script.answers = [given]
+        printed = typed()
+        assert (printed.code, printed.out) == (1, "")
+        assert all(part in printed.err for part in says), printed.err
+    script.answers = [answer(tmp_path)]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"Port {port} of 127.0.0.1 is in use or not allowed" in typed("--port", str(port)).err
 
 
 def test_tensorboard_that_is_not_installed_is_refused_with_both_ways_to_it(
@@ -161,13 +158,6 @@ def test_tensorboard_that_is_not_installed_is_refused_with_both_ways_to_it(
     assert printed.code == 1
     assert "pip install 'trainyard[tensorboard]'" in printed.err
     assert f"`tensorboard --logdir {tmp_path}`" in printed.err
-
-
-def test_port_in_use_is_refused(typed: Type, script: ScriptedServer, tmp_path: Path) -> None:
-    script.answers = [answer(tmp_path)]
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        assert f"Port {port} of 127.0.0.1 is in use or not allowed" in typed("--port", str(port)).err
 
 
 def test_usable_port_without_a_choice_is_the_first_free_one(monkeypatch: pytest.MonkeyPatch) -> None:

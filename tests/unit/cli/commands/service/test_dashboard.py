@@ -101,37 +101,28 @@ def test_page_is_removed_when_the_code_has_expired(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("display", "open_it"), [("", True), (":0", False)])
-def test_link_is_printed_without_a_browser_or_with_no_open(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], display: str, open_it: bool
+ASKED = "This link signs you in as alice (submitter). It works once, for two minutes:\n"
+PRINTED: dict[str, tuple[dict[str, str], dict[str, bool], int, str]] = {
+    # the environment, what is given, the browsers that are started, what is on stderr
+    "no browser": ({"DISPLAY": ""}, {}, 0, ASKED),
+    "--no-open": ({"DISPLAY": ":0"}, {"open_it": False}, 0, ASKED),
+    "a browser that does not start": ({"WAYLAND_DISPLAY": "wayland-0"}, {"works": False}, 1, ""),
+    "no page": ({"DISPLAY": ":0", "HOME": "/nonexistent"}, {}, 0, "No such file or directory"),
+    "a browser elsewhere": (
+        {"BROWSER": "/opt/editor/helpers/browser.sh", "VSCODE_IPC_HOOK_CLI": "/run/ipc.sock"},
+        *({}, 0, ASKED),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_link_is_printed_where_no_browser_opens_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    monkeypatch.setenv("DISPLAY", display)
-    assert shown(open_it=open_it) == []
+    environment, given, started, says = PRINTED[name]
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert len(shown(**given)) == started
     printed = capsys.readouterr()
     assert printed.out == f"{LINK}\n"
-    assert printed.err == "This link signs you in as alice (submitter). It works once, for two minutes:\n"
-
-
-def test_link_is_printed_when_the_browser_does_not_start(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
-    assert len(shown(works=False)) == 1
-    assert capsys.readouterr().out == f"{LINK}\n"
-
-
-def test_link_is_printed_where_no_page_can_be_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setenv("HOME", str(tmp_path / "none"))
-    assert shown() == []
-    printed = capsys.readouterr()
-    assert printed.out == f"{LINK}\n"
-    assert "No such file or directory" in printed.err
-
-
-def test_link_is_printed_where_the_browser_is_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROWSER", "/opt/editor/helpers/browser.sh")
-    monkeypatch.setenv("VSCODE_IPC_HOOK_CLI", "/run/ipc.sock")
-    assert shown() == []
+    assert says in printed.err

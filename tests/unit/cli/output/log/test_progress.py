@@ -52,25 +52,15 @@ def shown(*runs: RunView, state: JobState = JobState.RUNNING) -> list[str]:
     return lines(JobDetail(job={}, state=state, runs=runs), at(100))
 
 
-def test_job_that_reports_no_steps_has_no_line() -> None:
-    assert shown(run(1, replica()), run(2, replica(), failed=True)) == []
-    assert shown() == []
-
-
 def test_steps_and_time_since_the_last_checkpoint_are_at_risk() -> None:
+    assert shown(run(1, replica()), run(2, replica(), failed=True)) == shown() == []
     chief = replica(step=120, steps=5000, step_at=at(95), durable_step=100, durable_at=at(40))
     (line,) = shown(run(1, chief, replica(WORKER, step=119)))
     assert line.startswith("Step 120 of 5000. Last checkpoint: step 100, at ")
     assert line.endswith(" At risk: 20 steps, 01:00.")
-
-
-def test_without_a_checkpoint_all_is_at_risk() -> None:
     assert shown(run(1, replica(step=3))) == [
         "Step 3. No checkpoint was reported yet: a failure would lose all steps."
     ]
-
-
-def test_right_after_a_checkpoint_nothing_is_at_risk() -> None:
     (line,) = shown(run(1, replica(step=100, durable_step=100, durable_at=at(99))))
     assert line.endswith("Nothing is at risk.")
 

@@ -127,10 +127,13 @@ def test_wait_for_jobs_that_have_ended_asks_once_for_each_and_gives_the_first_fa
     assert [one.job["jobId"] for one in waited.result.jobs] == ["a", "b", "c"]
 
 
-def test_wait_for_an_unknown_job_fails_before_it_waits_for_another(script: ScriptedServer) -> None:
+def test_wait_for_a_job_that_is_not_there_fails(script: ScriptedServer) -> None:
     script.answers = [detail(job(JobState.RUNNING)), refused(NotFound("The job p/jobs/x was not found."))]
     with pytest.raises(NotFound, match="was not found"):
         Waited(script, "j", "x")
+    script.answers = [detail(job(JobState.RUNNING)), CUT, refused(NotFound("The job j was deleted."))]
+    with pytest.raises(NotFound, match="was deleted"):
+        Waited(script)
 
 
 def test_wait_whose_time_is_over_names_the_jobs_that_are_left(script: ScriptedServer) -> None:
@@ -149,12 +152,6 @@ def test_wait_whose_time_is_over_names_the_jobs_that_are_left(script: ScriptedSe
         "To wait again:  jobs wait b\n"
         "To end one:     jobs cancel b"
     )
-
-
-def test_wait_for_a_job_that_is_deleted_meanwhile_fails(script: ScriptedServer) -> None:
-    script.answers = [detail(job(JobState.RUNNING)), CUT, refused(NotFound("The job j was deleted."))]
-    with pytest.raises(NotFound, match="was deleted"):
-        Waited(script)
 
 
 def test_wait_for_a_state_ends_once_it_is_reached(script: ScriptedServer) -> None:

@@ -1,6 +1,5 @@
 """An engine that spans hosts, from what it does to what a user sees: the fake runtime with every weakness of one."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,6 @@ PROGRAMS = by_module(
         "waits.task": {CHIEF: FOREVER, "*": Script(starts_after_s=10**6, waits=NO_ROOM)},
     }
 )
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.close()
 
 
 def engine(world: World, programs: Programs = PROGRAMS) -> Machine:

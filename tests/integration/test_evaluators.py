@@ -1,11 +1,7 @@
 """Evaluators: outside the cluster, started again alone, which end with the job."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from beds.databases import on_every_database
 from beds.world import World
@@ -21,13 +17,6 @@ PROGRAMS = by_module(
     }
 )
 FIELDS: dict[str, Any] = {"evaluatorType": "local-1", "evaluatorCount": "1"}
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.close()
 
 
 async def pass_time(world: World, *seconds: float) -> None:

@@ -1,6 +1,6 @@
 """Two machines, one of which has no room: what starts where, what users are told, and how it goes on."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,6 @@ PROGRAMS = by_module(
         "fails.task": {"*": Script(((0.0, Print("OSError: No space left on device")), (1.0, Exit(1))))},
     }
 )
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path / "server")
-    yield world
-    await world.close()
 
 
 @pytest.fixture

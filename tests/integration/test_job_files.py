@@ -135,38 +135,35 @@ def test_job_without_job_dir_has_one_that_is_no_argument_of_its_program(tmp_path
         assert names(listed(api)) == [("out.txt", "file")]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "says"),
-    [
-        ("..", 400, "below the job-dir and without '..'"),
-        ("../../server/trainyard.db", 400, "below the job-dir and without '..'"),
-        ("/etc/passwd", 400, "below the job-dir and without '..'"),
-        ("none", 404, "There is no none in the job-dir."),
-        ("out", 403, "out is a link that leads out of the job-dir."),
-        ("model", 400, "model is a directory: only files can be downloaded."),
-        ("", 400, "only files can be downloaded"),
-    ],
-)
-def test_paths_out_of_the_job_dir_are_refused(
-    api: Server, job_dir: Path, path: str, status: int, says: str
-) -> None:
+def test_paths_out_of_the_job_dir_are_refused(api: Server, job_dir: Path) -> None:
+    outside = (400, "below the job-dir and without '..'")
+    table = {
+        "..": outside,
+        "../../server/trainyard.db": outside,
+        "/etc/passwd": outside,
+        "none": (404, "There is no none in the job-dir."),
+        "out": (403, "out is a link that leads out of the job-dir."),
+        "model": (400, "model is a directory: only files can be downloaded."),
+        "": (400, "only files can be downloaded"),
+    }
     (job_dir / "out").symlink_to("../../server/trainyard.db")
     submit(api, str(job_dir))
-    code, message = refusal(ask(api, "/content", path=path))
-    assert code == status
-    assert says in message
+    for path, (status, says) in table.items():
+        code, message = refusal(ask(api, "/content", path=path))
+        assert (code, says in message) == (status, True), (path, message)
 
 
-@pytest.mark.parametrize("owner", ["p/bob", "q/admin", "p", "."])
-def test_files_of_another_owner_are_neither_shown_nor_known_to_exist(tmp_path: Path, owner: str) -> None:
-    (tmp_path / "jobs" / owner / "model").mkdir(parents=True)
+def test_files_of_another_owner_are_neither_shown_nor_known_to_exist(tmp_path: Path) -> None:
     with server(tmp_path / "server", Clock(), job_dir_roots=(str(tmp_path / "jobs"),)) as api:
-        for job_id, directory in (("there", f"{owner}/model"), ("not_there", f"{owner}/none")):
-            submit(api, f"{tmp_path}/jobs/{directory}", job_id)
-        there, not_there = (refusal(ask(api, job_id=job_id)) for job_id in ("there", "not_there"))
-    assert there[0] == not_there[0] == 400
-    assert "that this server may show for its owner" in there[1]
-    assert there[1].replace("model", "none") == not_there[1]
+        for number, owner in enumerate(("p/bob", "q/admin", "p", ".")):
+            (tmp_path / "jobs" / owner / "model").mkdir(parents=True)
+            directories = {f"there_{number}": f"{owner}/model", f"not_there_{number}": f"{owner}/none"}
+            for job_id, directory in directories.items():
+                submit(api, f"{tmp_path}/jobs/{directory}", job_id)
+            there, not_there = (refusal(ask(api, job_id=job_id)) for job_id in directories)
+            assert there[0] == not_there[0] == 400
+            assert "that this server may show for its owner" in there[1]
+            assert there[1].replace("model", "none") == not_there[1]
 
 
 def test_missing_or_forbidden_job_dir_is_a_plain_error(api: Server, tmp_path: Path) -> None:
@@ -275,9 +272,11 @@ def test_emulator_of_the_agent_is_used_without_one_of_the_server(
         assert names(listed(api)) == [("file", "file")]
 
 
-@pytest.mark.parametrize(
-    ("root", "one_user", "shown"),
-    [
+def test_own_credentials_are_used_for_allowed_buckets_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submitter chooses the job-dir, and must not read the server's own buckets through it."""
+    table = (  # the root, one user, whether it is shown
         ("gs://", True, True),
         ("gs://models", True, True),
         ("gs://models/p/", True, True),
@@ -288,12 +287,7 @@ def test_emulator_of_the_agent_is_used_without_one_of_the_server(
         ("gs://models", False, True),
         ("gs://", False, False),
         ("gs://models/p/", False, False),
-    ],
-)
-def test_own_credentials_are_used_for_allowed_buckets_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, one_user: bool, shown: bool
-) -> None:
-    """A submitter chooses the job-dir, and must not read the server's own buckets through it."""
+    )
     asked: list[str] = []
 
     def without_any(storage: CloudStorage) -> None:
@@ -301,31 +295,32 @@ def test_own_credentials_are_used_for_allowed_buckets_only(
         raise FailedPrecondition("none")
 
     monkeypatch.setattr(CloudStorage, "client", without_any)
+    for number, (root, one_user, shown) in enumerate(table):
+        asked.clear()
+        settings = {"job_dir_roots": (root,), "one_user": one_user}
+        with server(tmp_path / str(number), Clock(), **settings) as api:
+            submit(api, "gs://models/p/admin/digits")
+            code, message = refusal(ask(api))
+            says = "its --job-dir-root gs://BUCKET" in message
+            assert (code, bool(asked), says) == (400, shown, not shown), (root, one_user)
+            assert ("own credentials" in refusal(ask(api, "/content", path="x"))[1]) is not shown
 
-    with server(tmp_path, Clock(), job_dir_roots=(root,), one_user=one_user) as api:
-        submit(api, "gs://models/p/admin/digits")
-        code, message = refusal(ask(api))
-        assert (code, bool(asked), "its --job-dir-root gs://BUCKET" in message) == (400, shown, not shown)
-        assert ("own credentials" in refusal(ask(api, "/content", path="x"))[1]) is not shown
 
-
-@pytest.mark.parametrize(
-    ("address", "refused"),
-    [
-        *((address, "is not the address of a server") for address in
-          ("http://169.254.169.254/latest/?x=", "http://a@b:1", "file:///etc", "gopher://x", "h:1#x", "a b")),
-        ("http://h:1/***", "a secret in its address, which this server does not know"),
-    ],
-)  # fmt: skip
-def test_emulator_of_the_agent_must_be_a_plain_address(tmp_path: Path, address: str, refused: str) -> None:
+def test_emulator_of_the_agent_must_be_a_plain_address(tmp_path: Path) -> None:
+    metadata = "http://169.254.169.254/latest/?x="
+    no_server = (metadata, "http://a@b:1", "file:///etc", "gopher://x", "h:1#x", "a b")
+    table = dict.fromkeys(no_server, "is not the address of a server")
+    table["http://h:1/***"] = "a secret in its address, which this server does not know"
     with server(tmp_path, Clock()) as api:
         submit(api, "gs://models/theirs")
         agent = ScriptedAgent(api)
-        agent.info = agent.info.model_copy(update={"replica_environment": {"STORAGE_EMULATOR_HOST": address}})
-        agent.sync()
-        agent.sync()
-        code, message = refusal(ask(api))
-        assert (code, refused in message) == (400, True)
+        for address, says in table.items():
+            environment = {"STORAGE_EMULATOR_HOST": address}
+            agent.info = agent.info.model_copy(update={"replica_environment": environment})
+            agent.sync()
+            agent.sync()
+            code, message = refusal(ask(api))
+            assert (code, says in message) == (400, True), (address, message)
 
 
 class _Elsewhere(BaseHTTPRequestHandler):
@@ -408,19 +403,14 @@ def test_download_of_a_shrinking_file_aborts_the_connection(api: Server, job_dir
         read(url)
 
 
-@pytest.mark.parametrize(
-    ("name", "header"),
-    [
-        ("weights", "attachment; filename=\"weights\"; filename*=UTF-8''weights"),
-        ('a"b\\c;%', "attachment; filename=\"a_b_c__\"; filename*=UTF-8''a%22b%5Cc%3B%25"),
-        (
-            "ü\r\nSet-Cookie: x",
-            "attachment; filename=\"___Set-Cookie: x\"; filename*=UTF-8''%C3%BC%0D%0ASet-Cookie%3A%20x",
-        ),
-    ],
-)
-def test_disposition_escapes_the_file_name(name: str, header: str) -> None:
-    assert disposition(name) == header
+def test_disposition_escapes_the_file_name() -> None:
+    table = {
+        "weights": "attachment; filename=\"weights\"; filename*=UTF-8''weights",
+        'a"b\\c;%': "attachment; filename=\"a_b_c__\"; filename*=UTF-8''a%22b%5Cc%3B%25",
+        "ü\r\nSet-Cookie: x": 'attachment; filename="___Set-Cookie: x"; '
+        "filename*=UTF-8''%C3%BC%0D%0ASet-Cookie%3A%20x",
+    }
+    assert {name: disposition(name) for name in table} == table
 
 
 def test_slow_storage_blocks_no_other_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,15 @@
 """Several processes write and read the same log; some of them are killed or stopped in the middle of it."""
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.logs import LogEnd, LogLine, digest
 from trainyard_server.storage.logs.index import SIZE
-from trainyard_server.storage.logs.store import LockTimeout, LogStore, Stream
+from trainyard_server.storage.logs.store import LogStore, Stream
 
 TASKS = ("master-replica-0", "worker-replica-0", "worker-replica-1")
 LINES = 1500
@@ -36,28 +32,6 @@ while (unfinished := [task for task in tasks if have[task] < count]):
     texts = [f"{task} {n} " + "x" * (n % 90) for n in range(start, min(count, start + dice.randint(1, 120)))]
     lines = [LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text=text) for text in texts]
     have[task] = store.append("p", "j", Stream(1, task), start, lines).next
-"""
-
-DYING = """
-import os, signal, sys
-from pathlib import Path
-from trainyard_protocol.wire.logs import LogLine
-from trainyard_server.storage.logs.store import LogStore, Stream
-
-calls, real = 0, os.pwrite
-
-def pwrite(file, data, offset):
-    global calls
-    calls += 1
-    if calls == int(sys.argv[2]):
-        real(file, bytes(data)[: int(len(data) * float(sys.argv[3]))], offset)
-        os.kill(os.getpid(), getattr(signal, sys.argv[4]))
-    return real(file, data, offset)
-
-store = LogStore(Path(sys.argv[1]))
-os.pwrite = pwrite
-lines = [LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text=f"new {n}") for n in range(50)]
-store.append("p", "j", Stream(1, "worker-replica-0"), 3, lines)
 """
 
 
@@ -124,45 +98,3 @@ def test_writers_of_one_log_in_several_processes_one_of_them_killed_write_each_l
             end = LogEnd(count=LINES, sha256=digest(map(line, expected(task))))
             assert store.verify("p", "j", Stream(1, task), end)
     assert (tmp_path / "p" / "j" / "segment.index").stat().st_size == len(seen) * SIZE
-
-
-@pytest.mark.parametrize("part", [0, 0.4, 1])
-@pytest.mark.parametrize("call", [1, 2])
-def test_writer_that_is_killed_in_the_middle_is_repaired_by_the_next(
-    tmp_path: Path, call: int, part: float
-) -> None:
-    other, worker = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
-    running = LogStore(tmp_path)
-    running.append("p", "j", worker, 0, [line(f"old {n}") for n in range(3)])
-    assert run(DYING, tmp_path, call, part, "SIGKILL").wait() == -signal.SIGKILL
-    seen = everything(running)
-    assert running.append("p", "j", other, 0, [line("other")]).next == 1, "another stream is the next"
-    assert everything(running)[: len(seen)] == seen
-    for store in (LogStore(tmp_path), running):
-        assert store.append("p", "j", worker, 3, [line(f"new {n}") for n in range(50)]).next == 53
-    mine = [entry.text for entry in everything(running) if entry.task == worker.task]
-    assert mine == [f"old {n}" for n in range(3)] + [f"new {n}" for n in range(50)]
-    whole = everything(LogStore(tmp_path))
-    assert whole == everything(running)
-    (tmp_path / "p" / "j" / "segment.index").unlink()
-    assert everything(LogStore(tmp_path)) == whole, "every line knows its cursor"
-
-
-def test_reader_reads_and_writer_gives_up_beside_a_writer_that_is_stopped(tmp_path: Path) -> None:
-    worker = Stream(1, "worker-replica-0")
-    LogStore(tmp_path).append("p", "j", worker, 0, [line(f"old {n}") for n in range(3)])
-    standing = run(DYING, tmp_path, 2, 0.4, "SIGSTOP")
-    try:
-        os.waitid(os.P_PID, standing.pid, os.WSTOPPED)
-        store = LogStore(tmp_path, write_wait_s=0.1, read_wait_s=0.05)
-        seen = everything(store)
-        assert [entry.text for entry in seen[:3]] == ["old 0", "old 1", "old 2"]
-        assert len(seen) == 3 + 50 * 4 // 10
-        assert store.tail("p", "j", worker, 1) == (seen[-1].text,)
-        with pytest.raises(LockTimeout):
-            store.append("p", "j", worker, len(seen), [line("x")])
-    finally:
-        standing.kill()
-        standing.wait()
-    assert store.append("p", "j", worker, 3, [line(f"new {n}") for n in range(50)]).next == 53
-    assert everything(store)[: len(seen)] == seen

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,15 +15,12 @@ from beds.world import World
 from trainyard_agent.engines.fake import (
     FOREVER,
     Exit,
-    FailsDuringStart,
-    FakeRuntime,
-    IgnoresSigterm,
     Print,
     Script,
     by_module,
 )
-from trainyard_agent.runtimes.base import Handle, Launch
-from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
+from trainyard_agent.runtimes.base import Launch
+from trainyard_protocol.states import JobState, Reason, RunState
 from trainyard_protocol.views.views import JobDetail
 
 PROGRAMS = by_module(
@@ -45,61 +41,10 @@ PROGRAMS = by_module(
 )
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.close()
-
-
 async def after(world: World, seconds: float, job_id: str) -> JobDetail:
     world.clock.advance(seconds)
     await world.settle()
     return await world.detail(job_id)
-
-
-def texts(detail: JobDetail) -> list[str]:
-    return [event.message for event in detail.events if event.message]
-
-
-@on_every_database
-async def test_job_that_succeeds_goes_through_every_state_and_leaves_nothing_on_the_machine(
-    world: World,
-) -> None:
-    machine = world.machine("m", PROGRAMS)
-    await machine.step()
-    await world.submit("j", workers=1, module="ok.task")
-    assert (await world.detail("j")).state is JobState.QUEUED
-    world.tick()
-    assert (await world.detail("j")).state is JobState.PREPARING
-    assert (await after(world, 0.1, "j")).state is JobState.RUNNING
-    detail = await after(world, 2.0, "j")
-    assert detail.state is JobState.SUCCEEDED
-    assert detail.exit_code == 0
-    assert [move.after for move in detail.events if move.kind == "job" and move.after] == [
-        "PREPARING",
-        "RUNNING",
-        "SUCCEEDED",
-    ]
-    lines = [(entry.task, entry.text) for entry in await world.log("j") if entry.task != "service"]
-    assert sorted(lines) == [("master-replica-0", "hello"), ("worker-replica-0", "hello")]
-    await world.settle()
-    assert machine.host.runs == {}
-
-
-async def test_primary_that_exits_0_ends_the_job_and_the_others_are_stopped(world: World) -> None:
-    world.machine("m", PROGRAMS)
-    await world.settle()
-    await world.submit("j", workers=2, module="chief_ends.task")
-    await world.settle()
-    detail = await after(world, 3.0, "j")
-    assert detail.state is JobState.SUCCEEDED
-    reasons = {replica.task: replica.reason for replica in detail.runs[0].replicas}
-    assert reasons == {
-        "master-replica-0": Reason.COMPLETED,
-        "worker-replica-0": Reason.STOPPED,
-        "worker-replica-1": Reason.STOPPED,
-    }
 
 
 async def test_first_failure_by_the_replicas_own_clocks_is_the_verdict(world: World) -> None:
@@ -113,109 +58,6 @@ async def test_first_failure_by_the_replicas_own_clocks_is_the_verdict(world: Wo
     assert (detail.verdict.replica, detail.exit_code) == ("worker-replica-0", 7)
     assert detail.verdict.last_lines == ("out of range",)
     assert detail.job["errorMessage"].startswith("The replica worker 0 exited with a non-zero status of 7.")
-
-
-async def test_start_that_fails_undoes_the_gang_and_says_which_replica(world: World) -> None:
-    machine = world.machine("m", PROGRAMS)
-    machine.runtime = FailsDuringStart(machine.host)
-    machine.boot()
-    await world.settle()
-    await world.submit("j", workers=1, module="forever.task")
-    await world.settle()
-    detail = await world.detail("j")
-    assert detail.state is JobState.FAILED
-    assert "The replica worker 0 could not be started" in detail.job["errorMessage"]
-    assert machine.host.launches == []
-
-
-async def test_start_that_meets_a_bug_of_ours_ends_the_job_instead_of_hanging(world: World) -> None:
-    class Crashes(FakeRuntime):
-        def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
-            raise TypeError("unexpected keyword")
-
-    machine = world.machine("m", PROGRAMS)
-    machine.runtime = Crashes(machine.host)
-    machine.boot()
-    await world.settle()
-    await world.submit("j", module="forever.task")
-    await world.settle()
-    detail = await world.detail("j")
-    assert detail.state is JobState.FAILED
-    assert "The agent failed with TypeError: unexpected keyword." in detail.job["errorMessage"]
-    assert machine.host.runs == {}
-
-
-@on_every_database
-async def test_cancel_stops_what_ignores_sigterm_after_the_grace(world: World) -> None:
-    machine = world.machine("m", PROGRAMS)
-    machine.runtime = IgnoresSigterm(machine.host)
-    machine.boot()
-    await world.settle()
-    await world.submit("j", module="forever.task")
-    await world.settle()
-    await world.cancel("j")
-    await world.settle()
-    assert (await after(world, world.settings.grace_s - 1, "j")).state is JobState.CANCELLING
-    detail = await after(world, 2.0, "j")
-    assert detail.state is JobState.CANCELLED
-    assert detail.job["errorMessage"] == "The job was cancelled by the user."
-    assert machine.host.runs == {}
-
-
-async def test_cancel_of_a_queued_job_is_done_at_once(world: World) -> None:
-    await world.submit("j", module="forever.task")
-    await world.cancel("j")
-    detail = await world.detail("j")
-    assert detail.state is JobState.CANCELLED
-    assert detail.runs == ()
-
-
-async def test_silent_agent_makes_replicas_unknown_and_its_return_makes_them_known(world: World) -> None:
-    machine = world.machine("m", PROGRAMS)
-    await world.settle()
-    await world.submit("j", module="forever.task")
-    await world.settle()
-    world.clock.advance(world.settings.silent_after_s + 1)
-    world.tick()
-    detail = await world.detail("j")
-    assert detail.state is JobState.RUNNING
-    assert detail.runs[0].replicas[0].state is ReplicaState.UNKNOWN
-    world.clock.advance(100_000)  # the only agent of an installation is waited for without end
-    world.tick()
-    assert (await world.detail("j")).state is JobState.RUNNING
-    await machine.step(2)
-    assert (await world.detail("j")).runs[0].replicas[0].state is ReplicaState.RUNNING
-    assert len(machine.host.launches) == 1
-
-
-@on_every_database
-async def test_run_of_an_agent_past_its_lease_starts_elsewhere_and_never_lives_twice(world: World) -> None:
-    first = world.machine("a", PROGRAMS, cpus=1)
-    second = world.machine("b", PROGRAMS, cpus=1)
-    await world.settle()
-    await world.submit("j", module="forever.task")
-    await world.settle()
-    home = first if first.host.runs else second
-    other = second if home is first else first
-    home.network.cut = True
-    for _ in range(80):
-        world.clock.advance(10)
-        await home.step()
-        await other.step()
-        world.tick()
-        alive = [
-            run_id
-            for machine in (home, other)
-            for run_id in machine.host.runs
-            if any(r.state is ReplicaState.RUNNING for r in machine.runtime.observe(run_id))
-        ]
-        assert len(alive) <= 1
-    detail = await world.detail("j")
-    assert [run.verdict.reason if run.verdict else None for run in detail.runs] == [Reason.HOST_LOST, None]
-    assert detail.state is JobState.RUNNING
-    home.network.cut = False
-    await world.settle()
-    assert home.host.runs == {}
 
 
 @on_every_database
@@ -251,19 +93,6 @@ async def test_agent_that_is_back_after_its_lease_delivers_every_line_whenever_t
         assert len(damaged) == sum(event.kind == "log-complete" for event in detail.events)
         await world.cancel(job_id)
         await world.settle(8)
-
-
-async def test_machine_that_is_shut_down_costs_no_retry(world: World) -> None:
-    machine = world.machine("m", PROGRAMS)
-    await world.settle()
-    await world.submit("j", module="forever.task")
-    for _ in range(5):
-        await world.settle()
-        machine.host.stop_all()
-        await after(world, 0.1, "j")
-    detail = await world.detail("j")
-    assert len(detail.runs) == 6
-    assert detail.state in (JobState.PREPARING, JobState.RUNNING)
 
 
 async def test_explain_prints_what_the_replica_was_started_with_byte_for_byte(world: World) -> None:
@@ -376,23 +205,6 @@ async def test_run_that_stands_still_is_stopped_named_and_started_anew_until_the
     assert [event.kind for event in detail.events].count("stalled") == len(detail.runs)
 
 
-async def test_cancel_of_a_run_that_is_stopped_for_standing_still_is_a_cancellation(world: World) -> None:
-    machine = world.machine("m", by_module({"t.task": {"*": Script(steps(1, 2, 3, 4))}}))
-    machine.runtime = IgnoresSigterm(machine.host)
-    machine.boot()
-    await world.settle()
-    await world.submit("j", module="t.task")
-    while (await after(world, 20.0, "j")).runs[0].state is not RunState.STOPPING:
-        pass
-    verdict = (await world.detail("j")).runs[0].verdict
-    assert verdict is not None
-    assert verdict.reason is Reason.STALLED  # why it is being stopped is known already
-    await world.cancel("j")
-    detail = await after(world, world.settings.grace_s + 1, "j")
-    assert detail.state is JobState.CANCELLED
-    assert len(detail.runs) == 1
-
-
 async def test_stall_that_is_only_reported_is_told_once_and_again_when_it_ends(world: World) -> None:
     script = Script((*steps(1, 2, 3, 4, 800, 801), (900.0, Exit(0))))
     world.machine("m", by_module({"t.task": {"*": script}}))
@@ -403,42 +215,6 @@ async def test_stall_that_is_only_reported_is_told_once_and_again_when_it_ends(w
     assert len(detail.runs) == 1
     kinds = [event.kind for event in detail.events if event.kind in ("stalled", "moves-on")]
     assert kinds == ["stalled", "moves-on"]
-
-
-async def test_server_that_is_away_is_no_stall(world: World) -> None:
-    machine = world.machine("m", by_module({"t.task": {"*": Script(steps(*range(1, 2000, 10)))}}))
-    await world.settle()
-    await world.submit("j", module="t.task")
-    await after(world, 10.0, "j")
-    machine.network.cut = True
-    for _ in range(50):
-        world.clock.advance(20.0)
-        await machine.step()
-    machine.network.cut = False
-    detail = await after(world, 1.0, "j")
-    assert len(detail.runs) == 1
-    assert all(event.kind != "stalled" for event in detail.events)
-
-
-@on_every_database
-async def test_new_agent_reads_the_steps_of_before_and_finds_a_run_that_stands_still(world: World) -> None:
-    machine = world.machine("m", by_module({"t.task": {"*": Script(steps(1, 2, 3, 4))}}))
-    await world.settle()
-    await world.submit("j", module="t.task")
-    await minutes(world, 2, "j")
-    machine.boot()
-    detail = await minutes(world, 10, "j", JobState.QUEUED)
-    assert detail.runs[0].verdict is not None
-    assert detail.runs[0].verdict.reason is Reason.STALLED
-
-
-async def test_agent_that_slept_does_not_take_its_own_sleep_for_a_stall(world: World) -> None:
-    world.machine("m", by_module({"t.task": {"*": Script(steps(1, 2, 3, 4, 90_000))}}))
-    await world.settle()
-    await world.submit("j", module="t.task")
-    await after(world, 10.0, "j")
-    detail = await after(world, 80_000.0, "j")
-    assert all(event.kind != "stalled" for event in detail.events)
 
 
 async def test_replica_whose_log_quota_is_used_up_is_not_judged(tmp_path: Path) -> None:

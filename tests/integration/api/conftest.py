@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.api.api_support import Clock, Server, server
+from integration.api.api_support import Clock, ScriptedAgent, Server, server
 
 
 @pytest.fixture
@@ -16,3 +16,11 @@ def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
     """A server with an empty data directory and a clock that stands still."""
     with server(tmp_path / "server", clock) as running:
         yield running
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    """An agent that has nothing to do."""
+    agent = ScriptedAgent(api)
+    agent.sync()
+    return agent

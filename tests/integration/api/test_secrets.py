@@ -103,26 +103,25 @@ def test_value_is_in_no_answer_and_nowhere_on_the_servers_disk(api: Server, tmp_
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "status"),
-    [
+def test_bounds_of_names_and_values(api: Server) -> None:
+    longest = "é" * (MAX_VALUE_BYTES // 2)
+    table: list[tuple[str, Any, int]] = [
         ("_a1", "abcd", 200),
         ("a" * 65, "abcd", 400),
         ("a-b", "abcd", 400),
         ("a", "abc", 400),
         ("a", " abc\n\n", 400),
         ("a", "ab\0cd", 400),
-        ("a", "é" * (MAX_VALUE_BYTES // 2), 200),
-        ("a", "é" * (MAX_VALUE_BYTES // 2) + "x", 400),
+        ("a", longest, 200),
+        ("a", longest + "x", 400),
         ("a", 123456789, 400),
         ("a", ["list-of-secrets"], 400),
-    ],
-)
-def test_bounds_of_names_and_values(api: Server, name: str, value: Any, status: int) -> None:
-    answer = put(api, name, value)
-    assert answer.status_code == status, answer.text
-    shown = value[0] if isinstance(value, list) else str(value)
-    assert shown not in answer.text or len(shown) < 5
+    ]
+    for name, value, status in table:
+        answer = put(api, name, value)
+        shown = value[0] if isinstance(value, list) else str(value)
+        is_shown = shown in answer.text and len(shown) >= 5
+        assert (answer.status_code, is_shown) == (status, False), (name, shown[:20])
 
 
 def test_project_has_at_most_so_many_secrets(api: Server) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from beds.engines import Engine
 from beds.waiting import until
-from integration.fencing.fencing_lab import LEASE_S, Cluster, Worker, cluster, freeze, thaw
+from integration.fencing.fencing_lab import Cluster, Worker, cluster, freeze, thaw
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
 
 pytestmark = pytest.mark.e2e
@@ -75,21 +75,6 @@ def test_agent_that_was_frozen_never_wakes_up_to_replicas_that_live_elsewhere(pr
     assert "killed the agent" in holder.watchdog_log()
     holder.start()
     assert_recovered(processes, holder)
-
-
-def test_agent_that_was_frozen_for_less_than_its_lease_goes_on(processes: Cluster) -> None:
-    processes.submit(**PACKAGE)
-    holder = processes.holder()
-    freeze(holder)
-    time.sleep(LEASE_S / 10)
-    thaw(holder)
-    reached = processes.lives()[0].ended + LEASE_S
-    until(lambda: processes.lives()[0].ended > reached, "a lease's length of training")
-    assert holder.agent.poll() is None
-    assert holder.watchdog_log() == ""
-    processes.finish()
-    until(lambda: processes.detail().state is JobState.SUCCEEDED, "the job's success")
-    assert len(processes.detail().runs) == 1
 
 
 @pytest.mark.parametrize("failure", ["killed", "frozen"])

@@ -13,9 +13,10 @@ import httpx
 
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import FailedPrecondition, NotFound, TrainyardError, Unavailable, to_body
+from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.views.secrets import RunSecrets
 from trainyard_protocol.views.usage import UsageBatch, UsageReceipt, UsageSample
-from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo
 from trainyard_protocol.wire.logs import LogChunk, LogLine, LogReceipt, digest
 from trainyard_protocol.wire.sync import (
     PackageLinks,
@@ -205,3 +206,9 @@ def run_order(
             "grace_s": grace_s,
         }
     )
+
+
+def agent_info(**changes: Any) -> AgentInfo:
+    """An agent with two CPUs and a fake runtime, or as `changes` say."""
+    given = {"runtime": "fake", "runs_images": False, "capacity": Capacity(cpus=(0, 1), memory_bytes=8 << 30)}
+    return AgentInfo(agent_id="a", name="a", version="0", capacity_mode="fit", **given | changes)

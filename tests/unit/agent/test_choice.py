@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from beds.open_engines import process_and_docker
 from trainyard_agent.engines.docker.client import EngineInfo
 from trainyard_agent.engines.docker.probe import EngineState
@@ -64,39 +62,28 @@ PACKAGE = Choice("process", "it is a package job")
 MISSING = "the image of its runtimeVersion 3.0, built:3, was not built on this machine"
 
 
-@pytest.mark.parametrize(
-    ("machine", "version", "expected"),
-    [
+def test_package_job_moves_to_containers_only_where_somebody_asked_for_it() -> None:
+    in_torch = Choice("docker", "its runtimeVersion 2.11 has the image torch:2")
+    table = [
         (MACHINE, "", PACKAGE),  # though the image of every version was built
         (MACHINE, "1.15", PACKAGE),
         (MACHINE, "*", PACKAGE),
-        (MACHINE, "2.11", Choice("docker", "its runtimeVersion 2.11 has the image torch:2")),
+        (MACHINE, "2.11", in_torch),
         (MACHINE, "3.0", Choice("docker", "its runtimeVersion 3.0 has the image built:3")),
-        (
-            NOT_BUILT,
-            "2.11",
-            Choice("docker", "its runtimeVersion 2.11 has the image torch:2"),
-        ),  # it is pulled
+        (NOT_BUILT, "2.11", in_torch),  # it is pulled
         (NOT_BUILT, "3.0", Choice("process", MISSING)),
         (NO_ENGINE, "2.11", Choice("process")),
         (BY_OPERATOR, "", Choice("docker", "the runtimes file has `packageJobs: container`")),
         (CONTAINERS, "", Choice("docker")),
         (PROCESSES, "3.0", Choice("process")),
         (MANY_USERS, "", Choice("docker", "it may not")),
-    ],
-)
-def test_package_job_moves_to_containers_only_where_somebody_asked_for_it(
-    machine: Machine, version: str, expected: Choice
-) -> None:
-    assert machine.choice(run_order("1", runtimeVersion=version)) == expected
+    ]
+    found = [machine.choice(run_order("1", runtimeVersion=version)) for machine, version, _ in table]
+    assert found == [expected for *_, expected in table]
 
 
-@pytest.mark.parametrize("machine", [MACHINE, NO_ENGINE, CONTAINERS, BY_OPERATOR])
-def test_job_with_an_image_is_always_for_containers(machine: Machine) -> None:
+def test_job_with_an_image_is_always_for_containers() -> None:
     order = run_order("1", pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
-    assert machine.choice(order) == Choice("docker", "the job brings its image")
-
-
-def test_job_with_an_image_has_no_engine_where_there_are_only_processes() -> None:
-    order = run_order("1", pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
+    for machine in (MACHINE, NO_ENGINE, CONTAINERS, BY_OPERATOR):
+        assert machine.choice(order) == Choice("docker", "the job brings its image")
     assert PROCESSES.choice(order).runtime == "none"

@@ -1,7 +1,6 @@
 """An engine that is registered is all that the agent's command needs."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ from beds.run_ids import unique_run
 from beds.token_files import write_token
 from trainyard_agent.engines import registry
 from trainyard_agent.engines.fake.engine import FakeEngine
-from trainyard_agent.main import _serve, main
+from trainyard_agent.main import _serve
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.agents import CLUSTER
-from unit.agent.stub_server import TOKEN, StubServer, run_order
+from unit.agent.stub_server import TOKEN, StubServer
 
 RUN, TASK = unique_run("1"), "master-replica-0"
 
@@ -47,22 +46,6 @@ async def test_engine_that_is_registered_is_all_that_the_command_needs(tmp_path:
     info = server.requests[-1].agent
     assert (info.kind, info.runtime, info.capacity.cpus) == (CLUSTER, "fake", (0, 1))
     assert not (tmp_path / "state" / "lease.json").exists()
-
-
-def test_engine_that_is_registered_is_stopped_and_examined(
-    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    order = run_order(RUN, TASK)
-    engine.runtime.place(order)
-    agent = ["--state-dir", str(tmp_path), "--runtime", "fake"]
-
-    assert main([*agent, "--doctor"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["found"] == "1 runs are played."
-    assert main([*agent, "--stop-all"]) == 0
-    assert (
-        capsys.readouterr().out == "Stopped 0 replicas on this machine.\n"
-    )  # it was placed, and not started
-    assert engine.host.runs == {}
 
 
 def _runs(server: StubServer) -> bool:

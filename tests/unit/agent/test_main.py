@@ -24,7 +24,6 @@ from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import try_lock
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import Handle
-from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import RunOrder
 from unit.agent.stub_server import TOKEN, StubServer
 
@@ -92,41 +91,7 @@ def machine(tmp_path: Path, server: StubServer) -> Iterator[Machine]:
             machine.clear()
 
 
-COUNTS = """
-import time
-for n in range(2000):
-    print(n)
-    time.sleep(0.002)
-raise SystemExit(3)
-"""
 WAITS = "import time\nprint('up')\ntime.sleep(1000)\n"
-
-
-def test_agent_killed_in_the_middle_of_a_run_is_followed_by_one_that_goes_on(
-    machine: Machine, server: StubServer
-) -> None:
-    machine.module(COUNTS)
-    server.order(RUN, TASK, pythonModule="program")
-    first = machine.start_agent()
-    until(lambda: len(server.texts(RUN, TASK)) > 100)
-
-    first.kill()
-    first.wait()
-    had = len(server.texts(RUN, TASK))
-    machine.start_agent()
-    until(lambda: server.complete)
-
-    assert 100 < had < 2000
-    assert server.texts(RUN, TASK) == [str(n) for n in range(2000)]
-    until(lambda: server.reports[RUN][TASK].exit)
-    ended = server.reports[RUN][TASK].exit
-    assert ended is not None
-    assert (ended.code, ended.reason) == (3, Reason.PROGRAM_ERROR)
-    assert len({request.agent.agent_id for request in server.requests}) == 1
-
-    server.orders.clear()
-    until(lambda: not list((machine.state_dir / "runs").iterdir()))
-    until(lambda: not list((machine.state_dir / "environments").iterdir()))
 
 
 def test_agent_told_to_end_exits_cleanly_and_leaves_its_replicas(
@@ -185,29 +150,6 @@ def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
     assert events == ["placed", "closed"]
 
 
-def test_stop_all_ends_every_replica_and_the_next_agent_reports_it(
-    machine: Machine, server: StubServer
-) -> None:
-    machine.module("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
-    server.order(RUN, TASK, WORKER, pythonModule="program", workerCount=1)
-    agent = machine.start_agent()
-    until(lambda: server.texts(RUN, TASK) == server.texts(RUN, WORKER) == ["up"])
-    agent.send_signal(signal.SIGTERM)
-    agent.wait(DEADLINE_S)
-
-    assert machine.stop_all("--grace", "0.2") == 0
-    assert process_tags.tagged(RUN) == []
-    assert machine.stop_all() == 0
-
-    machine.start_agent()
-    until(lambda: len(server.complete) == 2)
-    until(lambda: server.reports[RUN][TASK].state is ReplicaState.EXITED)
-    for task in (TASK, WORKER):
-        ended = server.reports[RUN][task].exit
-        assert ended is not None
-        assert (ended.code, ended.reason, ended.after_stop) == (137, Reason.HOST_SHUTDOWN, True)
-
-
 def test_stop_all_ends_processes_though_containers_have_no_engine(
     machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,6 +196,9 @@ def test_second_agent_on_a_state_directory_is_refused(
         (["--python", "/nowhere/python"], "there is no program '/nowhere/python'"),
         (["--capacity", "huge"], "invalid choice"),
         (["--job-uids", "0-10"], "must look like 61184-65519, from 1000 on"),
+        (["--pids-limit", "0"], "--pids-limit"),
+        (["--pids-limit", "x"], "--pids-limit"),
+        (["--pull", "now"], "--pull"),
         (["--container-user", "0:7"], "must be auto, image, or ids such as 1000:1000, not root's"),
     ],
 )

@@ -21,21 +21,14 @@ from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.runtimes import PackageJobs, load_runtimes
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
+from unit.agent.stub_server import agent_info
 
 HOST = FakeHost(ManualClock(), lambda _: FOREVER)
 ENGINE = EngineInfo("engine", "20.10", cpus=1, memory_bytes=4 << 30, live_restore=False)
 AWAY = "no Docker engine answers at unix:///x.sock (No such file or directory)"
 EMULATOR = {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:8471"}
 IN_CONTAINERS = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471"}
-ME = AgentInfo(
-    agent_id="a",
-    name="a",
-    version="0",
-    runtime="process",
-    capacity_mode="fit",
-    runs_images=False,
-    capacity=Capacity(cpus=(0, 1), memory_bytes=8 << 30),
-)
+ME = agent_info(runtime="process")
 
 
 def settings(state_dir: Path, *words: str) -> AgentSettings:
@@ -181,32 +174,19 @@ def opened(state_dir: Path, *words: str) -> AbstractContextManager[OpenRuntimes]
     return open_engines(settings(state_dir, *words), "a", ServerClient("http://s", "t", "k"))
 
 
-@pytest.mark.parametrize(
-    ("value", "seen"),
-    [
-        ("http://127.0.0.1:8471", "http://host.docker.internal:8471"),
-        ("http://localhost", "http://host.docker.internal"),
-        ("http://[::1]:80/x", "http://host.docker.internal:80/x"),
-        ("http://127.0.0.100:1", "http://127.0.0.100:1"),
-        ("http://storage.example:1", "http://storage.example:1"),
-        ("127.0.0.1", "127.0.0.1"),
-    ],
-)
-def test_addresses_of_this_machine_are_given_as_containers_reach_them(value: str, seen: str) -> None:
-    assert from_containers(value) == seen
+def test_addresses_of_this_machine_are_given_as_containers_reach_them() -> None:
+    table = {
+        "http://127.0.0.1:8471": "http://host.docker.internal:8471",
+        "http://localhost": "http://host.docker.internal",
+        "http://[::1]:80/x": "http://host.docker.internal:80/x",
+        "http://127.0.0.100:1": "http://127.0.0.100:1",
+        "http://storage.example:1": "http://storage.example:1",
+        "127.0.0.1": "127.0.0.1",
+    }
+    assert {value: from_containers(value) for value in table} == table
 
 
 def test_capacity_is_no_more_than_the_engine_has() -> None:
     offered = Capacity(cpus=(0, 1, 5), memory_bytes=9)
     engine = EngineInfo("engine", "20.10", cpus=4, memory_bytes=4, live_restore=False)
     assert docker_engine.capacity_of(offered, engine) == Capacity(cpus=(0, 1), memory_bytes=4)
-
-
-@pytest.mark.parametrize("words", [["--pids-limit", "0"], ["--pids-limit", "x"], ["--pull", "now"]])
-def test_options_that_cannot_be_are_refused(
-    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        settings(tmp_path, *words)
-    assert caught.value.code == 2
-    assert words[0] in capsys.readouterr().err

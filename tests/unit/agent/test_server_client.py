@@ -1,13 +1,11 @@
-import hashlib
 import json
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 
 import httpx
 import pytest
 
-from trainyard_agent.server_client import ChecksumMismatch, ServerClient
+from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.errors import (
     Internal,
     NotFound,
@@ -17,7 +15,6 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_protocol.wire.logs import LogChunk
-from unit.agent.stub_server import StubServer
 
 
 def answering(respond: Callable[[httpx.Request], httpx.Response]) -> ServerClient:
@@ -83,27 +80,6 @@ async def test_server_that_does_not_answer_is_said_with_the_reason() -> None:
 def caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
-
-
-async def test_download_writes_what_was_staged(tmp_path: Path) -> None:
-    server = StubServer()
-    content = b"package" * 100_000
-    sha256 = hashlib.sha256(content).hexdigest()
-    server.packages[sha256] = content
-    async with server.client() as client:
-        await client.download(sha256, "a.whl", tmp_path / "a.whl")
-    assert (tmp_path / "a.whl").read_bytes() == content
-
-
-async def test_download_of_something_else_leaves_no_file(tmp_path: Path) -> None:
-    server = StubServer()
-    server.packages["0" * 64] = b"something else"
-    async with server.client() as client:
-        with pytest.raises(ChecksumMismatch):
-            await client.download("0" * 64, "a.whl", tmp_path / "a.whl")
-        with pytest.raises(NotFound):
-            await client.download("1" * 64, "a.whl", tmp_path / "a.whl")
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_token_is_sent_and_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

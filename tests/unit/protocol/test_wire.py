@@ -5,10 +5,10 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.fields import rfc3339, seconds
 from trainyard_protocol.views.usage import UsageBatch
-from trainyard_protocol.views.views import AgentView, describe_runtime
+from trainyard_protocol.views.views import AgentView
 from trainyard_protocol.wire.agents import RuntimeOffer
 from trainyard_protocol.wire.logs import LogChunk, LogDigest, LogLine, Stream, digest
-from trainyard_protocol.wire.sync import RunReport, SyncRequest, SyncResponse
+from trainyard_protocol.wire.sync import SyncRequest
 
 
 def line(text: str, stream: Stream = "stdout") -> LogLine:
@@ -52,10 +52,6 @@ def test_chain_of_a_log_goes_on_from_any_line() -> None:
     assert changed.chain != whole.chain
 
 
-def test_older_side_ignores_fields_of_a_newer_one() -> None:
-    assert SyncResponse.model_validate({"version": "1", "lease_s": None, "runs": [], "new": 1}).runs == ()
-
-
 AGENT = {
     "agent_id": "a",
     "name": "a",
@@ -66,13 +62,6 @@ AGENT = {
     "capacity": {"cpus": [0], "memory_bytes": 1},
     "replica_environment": {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:1"},
 }
-
-
-def test_runtime_of_a_newer_agent_is_a_name_like_any_other() -> None:
-    report = RunReport.model_validate({"run_id": "r", "replicas": [], "runtime": "nomad"})
-    assert describe_runtime(report.runtime or "") == "in nomad"
-    with pytest.raises(ValidationError):
-        RunReport.model_validate({"run_id": "r", "replicas": [], "runtime": "not a name"})
 
 
 PROCESSES, CONTAINERS = RuntimeOffer(name="process"), RuntimeOffer(name="docker", about="Docker engine 20.10")

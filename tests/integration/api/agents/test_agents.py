@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from integration.api.api_support import (
     ADMIN,
     AGENT,
     ALICE,
-    Clock,
     ScriptedAgent,
     Server,
     running_agent,
-    server,
     serving,
 )
 from trainyard_cli.commands.tree import trainyard
@@ -28,34 +25,28 @@ from trainyard_protocol.wire.agents import AGENT_KEY, Disk
 from trainyard_protocol.wire.sync import SyncRequest
 
 
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[Server]:
-    with server(tmp_path, Clock()) as made:
-        yield made
+def agents(api: Server) -> dict[str, dict[str, Any]]:
+    return {agent["name"]: agent for agent in api.get("/trainyard/v1/status")["agents"]}
 
 
-def agents(one: Server) -> dict[str, dict[str, Any]]:
-    return {agent["name"]: agent for agent in one.get("/trainyard/v1/status")["agents"]}
-
-
-def change(one: Server, method: str, name: str, **body: bool) -> httpx.Response:
-    return one.client.request(method, f"/trainyard/v1/agents/{name}", json=body or None, headers=ADMIN)
+def change(api: Server, method: str, name: str, **body: bool) -> httpx.Response:
+    return api.client.request(method, f"/trainyard/v1/agents/{name}", json=body or None, headers=ADMIN)
 
 
 @on_every_database
-def test_draining_agent_finishes_what_it_has_and_gets_nothing_new(one: Server) -> None:
-    agent = running_agent(one, "first")
-    drained = change(one, "PATCH", "laptop", draining=True)
+def test_draining_agent_finishes_what_it_has_and_gets_nothing_new(api: Server) -> None:
+    agent = running_agent(api, "first")
+    drained = change(api, "PATCH", "laptop", draining=True)
     assert drained.json() == {"agents": [{"agent_id": "id-of-laptop", "name": "laptop", "runs": 1}]}
-    one.create("second")
-    one.tick()
+    api.create("second")
+    api.tick()
     agent.sync()
     assert agent.run.job_id == "first"
-    assert agents(one)["laptop"]["draining"]
-    why = one.get("/trainyard/v1/projects/p/jobs/second/why")
+    assert agents(api)["laptop"]["draining"]
+    why = api.get("/trainyard/v1/projects/p/jobs/second/why")
     assert why["agents"][0]["lacks"] == "draining: an operator lets it start nothing new"
     assert "trainyard agents drain laptop --undo" in why["changes"][0]["message"]
-    refused = change(one, "DELETE", "laptop")
+    refused = change(api, "DELETE", "laptop")
     assert refused.status_code == 400
     assert refused.json()["error"]["message"] == (
         "The agent laptop has runs that have not ended: first of p. Run `trainyard agents drain laptop` and wait for "
@@ -63,65 +54,50 @@ def test_draining_agent_finishes_what_it_has_and_gets_nothing_new(one: Server) -
     )
     agent.exit()
     assert agent.runs == {}
-    change(one, "PATCH", "id-of-laptop", draining=False)
+    change(api, "PATCH", "id-of-laptop", draining=False)
     agent.sync()
     assert agent.run.job_id == "second"
 
 
 @on_every_database
-def test_removed_agent_is_forgotten_and_refused_but_named_in_what_it_ran(one: Server) -> None:
-    agent = ScriptedAgent(one)
-    agent.sync()
-    one.create()
-    one.tick()
-    agent.sync()
-    agent.exit()
-    assert change(one, "DELETE", "laptop").status_code == 200
-    assert agents(one) == {}
-    body = SyncRequest(agent=agent.info, runs=()).model_dump_json()
-    answer = one.client.post("/agent/v1/sync", content=body, headers=AGENT)
-    assert answer.status_code == 403
-    message = answer.json()["error"]["message"]
-    assert "An operator has removed the agent laptop" in message
-    assert "`trainyard agents add laptop`" in message
-    run_ = one.get("/trainyard/v1/projects/p/jobs/job")["runs"][0]
-    assert run_["agent"] == "laptop"
-    assert change(one, "DELETE", "laptop").status_code == 404
-
-
-@on_every_database
-def test_removed_agent_comes_back_once_an_operator_adds_its_name_again(one: Server) -> None:
+def test_removed_agent_comes_back_once_an_operator_adds_its_name_again(api: Server) -> None:
     def add(name: str) -> dict[str, str]:
         request = TokenRequest(owner=name, for_agent=True).model_dump(mode="json")
-        answer = one.client.post("/trainyard/v1/tokens", json=request, headers=ADMIN)
+        answer = api.client.post("/trainyard/v1/tokens", json=request, headers=ADMIN)
         assert answer.status_code == 200, answer.text
         return {**AGENT, "Authorization": f"Bearer {answer.json()['secret']}"}
 
     def status_of_sync(headers: dict[str, str]) -> int:
         body = SyncRequest(agent=agent.info, runs=()).model_dump_json()
-        return one.client.post("/agent/v1/sync", content=body, headers=headers).status_code
+        return api.client.post("/agent/v1/sync", content=body, headers=headers).status_code
 
-    agent = ScriptedAgent(one)
+    agent = ScriptedAgent(api)
     old = add("laptop")
     assert status_of_sync(old) == 200
-    change(one, "PATCH", "laptop", draining=True)
-    one.clock.advance(60)
-    assert change(one, "DELETE", "laptop").status_code == 200
+    change(api, "PATCH", "laptop", draining=True)
+    api.clock.advance(60)
+    assert change(api, "DELETE", "laptop").status_code == 200
     add("another")
-    assert status_of_sync(AGENT) == 403
+    body = SyncRequest(agent=agent.info, runs=()).model_dump_json()
+    refused = api.client.post("/agent/v1/sync", content=body, headers=AGENT)
+    assert refused.status_code == 403
+    message = refused.json()["error"]["message"]
+    assert "An operator has removed the agent laptop" in message
+    assert "`trainyard agents add laptop`" in message
+    assert change(api, "DELETE", "laptop").status_code == 404
     new = add("laptop")
-    assert agents(one) == {}, "it is back when it is heard"
+    assert agents(api) == {}, "it is back when it is heard"
     assert status_of_sync(old) == 401
     assert status_of_sync(new) == 200
-    assert agents(one).keys() == {"laptop"}
-    one.create()
-    one.tick()
+    assert agents(api).keys() == {"laptop"}
+    api.create()
+    api.tick()
     agent.sync()
     assert agent.run.job_id == "job", "it is not drained any more"
 
 
 def test_token_of_an_agent_names_it_and_ends_with_it(
-    one: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    api: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_STATE_DIR", "TRAINYARD_CA_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -132,7 +108,7 @@ def test_token_of_an_agent_names_it_and_ends_with_it(
         code = run(trainyard, "trainyard", words.split())
         return (code, *capsys.readouterr())
 
-    with serving(one.app) as url:
+    with serving(api.app) as url:
         shell(f"login {url} --token-file -", ADMIN["Authorization"].split()[1])
         code, token, printed = shell("agents add rack-7 --expires 90d")
         assert code == 0
@@ -141,18 +117,18 @@ def test_token_of_an_agent_names_it_and_ends_with_it(
         made = json.loads(shell("agents add rack-7 -o json")[1])
         assert (made["token"]["owner"], made["command"]) == ("rack-7", f"trainyard agent join {url}")
         headers = {"Authorization": f"Bearer {token.strip()}", AGENT_KEY: "7" * 64}
-        about = one.client.get("/agent/v1/server", headers=headers).json()
+        about = api.client.get("/agent/v1/server", headers=headers).json()
         assert about["agent"] == "rack-7"
-        assert one.client.get("/agent/v1/server", headers=AGENT).json()["agent"] == "", "the token of all"
-        info = ScriptedAgent(one, "some-host").info.model_copy(update={"host": "some-host"})
+        assert api.client.get("/agent/v1/server", headers=AGENT).json()["agent"] == "", "the token of all"
+        info = ScriptedAgent(api, "some-host").info.model_copy(update={"host": "some-host"})
         body = SyncRequest(agent=info, runs=()).model_dump_json()
-        assert one.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 200
+        assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 200
         assert shell("agents drain rack-7")[2] == "rack-7 starts no new run, and has none.\n"
         row = shell("agents list")[1].splitlines()[1].split()
         assert row[:5] == ["rack-7", info.agent_id[:12], "some-host", "draining", "fake"]
         full = Disk(path="/data", free_bytes=10**7, problem="has less than 250 MB left, 10.0 MB are free")
         reported = SyncRequest(agent=info.model_copy(update={"disks": (full,)}), runs=()).model_dump_json()
-        assert one.client.post("/agent/v1/sync", content=reported, headers=headers).status_code == 200
+        assert api.client.post("/agent/v1/sync", content=reported, headers=headers).status_code == 200
         shell("agents drain rack-7 --undo")
         nothing = "rack-7 starts nothing: /data has less than 250 MB left, 10.0 MB are free."
         listed = shell("agents list")
@@ -163,7 +139,7 @@ def test_token_of_an_agent_names_it_and_ends_with_it(
         assert "The agent rack-7 has no room: /data has less than" in " ".join(shell("doctor")[1].split())
         assert "There is no agent rack-8. There are: rack-7." in shell("agents remove rack-8")[2]
         assert shell("agents remove rack-7")[0] == 0
-        assert one.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 401
+        assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 401
         assert "No agent has joined yet" in shell("agents list")[2]
         shell(f"login {url} --token-file -", ALICE["Authorization"].split()[1])
         code, _, printed = shell("agents add mine")

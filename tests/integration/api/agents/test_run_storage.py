@@ -72,27 +72,24 @@ def test_agent_of_an_engine_gets_no_token_of_its_runs(site: Site) -> None:
     assert site.token == ""
 
 
-@pytest.mark.parametrize(
-    ("reach", "caller", "target", "is_passed_on"),
-    [
-        ("none", "127.0.0.1", "10.0.0.1:443", True),
-        ("none", "172.17.0.1", "93.184.215.14:443", False),
-        ("public", "172.17.0.1", "93.184.215.14:443", True),
-        ("public", "172.17.0.1", "10.0.0.1:443", False),
-        ("public", "172.17.0.1", "127.0.0.1:443", False),
-        ("public", "172.17.0.1", "169.254.169.254:80", False),
-        ("public", "172.17.0.1", "168.63.129.16:80", False),
-        ("public", "172.17.0.1", "[::ffff:10.0.0.1]:443", False),
-        ("all", "172.17.0.1", "10.0.0.1:443", True),
-    ],
-)
-async def test_containers_are_passed_on_as_the_front_is_told(
-    tmp_path: Path, reach: Reach, caller: str, target: str, is_passed_on: bool
-) -> None:
-    proxy = TensorFlowProxy(tmp_path, None, reach)
-    try:
-        assert await proxy.checked(target, caller) == target
-    except (Refused, OSError):
-        assert not is_passed_on
-    else:
-        assert is_passed_on
+async def test_containers_are_passed_on_as_the_front_is_told(tmp_path: Path) -> None:
+    table: dict[tuple[Reach, str, str], bool] = {
+        ("none", "127.0.0.1", "10.0.0.1:443"): True,
+        ("none", "172.17.0.1", "93.184.215.14:443"): False,
+        ("public", "172.17.0.1", "93.184.215.14:443"): True,
+        ("public", "172.17.0.1", "10.0.0.1:443"): False,
+        ("public", "172.17.0.1", "127.0.0.1:443"): False,
+        ("public", "172.17.0.1", "169.254.169.254:80"): False,
+        ("public", "172.17.0.1", "168.63.129.16:80"): False,
+        ("public", "172.17.0.1", "[::ffff:10.0.0.1]:443"): False,
+        ("all", "172.17.0.1", "10.0.0.1:443"): True,
+    }
+    found = {}
+    for reach, caller, target in table:
+        try:
+            passed_on = await TensorFlowProxy(tmp_path, None, reach).checked(target, caller)
+        except (Refused, OSError):
+            passed_on = ""
+        assert passed_on in ("", target)
+        found[reach, caller, target] = bool(passed_on)
+    assert found == table

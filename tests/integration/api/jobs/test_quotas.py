@@ -55,27 +55,6 @@ def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_pa
     ]
 
 
-@on_every_database
-def test_job_waits_for_its_projects_quota_and_starts_when_there_is_some(tmp_path: Path) -> None:
-    quotas = tmp_path / "quotas.yaml"
-    quotas.write_text("default: {runningJobs: 1}")
-    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
-        agent = ScriptedAgent(one, cpus=4)
-        agent.sync()
-        one.create("first")
-        one.create("second")
-        one.tick()
-        assert one.detail("second")["waiting"] == "project p uses 1 of its 1 running jobs; the job needs 1"
-        assert "Job second waits: project p uses 1 of its 1 running jobs; the job needs 1." in one.events(
-            "second"
-        )
-        agent.sync()
-        agent.start()
-        agent.exit()
-        agent.sync()
-        assert one.job("second")["state"] == "PREPARING"
-
-
 def test_mistake_in_the_file_of_quotas_is_said_at_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +67,7 @@ def test_mistake_in_the_file_of_quotas_is_said_at_the_start(
     )
 
 
+@on_every_database
 def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.yaml"
     quotas.write_text("default: {runningJobs: 1}")
@@ -108,7 +88,9 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
             "allowed are runningJobs, vcpus, gpus, accelerators, images."
         )
         one.tick()
-        assert one.job("second")["state"] == "QUEUED"
+        waits = "project p uses 1 of its 1 running jobs; the job needs 1"
+        assert (one.job("second")["state"], one.detail("second")["waiting"]) == ("QUEUED", waits)
+        assert f"Job second waits: {waits}." in one.events("second")
         quotas.write_text("default: {runningJobs: 2}\nprojects: {q: {gpus: 1}}")
         assert reload().json() == {"default": {"jobs": 2}, "projects": {"q": {"jobs": 2, "gpus": 1}}}
         one.tick()
@@ -121,10 +103,6 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
         assert reload().status_code == 200
         one.tick()
         assert one.job("first")["state"] == "PREPARING"
-
-
-def test_quotas_cannot_be_read_again_without_a_file(tmp_path: Path) -> None:
-    with server(tmp_path / "data", Clock()) as one:
-        refused = one.client.post("/trainyard/v1/quotas:reload", headers=ADMIN)
-        assert refused.status_code == 400
-        assert "The server was started without --quotas" in refused.text
+    with server(tmp_path / "other", Clock()) as one:
+        refused = reload()
+        assert (refused.status_code, "The server was started without --quotas" in refused.text) == (400, True)

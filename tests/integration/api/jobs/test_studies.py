@@ -1,11 +1,9 @@
 """Studies over HTTP: trials as jobs, their metrics, and how a study ends."""
 
 import json
-import math
 from typing import Any
 
 import httpx
-import pytest
 
 from integration.api.api_support import ADMIN, ScriptedAgent, Server, package_job
 from trainyard_protocol.states import Reason
@@ -46,13 +44,6 @@ def runs(agent: ScriptedAgent, answer: SyncResponse | None = None) -> dict[int, 
 
 def listed(api: Server, **params: Any) -> list[str]:
     return [job["jobId"] for job in api.get("/v1/projects/p/jobs", **params).get("jobs", [])]
-
-
-@pytest.fixture
-def agent(api: Server) -> ScriptedAgent:
-    agent = ScriptedAgent(api, cpus=2)
-    agent.sync()
-    return agent
 
 
 def finish(agent: ScriptedAgent, run: RunOrder, *values: float, **end: Any) -> None:
@@ -148,24 +139,6 @@ def test_lists_counts_and_searches_leave_trials_out(api: Server, agent: Scripted
     assert (why["job_id"], why["position"]) == ("study.2", 1)
 
 
-def test_study_never_starves_other_jobs(api: Server) -> None:
-    """A trial is queued when one before it has ended, so a job that waits is behind maxParallelTrials at most."""
-    agent = ScriptedAgent(api, cpus=1)
-    agent.sync()
-    create(api, maxTrials=9, maxParallelTrials=2)
-    api.tick()
-    api.clock.advance(1)
-    api.create("other")
-    order = []
-    for _ in range(4):
-        api.tick()
-        agent.sync()
-        order.append(agent.run.job_id)
-        api.clock.advance(1)
-        finish(agent, agent.run, 0.5)
-    assert order == ["study.1", "study.2", "other", "study.3"]
-
-
 def test_cancel_ends_the_study_and_its_trials(api: Server, agent: ScriptedAgent) -> None:
     create(api, maxParallelTrials=3)
     api.tick()
@@ -246,21 +219,6 @@ def test_trials_that_are_worse_than_the_median_are_stopped_early(api: Server, ag
     assert early == ["4"]
     line = "Trial 4 was stopped early: accuracy 0.2 at step 2 (best: 0.9 of trial 2)."
     assert line in api.events("study")
-
-
-def test_metric_comes_from_the_curves_where_no_file_has_it(api: Server, agent: ScriptedAgent) -> None:
-    create(api, maxTrials=1, maxParallelTrials=1)
-    api.tick()
-    run = runs(agent)[1]
-    agent.start(run)
-    for step, value in ((1, 0.5), (2, 0.25), (3, math.nan), (4, 0.75)):
-        agent.log(f'{{"event": "progress", "step": {step}, "accuracy": {value}}}', run=run)
-    api.use_cases.backend.progress.flush()
-    api.tick()
-    assert trials(api)[0]["measurements"] == [[1, 0.5], [2, 0.25], [4, 0.75]]
-    agent.exit(run=run)
-    api.tick()
-    assert api.job("study")["trainingOutput"]["trials"][0]["finalMetric"]["objectiveValue"] == 0.75
 
 
 def test_study_resumes_another_and_takes_its_seed_from_a_label(api: Server, agent: ScriptedAgent) -> None:

@@ -43,6 +43,21 @@ def ask(api: Server, text: str = IN_JOB, headers: dict[str, str] = ADMIN, **give
     return api.client.post("/v2/entries:list", json=body, headers=headers)
 
 
+def pages(api: Server, text: str = IN_JOB, **given: Any) -> Iterator[httpx.Response]:
+    """Every page of the entries."""
+    token = ""
+    while True:
+        page = ask(api, text, pageToken=token, **given)
+        yield page
+        token = page.json().get("nextPageToken", "")
+        if not token:
+            return
+
+
+def insert_ids(answer: httpx.Response) -> list[str]:
+    return [one["insertId"] for one in answer.json().get("entries", ())]
+
+
 class Follower:
     """A reader that does as gcloud's `stream-logs`: it drops what is not behind its position."""
 
@@ -89,56 +104,15 @@ def test_follower_gets_every_line_once_though_replicas_report_late(api: Server) 
     assert "Job job is queued." in follower.seen
 
 
-def test_entries_are_filtered_ordered_and_paged(api: Server) -> None:
-    add(api, CHIEF, [1, 2])
-    add(api, WORKER, [3, 4], "E1120 10:00:00.1 main.cc:1] no memory")
-    add(api, CHIEF, [5], json.dumps({"message": "structured", "severity": "WARNING"}))
-
-    def texts(text: str, **given: Any) -> list[str]:
-        answer = ask(api, f"{IN_JOB} AND {text}" if text else IN_JOB, **given).json()
-        return [one.get("textPayload") or one["jsonPayload"]["message"] for one in answer.get("entries", ())]
-
-    errors = [one["textPayload"] for one in ask(api, f"{IN_JOB} AND severity>=ERROR").json()["entries"]]
-    assert errors == ["E1120 10:00:00.1 main.cc:1] no memory"] * 2
-    assert texts('resource.labels.task_name="master-replica-0"')[-1] == "structured"
-    assert texts('labels.task_name="service" AND textPayload:"queued"') == ["Job job is queued."]
-    assert texts("severity=WARNING") == ["structured"]
-    assert texts("severity=(WARNING OR ERROR)") == [*errors, "structured"]
-    assert texts('timestamp>="2026-11-20T13:00:02Z" AND timestamp<"2026-11-20T13:00:03Z"') == [
-        f"{CHIEF.task} 1"
-    ]
-    assert texts("NOT resource.labels.task_name:replica AND textPayload:created") == []
-    assert texts("", orderBy="timestamp desc", pageSize=2) == ["structured", errors[0]]
-    assert ask(api, 'resource.labels.job_id="none"').json() == {}
-
-    for order in ("timestamp asc", "timestamp desc"):
-        whole = [one["insertId"] for one in ask(api, orderBy=order).json()["entries"]]
-        paged, token = [], ""
-        while True:
-            page = ask(api, orderBy=order, pageSize=3, pageToken=token).json()
-            paged += [one["insertId"] for one in page.get("entries", ())]
-            token = page.get("nextPageToken", "")
-            if not token:
-                break
-        assert paged == whole
-        assert whole == sorted(whole, reverse=order.endswith("desc"))
-
-
-@pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
-def test_page_of_long_lines_has_few_of_them(api: Server, order: str) -> None:
+def test_page_of_long_lines_has_few_of_them(api: Server) -> None:
     """A page is in memory as a whole, and a line may have a megabyte."""
     for _ in range(12):
         add(api, CHIEF, [1], "x" * 2**20)
-    found: list[str] = []
-    pages: list[list[str]] = []
-    token = ""
-    while token or not pages:
-        page = ask(api, f"{IN_JOB} AND textPayload:x", orderBy=order, pageToken=token).json()
-        pages.append([one["insertId"] for one in page.get("entries", ())])
-        found += pages[-1]
-        token = page.get("nextPageToken", "")
-    assert max(map(len, pages)) == 4
-    assert (len(set(found)), found) == (12, sorted(found, reverse=order.endswith("desc")))
+    for order in ("timestamp asc", "timestamp desc"):
+        paged = [insert_ids(page) for page in pages(api, f"{IN_JOB} AND textPayload:x", orderBy=order)]
+        ids = [one for page in paged for one in page]
+        assert max(map(len, paged)) == 4
+        assert (len(set(ids)), ids) == (12, sorted(ids, reverse=order.endswith("desc")))
 
 
 def test_lines_that_no_json_answer_can_have_are_texts(api: Server) -> None:
@@ -211,6 +185,9 @@ def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Se
     rows: dict[str, list[str]] = {
         replica: ["job", "other", "job", "other", "job", "other"],
         "severity>=ERROR": ["job"] * 3,
+        "severity=(WARNING OR CRITICAL)": [],
+        'resource.labels.job_id="none"': [],
+        'resource.labels.job_id="job" AND labels.task_name="service" AND textPayload:"is queued"': ["job"],
         f'resource.type="ml_job" AND {replica} AND textPayload:calm': ["other"] * 2,
         'textPayload:* AND labels."ml.googleapis.com/task_name":master': [
             "job",
@@ -268,14 +245,14 @@ def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Se
     assert job_ids(ask(api, replica, orderBy="timestamp desc")) == rows[replica][::-1]
     everything = job_ids(ask(api, ""))
     assert (set(everything), everything[-6:]) == ({"job", "other"}, rows[replica])
-    for order in ("timestamp asc", "timestamp desc"):
-        whole = [one["insertId"] for one in ask(api, "", orderBy=order).json()["entries"]]
-        paged, token = list[str](), ""
-        while token or not paged:
-            page = ask(api, "", orderBy=order, pageSize=2, pageToken=token).json()
-            paged += [one["insertId"] for one in page.get("entries", ())]
-            token = page.get("nextPageToken", "")
-        assert (paged, len(set(paged))) == (whole, len(whole))
+    for text in ("", IN_JOB):
+        for order in ("timestamp asc", "timestamp desc"):
+            whole = insert_ids(ask(api, text, orderBy=order))
+            paged = [one for page in pages(api, text, orderBy=order, pageSize=2) for one in insert_ids(page)]
+            assert (paged, len(set(paged))) == (whole, len(whole))
+    newest = ask(api, "", orderBy="timestamp desc", pageSize=2).json()["entries"]
+    assert [one["timestamp"][17:19] for one in newest] == ["06", "05"]
+    assert newest[0]["jsonPayload"]["message"] == "structured"
 
 
 def test_page_over_more_jobs_than_a_request_opens_is_followed_by_the_others(
@@ -289,14 +266,9 @@ def test_page_over_more_jobs_than_a_request_opens_is_followed_by_the_others(
     api.clock.advance(7200)
     expected = [f"one_{number}" for number in range(5)]
     for order, wanted in (("timestamp asc", expected), ("timestamp desc", expected[::-1])):
-        found, token, pages = [], "", 0
-        while token or not pages:
-            page = ask(
-                api, "textPayload:queued AND NOT resource.labels.job_id=job", orderBy=order, pageToken=token
-            )
-            found += job_ids(page)
-            token, pages = page.json().get("nextPageToken", ""), pages + 1
-        assert (found, pages > 1) == (wanted, True), order
+        text = "textPayload:queued AND NOT resource.labels.job_id=job"
+        paged = [job_ids(page) for page in pages(api, text, orderBy=order)]
+        assert ([one for page in paged for one in page], len(paged) > 1) == (wanted, True), order
     for number in range(3):
         api.create(f"beside_{number}")
     run(api, *(f"beside_{number}" for number in range(3)))

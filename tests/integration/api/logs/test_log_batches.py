@@ -1,15 +1,12 @@
 """Many lines in one event, pages in both directions, the first line that matters, and the log as a file."""
 
 import asyncio
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from beds.databases import on_every_database
 from integration.api.api_support import (
@@ -83,17 +80,34 @@ FILTERS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("params", FILTERS)
-def test_batches_have_the_lines_of_the_stream_and_resume_at_every_cursor(
-    api: Server, chatty: ScriptedAgent, params: dict[str, Any]
-) -> None:
-    lines = one_by_one(api, **params)
+def test_batches_pages_and_downloads_have_the_lines_of_the_stream(api: Server, chatty: ScriptedAgent) -> None:
+    """From every cursor on, and in pages of any size in both directions."""
     total = len(one_by_one(api))
-    for cursor in range(total + 1):
-        read = batches(api, last=str(cursor), **params)
-        assert [one for data, _ in read for one in data] == [one for one in lines if one[0] > cursor]
-        for data, ident in read:
-            assert int(ident) >= (data[-1][0] if data else cursor), "the id goes with the batch"
+    for params in FILTERS:
+        lines = one_by_one(api, **params)
+        for cursor in range(total + 1):
+            read = batches(api, last=str(cursor), **params)
+            assert [one for data, _ in read for one in data] == [one for one in lines if one[0] > cursor]
+            for data, ident in read:
+                assert int(ident) >= (data[-1][0] if data else cursor), "the id goes with the batch"
+        for limit in (1, 3, 1000):
+            back = list(pages_back(api, limit, **params))
+            assert [one for page in reversed(back) for one in page["lines"]] == lines
+            assert all(len(page["lines"]) <= limit for page in back)
+            assert [page["later"] for page in back] == [False] + [True] * (len(back) - 1)
+            page, forth = {"last": 0, "later": True}, []
+            while page["later"]:
+                page = api.get(f"{LOGS}/page", after=page["last"], limit=limit, **params)
+                forth += page["lines"]
+            assert forth == lines
+        expected = [
+            f"{one[4]} {one[2] if one[2] == 'service' else f'{one[1]}/{one[2]}'} {one[7]}\n" for one in lines
+        ]
+        answer = api.client.get(f"{LOGS}/download", params=params, headers=ADMIN)
+        assert answer.content.decode() == "".join(expected)
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["content-disposition"] == 'attachment; filename="job.log"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 def test_long_log_is_an_event_for_each_500_lines(api: Server, agent: ScriptedAgent) -> None:
@@ -284,67 +298,6 @@ def pages_back(api: Server, limit: int, **params: Any) -> Iterator[dict[str, Any
         yield page
 
 
-@pytest.mark.parametrize("limit", [1, 3, 1000])
-@pytest.mark.parametrize("params", FILTERS)
-def test_pages_backwards_and_forwards_are_the_stream(
-    api: Server, chatty: ScriptedAgent, params: dict[str, Any], limit: int
-) -> None:
-    lines = one_by_one(api, **params)
-    back = list(pages_back(api, limit, **params))
-    assert [one for page in reversed(back) for one in page["lines"]] == lines
-    assert all(len(page["lines"]) <= limit for page in back)
-    assert [page["later"] for page in back] == [False] + [True] * (len(back) - 1)
-    page, forth = {"last": 0, "later": True}, []
-    while page["later"]:
-        page = api.get(f"{LOGS}/page", after=page["last"], limit=limit, **params)
-        forth += page["lines"]
-    assert forth == lines
-
-
-@settings(max_examples=60)
-@given(before=st.integers(1, 60), limit=st.integers(1, 40))
-def test_page_before_a_cursor_ends_just_before_it(
-    api: Server, before: int, limit: int, once: "list[list[list[Any]]]"
-) -> None:
-    lines = once[0]
-    page = api.get(f"{LOGS}/page", before=before, limit=limit)
-    assert page["lines"] == [one for one in lines if one[0] < before][-limit:]
-    assert page["first"] == (page["lines"][0][0] if page["lines"] else 1)
-    assert page["earlier"] == (page["first"] > 1)
-
-
-@pytest.fixture
-def once(api: Server, chatty: ScriptedAgent) -> list[list[list[Any]]]:
-    """The lines of the job that is there."""
-    return [one_by_one(api)]
-
-
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({"limit": 0}, "limit"),
-        ({"limit": 1001}, "limit"),
-        ({"before": 0}, "before"),
-        ({"after": -1}, "after"),
-        ({"before": 5, "after": 1}, "before"),
-        ({"severity": "LOUD"}, "severity"),
-        ({"task": ["service", "nobody"]}, "task"),
-    ],
-)
-def test_page_with_a_bad_parameter_says_what_is_allowed(
-    api: Server, agent: ScriptedAgent, params: dict[str, Any], field: str
-) -> None:
-    answer = api.client.get(f"{LOGS}/page", params=params, headers=ADMIN)
-    assert answer.status_code == 400
-    (violation,) = answer.json()["error"]["details"][0]["fieldViolations"]
-    assert violation["field"] == field
-
-
-@pytest.mark.parametrize("what", ["page", "first", "download", ""])
-def test_log_of_a_job_that_is_not_there_is_404(api: Server, what: str) -> None:
-    assert api.client.get(f"{LOGS}/{what}".rstrip("/"), headers=ADMIN).status_code == 404
-
-
 def test_first_line_that_matters_is_found_from_anywhere(api: Server, agent: ScriptedAgent) -> None:
     agent.log("fine", "ERROR:root:one", "fine")
     agent.log("CRITICAL:root:two", task="worker-replica-0")
@@ -379,22 +332,6 @@ def test_search_for_a_line_does_a_bounded_amount_of_work(
     assert (page["lines"], page["first"], page["earlier"]) == ([], found["cursor"] - 100, True)
 
 
-@pytest.mark.parametrize("params", FILTERS)
-def test_download_has_each_line_with_its_time_and_its_replica(
-    api: Server, chatty: ScriptedAgent, params: dict[str, Any]
-) -> None:
-    answer = api.client.get(f"{LOGS}/download", params=params, headers=ADMIN)
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    assert answer.headers["content-disposition"] == 'attachment; filename="job.log"'
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    expected = [
-        f"{one[4]} {one[2] if one[2] == 'service' else f'{one[1]}/{one[2]}'} {one[7]}\n"
-        for one in one_by_one(api, **params)
-    ]
-    assert answer.content.decode() == "".join(expected)
-
-
 def test_download_of_a_large_log_is_whole_and_sent_in_parts(api: Server, agent: ScriptedAgent) -> None:
     agent.log(*[f"line {n} " + "x" * 1000 for n in range(5000)])
 
@@ -407,15 +344,6 @@ def test_download_of_a_large_log_is_whole_and_sent_in_parts(api: Server, agent: 
     read = asyncio.run(parts())
     assert max(map(len, read)) < 1.1 * 2**20
     assert [row.split()[3] for row in b"".join(read).decode().splitlines()] == list(map(str, range(5000)))
-
-
-def test_batch_is_compact_and_safe_in_an_event(api: Server, agent: ScriptedAgent) -> None:
-    agent.log("\u2028 \x85 \r\n".strip("\n"), '"quoted" \\ \x00')
-    answer = api.client.get(LOGS, params={"batch": "true", "task": "master-replica-0"}, headers=ADMIN)
-    (event,) = [part for part in answer.text.split("\n\n") if part.startswith("event: lines")]
-    assert len(event.splitlines()) == 3, "its data is one line for every reader"
-    data = json.loads(event.splitlines()[2].removeprefix("data: "))
-    assert [one[7] for one in data] == ["\u2028 \x85 \r", '"quoted" \\ \x00']
 
 
 @on_every_database

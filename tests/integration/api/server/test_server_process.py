@@ -132,18 +132,6 @@ def test_sigterm_ends_the_server_cleanly_while_others_wait(process: Process) -> 
     assert "ERROR" not in log
 
 
-@on_every_database
-def test_server_that_was_killed_has_everything_that_it_had_answered(process: Process) -> None:
-    body = {"jobId": "a", "trainingInput": package_job()}
-    created = process.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).json()
-    process.end(signal.SIGKILL)
-    process.start()
-    found = process.client.get("/v1/projects/p/jobs/a", headers=ADMIN).json()
-    assert found["trainingInput"] == created["trainingInput"]
-    eventually(lambda: process.sync().runs)
-    assert process.end(signal.SIGINT)[0] == 0
-
-
 def test_server_on_loopback_holds_all_that_localhost_means(process: Process) -> None:
     assert httpx.get(f"{process.other_address}/healthz", timeout=30).status_code == 200
 

@@ -1,13 +1,9 @@
 """The machines and the queue, as the dashboard reads them."""
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import (
-    ADMIN,
     AGENT,
     GB,
     KEY,
@@ -23,12 +19,6 @@ from trainyard_protocol.views.usage import UsageBatch, UsageSample
 from trainyard_protocol.views.views import ActiveJobsView
 from trainyard_protocol.wire.sync import RunReport, SyncRequest
 from trainyard_server.services.views.cluster import QUEUE_PAGE, ClusterView
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[Server]:
-    with server(tmp_path, Clock()) as running:
-        yield running
 
 
 def page_of(api: Server, page: int = 1) -> ClusterView:
@@ -78,6 +68,7 @@ def test_job_that_starts_moves_from_the_queue_to_its_agent(api: Server) -> None:
     assert (run.job_id, run.replicas, run.up, run.cpus, run.cpu_used) == ("job", 2, 2, 2, None)
     assert line.view.cpus_given == 2
     assert cluster.counts[JobState.RUNNING] == 1
+    assert cluster.quotas == []
 
 
 @on_every_database
@@ -116,17 +107,6 @@ def test_quotas_are_told_of_who_has_some(tmp_path: Path) -> None:
         api.tick()
         lines = {line.project: line.amounts for line in page_of(api).quotas}
     assert lines == {"named": [("jobs", 0, 4), ("vcpus", 0, 8)], "p": [("jobs", 1, 4)]}
-
-
-def test_without_quotas_there_are_none(api: Server) -> None:
-    api.create()
-    assert page_of(api).quotas == []
-
-
-def test_page_is_for_people_alone(api: Server) -> None:
-    assert api.client.get("/cluster", headers=ADMIN).status_code == 200
-    assert api.client.get("/cluster", params={"page": "x"}, headers=ADMIN).status_code == 400
-    assert api.client.get("/cluster", headers={"Authorization": "Bearer agent-secret"}).status_code == 403
 
 
 @on_every_database

@@ -58,12 +58,13 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("config", "line", "column", "expected"), MISTAKES)
-def test_check_mistake_has_its_line_and_column(
-    api: Server, config: str, line: int | None, column: int | None, expected: str
-) -> None:
-    problems = errors(check(api, config))
-    assert (line, column) in [(at, to) for at, to, message in problems if expected in message], problems
+def test_check_mistake_has_its_line_and_column(api: Server) -> None:
+    wrong = []
+    for config, line, column, expected in MISTAKES:
+        problems = errors(check(api, config))
+        if (line, column) not in [(at, to) for at, to, message in problems if expected in message]:
+            wrong.append((config, problems))
+    assert wrong == []
 
 
 def test_check_of_lost_indentation_has_the_text_with_it(api: Server) -> None:
@@ -102,26 +103,23 @@ def test_check_what_is_given_beside_replaces_the_text_with_a_warning(api: Server
     }
 
 
-@pytest.mark.parametrize(
-    ("given", "source", "expected"),
-    [
+def test_check_what_is_wrong_beside_the_text_has_a_source_and_no_line(api: Server) -> None:
+    never = "staging://" + "0" * 64 + "/a.tar.gz"
+    table: tuple[tuple[dict[str, Any], str, str], ...] = (
         ({"jobId": "1x"}, "job_id", "should start with a letter"),
         ({"jobId": ""}, "job_id", "is required"),
         ({"args": "--name 'x"}, "args", "no closing quotation"),
+        ({"args": "a " * (40 * 2**10)}, "args", "The arguments are longer than 64 KiB"),
         ({"labels": {"Team": "x"}}, "labels", "has the key 'Team'"),
         ({"packageUris": ["ftp://x"]}, "packages", "must start with gs://"),
-        ({"packageUris": ["staging://" + "0" * 64 + "/a.tar.gz"]}, "packages", "never uploaded"),
+        ({"packageUris": [never]}, "packages", "never uploaded"),
         ({"jobDir": "gs://"}, "job_dir", "names no bucket"),
-    ],
-)
-def test_check_what_is_wrong_beside_the_text_has_a_source_and_no_line(
-    api: Server, given: dict[str, Any], source: str, expected: str
-) -> None:
-    answer = check(api, GOOD, **given)
-    (problem,) = answer["problems"]
-    assert not answer["ok"]
-    assert (problem["source"], problem["line"]) == (source, None)
-    assert expected in problem["message"]
+    )
+    for given, source, expected in table:
+        answer = check(api, GOOD, **given)
+        (problem,) = answer["problems"]
+        assert (answer["ok"], problem["source"], problem["line"]) == (False, source, None), problem
+        assert expected in problem["message"]
 
 
 def test_check_bad_project_says_so(api: Server) -> None:
@@ -141,22 +139,16 @@ def test_check_id_that_is_taken_suggests_one_that_is_free(api: Server) -> None:
     assert answer["suggested_id"] == "job_2"
 
 
-def test_check_text_that_is_too_large_is_not_read(api: Server) -> None:
-    answer = check(api, "#" * (64 * 2**10 + 1))
-    assert "larger than 64 KiB" in answer["problems"][0]["message"]
-
-
-def test_check_shell_words_that_are_too_long_are_not_split(api: Server) -> None:
-    answer = check(api, args="a " * (40 * 2**10))
-    assert answer["problems"][0]["message"].startswith("The arguments are longer than 64 KiB")
-    assert answer["problems"][0]["source"] == "args"
-
-
-def test_check_billion_laughs_and_deep_nesting_are_refused(api: Server) -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    assert "has more than" in check(api, "\n".join(lines))["problems"][0]["message"]
-    assert "nested too deeply" in check(api, "a: " + "[" * 5000)["problems"][0]["message"]
+def test_check_text_that_is_too_much_is_refused(api: Server) -> None:
+    laughs = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    laughs += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    table = {
+        "larger than 64 KiB": "#" * (64 * 2**10 + 1),
+        "has more than": "\n".join(laughs),
+        "nested too deeply": "a: " + "[" * 5000,
+    }
+    for says, text in table.items():
+        assert says in check(api, text)["problems"][0]["message"]
 
 
 def test_check_says_whether_it_would_start_here_now(api: Server) -> None:
@@ -207,14 +199,6 @@ def test_check_while_too_many_are_checked_is_to_be_asked_again(
     assert check(api)["ok"]
 
 
-def test_check_body_of_another_shape_is_refused(api: Server) -> None:
-    answer = api.client.post(
-        "/trainyard/v1/projects/p/configs:check", json={"config": 1, "labels": []}, headers=ADMIN
-    )
-    assert answer.status_code == 400
-    assert "config" in answer.text
-
-
 def test_config_as_sent_and_as_resolved(api: Server) -> None:
     api.create("job", scaleTier="STANDARD_1", masterType="", args=["--lr", 0.1], jobDir="gs://b/job")
     config = api.get("/trainyard/v1/projects/p/jobs/job/config")
@@ -257,11 +241,6 @@ def test_config_commands_have_the_line_that_reproduces_once_it_is_placed(api: Se
     explained = api.get("/trainyard/v1/projects/p/jobs/job/explain")["reproduce"]
     config = api.get("/trainyard/v1/projects/p/jobs/job/config")
     assert config["commands"][-1]["command"] == explained
-
-
-def test_config_of_a_job_that_is_not_there(api: Server) -> None:
-    answer = api.client.get("/trainyard/v1/projects/p/jobs/none/config", headers=ADMIN)
-    assert answer.status_code == 404
 
 
 def test_suggest_is_the_id_itself_while_it_is_free(api: Server) -> None:

@@ -1,13 +1,12 @@
 """The list of jobs over all projects, as the dashboard asks for it."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import re
 from typing import Any
 
 import pytest
 
 from beds import databases
-from integration.api.api_support import ADMIN, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server, package_job
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.sync import Stall
@@ -20,30 +19,6 @@ pytestmark = databases.on_every_database
 @pytest.fixture
 def jobs(api: Server) -> Server:
     return with_jobs(api)
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[tuple[dict[str, Server], ExitStack]]:
-    with ExitStack() as stack:
-        yield {}, stack
-
-
-@pytest.fixture
-def seen(
-    shared: tuple[dict[str, Server], ExitStack],
-    request: pytest.FixtureRequest,
-    every_database: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Server:
-    """The same jobs for every test that only looks at them: one server on each database."""
-    servers, stack = shared
-    if every_database not in servers:
-        real = request.getfixturevalue("postgresql") if every_database == "postgresql" else None
-        own, directory = databases.PerDirectory(real), tmp_path_factory.mktemp("seen")
-        stack.callback(own.close)
-        running = stack.enter_context(server(directory, Clock(), database=own.url(directory)))
-        servers[every_database] = with_jobs(running)
-    return servers[every_database]
 
 
 def with_jobs(api: Server) -> Server:
@@ -72,13 +47,12 @@ def with_jobs(api: Server) -> Server:
     return api
 
 
-def names(server: Server, **asked: Any) -> list[str]:
-    return [line.job_id for line in server.use_cases.job_search.find(None, JobSearchRequest(**asked)).jobs]
+def names(api: Server, **asked: Any) -> list[str]:
+    return [line.job_id for line in api.use_cases.job_search.find(None, JobSearchRequest(**asked)).jobs]
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
+def test_list_has_what_was_asked_for_in_its_order(jobs: Server) -> None:
+    table: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["digits_3", "nightly", "bert1000", "bert_100", "digits_2", "Digits_1"]),
         ({"order": "created"}, ["Digits_1", "digits_2", "bert_100", "bert1000", "nightly", "digits_3"]),
         ({"text": "DIGITS"}, ["digits_3", "digits_2", "Digits_1"]),
@@ -97,47 +71,25 @@ def names(server: Server, **asked: Any) -> list[str]:
         ({"order": "-ended"}, ["digits_2", "Digits_1"]),
         ({"text": "digits", "order": "ended"}, ["Digits_1", "digits_2"]),
         ({"order": "owner", "project": "p"}, ["nightly", "Digits_1", "digits_2", "digits_3"]),
-    ],
-)
-def test_list_has_what_was_asked_for_in_its_order(
-    seen: Server, asked: dict[str, Any], expected: list[str]
-) -> None:
-    assert names(seen, **asked) == expected
+        ({"order": "name", "text": "digits"}, ["Digits_1", "digits_2", "digits_3"]),
+    ]
+    assert [(asked, names(jobs, **asked)) for asked, _ in table] == table
+    projects, owners = jobs.use_cases.job_search.choices(None)
+    assert (list(projects), list(owners)) == (["p", "q"], ["admin", "alice", "bob"])
 
 
-def test_names_sort_whatever_their_case(seen: Server) -> None:
-    listed = names(seen, order="name", text="digits")
-    assert listed == ["Digits_1", "digits_2", "digits_3"]
-
-
-def test_every_state_is_counted_whatever_state_is_shown(seen: Server) -> None:
-    listing = seen.use_cases.job_search.find(
-        None, JobSearchRequest(states=("FAILED",), labels=("team=vision",))
-    )
-    waits = {
-        state: count
-        for state, count in listing.counts.items()
-        if state not in (JobState.SUCCEEDED, JobState.FAILED)
-    }
-    assert (listing.counts[JobState.SUCCEEDED], listing.counts[JobState.FAILED], sum(waits.values())) == (
-        1,
-        1,
-        1,
-    )
+def test_every_state_is_counted_whatever_state_is_shown(jobs: Server) -> None:
+    asked = JobSearchRequest(states=("SUCCEEDED",), labels=("team=vision",))
+    listing = jobs.use_cases.job_search.find(None, asked)
+    counts = {state: count for state, count in listing.counts.items() if count}
+    waiting = counts.keys() - {JobState.SUCCEEDED, JobState.FAILED}
+    assert (counts[JobState.SUCCEEDED], counts[JobState.FAILED], len(waiting)) == (1, 1, 1)
     assert (listing.total, listing.more) == (1, False)
-
-
-def test_line_has_steps_and_metrics_of_the_newest_run(seen: Server) -> None:
-    (line,) = seen.use_cases.job_search.find(None, JobSearchRequest(states=("SUCCEEDED",))).jobs
+    (line,) = listing.jobs
     assert (line.run, line.step, line.steps) == (1, 7, 9)
     curve = line.metrics.curve()
     assert curve is not None
     assert (curve.name, curve.value, line.shape[0]) == ("loss", 0.5, "CUSTOM")
-
-
-def test_choices_are_those_that_there_are(seen: Server) -> None:
-    projects, owners = seen.use_cases.job_search.choices(None)
-    assert (list(projects), list(owners)) == (["p", "q"], ["admin", "alice", "bob"])
 
 
 def test_trouble_is_what_failed_lately_and_what_stands_still(jobs: Server) -> None:
@@ -176,21 +128,16 @@ def test_more_than_are_counted_are_still_found(jobs: Server, monkeypatch: pytest
     assert listing.more
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ({"order": "colour"}, "'colour' is not an order; orders are created, name"),
-        ({"states": ("RUNING",)}, "'RUNING' is not a state; states are QUEUED"),
-        ({"page": 0}, "counts from 1; this is 0"),
-        ({"since": "yesterday"}, "must be a time such as 2026-11-20 or"),
-    ],
-)
-def test_question_that_cannot_be_understood_says_what_can(
-    api: Server, asked: dict[str, Any], expected: str
-) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        api.use_cases.job_search.find(None, JobSearchRequest(**asked))
-    assert expected in str(refused.value)
+def test_question_that_cannot_be_understood_says_what_can(api: Server) -> None:
+    table: dict[str, dict[str, Any]] = {
+        "'colour' is not an order; orders are created, name": {"order": "colour"},
+        "'RUNING' is not a state; states are QUEUED": {"states": ("RUNING",)},
+        "counts from 1; this is 0": {"page": 0},
+        "must be a time such as 2026-11-20 or": {"since": "yesterday"},
+    }
+    for says, asked in table.items():
+        with pytest.raises(InvalidArgument, match=re.escape(says)):
+            api.use_cases.job_search.find(None, JobSearchRequest(**asked))
 
 
 def test_labels_that_were_changed_are_found(jobs: Server) -> None:

@@ -95,9 +95,6 @@ def test_what_cannot_be_asked_for_is_said_at_once(api: Server, agent: ScriptedAg
     assert refused(api, points=9, task="boss-0", from_step=3, to_step=2) == ["task", "points", "to_step"]
     assert refused(api, points=10_001) == ["points"]
     assert refused(api, from_step="some") == ["from_step"]
-    for name in ("metrics", "metrics.csv"):
-        answer = api.client.get(f"/trainyard/v1/projects/p/jobs/other/{name}", headers=ADMIN)
-        assert answer.status_code == 404
 
 
 def test_an_answer_is_bounded_where_there_are_many_curves(api: Server, agent: ScriptedAgent) -> None:
@@ -194,20 +191,6 @@ def stored(use_cases: UseCases) -> dict[str, Any]:
         (series,) = reader.digests([run.run_id for run in reader.runs(job.key)]).values()
     assert (CurveSummary.of(series).json() or {}) | {"reader": series["reader"]} == series
     return dict(series)
-
-
-@on_every_database
-def test_jobs_are_found_by_a_part_of_their_names(api: Server) -> None:
-    api.create("digits_one")
-    api.create("digits_two")
-    api.create("other")
-    series = api.get("/trainyard/v1/jobs", q="gits_")["jobs"]
-    assert [(one["project"], one["job_id"], one["state"]) for one in series] == [
-        ("p", "digits_two", "QUEUED"),
-        ("p", "digits_one", "QUEUED"),
-    ]
-    assert len(api.get("/trainyard/v1/jobs")["jobs"]) == 3
-    assert api.get("/trainyard/v1/jobs", q="nobody")["jobs"] == []
 
 
 def test_event_files_in_the_job_dir_are_curves_unless_their_metrics_are_printed(tmp_path: Path) -> None:

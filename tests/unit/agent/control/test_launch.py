@@ -71,12 +71,6 @@ def test_module_in_an_image_runs_whatever_entry_point_the_image_has() -> None:
         assert (made.image, made.packages) == ("sha256:t", "/state/env")
 
 
-def test_image_of_a_worker_defaults_to_the_masters() -> None:
-    order = run_order(RUN, MASTER, WORKER, pythonModule="", masterConfig={"imageUri": "team/a:1"})
-    made = launches(order, ADDRESSES, Staging("ready", images={"team/a:1": "sha256:a"}), {})
-    assert [launch.image for launch in made] == ["sha256:a", "sha256:a"]
-
-
 def test_service_wins_over_what_the_agent_adds() -> None:
     (made,) = launches(
         run_order(RUN, MASTER), {MASTER: "m:2222"}, Staging("ready"), {"TF_CONFIG": "mine", "MORE": "1"}
@@ -108,12 +102,6 @@ def test_tensorflow_has_threads_to_wait_for_each_other_on_few_cpus_unless_told_o
         order.model_copy(update={"replicas": replicas}), {MASTER: "m:2222"}, Staging("ready"), given
     )
     assert made.environment.get("TF_NUM_INTEROP_THREADS") == threads
-
-
-def test_log_quota_is_each_replicas() -> None:
-    order = run_order(RUN, MASTER, WORKER).model_copy(update={"log_quota_bytes": 7})
-    made = launches(order, ADDRESSES, Staging("ready"), {})
-    assert [launch.log_quota_bytes for launch in made] == [7, 7]
 
 
 def test_tpu_is_no_gpu_of_its_replica() -> None:

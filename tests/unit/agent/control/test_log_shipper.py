@@ -41,16 +41,6 @@ async def ship(server: StubServer, replica: Replica, **limits: Any) -> None:
             pass
 
 
-async def test_ship_of_a_silent_replica_sends_only_the_last_word() -> None:
-    server, replica = StubServer(), Replica(0)
-    replica.clock.advance(1)
-
-    await ship(server, replica)
-
-    assert server.texts(*KEY) == []
-    assert server.complete == {KEY}
-
-
 @pytest.mark.parametrize(("quota", "cut"), [(0, False), (500, True), (100_000, False)])
 async def test_last_word_says_whether_a_quota_cut_the_log(quota: int, cut: bool) -> None:
     server, replica = StubServer(), Replica(20, quota)
@@ -218,43 +208,6 @@ async def test_ship_by_a_new_agent_sends_nothing_twice() -> None:
     assert sum(len(chunk.lines) for chunk in server.chunks) == 10
     assert before == 6
     assert server.texts(*KEY) == replica.expected
-
-
-async def test_ship_rewinds_to_what_the_server_has() -> None:
-    server, replica = StubServer(), Replica(10)
-    async with server.client() as client:
-        shipper = LogShipper(client, replica.runtime)
-        replica.clock.advance(5)
-        await shipper.ship([KEY])
-        del server.logs[KEY][2:]  # the server died before these were on its disk
-        replica.clock.advance(1)
-        await shipper.ship([KEY])
-        assert server.texts(*KEY) == replica.expected[:7]
-        replica.clock.advance(100)
-        await shipper.ship([KEY])
-
-    assert server.texts(*KEY) == replica.expected
-    assert server.complete == {KEY}
-
-
-async def test_ship_after_a_lost_answer_goes_on_behind_what_arrived() -> None:
-    server, replica = StubServer(), Replica(10)
-    replica.clock.advance(100)
-
-    def lose_the_answer(chunk: LogChunk) -> None:
-        if chunk.lines:
-            server.after_chunk = lambda chunk: None
-            raise Unavailable("The connection broke.")
-
-    server.after_chunk = lose_the_answer
-    async with server.client() as client:
-        shipper = LogShipper(client, replica.runtime, max_lines=4)
-        with pytest.raises(Unavailable):
-            await shipper.ship([KEY])
-        await shipper.ship([KEY])
-
-    assert server.texts(*KEY) == replica.expected
-    assert sum(len(chunk.lines) for chunk in server.chunks) == 10
 
 
 async def test_ship_drops_the_log_of_a_run_that_is_not_the_servers() -> None:

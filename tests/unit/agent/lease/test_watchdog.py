@@ -55,26 +55,18 @@ def process_alive(tmp_path: Path) -> Iterator[Path]:
 # Deadline. The agent stops a run with a grace of 30 s at 100 + 600 - 30 - 5 = 665, and kills it at 695.
 
 
-def test_watchdog_acts_after_an_agent_that_did_not_stop_a_run() -> None:
-    assert due(grant(600.0, 100.0), [LeasedRun(30.0, stop_requested=False, ended=False)]) == 667.0
-
-
-def test_watchdog_leaves_a_run_that_was_stopped_its_grace() -> None:
-    assert due(grant(600.0, 100.0), [LeasedRun(30.0, stop_requested=True, ended=False)]) == 697.0
-
-
-def test_watchdog_never_acts_for_runs_that_have_ended() -> None:
-    assert due(grant(600.0, 100.0), []) is None
-    assert due(grant(600.0, 100.0), [LeasedRun(30.0, stop_requested=True, ended=True)]) is None
-
-
 def test_watchdog_acts_for_the_run_that_needs_it_first() -> None:
-    runs = [
-        LeasedRun(1.0, stop_requested=False, ended=False),
-        LeasedRun(60.0, stop_requested=False, ended=False),
-        LeasedRun(99.0, True, ended=True),
-    ]
-    assert due(grant(600.0, 100.0), runs) == 100 + 600 - 60 - 5 + 2
+    running, stopped = (LeasedRun(30.0, stop_requested=stop, ended=False) for stop in (False, True))
+    over = LeasedRun(30.0, stop_requested=True, ended=True)
+    short, long = (LeasedRun(grace_s, stop_requested=False, ended=False) for grace_s in (1.0, 60.0))
+    table: dict[str, tuple[list[LeasedRun], float | None]] = {
+        "the agent did not stop it": ([running], 667.0),
+        "it was stopped, and has its grace": ([stopped], 697.0),
+        "there is none": ([], None),
+        "it has ended": ([over], None),
+        "the longest grace": ([short, long, over], 637.0),
+    }
+    assert {name: (runs, due(grant(600.0, 100.0), runs)) for name, (runs, _) in table.items()} == table
 
 
 @pytest.mark.parametrize("lease_s", [0.5, 4.0, 8.0, 30.0, 60.0, 600.0, 86_400.0])

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -167,14 +166,6 @@ def test_processes_are_the_program_and_all_below_it(
     while is_alive(runtime):
         pass
     assert runtime.processes(RUN, TASK) == ()
-
-
-def test_which_process_catches_a_signal() -> None:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        assert not procfs.catches(process.pid, signal.SIGUSR1)
-        process.kill()
-    assert not procfs.catches(process.pid, signal.SIGUSR1)
-    assert procfs.tree(process.pid) == ()
 
 
 def stderr(*texts: str) -> Sequence[LogLine]:

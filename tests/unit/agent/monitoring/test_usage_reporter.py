@@ -40,32 +40,23 @@ def test_cores_are_the_cpu_time_between_two_readings_over_the_time_between_them(
     assert (meter.cores("a", 125.0, 14.0), meter.cores("b", 125.0, 60.0)) == (1.0, None)
 
 
-def test_gpus_are_read_in_shares_and_bytes() -> None:
-    found = parse_gpus("GPU-aa, 37, 1024, 15360\nGPU-bb, 0, 3, 15360\n")
-    assert found["GPU-aa"] == GpuUsage(
-        id="GPU-aa", utilization=0.37, memory_bytes=1024 * MIB, memory_total=15360 * MIB
-    )
-    assert found["GPU-bb"].utilization == 0.0
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("", {}),
-        ("No devices were found\n", {}),
-        ("GPU-aa, [N/A], [N/A], [N/A]\n", {"GPU-aa": GpuUsage(id="GPU-aa")}),
-        (
-            "GPU-aa, [Not Supported], 5, 10\n",
-            {"GPU-aa": GpuUsage(id="GPU-aa", memory_bytes=5 * MIB, memory_total=10 * MIB)},
-        ),
-        (
-            "GPU-aa, 250, 5, 10\nrubbish\n",
-            {"GPU-aa": GpuUsage(id="GPU-aa", utilization=1.0, memory_bytes=5 * MIB, memory_total=10 * MIB)},
-        ),
-    ],
-)
-def test_gpus_of_which_the_driver_cannot_tell(output: str, expected: dict[str, GpuUsage]) -> None:
-    assert parse_gpus(output) == expected
+def test_gpus_are_read_in_shares_and_bytes_as_far_as_the_driver_can_tell() -> None:
+    table = {
+        "GPU-aa, 37, 1024, 15360\nGPU-bb, 0, 3, 15360\n": [
+            GpuUsage(id="GPU-aa", utilization=0.37, memory_bytes=1024 * MIB, memory_total=15360 * MIB),
+            GpuUsage(id="GPU-bb", utilization=0.0, memory_bytes=3 * MIB, memory_total=15360 * MIB),
+        ],
+        "": [],
+        "No devices were found\n": [],
+        "GPU-aa, [N/A], [N/A], [N/A]\n": [GpuUsage(id="GPU-aa")],
+        "GPU-aa, [Not Supported], 5, 10\n": [
+            GpuUsage(id="GPU-aa", memory_bytes=5 * MIB, memory_total=10 * MIB)
+        ],
+        "GPU-aa, 250, 5, 10\nrubbish\n": [
+            GpuUsage(id="GPU-aa", utilization=1.0, memory_bytes=5 * MIB, memory_total=10 * MIB)
+        ],
+    }
+    assert {output: list(parse_gpus(output).values()) for output in table} == table
 
 
 def smi(directory: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,13 +78,10 @@ def test_devices_are_asked_once_for_all(tmp_path: Path, monkeypatch: pytest.Monk
     assert call == ("--query-gpu=uuid,utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits")
 
 
-def test_driver_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_that_fails_or_is_gone_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi(tmp_path, "echo Unable to determine the device handle; exit 15", monkeypatch)
     with pytest.raises(NotMeasured, match="exit status 15"):
         NvidiaSmi().measure()
-
-
-def test_machine_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NotMeasured, match="nvidia-smi was removed"):
         NvidiaSmi().measure()
@@ -120,20 +108,17 @@ def test_driver_that_hangs_is_given_up_and_asked_again_once_it_is_gone(
         assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("spare", ["total_inactive_file", "inactive_file"])
-def test_use_of_a_container_is_its_working_set(spare: str) -> None:
-    stats = {
-        "cpu_stats": {"cpu_usage": {"total_usage": 4_500_000_000}},
-        "memory_stats": {"usage": 900, "stats": {spare: 200, "rss": 1}},
-    }
-    assert usage_of(stats) == ReplicaUse(4.5, 700)
-
-
-@pytest.mark.parametrize(
-    "stats", [{}, {"cpu_stats": {"cpu_usage": {"total_usage": 0}}, "memory_stats": {}}, {"cpu_stats": None}]
-)
-def test_container_that_has_ended_uses_nothing(stats: dict[str, object]) -> None:
-    assert usage_of(stats) is None
+def test_use_of_a_container_is_its_working_set_until_it_has_ended() -> None:
+    cpu = {"cpu_usage": {"total_usage": 4_500_000_000}}
+    for spare in ("total_inactive_file", "inactive_file"):
+        memory = {"usage": 900, "stats": {spare: 200, "rss": 1}}
+        assert usage_of({"cpu_stats": cpu, "memory_stats": memory}) == ReplicaUse(4.5, 700)
+    ended: tuple[dict[str, object], ...] = (
+        {},
+        {"cpu_stats": {"cpu_usage": {"total_usage": 0}}, "memory_stats": {}},
+        {"cpu_stats": None},
+    )
+    assert [usage_of(stats) for stats in ended] == [None] * 3
 
 
 class Busy:
@@ -225,7 +210,9 @@ async def test_gpus_are_those_of_the_replica_and_the_driver_is_asked_once_a_roun
     assert lab.driver.calls == 1
 
 
-async def test_driver_is_not_asked_where_nobody_holds_a_device(lab: Lab) -> None:
+async def test_nothing_is_asked_or_sent_where_nobody_holds_a_device_or_nothing_runs(lab: Lab) -> None:
+    await lab.measure()
+    assert lab.server.batches == 0
     lab.start(RUN, master=())
     await lab.measure()
     assert lab.driver.calls == 0
@@ -249,11 +236,6 @@ async def test_replica_that_cannot_be_measured_does_not_hide_the_others(
     lab.start(RUN, master=(), worker=())
     assert [s.task for s in [*await lab.measure(), *await lab.measure()]] == [WORKER, WORKER]
     assert caplog.text.count("/proc is not there") == 1
-
-
-async def test_nothing_is_sent_where_nothing_runs(lab: Lab) -> None:
-    await lab.measure()
-    assert lab.server.batches == 0
 
 
 async def test_what_a_server_that_is_away_has_missed_is_not_sent_later(lab: Lab) -> None:

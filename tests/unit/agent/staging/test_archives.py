@@ -15,7 +15,6 @@ from trainyard_agent.staging import archive_check, archives
 from trainyard_agent.staging.archives import is_package_name, needs_isolation
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_protocol.states import Reason
-from unit.agent.children import children_with
 
 HATCHLING = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
 SETUPTOOLS = (
@@ -270,16 +269,3 @@ def test_archive_with_too_many_entries_is_refused() -> None:
         entries.add(archive_check.Entry(f"p-1/{n}", 0, 0))
     with pytest.raises(archive_check.ArchiveRefused, match="more than 100000 entries"):
         entries.add(archive_check.Entry("p-1/one-more", 0, 0))
-
-
-async def test_cancelled_inspection_leaves_no_process(tmp_path: Path) -> None:
-    package = tmp_path / "p.tar.gz"
-    package.write_bytes(header(tarfile.XHDTYPE, len(DIGITS), DIGITS))
-    assert package.stat().st_size < 2000
-    inspection = asyncio.create_task(needs_isolation(package))
-    while not (children := children_with(str(package))):
-        await asyncio.sleep(0.01)
-    inspection.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await inspection
-    assert not any(child.is_running() for child in children)

@@ -65,16 +65,12 @@ def test_tf_config_of_a_worker_has_cluster_task_job_and_environment() -> None:
     }
 
 
-def test_tf_config_of_a_lone_master_is_a_cluster_of_one() -> None:
-    value = tf_config(context(), {MASTER: "127.0.0.1:2222"}, MASTER)
-    assert value["cluster"] == {"chief": ["127.0.0.1:2222"]}
-    assert value["task"] == {"type": "chief", "index": 0}
-
-
-def test_tf_config_of_the_evaluator_is_outside_the_cluster() -> None:
-    value = tf_config(context(), ADDRESSES, EVALUATOR)
-    assert "evaluator" not in value["cluster"]
-    assert value["task"] == {"type": "evaluator", "index": 0}
+def test_tf_config_of_a_lone_master_and_of_an_evaluator() -> None:
+    lone = tf_config(context(), {MASTER: "127.0.0.1:2222"}, MASTER)
+    assert (lone["cluster"], lone["task"]) == ({"chief": ["127.0.0.1:2222"]}, {"type": "chief", "index": 0})
+    evaluator = tf_config(context(), ADDRESSES, EVALUATOR)
+    assert evaluator["task"] == {"type": "evaluator", "index": 0}
+    assert "evaluator" not in evaluator["cluster"]
 
 
 def test_tf_config_in_a_tuning_job_names_the_trial() -> None:
@@ -160,14 +156,11 @@ def test_jax_reads_the_coordinator_from_a_variable_and_number_and_id_from_none()
     assert [name for name in variables if name in texts] == ["JAX_COORDINATOR_ADDRESS"]
 
 
-@pytest.mark.parametrize("task", [PS, EVALUATOR])
-def test_environment_of_ps_and_evaluator_has_no_rank(task: Task) -> None:
-    assert not {"RANK", "WORLD_SIZE", "JAX_PROCESS_ID"} & environment(context(), ADDRESSES, task).keys()
-
-
-def test_environment_ranks_are_distinct_and_start_with_the_master() -> None:
-    ranks = [environment(context(), ADDRESSES, task)["RANK"] for task in (MASTER, WORKER_0, WORKER_1)]
-    assert ranks == ["0", "1", "2"]
+def test_ranks_begin_with_the_master_and_ps_and_evaluator_have_none() -> None:
+    tasks = (MASTER, WORKER_0, WORKER_1, PS, EVALUATOR)
+    environments = [environment(context(), ADDRESSES, task) for task in tasks]
+    assert [one.get("RANK") for one in environments] == ["0", "1", "2", None, None]
+    assert not [one for one in environments[3:] if {"WORLD_SIZE", "JAX_PROCESS_ID"} & one.keys()]
 
 
 def test_environment_of_a_tuning_job_has_trial_and_metric_tag() -> None:
@@ -175,10 +168,6 @@ def test_environment_of_a_tuning_job_has_trial_and_metric_tag() -> None:
     names = ("CLOUD_ML_JOB_ID", "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_TAG")
     assert [variables[name] for name in names] == ["census_tuned", "3", "acc"]
     assert "CLOUD_ML_TRIAL_ID" not in environment(context(), ADDRESSES, MASTER)
-
-
-def training_input(**fields: object) -> TrainingInput:
-    return parse_training_input(fields)
 
 
 def test_variables_for_tensorflows_own_gs_are_those_of_jobs_that_may_have_it_and_name_gs() -> None:
@@ -205,14 +194,10 @@ def test_variables_for_tensorflows_own_gs_are_those_of_jobs_that_may_have_it_and
 
 
 def test_module_command_puts_job_dir_last_as_two_tokens() -> None:
-    command = module_command(
-        training_input(pythonModule="trainer.task", args=["--epochs", "5"], jobDir="gs://b/d")
-    )
-    assert command == ["python3", "-m", "trainer.task", "--epochs", "5", "--job-dir", "gs://b/d"]
-
-
-def test_module_command_without_job_dir_passes_none() -> None:
-    assert module_command(training_input(pythonModule="trainer.task")) == ["python3", "-m", "trainer.task"]
+    fields = {"pythonModule": "trainer.task", "args": ["--epochs", "5"], "jobDir": "gs://b/d"}
+    command = ["python3", "-m", "trainer.task", "--epochs", "5", "--job-dir", "gs://b/d"]
+    assert module_command(parse_training_input(fields)) == command
+    assert module_command(parse_training_input({"pythonModule": "trainer.task"})) == command[:3]
 
 
 def test_reproduce_is_a_shell_line_that_gives_back_environment_and_words() -> None:
@@ -224,14 +209,8 @@ def test_reproduce_is_a_shell_line_that_gives_back_environment_and_words() -> No
     assert shlex.split(line)[0] == "env"
 
 
-def test_task_name_round_trips() -> None:
-    for task in ADDRESSES:
-        assert Task.parse(task.name) == task
-
-
-@pytest.mark.parametrize(
-    "name", ["", "chief-replica-0", "worker-0", "worker-replica-x", "../worker-replica-0"]
-)
-def test_task_name_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="not a task name"):
-        Task.parse(name)
+def test_task_name_round_trips_and_no_other_is_one() -> None:
+    assert [Task.parse(task.name) for task in ADDRESSES] == list(ADDRESSES)
+    for name in ("", "chief-replica-0", "worker-0", "worker-replica-x", "../worker-replica-0"):
+        with pytest.raises(ValueError, match="not a task name"):
+            Task.parse(name)

@@ -28,20 +28,14 @@ def test_versions_of_ai_platform_are_tensorflow_and_what_stands_in_is_said() -> 
     assert [table.substitution(version) for version in ("", "2.15", "torch", "*")] == [""] * 4
 
 
-def test_shipped_images_carry_the_version_of_the_project() -> None:
-    release = ".".join(trainyard_protocol.__version__.split(".")[:2])
-    assert {image.image.rpartition(":")[2] for image in load_runtimes().images.values()} == {release}
-
-
-def test_shipped_images_have_a_dockerfile_that_is_there_and_a_base_image() -> None:
+def test_shipped_images_have_the_projects_version_a_dockerfile_and_a_base_image() -> None:
     table = load_runtimes()
+    release = ".".join(trainyard_protocol.__version__.split(".")[:2])
     for image in table.images.values():
+        assert image.image.rpartition(":")[2] == release
         assert Path(image.dockerfile).is_file()
         assert table.dockerfile_of(image.image) == image.dockerfile
         assert image.base_image
-
-
-def test_constraints_of_images_are_those_of_the_tests() -> None:
     assert "\njax==" in constraints_file().read_text()
 
 
@@ -86,7 +80,6 @@ def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has()
     ("content", "message"),
     [
         ("[1, 2]", "site.yaml:1: the file: Input should be a valid dictionary"),
-        ("a: [", "site.yaml:1: is not YAML"),
         ("images: {a: {}}", "site.yaml:1: images.a.image: Field required."),
         ("images: {a: {image: ''}}", "site.yaml:1: images.a.image: String should have at least 1 character."),
         (
@@ -105,8 +98,3 @@ def test_site_file_that_is_wrong_is_refused_with_its_name_and_entry(
     site.write_text(content)
     with pytest.raises(InvalidArgument, match=message):
         load_runtimes(site)
-
-
-def test_site_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"nothing\.yaml: cannot be read: No such file"):
-        load_runtimes(tmp_path / "nothing.yaml")

@@ -1,3 +1,4 @@
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,29 +8,23 @@ from trainyard_protocol.lines.time_parsing import parse_duration, parse_time
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("30s", NOW - timedelta(seconds=30)),
-        (" 10m ", NOW - timedelta(minutes=10)),
-        ("24h", NOW - timedelta(days=1)),
-        ("7d", NOW - timedelta(weeks=1)),
-        ("2w", NOW - timedelta(days=14)),
-        ("2026-11-20", datetime(2026, 11, 20, tzinfo=UTC)),
-        ("2026-11-20T12:00:00Z", NOW),
-        ("2026-11-20T13:00:00+01:00", NOW),
-        ("2026-11-20T12:00:00", NOW),
-    ],
-)
-def test_time_is_absolute_or_an_age(text: str, meant: datetime) -> None:
-    assert parse_time(text, NOW) == meant
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "10", "-1d", "3y", "999999999w", "2026-13-01", "10m ago"])
-def test_invalid_time_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(ValueError, match="or an age such as 30s, 10m, 2h, 1d or 1w; this is '") as caught:
-        parse_time(text, NOW)
-    assert repr(text) in str(caught.value)
+def test_time_is_absolute_or_an_age() -> None:
+    table = {
+        "30s": NOW - timedelta(seconds=30),
+        " 10m ": NOW - timedelta(minutes=10),
+        "24h": NOW - timedelta(days=1),
+        "7d": NOW - timedelta(weeks=1),
+        "2w": NOW - timedelta(days=14),
+        "2026-11-20": datetime(2026, 11, 20, tzinfo=UTC),
+        "2026-11-20T12:00:00Z": NOW,
+        "2026-11-20T13:00:00+01:00": NOW,
+        "2026-11-20T12:00:00": NOW,
+    }
+    assert {text: parse_time(text, NOW) for text in table} == table
+    for text in ("", "yesterday", "10", "-1d", "3y", "999999999w", "2026-13-01", "10m ago"):
+        says = f"or an age such as 30s, 10m, 2h, 1d or 1w; this is {text!r}"
+        with pytest.raises(ValueError, match=re.escape(says)):
+            parse_time(text, NOW)
 
 
 def test_duration_is_a_number_with_a_unit() -> None:

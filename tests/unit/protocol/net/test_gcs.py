@@ -26,9 +26,11 @@ def storage_error(name: str) -> Exception:
     return error
 
 
-def test_url_is_split_into_bucket_and_object() -> None:
+def test_url_is_split_into_bucket_and_object_and_a_prefix_ends_with_one_slash() -> None:
     assert split_url("gs://b/a/c.txt") == ("b", "a/c.txt")
     assert split_url("gs://b") == ("b", "")
+    prefixes = {"": "", "/": "", "a": "a/", "a/b/": "a/b/"}
+    assert {name: directory_prefix(name) for name in prefixes} == prefixes
 
 
 def test_url_that_names_no_bucket_or_object_is_refused_with_a_sentence() -> None:
@@ -61,11 +63,6 @@ def test_url_that_names_no_bucket_or_object_is_refused_with_a_sentence() -> None
         with pytest.raises(InvalidArgument) as refused:
             split_url(url)
         assert refused.value.message.isprintable(), url
-
-
-@pytest.mark.parametrize(("name", "prefix"), [("", ""), ("/", ""), ("a", "a/"), ("a/b/", "a/b/")])
-def test_directory_prefix_ends_with_one_slash(name: str, prefix: str) -> None:
-    assert directory_prefix(name) == prefix
 
 
 @pytest.mark.parametrize(

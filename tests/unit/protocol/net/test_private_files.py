@@ -11,26 +11,25 @@ from trainyard_protocol.net.private_files import exposure_of, make_private, read
 FILE = Path("/tokens/admin")
 
 
-@pytest.mark.parametrize(
-    ("mode", "is_ours", "grave"),
-    [
-        (0o600, True, None),
-        (0o400, True, None),
-        (0o640, True, True),
-        (0o604, True, True),
-        (0o610, True, True),
-        (0o666, True, True),
-        (0o600, False, None),  # of an administrator who reads it as root
-        (0o440, False, None),  # of root, for the group of the server
-        (0o444, False, False),  # a secret that root mounts into a container
-        (0o644, False, False),
-        (0o620, False, True),
-        (0o602, False, True),
-    ],
-)
-def test_secret_is_exposed_by_its_mode_and_owner(mode: int, is_ours: bool, grave: bool | None) -> None:
-    exposure = exposure_of(FILE, mode, is_ours)
-    assert (None if exposure is None else exposure.is_grave) == grave
+def test_secret_is_exposed_by_its_mode_and_owner() -> None:
+    table: dict[
+        tuple[int, bool], bool | None
+    ] = {  # mode and whether it is ours: whether its exposure is grave
+        (0o600, True): None,
+        (0o400, True): None,
+        (0o640, True): True,
+        (0o604, True): True,
+        (0o610, True): True,
+        (0o666, True): True,
+        (0o600, False): None,  # of an administrator who reads it as root
+        (0o440, False): None,  # of root, for the group of the server
+        (0o444, False): False,  # a secret that root mounts into a container
+        (0o644, False): False,
+        (0o620, False): True,
+        (0o602, False): True,
+    }
+    exposures = {(mode, is_ours): exposure_of(FILE, mode, is_ours) for mode, is_ours in table}
+    assert {one: exposure and exposure.is_grave for one, exposure in exposures.items()} == table
 
 
 def test_token_behind_a_link_has_the_mode_of_its_file(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from trainyard_agent.engines.docker.client import EngineDown
 from trainyard_agent.engines.docker.log_copier import LineReader, LogCopier
 from trainyard_agent.runtimes.base import LogSlice
@@ -202,29 +200,21 @@ def test_copier_reads_no_more_of_a_log_that_is_cut(tmp_path: Path) -> None:
     assert slices(tmp_path).cut
 
 
-def test_copier_cuts_a_log_whose_beginning_the_engine_has_dropped(tmp_path: Path) -> None:
-    frames = [frame(f"line {n}\n".encode()) for n in range(50)]
-    copied(TapeEngine(*frames[:20]), tmp_path, 1 << 20)
-    (tmp_path / "done.json").unlink()
-    assert copied(TapeEngine(*frames[10:]), tmp_path, 1 << 20) == [f"line {n}" for n in range(20)]
-    assert slices(tmp_path).cut
+def test_copier_cuts_a_log_that_the_engine_has_not_whole_any_more(tmp_path: Path) -> None:
+    """Its beginning was dropped, or it has less."""
+    different = [frame(f"line {n}\n".encode()) for n in range(50)]
+    alike = [frame(b"the same\n") for _ in range(20)]
+    for name, before, after in (("1", different[:20], different[10:]), ("2", alike, alike[:5])):
+        whole = copied(TapeEngine(*before), tmp_path / name, 1 << 20)
+        (tmp_path / name / "done.json").unlink()
+        assert copied(TapeEngine(*after), tmp_path / name, 1 << 20) == whole
+        assert (len(whole), slices(tmp_path / name).cut) == (20, True)
 
 
-def test_copier_cuts_a_log_of_which_the_engine_has_less(tmp_path: Path) -> None:
-    frames = [frame(b"the same\n") for _ in range(20)]
-    copied(TapeEngine(*frames), tmp_path, 1 << 20)
-    (tmp_path / "done.json").unlink()
-    assert copied(TapeEngine(*frames[:5]), tmp_path, 1 << 20) == ["the same"] * 20
-    assert slices(tmp_path).cut
-
-
-@pytest.mark.parametrize(("content", "count"), [(b"", 0), (b"a\nb\n", 2), (b"a\nb\nhalf", 2), (b"half", 0)])
-def test_mend_cuts_off_what_was_not_written_to_its_end(tmp_path: Path, content: bytes, count: int) -> None:
+def test_mend_cuts_off_what_was_not_written_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_bytes(content)
-    assert truncate_torn_line(path) == count
-    assert path.read_bytes() == content[: content.rfind(b"\n") + 1]
-
-
-def test_mend_of_no_file_is_none(tmp_path: Path) -> None:
-    assert truncate_torn_line(tmp_path / "log") == 0
+    assert truncate_torn_line(path) == 0
+    for content, count in ((b"", 0), (b"a\nb\n", 2), (b"a\nb\nhalf", 2), (b"half", 0)):
+        path.write_bytes(content)
+        assert truncate_torn_line(path) == count
+        assert path.read_bytes() == content[: content.rfind(b"\n") + 1]

@@ -46,77 +46,60 @@ def failure(engine: ScriptedEngine, policy: PullPolicy = "missing") -> tuple[Rea
     return caught.value.staging.reason, caught.value.staging.message
 
 
-@pytest.mark.parametrize(
-    ("policy", "local", "pulls"),
-    [("missing", True, False), ("missing", False, True), ("always", True, True), ("never", True, False)],
-)
-def test_policy_says_when_to_pull(policy: PullPolicy, local: bool, pulls: bool) -> None:
-    engine = ScriptedEngine(*([NAME] if local else []))
-    assert ensure(engine, policy) == f"sha256:{NAME}"
-    assert bool(engine.asked) is pulls
-
-
-def test_policy_never_refuses_what_is_not_here() -> None:
+def test_policy_says_when_to_pull() -> None:
+    table: dict[tuple[PullPolicy, bool], bool] = {
+        ("missing", True): False,
+        ("missing", False): True,
+        ("always", True): True,
+        ("never", True): False,
+    }
+    found = {}
+    for policy, is_local in table:
+        engine = ScriptedEngine(*([NAME] if is_local else []))
+        assert ensure(engine, policy) == f"sha256:{NAME}"
+        found[policy, is_local] = bool(engine.asked)
+    assert found == table
     reason, message = failure(ScriptedEngine(), "never")
-    assert reason is Reason.IMAGE_FAILED
-    assert "image not found" in message
+    assert (reason, "image not found" in message) == (Reason.IMAGE_FAILED, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "reason", "verdict"),
-    [
-        (
-            "manifest for 127.0.0.1:5/x:1 not found: manifest unknown: manifest unknown",
-            Reason.IMAGE_FAILED,
-            "image not found",
-        ),
-        (
-            "pull access denied for x, repository does not exist or may require 'docker login': denied: "
-            "requested access to the resource is denied",
-            Reason.IMAGE_FAILED,
-            "image not found",
-        ),
-        ('Head "http://r/v2/x/manifests/1": no basic auth credentials', Reason.IMAGE_FAILED, "unauthorized"),
-        ("unauthorized: authentication required", Reason.IMAGE_FAILED, "unauthorized"),
-        (
-            'Get "https://r/v2/": dial tcp: lookup r: no such host',
-            Reason.STAGING_FAILED,
-            "registry unreachable",
-        ),
-        (
-            'Get "https://r/v2/": dial tcp 127.0.0.1:9: connect: connection refused',
-            Reason.STAGING_FAILED,
-            "registry unreachable",
-        ),
-        (
-            'Get "https://r/v2/": net/http: request canceled while waiting for connection (Client.Timeout '
-            "exceeded while awaiting headers)",
-            Reason.STAGING_FAILED,
-            "registry unreachable",
-        ),
-        ('Get "http://r/v2/": context deadline exceeded', Reason.STAGING_FAILED, "registry unreachable"),
-        ("unexpected EOF", Reason.STAGING_FAILED, "registry unreachable"),
-        ("toomanyrequests: You have reached your pull rate limit", Reason.STAGING_FAILED, "rate limit"),
-        ("failed to register layer: no space left on device", Reason.HOST_FAILED, "disk"),
-        ("something new", Reason.STAGING_FAILED, "something new"),
+REFUSALS = {
+    (Reason.IMAGE_FAILED, "image not found"): [
+        "manifest for 127.0.0.1:5/x:1 not found: manifest unknown: manifest unknown",
+        "pull access denied for x, repository does not exist or may require 'docker login': denied: "
+        "requested access to the resource is denied",
     ],
-)
-def test_refused_pull_becomes_a_verdict(words: str, reason: Reason, verdict: str) -> None:
-    found, message = failure(ScriptedEngine(pull=EngineRefused(500, words)))
-    assert found is reason
-    assert message.startswith(f"{NAME}: ")
-    assert verdict in message
+    (Reason.IMAGE_FAILED, "unauthorized"): [
+        'Head "http://r/v2/x/manifests/1": no basic auth credentials',
+        "unauthorized: authentication required",
+    ],
+    (Reason.STAGING_FAILED, "registry unreachable"): [
+        'Get "https://r/v2/": dial tcp: lookup r: no such host',
+        'Get "https://r/v2/": dial tcp 127.0.0.1:9: connect: connection refused',
+        'Get "https://r/v2/": net/http: request canceled while waiting for connection (Client.Timeout '
+        "exceeded while awaiting headers)",
+        'Get "http://r/v2/": context deadline exceeded',
+        "unexpected EOF",
+    ],
+    (Reason.STAGING_FAILED, "rate limit"): ["toomanyrequests: You have reached your pull rate limit"],
+    (Reason.HOST_FAILED, "disk"): ["failed to register layer: no space left on device"],
+    (Reason.STAGING_FAILED, "something new"): ["something new"],
+}
 
 
-def test_silent_registry_is_unreachable() -> None:
-    reason, message = failure(ScriptedEngine(pull=EngineTimeout("does not answer in time")))
-    assert reason is Reason.STAGING_FAILED
-    assert "registry unreachable (no progress for 9 s)" in message
-
-
-def test_engine_that_is_down_is_the_machines_fault() -> None:
-    reason, message = failure(ScriptedEngine(pull=EngineDown("the engine at x does not answer")))
-    assert (reason, message) == (Reason.HOST_FAILED, "the engine at x does not answer.")
+def test_pull_that_fails_becomes_a_verdict() -> None:
+    wrong = []
+    for (reason, verdict), refusals in REFUSALS.items():
+        for words in refusals:
+            blamed, message = failure(ScriptedEngine(pull=EngineRefused(500, words)))
+            if blamed is not reason or not message.startswith(f"{NAME}: ") or verdict not in message:
+                wrong.append((words, blamed, message))
+    assert wrong == []
+    silent = failure(ScriptedEngine(pull=EngineTimeout("does not answer in time")))
+    assert silent[0] is Reason.STAGING_FAILED
+    assert "registry unreachable (no progress for 9 s)" in silent[1]
+    down = failure(ScriptedEngine(pull=EngineDown("the engine at x does not answer")))
+    assert down == (Reason.HOST_FAILED, "the engine at x does not answer.")
 
 
 def test_pull_that_nobody_waits_for_is_given_up() -> None:

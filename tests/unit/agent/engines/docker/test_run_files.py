@@ -43,21 +43,6 @@ def test_everything_is_there_again_for_the_next_agent(tmp_path: Path) -> None:
     assert again.report(RUN, TASK) == REPORT
 
 
-def test_second_stop_keeps_reason_and_tasks_and_takes_the_earlier_kill(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
-    files.create(record())
-    files.save_stop(RUN, [TASK], 100.0, Reason.STOPPED)
-    first = files.stop(RUN)
-    files.save_stop(RUN, ["worker-replica-0"], 1.0, Reason.HOST_SHUTDOWN)
-    second = files.stop(RUN)
-    assert first is not None
-    assert second is not None
-    assert (second.reason, second.tasks) == (Reason.STOPPED, (TASK,))
-    assert second.kill_at < first.kill_at
-    files.save_stop(RUN, [TASK], 1000.0, Reason.STOPPED)
-    assert files.stop(RUN) == second
-
-
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"run_id": 1}'])
 def test_run_with_a_damaged_record_is_swept_and_hides_no_other(tmp_path: Path, damage: str) -> None:
     files = RunFiles(tmp_path)
@@ -68,14 +53,6 @@ def test_run_with_a_damaged_record_is_swept_and_hides_no_other(tmp_path: Path, d
     assert [found.run_id for found in again.records()] == [OTHER]
     again.sweep()
     assert [path.name for path in tmp_path.iterdir()] == [OTHER]
-
-
-def test_run_whose_directory_was_removed_is_unknown(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
-    files.create(record())
-    (tmp_path / RUN).rename(tmp_path / "elsewhere")
-    assert files.record(RUN) is None
-    assert files.records() == []
 
 
 def test_removal_that_was_cut_short_is_finished_by_the_next_agent(tmp_path: Path) -> None:

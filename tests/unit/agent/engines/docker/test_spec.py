@@ -39,20 +39,13 @@ def launch(**given: Any) -> Launch:
     return Launch(**{**defaults, "cpus": (2, 3), "memory_bytes": 8 * 10**9, **given})
 
 
-def test_addresses_are_the_real_services_names_and_port() -> None:
+def test_addresses_are_the_real_services_names_and_port_or_loopback_of_a_lone_master() -> None:
     assert docker_spec.addresses(run_order(RUN, MASTER, WORKER)) == {
         MASTER: "cmle-training-master-1f0c3a9be2-0:2222",
         WORKER: "cmle-training-worker-1f0c3a9be2-1:2222",
     }
-
-
-def test_address_of_a_lone_master_is_loopback() -> None:
     assert docker_spec.addresses(run_order(RUN, MASTER)) == {MASTER: "127.0.0.1:2222"}
-
-
-@pytest.mark.parametrize("task", ["master-replica-0", "evaluator-replica-123"])
-def test_host_name_fits_into_the_kernels_64_characters(task: str) -> None:
-    assert len(docker_spec.host_name(RUN, Task.parse(task))) <= 64
+    assert len(docker_spec.host_name(RUN, Task.parse("evaluator-replica-123"))) <= 64, "the kernel's limit"
 
 
 def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None:
@@ -62,11 +55,12 @@ def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None
     assert made["HostConfig"]["NetworkMode"] == network
     endpoint = {"Aliases": [made["Hostname"]], "IPAMConfig": {"IPv4Address": "172.18.0.3"}}
     assert made["NetworkingConfig"] == {"EndpointsConfig": {network: endpoint}}
-
-
-def test_spec_names_the_peers_before_they_are_there() -> None:
-    hosts = spec(launch())["HostConfig"]["ExtraHosts"]
-    assert hosts[1:] == ["cmle-training-master-1f0c3a9be2-0:172.18.0.2"]
+    peers = made["HostConfig"]["ExtraHosts"]
+    assert peers == [
+        "host.docker.internal:172.17.0.1",
+        "cmle-training-master-1f0c3a9be2-0:172.18.0.2",
+    ], "they are named before they are there"
+    assert spec(launch(), gateway="", addresses={})["HostConfig"]["ExtraHosts"] == [], "without a bridge"
 
 
 def test_ip_addresses_begin_after_the_gateway_and_fit_into_the_network() -> None:
@@ -133,15 +127,11 @@ def test_spec_mounts_the_runs_packages_read_only_and_its_job_dir() -> None:
     assert f"PATH={PACKAGES}/bin:/opt/bin:/bin" in made["Env"]
 
 
-def test_spec_asks_for_gpus_by_the_drivers_ids() -> None:
+def test_spec_asks_for_gpus_by_the_drivers_ids_and_hides_others_from_images_that_ask_for_all() -> None:
     made = spec(launch(gpus=("GPU-1", "GPU-2")))
-    assert made["HostConfig"]["DeviceRequests"] == [
-        {"DeviceIDs": ["GPU-1", "GPU-2"], "Capabilities": [["gpu"]]}
-    ]
+    request = {"DeviceIDs": ["GPU-1", "GPU-2"], "Capabilities": [["gpu"]]}
+    assert made["HostConfig"]["DeviceRequests"] == [request]
     assert not [pair for pair in made["Env"] if pair.startswith("NVIDIA_VISIBLE_DEVICES")]
-
-
-def test_spec_without_gpus_hides_them_from_images_that_ask_for_all() -> None:
     assert "NVIDIA_VISIBLE_DEVICES=void" in spec(launch())["Env"]
 
 
@@ -175,11 +165,6 @@ def test_program_of_an_image_without_entry_point_is_its_command() -> None:
     assert ImageInfo("sha256:abc").program(launch(command=())) == ""
 
 
-def test_host_has_no_name_where_the_engine_has_no_bridge() -> None:
-    assert spec(launch(), gateway="", addresses={})["HostConfig"]["ExtraHosts"] == []
-    assert spec(launch(), addresses={})["HostConfig"]["ExtraHosts"] == ["host.docker.internal:172.17.0.1"]
-
-
 @pytest.mark.parametrize(
     ("state", "code", "reason", "message"),
     [
@@ -210,41 +195,30 @@ def test_exit_of_a_container_says_code_reason_and_why(
     assert ended.finished_at.isoformat() == "2026-11-21T05:59:42+00:00"
 
 
-@pytest.mark.parametrize(
-    ("status", "words", "reason"),
-    [
-        (400, 'runc: unable to start container process: exec: "x": not found: unknown', Reason.START_FAILED),
-        (500, "no space left on device", Reason.HOST_FAILED),
-        (409, "could not select device driver", Reason.HOST_FAILED),
-    ],
-)
-def test_refused_start_says_whose_fault_it_was(status: int, words: str, reason: Reason) -> None:
-    assert docker_spec.refused_start(status, words)[1] is reason
+def test_refused_start_says_whose_fault_it_was() -> None:
+    missing = 'runc: unable to start container process: exec: "x": not found: unknown'
+    table = {
+        (400, missing): Reason.START_FAILED,
+        (500, "no space left on device"): Reason.HOST_FAILED,
+        (409, "could not select device driver"): Reason.HOST_FAILED,
+    }
+    assert {refusal: docker_spec.refused_start(*refusal)[1] for refusal in table} == table
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2026-11-21T05:59:41.085364984Z", "2026-11-21T05:59:41.085364+00:00"),
-        ("2026-11-21T05:59:41Z", "2026-11-21T05:59:41+00:00"),
-        ("2026-11-21T05:59:41.5Z", "2026-11-21T05:59:41.500000+00:00"),
-    ],
-)
-def test_parse_time_reads_the_engines_times(text: str, expected: str) -> None:
-    found = docker_spec.parse_time(text)
-    assert found is not None
-    assert found.isoformat() == expected
+def test_parse_time_reads_the_engines_times() -> None:
+    table = {
+        "2026-11-21T05:59:41.085364984Z": "2026-11-21T05:59:41.085364+00:00",
+        "2026-11-21T05:59:41Z": "2026-11-21T05:59:41+00:00",
+        "2026-11-21T05:59:41.5Z": "2026-11-21T05:59:41.500000+00:00",
+        "0001-01-01T00:00:00Z": "None",
+        "": "None",
+    }
+    found = {text: docker_spec.parse_time(text) for text in table}
+    assert {text: time.isoformat() if time else "None" for text, time in found.items()} == table
 
 
-def test_parse_time_of_never_is_none() -> None:
-    assert docker_spec.parse_time("0001-01-01T00:00:00Z") is None
-    assert docker_spec.parse_time("") is None
-
-
-@pytest.mark.parametrize(
-    ("quota", "size", "files"), [(0, "1000t", "1"), (5, "1048576", "2"), (1 << 30, "1073741824", "2")]
-)
-def test_engine_keeps_more_of_a_log_than_its_quota(quota: int, size: str, files: str) -> None:
-    made = spec(launch(log_quota_bytes=quota))["HostConfig"]["LogConfig"]
-    assert made["Type"] == "local"
-    assert made["Config"] == {"max-size": size, "max-file": files, "compress": "false"}
+def test_engine_keeps_more_of_a_log_than_its_quota() -> None:
+    for quota, size, files in ((0, "1000t", "1"), (5, "1048576", "2"), (1 << 30, "1073741824", "2")):
+        made = spec(launch(log_quota_bytes=quota))["HostConfig"]["LogConfig"]
+        assert made["Type"] == "local"
+        assert made["Config"] == {"max-size": size, "max-file": files, "compress": "false"}

@@ -273,10 +273,6 @@ def test_token_that_is_replaced_in_its_file_is_read_again(
         assert client.get("pods", "one") is None
 
 
-def test_version_of_an_api_server_is_what_it_says(client: KubeClient) -> None:
-    assert client.version() == "v1.99.0-eks-123"
-
-
 # Runs.
 
 

@@ -258,15 +258,3 @@ def test_note_of_the_end_is_on_the_disk_before_it_takes_its_name(
     notes.add("exit.json", {"status": 0})
 
     assert steps == [("fsync", 13), ("replace", 13)]
-
-
-def test_note_for_a_directory_that_was_removed_is_dropped(tmp_path: Path) -> None:
-    directory = tmp_path / "replica"
-    directory.mkdir()
-    notes = supervisor.ExitFiles(str(directory))
-    notes.close()
-    directory.rmdir()
-
-    notes.add("exit.json", {"status": 0})
-
-    assert not notes.pending

@@ -78,19 +78,6 @@ def test_replica_with_cpus_that_are_not_there_could_not_be_started(driver: Drive
     assert "999999" in ended.message
 
 
-def test_program_that_is_no_program_could_not_be_started(driver: Driver, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.write_text("#!/nowhere/interpreter\n")
-    broken.chmod(0o755)
-
-    start(driver, str(broken))
-
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
-    assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
-    assert driver.wait_for_log(RUN, TASK) == []
-
-
 def test_replica_has_no_input_and_no_open_files_of_ours(driver: Driver) -> None:
     source = "import os, sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd')))"
     assert python(driver, source) == ["'' ['0', '1', '2', '3']"]  # 3 is the listing itself
@@ -99,34 +86,6 @@ def test_replica_has_no_input_and_no_open_files_of_ours(driver: Driver) -> None:
 def test_replica_that_prints_to_a_closed_pipe_ends_as_programs_do(driver: Driver) -> None:
     start(driver, "/bin/sh", "-c", "yes | head -n 1; kill -l >/dev/null; exit 4")
     assert driver.wait_for_log(RUN, TASK) == ["y"]
-
-
-def test_log_keeps_odd_output_whole(driver: Driver) -> None:
-    source = r"""
-import os
-os.write(1, b"plain\n" + b"dos\r\n" + b"10%\r20%\n" + b"\xff\n" + b"nul\0\n" + "é☃\u2028\n".encode())
-os.write(1, b"a" * (3 << 20) + b"\n")
-os.write(1, b"no newline")
-"""
-    start(driver, sys.executable, "-c", source)
-    driver.until(lambda: driver.runtime.read_log(RUN, TASK, 0, 100, 1 << 30).complete)
-
-    lines = driver.runtime.read_log(RUN, TASK, 0, 100, 1 << 30).lines
-    texts = [line.text for line in lines]
-    assert texts[:6] == ["plain", "dos", "20%", "\ufffd", "nul\0", "é☃\u2028"]
-    assert [len(text) for text in texts[6:9]] == [1 << 20] * 3
-    assert [line.partial for line in lines[6:9]] == [True, True, False]
-    assert texts[9:] == ["no newline"]
-
-
-def test_log_of_a_flood_is_complete_and_in_order(driver: Driver) -> None:
-    start(driver, "/bin/sh", "-c", "seq 1 200000")
-    driver.until(lambda: driver.runtime.read_log(RUN, TASK, 199_999, 1, 1 << 20).complete)
-
-    texts: list[str] = []
-    while lines := driver.runtime.read_log(RUN, TASK, len(texts), 50_000, 1 << 30).lines:
-        texts += [line.text for line in lines]
-    assert texts == [str(n) for n in range(1, 200_001)]
 
 
 def test_supervisor_killed_takes_its_program_and_its_orphans_along(driver: Driver) -> None:
@@ -197,18 +156,6 @@ def test_supervisor_killed_beside_its_agent_leaves_a_log_that_may_lack_its_end(d
     assert driver.runtime.read_log(RUN, TASK, 1, 1, 1).missing is None
 
 
-def test_supervisor_terminated_by_a_stranger_ends_its_program(driver: Driver) -> None:
-    start(driver, "/bin/sh", "-c", "echo up; exec sleep 1000")
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
-    (program,) = process_tags.tagged(RUN)
-
-    os.kill(_parent(program), signal.SIGTERM)
-
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
-    assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.KILLED_BY_SIGNAL, False)
-
-
 @pytest.mark.parametrize("escape", ["setsid", "env -i setsid", "setsid nohup"])
 def test_stop_reaches_what_tried_to_escape(driver: Driver, tmp_path: Path, escape: str) -> None:
     pid_file = tmp_path / "pid"
@@ -239,27 +186,6 @@ def test_stop_reaches_a_program_that_suspended_its_supervisor(driver: Driver) ->
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().split()[3])
-
-
-def test_sigterm_reaches_a_program_that_saves_and_exits_cleanly(driver: Driver) -> None:
-    source = """
-import signal, sys, time
-def save(*_):
-    print("saved"); sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-print("up")
-while True:
-    time.sleep(0.01)
-"""
-    start(driver, sys.executable, "-c", source)
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
-
-    driver.runtime.stop(RUN, 10.0)
-
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
-    assert (ended.code, ended.reason, ended.after_stop) == (0, Reason.STOPPED, True)
-    assert driver.wait_for_log(RUN, TASK) == ["up", "saved"]
 
 
 def test_stop_right_after_start_is_never_lost(driver: Driver) -> None:
@@ -307,14 +233,6 @@ def test_start_without_a_supervisor_for_one_replica_undoes_the_others(
 
     assert driver.lab.remaining(RUN) == []
     assert not marker.exists()
-
-
-def test_two_replicas_have_directories_of_their_own(driver: Driver, tmp_path: Path) -> None:
-    driver.place(RUN, TASK, WORKER)
-    launches = [Launch(t, ("/bin/sh", "-c", "pwd; echo $TMPDIR"), {}, (), 0) for t in (TASK, WORKER)]
-    driver.runtime.start(RUN, launches)
-    places = [line for task in (TASK, WORKER) for line in driver.wait_for_log(RUN, task)]
-    assert len(set(places)) == 4
 
 
 def test_remove_takes_directories_that_a_program_locked(driver: Driver) -> None:

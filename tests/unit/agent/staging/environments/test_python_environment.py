@@ -130,19 +130,6 @@ async def test_package_is_installed_over_the_base_and_only_for_its_run(
     assert "installing tinytrainer-0.0.0.tar.gz" in staged.activities
 
 
-async def test_program_can_report_its_metrics_where_the_base_has_no_trainyard(
-    staged: Staged, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-    staged.python = str(bare / "bin" / "python")
-
-    ready = await staged.prepare()
-
-    assert ready.phase == "ready", ready.message
-    assert run(ready.python, "import trainyard; trainyard.log(step=1)") == '{"event": "progress", "step": 1}'
-
-
 async def test_package_that_leaves_files_in_its_directory_names_them_at_its_end(
     staged: Staged, tmp_path: Path
 ) -> None:
@@ -361,25 +348,17 @@ async def test_runtime_version_whose_framework_the_base_has_or_whose_packages_ar
     assert failed.message.endswith("--python that has tinyframe, or run the job without a runtimeVersion.")
 
 
-async def test_run_without_packages_gets_an_environment_that_sees_the_base(staged: Staged) -> None:
-    ready = await staged.prepare()
-    assert ready.phase == "ready", ready.message
-    assert run(ready.python, "import sys, trainyard_protocol; print(sys.prefix)") == str(
-        staged.root / "environments" / RUN / "venv"
-    )
-
-
-async def test_base_interpreter_with_an_editable_install_is_seen_through(tmp_path: Path) -> None:
+async def test_base_with_an_editable_install_and_without_trainyard_is_seen_through(tmp_path: Path) -> None:
     base = tmp_path / "base"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(base)], check=True)
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "framework.py").write_text("WHO = 'editable'\n")
     site = next(base.glob("lib/python*/site-packages"))
     (site / "framework.pth").write_text(f"{tmp_path / 'checkout'}\n")
-
     ready = await Staged(tmp_path, str(base / "bin" / "python")).prepare()
-
+    assert ready.phase == "ready", ready.message
     assert run(ready.python, "import framework; print(framework.WHO)") == "editable"
+    assert run(ready.python, "import trainyard; trainyard.log(step=1)") == '{"event": "progress", "step": 1}'
 
 
 ENDS_ITS_INTERPRETER = """

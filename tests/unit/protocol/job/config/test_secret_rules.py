@@ -8,20 +8,17 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.training_input import parse_training_input
 
 
-@pytest.mark.parametrize(
-    ("reference", "variable"),
-    [
+def test_variable_of_a_secret() -> None:
+    account = "GOOGLE_APPLICATION_CREDENTIALS"
+    table: list[tuple[dict[str, str], str]] = [
         ({"name": "WANDB_API_KEY"}, "WANDB_API_KEY"),
         ({"name": "hf", "env": "HF_TOKEN"}, "HF_TOKEN"),
         ({"name": "gcs", "file": "/run/secrets/gcs.json"}, "gcs_FILE"),
-        ({"name": "gcs", "file": "/gcs.json", "env": "GOOGLE_APPLICATION_CREDENTIALS"}, None),
+        ({"name": "gcs", "file": "/gcs.json", "env": account}, account),
         ({"name": "PATH", "file": "/a"}, "PATH_FILE"),
-    ],
-)
-def test_variable_of_a_secret(reference: dict[str, str], variable: str | None) -> None:
-    (read,) = parse_training_input({"secrets": [reference]}).secrets
-    assert read.variable == (variable or reference["env"])
-    assert read.canonical() == reference
+    ]
+    found = [parse_training_input({"secrets": [reference]}).secrets[0] for reference, _ in table]
+    assert [(one.canonical(), one.variable) for one in found] == table
 
 
 @pytest.mark.parametrize(

@@ -51,16 +51,6 @@ def test_plugin_of_a_kubeconfig_gives_a_token_each_time_the_last_has_expired(tmp
     assert (tmp_path / "calls").read_text().count("called") == 2
 
 
-def test_token_in_a_file_is_read_again(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("one\n")
-    connection = connect(kubeconfig(tmp_path, {"tokenFile": "token"}))
-    assert authorization(connection.auth) == "Bearer one"
-    (tmp_path / "token").write_text("two")
-    flow = connection.auth.sync_auth_flow(httpx.Request("GET", "https://example.invalid"))  # type: ignore[union-attr]
-    assert next(flow).headers["Authorization"] == "Bearer one"
-    assert flow.send(httpx.Response(401)).headers["Authorization"] == "Bearer two"
-
-
 @pytest.mark.parametrize(
     ("user", "cluster", "message"),
     [

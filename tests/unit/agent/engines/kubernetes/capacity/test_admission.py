@@ -21,7 +21,6 @@ from trainyard_agent.engines.kubernetes.api.client import KubeDown, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import KubeConnection
 from trainyard_agent.engines.kubernetes.capacity import admission
 from trainyard_agent.engines.kubernetes.capacity.admission import (
-    GangAdmission,
     LocalQueue,
     choose,
     waits_of,
@@ -35,6 +34,7 @@ from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.sync import RunOrder
+from unit.agent.stub_server import agent_info
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, NAME = "1" * 32, "ty-111111111111"
@@ -93,35 +93,28 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("why", WAITS)
-def test_workload_says_why_it_is_not_admitted(why: str) -> None:
-    assert waits_of(WAITS[why]) == why
+def test_workload_says_why_it_is_not_admitted() -> None:
+    assert [waits_of(found) for found in WAITS.values()] == list(WAITS)
 
 
-@pytest.mark.parametrize(
-    ("groups", "allowed", "queue", "about"),
-    [
+def test_first_admission_that_the_cluster_has_is_chosen() -> None:
+    scheduler, kueue = "gangs by PodGroups of the scheduler", "LocalQueue team-a of Kueue"
+    table: list[tuple[dict[str, list[str]], bool, str, str]] = [
         ({}, True, "", ""),
-        (SCHEDULER, True, "", "gangs by PodGroups of the scheduler"),
+        (SCHEDULER, True, "", scheduler),
         (SCHEDULER, False, "", ""),
         ({"scheduling.k8s.io/v1beta1": ["priorityclasses"]}, True, "", ""),
         ({"scheduling.k8s.io/v1alpha2": ["podgroups"]}, True, "", ""),
-        ({**KUEUE, **SCHEDULER}, True, "team-a", "LocalQueue team-a of Kueue"),
-        ({"kueue.x-k8s.io/v1beta1": ["workloads"]}, True, "team-a", "LocalQueue team-a of Kueue"),
-    ],
-)
-def test_first_admission_that_the_cluster_has_is_chosen(
-    groups: dict[str, list[str]], allowed: bool, queue: str, about: str
-) -> None:
-    with fake_cluster() as api, closing(api.client()) as client:
-        api.groups = groups
-        answer = {"allowed": allowed}
-        api.fail(
-            "POST",
-            REVIEWS,
-            Fault(201, body=f'{{"status": {str(answer).lower()}}}'.replace("'", '"').encode()),
-        )
-        assert choose(client, queue, {}).about == about
+        ({**KUEUE, **SCHEDULER}, True, "team-a", kueue),
+        ({"kueue.x-k8s.io/v1beta1": ["workloads"]}, True, "team-a", kueue),
+    ]
+    found = []
+    for groups, allowed, queue, _ in table:
+        with fake_cluster() as api, closing(api.client()) as client:
+            api.groups = groups
+            api.fail("POST", REVIEWS, review(allowed))
+            found.append((groups, allowed, queue, choose(client, queue, {}).about))
+    assert found == table
 
 
 def test_discovery_that_is_forbidden_finds_nothing() -> None:
@@ -144,15 +137,8 @@ async def test_agent_of_a_cluster_offers_the_queue_that_its_options_name(
         "--runtime",
         "kubernetes",
     ]
-    info = AgentInfo(
-        agent_id="a",
-        name="a",
-        version="1",
-        runtime="process",
-        capacity_mode="fit",
-        runs_images=False,
-        capacity=Capacity.of_pools(Pool(nodes=1, vcpus=1, memory_bytes=1)),
-    )
+    pools = Capacity.of_pools(Pool(nodes=1, vcpus=1, memory_bytes=1))
+    info = agent_info(runtime="process", capacity=pools)
     with fake_cluster() as api:
         connection = KubeConnection(api.url, ssl.create_default_context(), None, NAMESPACE)
         monkeypatch.setattr(kubernetes_engine, "connect", lambda *_: connection)
@@ -334,9 +320,3 @@ def test_gang_is_a_pod_group_of_the_scheduler_and_a_lone_master_is_none(tmp_path
             lone = objects.pod(OWNER, order(CHIEF), launch(CHIEF), "uid")
             assert lab.admission.member(order(CHIEF), lone) == lone
             assert lab.admission.groups(OWNER, order(CHIEF), "uid", [lone]) == []
-
-
-def test_without_either_pods_are_as_they_were() -> None:
-    pod = objects.pod(OWNER, order(CHIEF), launch(CHIEF), "uid")
-    none = GangAdmission()
-    assert (none.member(order(CHIEF), pod), none.waits(RUN, pod)) == (pod, "")

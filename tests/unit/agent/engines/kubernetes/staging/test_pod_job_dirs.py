@@ -19,20 +19,16 @@ def order_of(job_dir: str, chosen: str = "") -> RunOrder:
     )
 
 
-@pytest.mark.parametrize(
-    ("job_dir", "one_user", "mount"),
-    [
-        ("/mnt/jobs/p/ann/a/b", False, JobDirMount("shared/p/ann/a", "/mnt/jobs/p/ann/a")),
-        ("/mnt/jobs/a/./b/", True, JobDirMount("shared/a/b", "/mnt/jobs/a/b")),
-        ("/mnt/jobs/fast/x", True, JobDirMount("fast/x", "/mnt/jobs/fast/x")),
-        ("gs://bucket/a", False, None),
-        ("", False, None),
-    ],
-)
-def test_pod_has_its_own_directory_of_the_claim_alone(
-    job_dir: str, one_user: bool, mount: JobDirMount | None
-) -> None:
-    assert PodJobDirs(CLAIMS, one_user).mount(order_of(job_dir)) == mount
+def test_pod_has_its_own_directory_of_the_claim_alone() -> None:
+    table: dict[tuple[str, bool], JobDirMount | None] = {  # the job-dir, and whether there is one user
+        ("/mnt/jobs/p/ann/a/b", False): JobDirMount("shared/p/ann/a", "/mnt/jobs/p/ann/a"),
+        ("/mnt/jobs/a/./b/", True): JobDirMount("shared/a/b", "/mnt/jobs/a/b"),
+        ("/mnt/jobs/fast/x", True): JobDirMount("fast/x", "/mnt/jobs/fast/x"),
+        ("gs://bucket/a", False): None,
+        ("", False): None,
+    }
+    found = {one: PodJobDirs(CLAIMS, one[1]).mount(order_of(one[0])) for one in table}
+    assert found == table
 
 
 def test_directory_that_the_service_has_chosen_is_mounted_where_a_claim_has_it() -> None:
@@ -42,9 +38,8 @@ def test_directory_that_the_service_has_chosen_is_mounted_where_a_claim_has_it()
     assert PodJobDirs(CLAIMS).mount(order_of("", "/srv/p/ann/job")) is None
 
 
-@pytest.mark.parametrize(
-    ("claims", "one_user", "job_dir", "says"),
-    [
+def test_every_other_directory_is_refused() -> None:
+    table = [
         ((), False, "/mnt/jobs/p/ann/a", "use gs://"),
         (CLAIMS, False, "/mnt/jobs/p/bob/a", "below /mnt/jobs/p/ann, /mnt/jobs/fast/p/ann"),
         (CLAIMS, False, "/mnt/jobs/p/ann", "below /mnt/jobs/p/ann"),
@@ -53,14 +48,11 @@ def test_directory_that_the_service_has_chosen_is_mounted_where_a_claim_has_it()
         (CLAIMS, True, "/mnt/jobs", "below /mnt/jobs"),
         (CLAIMS, True, "/etc", "below /mnt/jobs"),
         (CLAIMS, True, "mnt/jobs/a", "below /mnt/jobs"),
-    ],
-)
-def test_every_other_directory_is_refused(
-    claims: tuple[JobDirClaim, ...], one_user: bool, job_dir: str, says: str
-) -> None:
-    with pytest.raises(StagingFailed) as refused:
-        PodJobDirs(claims, one_user).mount(order_of(job_dir))
-    assert says in refused.value.staging.message
+    ]
+    for claims, one_user, job_dir, says in table:
+        with pytest.raises(StagingFailed) as refused:
+            PodJobDirs(claims, one_user).mount(order_of(job_dir))
+        assert says in refused.value.staging.message, job_dir
 
 
 def test_claim_is_a_name_and_a_directory() -> None:

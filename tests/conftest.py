@@ -16,6 +16,7 @@ from beds import databases, engines
 from beds import slurm as slurm_bed
 from beds.engines import Engine, NoEngine, OwnEngine
 from beds.installed import frameworks
+from beds.installed.missing import needing
 from browser import quiet_network
 
 if TYPE_CHECKING:  # it imports what only its tests need
@@ -203,12 +204,8 @@ def kubernetes() -> Iterator["Bed"]:
     from beds.kubernetes.build import NoKubernetes
 
     with ExitStack() as stack:
-        try:
+        with needing(NoKubernetes):
             started = stack.enter_context(bed.started())
-        except NoKubernetes as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
         yield started
 
 
@@ -216,12 +213,8 @@ def kubernetes() -> Iterator["Bed"]:
 def slurm() -> Iterator[slurm_bed.SlurmBed]:
     """A cluster of three nodes, shared by all tests, whose commands are on the PATH: each removes what it made."""
     with ExitStack() as stack:
-        try:
+        with needing(slurm_bed.NoSlurm):
             bed = stack.enter_context(slurm_bed.started())
-        except slurm_bed.NoSlurm as missing:
-            if os.environ.get("CI") == "true":
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
         path = stack.enter_context(pytest.MonkeyPatch.context())
         path.setenv("PATH", str(bed.commands), prepend=os.pathsep)
         yield bed
@@ -240,31 +233,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def frameworks_python() -> Path:
     """An interpreter with TensorFlow and torch."""
-    return _python_with(frameworks.PINS)
+    with needing(frameworks.NoFrameworks):
+        return frameworks.python(frameworks.PINS)
 
 
 @pytest.fixture(scope="session")
 def estimators_python() -> Path:
     """An interpreter with the last TensorFlow that has estimators."""
-    return _python_with(frameworks.WITH_ESTIMATORS)
-
-
-def _python_with(pins: tuple[str, ...]) -> Path:
-    try:
-        return frameworks.python(pins)
-    except frameworks.NoFrameworks as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    with needing(frameworks.NoFrameworks):
+        return frameworks.python(frameworks.WITH_ESTIMATORS)
 
 
 def _usable(engine: AbstractContextManager[E], stack: ExitStack) -> E:
-    """Up, with its base image. Where that cannot be, the test is skipped; in CI nothing is skipped."""
-    try:
+    """An engine that is up, with its base image."""
+    with needing(NoEngine):
         usable = stack.enter_context(engine)
         usable.provide_base_image()
-    except NoEngine as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
     return usable

@@ -2,8 +2,6 @@
 
 Every page fails its test that logs an error, breaks the Content-Security-Policy, or asks another host for anything."""
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +13,7 @@ from urllib.parse import urlparse
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
+from beds.installed.missing import need_program
 from browser.browser_support import DashboardServer, Viewport
 from browser.link import linked
 from browser.quiet_network import QuietNetwork, quiet_network
@@ -62,11 +61,7 @@ def network() -> Iterator[QuietNetwork]:
 def chromium(network: QuietNetwork, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Chromium of one module: while Playwright runs, its event loop runs in this thread, and asynchronous tests could
     not have theirs."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("Chromium is not installed: scripts/test-tools.sh installs it.")
-        pytest.skip("no Chromium on this machine")
+    path = need_program("chromium", "chromium-browser", "google-chrome")
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", f"--disable-features={','.join(_WITHOUT)}"]
         program = network.program(path, tmp_path_factory.mktemp("chromium"))

@@ -1,12 +1,11 @@
 """Jobs typed in each shell, and driven by a pipeline."""
 
 import json
-import os
-import shutil
 import subprocess
 
 import pytest
 
+from beds.installed.missing import need_program
 from e2e.harness import Service, local
 
 LINE = "jobs submit training --config config.yaml -- --epochs 5"
@@ -20,10 +19,7 @@ INIT = {
 
 @pytest.mark.parametrize("shell", sorted(INIT))
 def test_submit_typed_in_each_shell_runs_a_job(service: Service, shell: str) -> None:
-    if shutil.which(shell) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{shell} is not installed, and CI tests every shell")
-        pytest.skip(f"{shell} is not installed")
+    need_program(shell)
     service.program("import sys\nprint('epochs', sys.argv[sys.argv.index('--epochs') + 1])\n")
     service.config(**local())
     done = subprocess.run(

@@ -212,7 +212,9 @@ def test_metric_file_of_a_trial_is_read_while_it_runs_and_after_its_end(driver: 
     assert driver.runtime.read_metrics(RUN, CHIEF) == b""
 
 
-def test_usage_counts_cpu_time_up_and_reports_memory(driver: Driver) -> None:
+def test_usage_counts_cpu_time_up_and_reports_memory_also_by_an_agent_that_comes_back(
+    driver: Driver,
+) -> None:
     driver.start_and_wait(RUN, {CHIEF: BUSY, WORKER: FOREVER})
     if not driver.runtime.traits.measures_usage:
         assert driver.runtime.usage(RUN, CHIEF) is None
@@ -225,6 +227,9 @@ def test_usage_counts_cpu_time_up_and_reports_memory(driver: Driver) -> None:
 
     assert driver.usage(RUN, WORKER).memory_bytes > 0
     assert driver.runtime.usage(RUN, "worker-replica-7") is None
+    before = driver.usage(RUN, CHIEF)
+    driver.lab.reopen().recover()
+    assert driver.usage(RUN, CHIEF).cpu_s >= before.cpu_s
 
 
 def test_usage_never_loses_what_processes_that_have_ended_have_used(driver: Driver) -> None:
@@ -251,19 +256,6 @@ def test_usage_of_what_has_ended_is_none(driver: Driver) -> None:
     driver.until(lambda: driver.runtime.usage(RUN, CHIEF) is None)
     driver.runtime.remove(RUN)
     assert driver.runtime.usage(RUN, CHIEF) is None
-
-
-def test_usage_is_reported_by_an_agent_that_comes_back(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: BUSY})
-    if not driver.runtime.traits.measures_usage:
-        assert driver.runtime.usage(RUN, CHIEF) is None
-        return
-    driver.until(lambda: driver.usage(RUN, CHIEF).cpu_s > 0)
-    before = driver.usage(RUN, CHIEF)
-
-    driver.lab.reopen().recover()
-
-    assert driver.usage(RUN, CHIEF).cpu_s >= before.cpu_s
 
 
 def test_stop_ends_every_replica_with_sigterm(driver: Driver) -> None:

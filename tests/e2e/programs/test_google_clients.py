@@ -19,7 +19,8 @@ import pytest
 from beds.certificates import Authority
 from beds.engines import Engine
 from beds.installed import google_clients
-from beds.programs import BIN
+from beds.installed.missing import needing, skip_without
+from beds.programs import Programs
 from beds.token_files import long_token, write_token
 from e2e.harness import Service, started
 from trainyard_protocol.views.google import names_of
@@ -114,8 +115,7 @@ def _may_mount() -> bool:
 
 def _require_mounts() -> None:
     if not _may_mount():
-        missing = "needs a hosts file of its own: a mount namespace"
-        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+        skip_without("needs a hosts file of its own: a mount namespace")
 
 
 @pytest.fixture(scope="module")
@@ -206,30 +206,12 @@ def test_clients_of_another_machine_use_the_names_of_its_domain(tmp_path: Path) 
     issued = authority.issue("trains.test")
     (tmp_path / "hosts").write_text("10.77.0.5 trains.test\n")
     (tmp_path / "names").write_text(f"10.77.0.5 trains.test {' '.join(names_of('trains.test'))}\n")
+    operator = Programs(tmp_path)
     write_token(tmp_path / "operator", long_token("operator"))
     (tmp_path / "list.py").write_text(_LIST)
     files = {"CERTIFICATE": issued.certificate, "KEY": issued.key, "CA": authority.ca_file}
-    environment = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("TRAINYARD_", "STORAGE_", "XDG_"))
-        },
-        **{name: str(file) for name, file in files.items()},
-        "HOME": str(tmp_path),
-        "PYTHON": sys.executable,
-        "PATH": f"{BIN}:{os.environ['PATH']}",
-    }
-    done = subprocess.run(
-        ["unshare", "--mount", "--net", "sh", "-eu", "-c", _ELSEWHERE],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    operator.environment |= {name: str(file) for name, file in files.items()} | {"PYTHON": sys.executable}
+    done = operator.done("unshare", "--mount", "--net", "sh", "-eu", "-c", _ELSEWHERE, timeout=300)
     assert "must be the address of https://trains.test:8470 in your name service" in done.stderr
     lines = done.stdout.splitlines()
     assert "{}" in lines
@@ -275,12 +257,8 @@ def _pipelines_component_trains(machine: Machine) -> None:
 
 
 def _packages(client: str) -> Path:
-    try:
+    with needing(google_clients.NoClients):
         return google_clients.packages(client)
-    except google_clients.NoClients as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
 
 
 @pytest.mark.clients

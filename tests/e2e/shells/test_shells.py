@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pexpect
 import pytest
+
+from beds.installed.missing import need_program
 
 pytestmark = pytest.mark.e2e
 
@@ -104,17 +105,9 @@ class Shell:
         self._child.close(force=True)
 
 
-def need(name: str) -> None:
-    """Skip where the shell is missing; on CI that is a failure."""
-    if shutil.which(name) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{name} is not installed, and CI tests every shell")
-        pytest.skip(f"{name} is not installed")
-
-
 @pytest.fixture(params=sorted(START))
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
-    need(request.param)
+    need_program(request.param)
     opened = Shell(request.param, tmp_path)
     try:
         opened.run(INIT[request.param])
@@ -142,7 +135,7 @@ def test_jobs_submit_with_quoted_words_keeps_each_word_whole(shell: Shell) -> No
     "verb", ["describe", "list", "cancel", "stream-logs", "update", "explain", "validate"]
 )
 def test_every_verb_typed_in_bash_reaches_trainyard(verb: str, tmp_path: Path) -> None:
-    need("bash")
+    need_program("bash")
     bash = Shell("bash", tmp_path)
     try:
         bash.run(INIT["bash"])
@@ -189,7 +182,7 @@ def test_tab_after_the_start_of_a_flag_completes_it(shell: Shell) -> None:
     ("name", "options"), [("bash", "-eu"), ("zsh", "-eu"), ("dash", "-eu"), ("fish", "--no-config")]
 )
 def test_shell_init_in_a_strict_script_does_not_end_it(name: str, options: str, tmp_path: Path) -> None:
-    need(name)
+    need_program(name)
     script = f"{INIT[name]}\njobs\njobs list\necho reached the end\n"
     shell = Shell(name, tmp_path)
     shell.close()

@@ -27,16 +27,14 @@ def _demo(quick: bool) -> Samples:
 def _job(service: Service) -> float:
     """Seconds of the command that submits the job and follows it."""
     config = ("--config", str(ROOT / "configs" / "quickstart.yaml"), "--stream-logs")
-    package = ("--package-path", str(ROOT / "trainer_template" / "trainer"))
+    package = ("--package-path", str(ROOT / "trainer_template" / "trainer"), "--", *_PROGRAM)
     submit = [TRAINYARD, "jobs", "submit", "training", f"demo_{next(_numbers)}", *config, *package]
     began = time.perf_counter()
-    subprocess.run(
-        [*submit, "--", *_PROGRAM],
-        env=service.environment,
-        cwd=service.directory,
-        check=True,
-        stdout=subprocess.DEVNULL,
+    done = subprocess.run(
+        submit, env=service.environment, cwd=service.directory, capture_output=True, text=True, check=False
     )
+    if done.returncode:
+        raise RuntimeError(f"The training failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return time.perf_counter() - began
 
 

@@ -77,8 +77,8 @@ class Programs:
             lambda: self.log_of("server")[-5000:],
         )
 
-    def agent(self, *words: str, token: str = "agent", umask: int = -1) -> None:
-        given = ("--server", self.url, "--token-file", str(self.token(token)))
+    def agent(self, *words: str, umask: int = -1) -> None:
+        given = ("--server", self.url, "--token-file", str(self.token("agent")))
         self.spawn("agent", *self.agent_command(*given, *words), umask=umask)
 
     def agent_command(self, *words: str) -> tuple[str, ...]:

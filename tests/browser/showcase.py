@@ -131,15 +131,7 @@ class Show:
         agent.exit(task, run=run, logs=False, **ending)
 
     def _train(
-        self,
-        agent: ScriptedAgent,
-        run: RunOrder,
-        minutes: float,
-        steps: int,
-        done: int,
-        rate: float,
-        *,
-        epochs: int = 90,
+        self, agent: ScriptedAgent, run: RunOrder, minutes: float, steps: int, done: int, rate: float
     ) -> None:
         """Log lines and usage of a training that began so long ago."""
         begin = self._clock()
@@ -153,7 +145,7 @@ class Show:
                 noise = self._dice.gauss(0, 0.03) * math.exp(-n / points)
                 loss = 6.9 * math.exp(-6 * rate**0.25 * step / steps) + 0.9 * rate**0.1 + noise
                 event: dict[str, Any] = {"event": "progress", "step": step, "steps": steps}
-                event |= {"epoch": step * epochs // steps, "epochs": epochs, "loss": round(loss, 4)}
+                event |= {"epoch": step * 90 // steps, "epochs": 90, "loss": round(loss, 4)}
                 event |= {"accuracy": round(max(0.0, min(0.99, 1 - loss / 7.1)), 4)}
                 event["examples_per_second"] = round(1180 + self._dice.gauss(0, 25), 1)
                 lines.append((at, "stdout", json.dumps(event)))

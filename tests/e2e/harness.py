@@ -48,10 +48,10 @@ class Service(Programs):
     ) -> subprocess.CompletedProcess[str]:
         return super().run(*words, timeout=timeout, cwd=cwd or self.work)
 
-    def train(self, job: str, *words: str, timeout: float = 300, cwd: Path | None = None) -> str:
+    def train(self, job: str, *words: str, cwd: Path | None = None) -> str:
         """Submit, follow to the end, assert success and return the streamed log (`submit` writes it to stderr)."""
         submit = ("jobs", "submit", "training", job, "--stream-logs")
-        return self.done(*submit, *words, timeout=timeout, cwd=cwd).stderr
+        return self.done(*submit, *words, timeout=300, cwd=cwd).stderr
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -24,6 +24,27 @@ def metrics(output: str, key: str) -> list[dict[str, object]]:
     return [value for value in values if key in value]
 
 
+def values(output: str, key: str) -> list[str]:
+    return [str(line[key]) for line in metrics(output, key)]
+
+
+def check_trained(output: str, processes: int) -> None:
+    """Hold a training against its promise: all processes agree on the parameters, which recognise digits."""
+    assert float(values(output, "held_out_accuracy")[-1]) >= 0.95
+    hashes = values(output, "parameters_sha256")
+    assert (len(hashes), len(set(hashes))) == (processes, 1)
+
+
+def template(service: Service, **training_input: object) -> Path:
+    """A copy of the template in the working directory, whose config has these fields."""
+    copy = service.work / "template"
+    shutil.copytree(TEMPLATE, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["trainingInput"] |= training_input
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    return copy
+
+
 def run_python(service: Service, *module_and_arguments: str, **environment: str) -> str:
     """The output of a module of the template in a fresh process, without the service."""
     done = subprocess.run(
@@ -94,11 +115,9 @@ def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(serv
     package = str(TEMPLATE / "trainer")
     output = service.train("quickstart", "--config", config, "--package-path", package, "--", "--epochs", "5")
     assert service.state("quickstart") == "SUCCEEDED"
-    accuracies = [float(str(line["held_out_accuracy"])) for line in metrics(output, "held_out_accuracy")]
-    assert accuracies[-1] >= 0.95
+    check_trained(output, 2)
     assert "master-replica-0" in output
     assert "worker-replica-0" in output
-    assert len({str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")}) == 1
     job_dir = service.job_dir("quickstart")
     assert job_dir.is_dir()
     assert not list(job_dir.glob("workertemp*"))
@@ -110,8 +129,7 @@ def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_u
     service: Service,
 ) -> None:
     """TFRecord shards of JPEGs of mixed sizes on gs://, and one worker on a folder of them; checkpoints on gs://."""
-    copy = service.work / "template"
-    shutil.copytree(TEMPLATE, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    copy = template(service)
     kill = service.work / "kill"
     (copy / "trainer" / "narrow.py").write_text(
         NARROW.format(kill=str(kill), cache=str(service.work / "xla"))
@@ -131,7 +149,7 @@ def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_u
         output = service.train(
             job, "--config", f"{workers}.yaml", "--job-dir", job_dir, "--", *flags, "--data", data, cwd=copy
         )  # fmt: skip
-        hashes = {str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")}
+        hashes = set(values(output, "parameters_sha256"))
         assert len(hashes) == 1, output
         begun = [int(str(line["step"])) for line in metrics(output, "event") if line["event"] == "begin"]
         return hashes.pop(), begun
@@ -173,7 +191,7 @@ def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_
     assert service.state("study") == "SUCCEEDED"
     for trial in json.loads(service.ok("jobs", "trials", "study", "-o", "json")):
         log = service.ok("jobs", "stream-logs", f"study/{trial['number']}", "--no-follow")
-        held_out = float(str(metrics(log, "held_out_accuracy")[-1]["held_out_accuracy"]))
+        held_out = float(values(log, "held_out_accuracy")[-1])
         assert abs(trial["final"]["value"] - held_out) < 1e-5
         assert (service.job_dir("study") / str(trial["number"]) / "model").is_dir()
 
@@ -188,7 +206,7 @@ def test_parameter_servers_train_asynchronously_beside_an_evaluator(service: Ser
         "asynchronous", "--config", "asynchronous.yaml", "--package-path", package, "--", "--epochs", "5"
     )
     assert service.state("asynchronous") == "SUCCEEDED"
-    accuracies = [float(str(line["held_out_accuracy"])) for line in metrics(output, "held_out_accuracy")]
+    accuracies = list(map(float, values(output, "held_out_accuracy")))
     assert accuracies[-1] >= 0.9
     for task in ("ps-replica-0", "ps-replica-1", "worker-replica-0", "evaluator-replica-0"):
         assert task in output

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from beds.kubernetes.node import WITH_PACKAGES
 from beds.token_files import long_token
 from beds.waiting import until
 from e2e.harness import RemoteService, stop_script_that_keeps_files
-from e2e.test_training import TEMPLATE, metrics, predict
+from e2e.test_training import check_trained, predict, template
 from support.addresses import free_ports
 from trainyard_agent.engines.kubernetes.api.access import RULES
 from trainyard_cli.submission.upload import ensure_bucket
@@ -102,11 +101,7 @@ def cluster(kubernetes: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_template_trains_with_three_workers_over_two_nodes(cluster: ClusterService) -> None:
-    copy = cluster.work / "template"
-    shutil.copytree(TEMPLATE, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    config = yaml.safe_load((copy / "config.yaml").read_text())
-    config["trainingInput"] |= {"workerCount": 3, "masterType": "local-1", "workerType": "local-1"}
-    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    copy = template(cluster, workerCount=3, masterType="local-1", workerType="local-1")
     job_dir = "gs://models/digits"
     ensure_bucket(job_dir, cluster.emulator, print)
     words = ("--config", "config.yaml", "--job-dir", job_dir, "--", "--epochs", "5")
@@ -118,10 +113,7 @@ def test_template_trains_with_three_workers_over_two_nodes(cluster: ClusterServi
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
 
-    accuracies = [float(str(line["held_out_accuracy"])) for line in metrics(output, "held_out_accuracy")]
-    assert accuracies[-1] >= 0.95
-    hashes = [str(line["parameters_sha256"]) for line in metrics(output, "parameters_sha256")]
-    assert (len(hashes), len(set(hashes))) == (4, 1)
+    check_trained(output, 4)
     assert "Its replicas run in a Kubernetes cluster" in output
     assert predict(cluster, f"{job_dir}/model", STORAGE_EMULATOR_HOST=cluster.emulator)
     explained = json.loads(cluster.ok("jobs", "explain", "digits", "worker-replica-1", "-o", "json"))

@@ -22,7 +22,7 @@ from trainyard_cli.main import run
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.wire.logs import LogChunk
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("no_login")]
 
 QUICK = """
 from trainyard_server import main, web_server
@@ -66,13 +66,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
     yield server
     server.process.kill()
     server.process.wait()
-
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_STATE_DIR", "TRAINYARD_CA_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def test_command_line_and_python_trust_the_authority_that_is_named(

@@ -1,49 +1,8 @@
 """`trainyard login`, `tokens` and `projects` against a server behind a socket."""
 
-import io
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from integration.api.api_support import ADMIN, Clock, server, serving
-from trainyard_cli.commands.tree import trainyard
-from trainyard_cli.main import run
-
-OPERATOR = ADMIN["Authorization"].split()[1]
-
-
-class Shell:
-    """Runs commands in this process."""
-
-    def __init__(self, url: str, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
-        self.url = url
-        self._capture = capture
-        self._patch = patch
-
-    def __call__(self, words: str, stdin: str = "") -> tuple[int, str, str]:
-        """Exit code, stdout and stderr."""
-        self._patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = run(trainyard, "trainyard", words.split())
-        return (code, *self._capture.readouterr())
-
-    def out(self, words: str, stdin: str = "") -> str:
-        code, out, err = self(words, stdin)
-        assert code == 0, err
-        return out
-
-
-@pytest.fixture
-def shell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Shell]:
-    for name in ("TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_STATE_DIR", "TRAINYARD_PROJECT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with server(tmp_path / "server", Clock()) as api, serving(api.app) as url:
-        yield Shell(url, capsys, monkeypatch)
+from integration.shells import OPERATOR, Shell
 
 
 def test_operator_lets_a_person_in_who_logs_in_and_makes_a_token(shell: Shell) -> None:

@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-from integration.commands.test_people_commands import OPERATOR, Shell, shell
-
-__all__ = ["shell"]
+from integration.shells import OPERATOR, Shell
 
 
 def test_secret_is_set_listed_given_to_a_job_and_deleted(shell: Shell, tmp_path: Path) -> None:

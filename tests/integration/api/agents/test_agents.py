@@ -1,12 +1,9 @@
 """Agents and their operators: names by token, draining, removal; over HTTP and by the command line."""
 
-import io
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import (
@@ -16,10 +13,8 @@ from integration.api.api_support import (
     ScriptedAgent,
     Server,
     running_agent,
-    serving,
 )
-from trainyard_cli.commands.tree import trainyard
-from trainyard_cli.main import run
+from integration.shells import OPERATOR, Shell
 from trainyard_protocol.views.people import TokenRequest
 from trainyard_protocol.wire.agents import AGENT_KEY, Disk
 from trainyard_protocol.wire.sync import SyncRequest
@@ -96,51 +91,40 @@ def test_removed_agent_comes_back_once_an_operator_adds_its_name_again(api: Serv
     assert agent.run.job_id == "job", "it is not drained any more"
 
 
-def test_token_of_an_agent_names_it_and_ends_with_it(
-    api: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_STATE_DIR", "TRAINYARD_CA_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-    def shell(words: str, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
-        code = run(trainyard, "trainyard", words.split())
-        return (code, *capsys.readouterr())
-
-    with serving(api.app) as url:
-        shell(f"login {url} --token-file -", ADMIN["Authorization"].split()[1])
-        code, token, printed = shell("agents add rack-7 --expires 90d")
-        assert code == 0
-        assert f"\n  trainyard agent join {url}\n" in printed
-        assert f"{url} is this machine only" in printed
-        made = json.loads(shell("agents add rack-7 -o json")[1])
-        assert (made["token"]["owner"], made["command"]) == ("rack-7", f"trainyard agent join {url}")
-        headers = {"Authorization": f"Bearer {token.strip()}", AGENT_KEY: "7" * 64}
-        about = api.client.get("/agent/v1/server", headers=headers).json()
-        assert about["agent"] == "rack-7"
-        assert api.client.get("/agent/v1/server", headers=AGENT).json()["agent"] == "", "the token of all"
-        info = ScriptedAgent(api, "some-host").info.model_copy(update={"host": "some-host"})
-        body = SyncRequest(agent=info, runs=()).model_dump_json()
-        assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 200
-        assert shell("agents drain rack-7")[2] == "rack-7 starts no new run, and has none.\n"
-        row = shell("agents list")[1].splitlines()[1].split()
-        assert row[:5] == ["rack-7", info.agent_id[:12], "some-host", "draining", "fake"]
-        full = Disk(path="/data", free_bytes=10**7, problem="has less than 250 MB left, 10.0 MB are free")
-        reported = SyncRequest(agent=info.model_copy(update={"disks": (full,)}), runs=()).model_dump_json()
-        assert api.client.post("/agent/v1/sync", content=reported, headers=headers).status_code == 200
-        shell("agents drain rack-7 --undo")
-        nothing = "rack-7 starts nothing: /data has less than 250 MB left, 10.0 MB are free."
-        listed = shell("agents list")
-        assert " no room " in listed[1]
-        assert " 10.0 MB " in listed[1]
-        assert nothing in listed[2]
-        assert nothing in shell("status")[1]
-        assert "The agent rack-7 has no room: /data has less than" in " ".join(shell("doctor")[1].split())
-        assert "There is no agent rack-8. There are: rack-7." in shell("agents remove rack-8")[2]
-        assert shell("agents remove rack-7")[0] == 0
-        assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 401
-        assert "No agent has joined yet" in shell("agents list")[2]
-        shell(f"login {url} --token-file -", ALICE["Authorization"].split()[1])
-        code, _, printed = shell("agents add mine")
-        assert (code, "Only an operator" in printed) == (1, True)
+def test_token_of_an_agent_names_it_and_ends_with_it(shell: Shell) -> None:
+    api = shell.api
+    shell(f"login {shell.url} --token-file -", OPERATOR)
+    code, token, printed = shell("agents add rack-7 --expires 90d")
+    assert code == 0
+    assert f"\n  trainyard agent join {shell.url}\n" in printed
+    assert f"{shell.url} is this machine only" in printed
+    made = json.loads(shell("agents add rack-7 -o json")[1])
+    assert (made["token"]["owner"], made["command"]) == ("rack-7", f"trainyard agent join {shell.url}")
+    headers = {"Authorization": f"Bearer {token.strip()}", AGENT_KEY: "7" * 64}
+    about = api.client.get("/agent/v1/server", headers=headers).json()
+    assert about["agent"] == "rack-7"
+    assert api.client.get("/agent/v1/server", headers=AGENT).json()["agent"] == "", "the token of all"
+    info = ScriptedAgent(api, "some-host").info.model_copy(update={"host": "some-host"})
+    body = SyncRequest(agent=info, runs=()).model_dump_json()
+    assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 200
+    assert shell("agents drain rack-7")[2] == "rack-7 starts no new run, and has none.\n"
+    row = shell("agents list")[1].splitlines()[1].split()
+    assert row[:5] == ["rack-7", info.agent_id[:12], "some-host", "draining", "fake"]
+    full = Disk(path="/data", free_bytes=10**7, problem="has less than 250 MB left, 10.0 MB are free")
+    reported = SyncRequest(agent=info.model_copy(update={"disks": (full,)}), runs=()).model_dump_json()
+    assert api.client.post("/agent/v1/sync", content=reported, headers=headers).status_code == 200
+    shell("agents drain rack-7 --undo")
+    nothing = "rack-7 starts nothing: /data has less than 250 MB left, 10.0 MB are free."
+    listed = shell("agents list")
+    assert " no room " in listed[1]
+    assert " 10.0 MB " in listed[1]
+    assert nothing in listed[2]
+    assert nothing in shell("status")[1]
+    assert "The agent rack-7 has no room: /data has less than" in " ".join(shell("doctor")[1].split())
+    assert "There is no agent rack-8. There are: rack-7." in shell("agents remove rack-8")[2]
+    assert shell("agents remove rack-7")[0] == 0
+    assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 401
+    assert "No agent has joined yet" in shell("agents list")[2]
+    shell(f"login {shell.url} --token-file -", ALICE["Authorization"].split()[1])
+    code, _, printed = shell("agents add mine")
+    assert (code, "Only an operator" in printed) == (1, True)

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import httpx
-import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, package_job, server
-from trainyard_server.main import main
 
 
 def test_job_above_its_projects_quota_is_refused_as_the_service_did(tmp_path: Path) -> None:
@@ -53,18 +51,6 @@ def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_pa
             "description": "trainer is not an image that jobs of project p may bring; allowed are gcr.io/team/*.",
         }
     ]
-
-
-def test_mistake_in_the_file_of_quotas_is_said_at_the_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "quotas.yaml").write_text("default: {vcpu: 1}")
-    arguments = ["--data-dir", tmp_path / "data", "--port", 0, "--quotas", tmp_path / "quotas.yaml"]
-    assert main(list(map(str, arguments))) == 1
-    assert (
-        "quotas.yaml:1: default.vcpu: there is no such entry; allowed are runningJobs, "
-        in capsys.readouterr().err
-    )
 
 
 @on_every_database

@@ -121,29 +121,23 @@ def test_port_that_is_busy_is_said(
     )
 
 
-def test_data_directory_that_is_a_file_is_said(
+def test_files_that_cannot_be_used_are_said(
     tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "data").write_text("")
-    error = refused(capsys, "--data-dir", tmp_path / "data", "--port", 0, *tokens)
-    assert f"cannot use the data directory {tmp_path / 'data'}: File exists." in error
-
-
-def test_database_that_is_none_is_said(
-    tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "trainyard.db").write_text("no database, but long enough to be read as the header of one" * 9)
-    error = refused(capsys, "--data-dir", tmp_path, "--port", 0, *tokens)
-    assert f"cannot use the data directory {tmp_path}: file is not a database." in error
-
-
-def test_machine_types_that_are_wrong_are_said(
-    tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+    text = "no database, but long enough to be read as the header of one" * 9
+    (tmp_path / "trainyard.db").write_text(text)
     (tmp_path / "types.yaml").write_text("machineTypes: {box: {family: site, vcpus: lots, memoryGb: 1}}")
-    arguments = ["--data-dir", tmp_path / "data", "--port", 0, "--machine-types", tmp_path / "types.yaml"]
-    error = refused(capsys, *arguments, *tokens)
-    assert "types.yaml:1: machineTypes.box.vcpus: " in error
+    file = tmp_path / "types.yaml"
+    rows: list[tuple[tuple[object, ...], str]] = [
+        (("--data-dir", file), f"cannot use the data directory {file}: File exists."),
+        (("--data-dir", tmp_path), f"cannot use the data directory {tmp_path}: file is not a database."),
+        (
+            ("--data-dir", tmp_path / "data", "--machine-types", file),
+            "types.yaml:1: machineTypes.box.vcpus: ",
+        ),
+    ]
+    for words, says in rows:
+        assert says in refused(capsys, "--port", 0, *words, *tokens)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, Clock, Server, package_job, server
-from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.domain.access.permissions import Role, Token
 
 JOBS = "/v1/projects/p/jobs"
 
@@ -92,12 +90,6 @@ def test_job_without_an_owner_is_changed_by_admins_only(api: Server) -> None:
     assert change(api, "old", ADMIN) == (200, 200)
 
 
-def test_server_with_duplicate_tokens_does_not_start(tmp_path: Path, clock: Clock) -> None:
-    same = (Token(Role.VIEWER, "v", "same"), Token(Role.ADMIN, "a", "same"))
-    with pytest.raises(InvalidArgument, match="have the same token"), server(tmp_path, clock, tokens=same):
-        pass
-
-
 def test_server_without_tokens_refuses_all_calls(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock, tokens=()) as api:
         assert api.client.get("/v1/projects/p/jobs", headers=ADMIN).status_code == 401
@@ -132,12 +124,3 @@ def test_unexpected_error_is_500_without_internal_details(
     assert (answer.status_code, answer.json()["error"]["status"]) == (500, "INTERNAL")
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
-
-
-def test_full_disk_is_503(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("trainyard_server.services.jobs.jobs.Jobs.get", full)
-    answer = api.client.get("/v1/projects/p/jobs/j", headers=ADMIN)
-    assert (answer.status_code, answer.json()["error"]["status"]) == (503, "UNAVAILABLE")

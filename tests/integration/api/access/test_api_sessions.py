@@ -78,12 +78,6 @@ def test_csrf_value_in_a_form_field_leaves_the_body_readable(api: Server) -> Non
     assert "Invalid JSON payload" in answer.text  # the route has read the form as what it takes: JSON
 
 
-def test_oversized_form_is_refused(api: Server) -> None:
-    admin = signed_in(api, "admin")
-    answer = call(api, "POST", CANCEL, admin, data={"csrf": admin.csrf, "x": "y" * 2**20})
-    assert answer.status_code == 413
-
-
 def test_request_to_a_foreign_host_name_is_refused_whoever_makes_it(api: Server) -> None:
     """DNS rebinding: the name of another site leads to this machine."""
     paths = ("/", "/sign-in", JOBS, "/healthz", "/static/x/base.css", "/nothing")

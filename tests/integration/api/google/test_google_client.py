@@ -1,6 +1,7 @@
 """The real client library of the service, against a server of ours on a loopback port."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,19 +14,36 @@ from googleapiclient.errors import HttpError
 from integration.api.api_support import ADMIN, Server, package_job, serving
 
 
+@contextmanager
+def client_of(address: str, token: str = "admin-secret", *, own: bool = False) -> Iterator[Any]:
+    """A client that is built from the service's document, or from our own discovery document."""
+    document: dict[str, Any] = {"client_options": {"api_endpoint": address}}
+    if own:
+        document = {"discoveryServiceUrl": f"{address}/$discovery/rest?version={{apiVersion}}"}
+    credentials = Credentials(token=token)  # type: ignore[no-untyped-call]
+    with discovery.build("ml", "v1", static_discovery=not own, credentials=credentials, **document) as client:
+        yield client
+
+
 @pytest.fixture
 def ml(api: Server) -> Iterator[Any]:
+    with serving(api.app) as address, client_of(address) as client:
+        yield client
+
+
+@pytest.fixture
+def described(api: Server) -> Iterator[Any]:
+    with serving(api.app) as address, client_of(address, own=True) as client:
+        yield client
+
+
+def test_google_client_with_a_wrong_token_is_refused(api: Server) -> None:
     with (
         serving(api.app) as address,
-        discovery.build(
-            "ml",
-            "v1",
-            static_discovery=True,
-            client_options={"api_endpoint": address},
-            credentials=Credentials(token="admin-secret"),  # type: ignore[no-untyped-call]
-        ) as client,
+        client_of(address, "wrong") as client,
+        pytest.raises(RefreshError),  # it takes a 401 as a token that has run out
     ):
-        yield client
+        client.projects().jobs().get(name="projects/p/jobs/none").execute()
 
 
 def test_google_client_creates_reads_changes_and_cancels_a_job(ml: Any) -> None:
@@ -75,21 +93,6 @@ def test_google_client_understands_our_errors(ml: Any) -> None:
     assert caught.value.resp.status == 404
 
 
-def test_google_client_with_a_wrong_token_is_refused(api: Server) -> None:
-    with (
-        serving(api.app) as address,
-        discovery.build(
-            "ml",
-            "v1",
-            static_discovery=True,
-            client_options={"api_endpoint": address},
-            credentials=Credentials(token="wrong"),  # type: ignore[no-untyped-call]
-        ) as ml,
-        pytest.raises(RefreshError),  # it takes a 401 as a token that has run out
-    ):
-        ml.projects().jobs().get(name="projects/p/jobs/none").execute()
-
-
 def test_google_client_sends_several_calls_as_one(ml: Any, api: Server) -> None:
     api.create("first")
     answers: dict[str, Any] = {}
@@ -122,22 +125,6 @@ def test_google_client_sends_a_long_query_as_a_body_and_gets_the_fields_that_it_
     jobs = ml.projects().jobs()
     found = jobs.list(parent="projects/p", filter=f"jobId=first OR {ids}", fields="jobs/jobId").execute()
     assert found == {"jobs": [{"jobId": "first"}]}
-
-
-@pytest.fixture
-def described(api: Server) -> Iterator[Any]:
-    """A client that is built from our own discovery document."""
-    with (
-        serving(api.app) as address,
-        discovery.build(
-            "ml",
-            "v1",
-            discoveryServiceUrl=f"{address}/$discovery/rest?version={{apiVersion}}",
-            static_discovery=False,
-            credentials=Credentials(token="admin-secret"),  # type: ignore[no-untyped-call]
-        ) as client,
-    ):
-        yield client
 
 
 @pytest.mark.parametrize("built", ["ml", "described"])

@@ -239,16 +239,6 @@ def test_server_that_plans_and_never_ticks_remembers_unfinished_jobs_alone(api: 
     assert workload._unseen == workload.jobs.keys() == workload.queue.keys()
 
 
-def test_sync_of_an_agent_reads_no_description_of_the_others(api: UseCases) -> None:
-    join(api, 20)
-    api.controller.tick()
-    with statements(api) as seen:
-        answer = api.agent_sync.answer("a0")
-    assert answer.lease_s is not None
-    assert sum("agents.info" in one for one in seen) == 1  # its own
-    assert len(seen) < 6
-
-
 def test_long_queue_is_noted_in_parts(api: UseCases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard_server.control.controller._NOTES_AT_ONCE", 2)
     submit(api, *(f"job{number}" for number in range(5)))

@@ -32,19 +32,13 @@ def test_agent_is_silent_for_as_long_as_its_number_stands() -> None:
     assert (liveness.silent_s(agent(2)), liveness.is_alive(agent(2))) == (0, True)
 
 
-def test_clock_that_jumps_makes_nobody_silent() -> None:
+def test_clock_that_jumps_makes_nobody_silent_nor_does_the_time_before() -> None:
     time = Time()
     liveness = time.liveness()
-    liveness.silent_s(agent(1))
+    assert liveness.silent_s(agent(1, last_seen=START - timedelta(days=1))) == 0
     for jump in (timedelta(days=1), -timedelta(days=2)):
         time.day += jump
         assert (liveness.silent_s(agent(1)), liveness.is_alive(agent(1))) == (0, True)
-
-
-def test_process_that_begins_blames_nobody_for_the_time_before() -> None:
-    time = Time()
-    liveness = time.liveness()
-    assert liveness.silent_s(agent(7, last_seen=START - timedelta(days=1))) == 0
 
 
 def test_agent_that_was_gone_when_the_process_began_is_given_nothing_until_it_is_heard() -> None:

@@ -47,21 +47,13 @@ def test_upload_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
     ]
 
 
-def test_aborted_upload_leaves_nothing(tmp_path: Path) -> None:
+def test_upload_that_is_empty_aborted_or_of_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".upload-1234").write_bytes(b"x")
     staging = UploadStore(tmp_path, limit=5)
     with staging.receive("p", "a.whl") as one:
         one.write(b"1")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_empty_upload_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="is empty"):
-        upload(UploadStore(tmp_path, limit=5))
-
-
-def test_incomplete_upload_of_a_killed_server_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".upload-1234").write_bytes(b"x")
-    UploadStore(tmp_path, limit=5)
+        upload(staging)
     assert list(tmp_path.iterdir()) == []
 
 

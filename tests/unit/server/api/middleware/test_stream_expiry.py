@@ -71,18 +71,17 @@ async def test_stream_ends_when_the_session_expires() -> None:
     assert closed == ["closed"]
 
 
-async def test_stream_that_ends_by_itself_leaves_no_task() -> None:
+async def closing() -> bool:
+    """The server shuts down first."""
+    return False
+
+
+@pytest.mark.parametrize("until_revoked", [never, closing])
+async def test_stream_that_ends_by_itself_leaves_no_task(
+    until_revoked: Callable[[], Awaitable[bool]],
+) -> None:
     caller = Caller()
-    await caller.ask(stream([], endless=False), never)
-    assert caller.text == "data: 1\n\ndata: 2\n\n"
-
-
-async def test_stream_continues_when_the_server_shuts_down_first() -> None:
-    async def closing() -> bool:
-        return False
-
-    caller = Caller()
-    await caller.ask(stream([], endless=False), closing)
+    await caller.ask(stream([], endless=False), until_revoked)
     assert caller.text == "data: 1\n\ndata: 2\n\n"
 
 

@@ -171,14 +171,3 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(job.curves) == 3
     assert job.points == sum(map(len, job.curves.values())) < 600
     assert 1.0 in job.curves["loss", MASTER].points().values
-
-
-def test_a_hundred_thousand_lines_are_read(tmp_path: Path) -> None:
-    store, job = LogStore(tmp_path, durable=False), JobCurves("p", "j")
-    for start in range(0, 100_000, 10_000):
-        chunk = [line(progress(step, loss=1 / (step + 1)), at=step) for step in range(start, start + 10_000)]
-        store.append("p", "j", MASTER, start, chunk)
-    job.catch_up(store)
-    assert job.complete
-    assert len(job.curves["loss", MASTER]) == 100_000
-    assert len(job.curves["loss", MASTER].points().thinned(1000)) <= 1000

@@ -5,14 +5,7 @@ import pytest
 from trainyard_protocol.errors import TooManyRequests
 from trainyard_server.services.people import limits
 from trainyard_server.services.people.limits import RateLimit, StreamLimit
-
-
-class Stopwatch:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from unit.server.services.people.test_guess_limits import Stopwatch
 
 
 def passed(limit: RateLimit, name: str, requests: int) -> int:

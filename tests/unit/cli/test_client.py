@@ -24,19 +24,13 @@ from trainyard_protocol.errors import (
     Violation,
 )
 from trainyard_protocol.views.people import TokenRequest
-from unit.cli.scripted_server import CUT, Answer, ScriptedServer, ok, refused, scripted_server
+from unit.cli.scripted_server import CUT, Answer, ScriptedServer, ok, refused
 
 TRAINING = {"scaleTier": "BASIC", "pythonModule": "trainer.task", "workerCount": 2}
 SENT = {"jobId": "j", "trainingInput": TRAINING}
 ECHO = {"jobId": "j", "trainingInput": {**TRAINING, "workerCount": "2"}, "state": "QUEUED"}
 EXISTS = refused(AlreadyExists(Violation("job.job_id", "A job with this id already exists.")))
 BUSY = refused(Unavailable("The server is starting."))
-
-
-@pytest.fixture
-def script() -> Iterator[ScriptedServer]:
-    with scripted_server() as server:
-        yield server
 
 
 class Waits(list[float]):

@@ -9,7 +9,6 @@ from beds.databases import on_every_database
 from integration.api.access.test_session_streams import Follower, cookie
 from integration.api.api_support import (
     ADMIN,
-    AGENT,
     ALICE,
     VERA,
     Clock,
@@ -70,15 +69,6 @@ def test_made_token_works_at_once_until_it_is_revoked(api: Server) -> None:
     )
 
 
-def test_token_expires(api: Server, clock: Clock) -> None:
-    _, dora = made(api, owner="dora", expires_in_s=DAY_S)
-    clock.advance(DAY_S - 1)
-    assert call(api, "GET", "/trainyard/v1/me", dora).status_code == 200
-    clock.advance(1)
-    answer = call(api, "GET", "/trainyard/v1/me", dora)
-    assert (answer.status_code, "has expired or was revoked" in answer.text) == (401, True)
-
-
 def test_last_use_is_written_once_a_minute(api: Server, clock: Clock) -> None:
     token_id, dora = made(api, owner="dora")
     times = []
@@ -118,13 +108,6 @@ def test_tokens_of_others_are_an_operators(api: Server) -> None:
     assert [(one["owner"], one["source"]) for one in hers] == [("alice", "file")]
     answer = call(api, "DELETE", f"{TOKENS}/{hers[0]['token_id']}", ALICE)
     assert (answer.status_code, "--token-file" in answer.text) == (400, True)
-
-
-def test_token_of_an_agent_is_for_agents_alone(api: Server) -> None:
-    _, agent = made(api, owner="rack-7", for_agent=True)
-    assert call(api, "GET", "/trainyard/v1/me", agent).status_code == 403
-    headers = agent | {name: value for name, value in AGENT.items() if name != "Authorization"}
-    assert call(api, "POST", "/agent/v1/sync", headers, json={}).status_code == 400, "its body is looked at"
 
 
 @on_every_database

@@ -1,9 +1,6 @@
 from typing import Any
 
-import pytest
-
-from trainyard_cli.submission.existing import check_same, differences
-from trainyard_protocol.errors import AlreadyExists
+from trainyard_cli.submission.existing import differences
 
 OLD, NEW = "a" * 64, "b" * 64
 BASE: dict[str, Any] = {
@@ -56,14 +53,3 @@ def test_differences_name_each_field_with_both_values() -> None:
         if (found := differences(BASE, requested)) != expected
     ]
     assert not wrong
-
-
-def test_check_of_other_content_says_what_to_do() -> None:
-    job = {"jobId": "nightly", "state": "SUCCEEDED", "trainingInput": BASE}
-    with pytest.raises(AlreadyExists) as caught:
-        check_same(job, BASE | {"workerCount": "3"})
-    assert caught.value.message == (
-        "The job nightly exists (SUCCEEDED) with other content; nothing was submitted.\n"
-        '  workerCount: the job has "2"; this submission has "3"\n'
-        "Give the new content a name of its own."
-    )

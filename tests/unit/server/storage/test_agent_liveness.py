@@ -36,9 +36,10 @@ def test_clock_that_jumps_makes_nobody_silent_nor_does_the_time_before() -> None
     time = Time()
     liveness = time.liveness()
     assert liveness.silent_s(agent(1, last_seen=START - timedelta(days=1))) == 0
+    liveness.silent_s(agent(2))
     for jump in (timedelta(days=1), -timedelta(days=2)):
         time.day += jump
-        assert (liveness.silent_s(agent(1)), liveness.is_alive(agent(1))) == (0, True)
+        assert (liveness.silent_s(agent(2)), liveness.is_alive(agent(2))) == (0, True)
 
 
 def test_agent_that_was_gone_when_the_process_began_is_given_nothing_until_it_is_heard() -> None:

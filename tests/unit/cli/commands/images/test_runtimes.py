@@ -19,6 +19,7 @@ from trainyard_cli.commands.images import runtimes as runtime_commands
 from trainyard_cli.main import run
 from trainyard_cli.runtimes import images as runtimes
 from trainyard_protocol.job.runtimes import load_runtimes
+from unit.cli.terminal import Terminal
 
 ROOT = Path(__file__).parents[5]
 CPU = "trainyard/runtime-jax-cpu:0.1"
@@ -402,11 +403,6 @@ def test_build_of_several_ends_with_the_first_that_fails(monkeypatch: pytest.Mon
     assert trainyard("build", "jax-cuda", "jax-cpu") == 1
     assert len(engine.builds) == 1
     assert engine.closed
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_progress_on_a_terminal_keeps_the_steps_and_lets_lines_pass() -> None:

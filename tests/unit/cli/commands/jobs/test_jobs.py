@@ -36,6 +36,7 @@ from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import Explanation, JobDetail
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
 from unit.cli.commands.images.test_runtimes import ScriptedEngine
+from unit.cli.terminal import Terminal
 
 CONFIG = """\
 trainingInput:
@@ -219,6 +220,7 @@ def test_submit_if_not_exists_other_content_fails_with_the_differences(typed: Ty
     )
     assert "  args: the job has --lr 0.1; this submission has --lr 0.2\n" in printed.err
     assert "  packageUris[0]: the job has trainer-0.0.0.tar.gz (SHA-256 " in printed.err
+    assert "Give the new content a name of its own." in printed.err
     assert app.job("nightly") == created
 
 
@@ -613,11 +615,6 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
     unknown = typed("jobs metrics job --name los")
     assert unknown.err == "The job has no such metrics. It has loss, rate of master-replica-0.\n"
     assert typed("jobs metrics nothing").code == 1
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_delete_asks_at_a_terminal_and_names_what_goes_and_what_stays(

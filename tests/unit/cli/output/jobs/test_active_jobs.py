@@ -1,16 +1,11 @@
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard_cli.output.jobs.active_jobs import ActiveJobs, headline, page, rows, wide_rows
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import ActiveJobsView, ActiveJobView
+from unit.cli.terminal import NOON, after
 
-NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 GB = 10**9
-
-
-def after(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
 
 
 def job(state: JobState = JobState.RUNNING, **changes: Any) -> ActiveJobView:

@@ -1,7 +1,7 @@
 import io
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from trainyard_protocol.errors import NotFound, PermissionDenied, Unavailable
 from trainyard_protocol.states import JobState, Outcome, Reason
 from trainyard_protocol.views.views import JobDetail, LogEntry, LogSummary, Verdict
 from trainyard_protocol.wire.logs import LogDigest, LogLine, digest
-from unit.cli.scripted_server import CUT, Answer, ScriptedServer, events, ok, refused, scripted_server
+from unit.cli.scripted_server import CUT, Answer, ScriptedServer, events, ok, refused
 
 WORKER = "worker-replica-0"
 
@@ -66,12 +66,6 @@ FAILED = job(
         last_lines=("Traceback", "ValueError: no"),
     ),
 )
-
-
-@pytest.fixture
-def script() -> Iterator[ScriptedServer]:
-    with scripted_server() as server:
-        yield server
 
 
 class Followed:

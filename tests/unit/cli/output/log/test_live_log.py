@@ -1,6 +1,5 @@
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,26 +9,16 @@ from hypothesis import strategies as st
 from trainyard_cli.output.log.live_log import (
     HOLD_S,
     LiveLog,
-    MetricsLine,
     ShownLine,
     TextLine,
     number_text,
 )
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views.views import JobDetail, LogEntry, ReplicaView, RunView
+from unit.cli.terminal import NOON, after, entry
 
-NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 DIGITS = (CHIEF, WORKER)
-
-
-def after(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def entry(text: str, task: str = CHIEF, at: float = 0, **changes: Any) -> LogEntry:
-    given: dict[str, Any] = {"cursor": 1, "run": 1, "number": 0, "stream": "stdout", "severity": "INFO"}
-    return LogEntry(task=task, time=after(at).isoformat(), text=text, **(given | changes))
 
 
 def progress(task: str = CHIEF, at: float = 0, event: str = "progress", **fields: Any) -> LogEntry:
@@ -304,13 +293,3 @@ def test_state_of_a_job_that_does_not_run_has_what_the_service_says() -> None:
 )  # fmt: skip
 def test_numbers_are_short(value: float, text: str) -> None:
     assert number_text(value) == text
-
-
-def test_metrics_line_of_the_first_replica_has_no_name() -> None:
-    log = LiveLog()
-    log.status(detail())
-    log.add(progress(step=1, epoch=1, loss=1), NOON)
-    log.add(progress(step=1, event="done"), NOON)
-    (line,) = log.due(NOON)
-    assert isinstance(line, MetricsLine)
-    assert (line.who, line.tasks) == ("", (CHIEF,))

@@ -1,7 +1,6 @@
 import io
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -9,27 +8,7 @@ from trainyard_cli.output.log import log_screen
 from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, Screen
 from trainyard_cli.output.log.terminal_screen import TerminalScreen
 from trainyard_protocol.views.views import LogEntry
-
-NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-
-
-def entry(text: str, **changes: Any) -> LogEntry:
-    given = {
-        "cursor": 1,
-        "run": 1,
-        "task": "worker-replica-0",
-        "number": 0,
-        "time": "2026-11-20T12:00:00Z",
-        "stream": "stdout",
-        "severity": "INFO",
-        "text": text,
-    }
-    return LogEntry(**(given | changes))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from unit.cli.terminal import NOON, Terminal, entry
 
 
 def test_plain_screen_aligns_severity_time_task_and_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +20,7 @@ def test_plain_screen_aligns_severity_time_task_and_message(monkeypatch: pytest.
     screen.note("Reconnected to the server.")
     screen.close()
     first, second = out.getvalue().splitlines()
-    assert first.startswith("INFO      2026-11-20 12:00:00 +0000  worker-replica-0  hello")
+    assert first.startswith("INFO      2026-11-20 12:00:00 +0000  master-replica-0  hello")
     assert second.index("Job j is queued.") == first.index("hello")
     assert err.getvalue() == "Reconnected to the server.\n"
 
@@ -92,7 +71,7 @@ def test_without_control_leaves_colours_and_nothing_that_moves_the_cursor(text: 
 
 
 def test_task_label_from_the_second_run_on_has_the_number_of_the_run() -> None:
-    assert log_screen.task_label(entry("x", run=2)) == "worker-replica-0#2"
+    assert log_screen.task_label(entry("x", run=2)) == "master-replica-0#2"
     assert log_screen.task_label(entry("x", run=2, task="service")) == "service"
 
 

@@ -1,10 +1,9 @@
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from trainyard_cli.output.log.pace import Pace, left_text, rate_text, silent_text
-
-NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+from unit.cli.terminal import NOON
 
 
 def pace(*reports: tuple[float, int]) -> Pace:

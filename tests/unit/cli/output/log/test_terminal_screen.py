@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -18,20 +17,13 @@ from trainyard_cli.output.text import activity as activity_module
 from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import BottomLine
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.views import JobDetail, LogEntry, ReplicaView, RunView
+from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
+from unit.cli.terminal import NOON, Terminal, entry
 
 pyte = pytest.importorskip("pyte", reason="pyte, of the dev extra, shows what a terminal would")
 
-NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 GANG = ("master-replica-0", "worker-replica-0")
 RUNNING = LiveState(JobState.RUNNING, (), "01:00", 1200, 50_000, 0.024, "2/5", "loss 0.312", 8.3, 3726.0)
-
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +31,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TERM": "xterm-256color", "TZ": "UTC", "COLUMNS": "80", "LINES": "24"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-def entry(text: str, task: str = GANG[0], severity: str = "INFO") -> LogEntry:
-    time = "2026-11-20T12:00:00Z"
-    return LogEntry(
-        cursor=1, run=1, task=task, number=0, time=time, stream="stdout", severity=severity, text=text
-    )
 
 
 def detail(state: JobState, gang: Sequence[str] = GANG) -> JobDetail:

@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -25,7 +24,6 @@ from unit.cli.scripted_server import (
     events,
     ok,
     refused,
-    scripted_server,
 )
 
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
@@ -57,12 +55,6 @@ def job(state: JobState, name: str = "j", *, started: bool = False, waiting: str
         verdict=VERDICT if failed else None,
         exit_code=3 if failed else None,
     )
-
-
-@pytest.fixture
-def script() -> Iterator[ScriptedServer]:
-    with scripted_server() as server:
-        yield server
 
 
 class Waited:

@@ -252,22 +252,16 @@ def test_step_of_a_cancelled_job_stops_its_run_first() -> None:
     move = next_move(job(up(MASTER), state=JobState.CANCELLING, run=RunState.RUNNING))
     assert (move.run, move.job) == (RunState.STOPPING, None)
     assert step(job(up(MASTER), state=JobState.CANCELLING), T0, POLICY) is None
-
-
-def test_step_of_a_cancelled_job_without_a_run_ends_it() -> None:
     move = next_move(job(state=JobState.CANCELLING))
     assert (move.job, move.error_message) == (JobState.CANCELLED, "Stopped.")
 
 
-@pytest.mark.parametrize(("used", "pause"), [(0, 1), (1, 2)])
-def test_infrastructure_failure_gets_a_new_run_after_a_pause(used: int, pause: int) -> None:
-    lost = replace(job(ended(MASTER, Reason.VANISHED)), retries_used=used)
-    move = next_move(lost)
-    assert (move.job, move.backoff_until, move.retries_used) == (JobState.QUEUED, after(pause), used + 1)
-
-
-def test_infrastructure_failure_without_budget_fails_the_job() -> None:
-    move = next_move(replace(job(ended(MASTER, Reason.VANISHED)), retries_used=2), lines=("x",))
+def test_infrastructure_failure_gets_a_new_run_after_a_pause_while_there_is_a_budget() -> None:
+    lost = job(ended(MASTER, Reason.VANISHED))
+    for used, pause in ((0, 1), (1, 2)):
+        move = next_move(replace(lost, retries_used=used))
+        assert (move.job, move.backoff_until, move.retries_used) == (JobState.QUEUED, after(pause), used + 1)
+    move = next_move(replace(lost, retries_used=2), lines=("x",))
     assert move.job is JobState.FAILED
     assert move.error_message == "The replica master 0 vanished without an exit status. why.\nx"
 
@@ -331,6 +325,8 @@ def test_running_time_counts_from_running_and_only_while_it_runs() -> None:
     move = next_move(running, 3600)
     assert (move.job, move.run) == (JobState.CANCELLING, None)
     assert step(job(up(MASTER)), after(3600), POLICY) is None, "it is being stopped anyway"
+    endless = job(up(MASTER), run=RunState.RUNNING, maxRunningTime="315576000000s")
+    assert step(endless, T0, POLICY) is None
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PREPARING])
@@ -341,10 +337,6 @@ def test_wait_time_counts_until_it_runs(state: JobState) -> None:
     move = next_move(waiting, 1800)
     assert move.job is JobState.CANCELLING
     assert "maxWaitTime of 1800s" in move.stop_message
-
-
-def test_endless_time_limit_is_no_error() -> None:
-    assert step(job(up(MASTER), run=RunState.RUNNING, maxRunningTime="315576000000s"), T0, POLICY) is None
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -381,71 +373,47 @@ def test_every_step_is_legal_and_leads_to_an_end(reason: Reason, state: JobState
     assert current.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.QUEUED)
 
 
-@pytest.mark.parametrize(
-    ("replica", "says"),
-    [
+def test_every_reason_has_a_sentence_that_names_the_replica_as_the_service_did() -> None:
+    rows = [
         (crashed(WORKER, 3), "The replica worker 0 exited with a non-zero status of 3."),
-        (
-            killed(WORKER, 137),
-            "The replica worker 0 was killed by signal 9 (SIGKILL).",
-        ),
+        (killed(WORKER, 137), "The replica worker 0 was killed by signal 9 (SIGKILL)."),
         (killed(WORKER, 128 + 63), "The replica worker 0 was killed by signal 63."),
         (
             ended(MASTER, Reason.OUT_OF_MEMORY, 137),
             "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL). why.",
         ),
         (ended(MASTER, Reason.START_FAILED), "The replica master 0 could not be started: why."),
-    ],
-)
-def test_sentence_names_the_replica_as_the_service_did(replica: ReplicaSnapshot, says: str) -> None:
-    assert replica.exit is not None
-    assert messages.sentence(replica.task, replica.exit) == says
-
-
-def test_every_reason_has_a_sentence() -> None:
-    for reason in Reason:
-        replica = ended(WORKER, reason, 1)
+        *((ended(WORKER, reason, 1), "The replica worker 0 ") for reason in Reason),
+    ]
+    for replica, says in rows:
         assert replica.exit is not None
-        assert messages.sentence(WORKER, replica.exit).startswith("The replica worker 0 ")
+        assert messages.sentence(replica.task, replica.exit).startswith(says)
 
 
 def report(**given: object) -> RunReport:
     return RunReport(run_id="r", replicas=(ReplicaReport.model_validate({"task": MASTER} | given),))
 
 
-@pytest.mark.parametrize(
-    ("known", "seen", "becomes"),
-    [
-        (ReplicaState.PENDING, ReplicaState.RUNNING, ReplicaState.RUNNING),
-        (ReplicaState.STARTING, ReplicaState.PENDING, None),
-        (ReplicaState.RUNNING, ReplicaState.STARTING, None),
-        (ReplicaState.RUNNING, ReplicaState.RUNNING, None),
-        (ReplicaState.UNKNOWN, ReplicaState.STARTING, ReplicaState.STARTING),
-        (ReplicaState.RUNNING, ReplicaState.UNKNOWN, None),
-    ],
-)
-def test_observe_takes_only_what_is_news(
-    known: ReplicaState, seen: ReplicaState, becomes: ReplicaState | None
-) -> None:
-    run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, known),))
-    changes = observe(run, report(state=seen), T0)
-    assert [change.after for change in changes] == ([becomes] if becomes else [])
-
-
-def test_observe_of_an_ended_replica_or_of_another_run_is_nothing() -> None:
+def test_observe_takes_only_what_is_news() -> None:
+    rows = [
+        (ReplicaState.PENDING, ReplicaState.RUNNING, [ReplicaState.RUNNING]),
+        (ReplicaState.STARTING, ReplicaState.PENDING, []),
+        (ReplicaState.RUNNING, ReplicaState.STARTING, []),
+        (ReplicaState.RUNNING, ReplicaState.RUNNING, []),
+        (ReplicaState.UNKNOWN, ReplicaState.STARTING, [ReplicaState.STARTING]),
+        (ReplicaState.RUNNING, ReplicaState.UNKNOWN, []),
+    ]
+    for before, reported, becomes in rows:
+        run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, before),))
+        changes = observe(run, report(state=reported), T0)
+        assert [change.after for change in changes] == becomes, (before, reported)
     for replicas in ((crashed(MASTER),), ()):
         run = RunSnapshot("r", 1, "a", RunState.RUNNING, replicas)
         assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
-
-
-def test_observe_takes_an_address_without_a_move() -> None:
-    run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, ReplicaState.PENDING),))
-    (change,) = observe(run, report(state=ReplicaState.PENDING, address="h:1"), T0)
-    assert (change.before, change.after, change.address) == (
-        ReplicaState.PENDING,
-        ReplicaState.PENDING,
-        "h:1",
-    )
+    pending = ReplicaState.PENDING
+    run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, pending),))
+    (change,) = observe(run, report(state=pending, address="h:1"), T0)
+    assert (change.before, change.after, change.address) == (pending, pending, "h:1")
 
 
 @pytest.mark.parametrize(
@@ -470,11 +438,11 @@ def stalled_replica(task: str, step: int = 7) -> ReplicaSnapshot:
     return replace(up(task), step=step, stall=stall)
 
 
-def stalled_run(*replicas: ReplicaSnapshot, state: JobState = JobState.RUNNING) -> JobSnapshot:
+def stalled_run(*replicas: ReplicaSnapshot) -> JobSnapshot:
     """A run that is being stopped because its worker stood still."""
     before = job(up(MASTER), stalled_replica(WORKER), run=RunState.RUNNING)
     move = next_move(before)
-    stopping = job(*replicas, state=state)
+    stopping = job(*replicas)
     assert stopping.run is not None
     return replace(stopping, run=replace(stopping.run, stalled=move.verdict))
 
@@ -550,19 +518,14 @@ def test_verdict_of_a_run_that_was_stopped_for_standing_still(
         assert move.backoff_until == after(1)
 
 
-def test_stall_that_uses_up_the_budget_fails_the_job() -> None:
+def test_stall_that_uses_up_the_budget_fails_the_job_unless_it_is_cancelled() -> None:
     run = replace(stalled_run(stopped(MASTER), stopped(WORKER)), retries_used=POLICY.retries)
     move = next_move(run)
     assert move.job is JobState.FAILED
     assert move.error_message.startswith(
         "The replica worker 0 stalled: worker-replica-0 stands still at step 7"
     )
-
-
-def test_cancel_is_above_a_stall() -> None:
-    run = stalled_run(stopped(MASTER), stopped(WORKER), state=JobState.CANCELLING)
-    move = next_move(run)
-    assert move.job is JobState.CANCELLED
+    assert next_move(replace(run, state=JobState.CANCELLING)).job is JobState.CANCELLED
 
 
 def test_notice_takes_what_is_news_and_leaves_what_is_decided_alone() -> None:

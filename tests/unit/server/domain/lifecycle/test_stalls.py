@@ -65,8 +65,11 @@ def diagnosed(members: Sequence[StalledReplica]) -> StallDiagnosis:
     return diagnosis
 
 
-def test_nothing_stands_still() -> None:
+def test_lone_replica_is_the_one_where_it_stands_still() -> None:
     assert diagnose([StalledReplica(CHIEF, steps=True), StalledReplica(WORKER_0)]) is None
+    assert diagnosed([stands(CHIEF, stacks=LOADS, longest_s=0)]).message == (
+        "master-replica-0 stands still at step 120 for 312 s. It is in trainer/data.py:88 load."
+    )
 
 
 def test_lowest_step_is_the_odd_one_and_what_it_does_is_named() -> None:
@@ -143,36 +146,25 @@ def test_silent_run_has_the_replica_that_does_something_else_or_the_primary() ->
     assert "used no CPU for 312 s, nor has another replica. It is in" in named.message
 
 
-def test_lone_replica_is_the_one() -> None:
-    diagnosis = diagnosed([stands(CHIEF, stacks=LOADS, longest_s=0)])
-    assert diagnosis.message == (
-        "master-replica-0 stands still at step 120 for 312 s. It is in trainer/data.py:88 load."
+JAX = '  File "/env/lib/python3.11/site-packages/jax/_src/api.py", line 2512 in block_until_ready'
+RUNPY = '  File "<frozen runpy>", line 88 in _run_code'
+
+
+def test_program_is_told_from_libraries_beside_it_and_from_its_launcher() -> None:
+    head, site = (
+        "Current thread 0x00007f0000000001 (most recent call first):",
+        "/env/lib/python3.11/site-packages",
     )
-
-
-def test_program_that_is_installed_as_a_package_is_told_from_libraries_beside_it() -> None:
-    stacks = """\
-Current thread 0x00007f0000000001 (most recent call first):
-  File "/env/lib/python3.11/site-packages/jax/_src/api.py", line 2512 in block_until_ready
-  File "/env/lib/python3.11/site-packages/trainer/report.py", line 134 in add
-  File "/env/lib/python3.11/site-packages/trainer/task.py", line 270 in <module>
-  File "<frozen runpy>", line 88 in _run_code
-"""
-    diagnosis = diagnosed([stands(CHIEF, stacks=stacks)])
-    assert diagnosis.message.endswith(" It is in trainer/report.py:134 add.")
-
-
-def test_script_is_told_from_its_launcher_which_lies_among_the_libraries() -> None:
-    stacks = """\
-Current thread 0x00007f0000000001 (most recent call first):
-  File "/env/lib/python3.11/site-packages/jax/_src/api.py", line 2512 in block_until_ready
-  File "/runs/1/program/train.py", line 12 in <module>
-  File "<frozen runpy>", line 88 in _run_code
-  File "/env/lib/python3.11/site-packages/train.py", line 134 in _run
-  File "<frozen runpy>", line 88 in _run_code
-"""
-    diagnosis = diagnosed([stands(CHIEF, stacks=stacks)])
-    assert diagnosis.message.endswith(" It is in program/train.py:12 <module>.")
+    package = f'  File "{site}/trainer/report.py", line 134 in add'
+    main = f'  File "{site}/trainer/task.py", line 270 in <module>'
+    script = '  File "/runs/1/program/train.py", line 12 in <module>'
+    launcher = f'  File "{site}/train.py", line 134 in _run'
+    for frames, place in (
+        ((JAX, package, main, RUNPY), "trainer/report.py:134 add"),
+        ((JAX, script, RUNPY, launcher, RUNPY), "program/train.py:12 <module>"),
+    ):
+        diagnosis = diagnosed([stands(CHIEF, stacks="\n".join([head, *frames, ""]))])
+        assert diagnosis.message.endswith(f" It is in {place}.")
 
 
 def test_main_stack_of_anything_else_is_empty() -> None:

@@ -30,11 +30,6 @@ def same(result: Iterable[Triple], expected: Iterable[Triple]) -> bool:
     return list(map(repr, result)) == list(map(repr, expected))
 
 
-@given(POINTS)
-def test_points_are_in_order_and_of_those_at_one_step_the_last_counts(given: list[Triple]) -> None:
-    assert same(points(given), naive(given))
-
-
 @given(POINTS, POINTS)
 def test_points_that_come_after_a_look_count_as_well(before: list[Triple], after: list[Triple]) -> None:
     curve = Curve()

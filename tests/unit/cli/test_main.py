@@ -1,11 +1,8 @@
 import errno
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
@@ -14,6 +11,7 @@ import pytest
 from trainyard_cli.commands import tree
 from trainyard_cli.main import run
 from trainyard_protocol.errors import NotFound
+from unit.cli.scripted_server import ScriptedServer, ok
 
 HEAVY = ("httpx", "rich", "pydantic", "yaml", "psutil", "jax", "google", "setuptools", "docker", "requests")
 
@@ -163,34 +161,17 @@ def test_up_starts_the_processes_before_it_loads_a_client() -> None:
     assert done.stdout == "[]\n"
 
 
-class OneJob(BaseHTTPRequestHandler):
-    """Answers each GET with a list of one job."""
-
-    def do_GET(self) -> None:
-        body = json.dumps({"jobs": [{"jobId": "a", "state": "QUEUED"}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-def test_list_of_jobs_loads_no_models() -> None:
+def test_list_of_jobs_loads_no_models(script: ScriptedServer) -> None:
     program = (
         "import sys; from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
         "code = run(tree.trainyard, 'trainyard', ['jobs', 'list']);"
         f"print([name for name in {HEAVY!r} if name in sys.modules and name not in ('httpx', 'rich')])"
     )
-    with ThreadingHTTPServer(("127.0.0.1", 0), OneJob) as site:
-        threading.Thread(target=site.serve_forever, daemon=True).start()
-        environment = {
-            **os.environ,
-            "TRAINYARD_SERVER": f"http://127.0.0.1:{site.server_port}",
-            "TRAINYARD_TOKEN": "secret",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-        )
-        site.shutdown()
+    script.answers = [ok({"jobs": [{"jobId": "a", "state": "QUEUED"}]})]
+    environment = {**os.environ, "TRAINYARD_SERVER": script.url, "TRAINYARD_TOKEN": "secret"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
     lines = done.stdout.splitlines()
     assert lines[1].split() == ["a", "QUEUED"]
     assert lines[-1] == "[]"

@@ -5,12 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from textwrap import dedent
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +17,7 @@ import pytest
 from trainyard_agent.host.process_tags import TAG
 from trainyard_agent.monitoring.stack_dump import LAUNCHER
 from trainyard_cli.submission import programs, script_launcher, script_package
+from unit.cli.scripted_server import ok, scripted_server
 
 DEADLINE_S = 120
 
@@ -194,14 +192,13 @@ def test_files_of_a_job_without_a_directory_and_of_one_that_cannot_be_written_ar
 
 
 def test_job_dir_is_no_argument_of_a_script_unless_it_is_to_be_passed(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, {"train.py": "import sys\nprint(sys.argv[1:])"})
-    given = ("--lr", "1", "--job-dir", str(replica.job_dir))
-    assert replica.run(*given)[1] == "['--lr', '1']\n"
-    replica = Replica(tmp_path / "own", {"train.py": "import sys\nprint(sys.argv[1:])"})
-    assert replica.run("--job-dir", "elsewhere")[1] == "['--job-dir', 'elsewhere']\n"
-    replica = Replica(tmp_path / "passed", {"train.py": "import sys\nprint(sys.argv[1:])"})
-    given = ("--lr", "1", "--job-dir", str(replica.job_dir))
-    assert replica.run(*given, passes_job_dir=True)[1] == f"{list(given)}\n"
+    own = ["--job-dir", "elsewhere"]
+    for passes, with_own in ((False, False), (True, False), (False, True)):
+        root = tmp_path / f"{passes}-{with_own}"
+        replica = Replica(root, {"train.py": "import sys\nprint(sys.argv[1:])"})
+        given = own if with_own else ["--lr", "1", "--job-dir", str(replica.job_dir)]
+        expected = given if passes or with_own else ["--lr", "1"]
+        assert replica.run(*given, passes_job_dir=passes)[1] == f"{expected}\n"
 
 
 def test_missing_relative_file_is_told_as_not_uploaded(tmp_path: Path) -> None:
@@ -224,44 +221,21 @@ def test_missing_relative_file_is_told_as_not_uploaded(tmp_path: Path) -> None:
     assert "it was not uploaded with source (hidden directories, environments and" in replica.run()[2]
 
 
-@contextmanager
-def storage(uploaded: dict[str, bytes]) -> Iterator[str]:
-    """The address of a storage that takes uploads, with a secret in it."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            url = urlsplit(self.path)
-            content = self.rfile.read(int(self.headers["Content-Length"]))
-            uploaded[f"{url.path} {parse_qs(url.query)['name'][0]}"] = content
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/secret"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def test_files_go_to_the_services_storage_without_googles_client(tmp_path: Path) -> None:
     replica = Replica(tmp_path, {"train.py": "open('a b', 'w').write('x' * 100_000)\nopen('empty', 'w')"})
-    uploaded: dict[str, bytes] = {}
-    with storage(uploaded) as address:
+    with scripted_server() as script:
+        script.answers = [ok({})]
+        address = f"{script.url}/secret"
         replica.environment |= {"TRAINYARD_JOB_DIR": "gs://bucket/run/", "STORAGE_EMULATOR_HOST": address}
         out = replica.run()[1]
     assert out == (
         "trainyard: 2 files of the working directory, new or changed: gs://bucket/run/outputs/worker-replica-1\n"
     )
-    path = "/secret/upload/storage/v1/b/bucket/o run/outputs/worker-replica-1"
-    assert uploaded == {f"{path}/a b": b"x" * 100_000, f"{path}/empty": b""}
+    urls = [(urlsplit(request.path), request) for request in script.requests]
+    assert {url.path for url, _ in urls} == {"/secret/upload/storage/v1/b/bucket/o"}
+    kept = {parse_qs(url.query)["name"][0]: request.body for url, request in urls}
+    outputs = "run/outputs/worker-replica-1"
+    assert kept == {f"{outputs}/a b": b"x" * 100_000, f"{outputs}/empty": b""}
     replica = Replica(tmp_path / "away", {"train.py": "open('model', 'w')"})
     replica.environment |= {"TRAINYARD_JOB_DIR": "gs://bucket", "STORAGE_EMULATOR_HOST": address}
     code, out, _ = replica.run()

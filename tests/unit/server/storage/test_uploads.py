@@ -57,25 +57,14 @@ def test_upload_that_is_empty_aborted_or_of_a_killed_server_leaves_nothing(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "filename", ["a.txt", "../a.tar.gz", "a/b.zip", ".tar.gz", "", "-x.whl", "a\n.zip", "x" * 300 + ".zip"]
-)
-def test_upload_with_an_invalid_file_name_is_refused(tmp_path: Path, filename: str) -> None:
-    with pytest.raises(InvalidArgument, match="not a package's file name"):
-        UploadStore(tmp_path, limit=5).receive("p", filename)
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "staging://",
-        "staging://abc/x.whl",
-        f"staging://{'0' * 64}/x.whl",
-        f"staging://{'0' * 64}",
-        "staging://../../x",
-    ],
-)
-def test_unknown_uri_is_not_found(tmp_path: Path, uri: str) -> None:
-    assert not UploadStore(tmp_path, limit=5).has(None, uri)
+def test_names_that_are_none_are_refused_and_unknown_ones_not_found(tmp_path: Path) -> None:
+    staging = UploadStore(tmp_path, limit=5)
+    names = ("a.txt", "../a.tar.gz", "a/b.zip", ".tar.gz", "", "-x.whl", "a\n.zip", "x" * 300 + ".zip")
+    for filename in names:
+        with pytest.raises(InvalidArgument, match="not a package's file name"):
+            staging.receive("p", filename)
+    zeros = "0" * 64
+    uris = ("", "abc/x.whl", f"{zeros}/x.whl", zeros, "../../x")
+    assert [uri for uri in uris if staging.has(None, f"staging://{uri}")] == []
     with pytest.raises(NotFound):
-        UploadStore(tmp_path, limit=5).path("..", "x.whl")
+        staging.path("..", "x.whl")

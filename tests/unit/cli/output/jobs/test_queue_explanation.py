@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from trainyard_cli.output.jobs.queue_explanation import text
 from trainyard_protocol.states import JobState
@@ -70,18 +71,13 @@ def test_waiting_job_is_explained_in_tables_and_changes() -> None:
     ]
 
 
-def test_text_without_a_change_that_helps_gives_the_reason() -> None:
-    printed = text(WAITS.model_copy(update={"changes": (), "nothing": "Nothing short of x."}), "p", NOW)
-    assert printed.endswith("\n\nNothing short of x.")
+def test_explanation_without_a_change_a_named_holder_or_a_wait_says_so() -> None:
+    def shown(**changes: Any) -> str:
+        return text(WAITS.model_copy(update=changes), "p", NOW)
 
-
-def test_holders_of_other_projects_are_counted() -> None:
-    assert "  and 2 jobs of other projects" in text(WAITS.model_copy(update={"hidden_holders": 2}), "p", NOW)
-    hidden = text(WAITS.model_copy(update={"hidden_holders": 1, "holders": ()}), "p", NOW)
-    assert "\nHeld by 1 job of other projects.\n" in hidden
-
-
-def test_job_that_does_not_wait_is_one_line() -> None:
+    assert shown(changes=(), nothing="Nothing short of x.").endswith("\n\nNothing short of x.")
+    assert "  and 2 jobs of other projects" in shown(hidden_holders=2)
+    assert "\nHeld by 1 job of other projects.\n" in shown(hidden_holders=1, holders=())
     runs = QueueExplanationView(
         project="p", job_id="j", state=JobState.RUNNING, priority=0, summary="It does not wait."
     )

@@ -33,6 +33,16 @@ def subscribed(broadcaster: Broadcaster[int], source: Source) -> AsyncGenerator[
     return broadcaster.subscribe("value", source, ("changed",))
 
 
+async def opened(
+    broadcaster: Broadcaster[int], source: Source, count: int
+) -> list[AsyncGenerator[int | None, None]]:
+    """So many subscriptions, each of which has its first value."""
+    streams = [subscribed(broadcaster, source) for _ in range(count)]
+    for stream in streams:
+        await anext(stream)
+    return streams
+
+
 async def test_subscribers_share_each_poll_and_a_late_one_gets_the_newest_value() -> None:
     notifier, source = Notifier(), Source()
     shared = broadcaster(notifier)
@@ -118,11 +128,9 @@ async def test_value_is_polled_every_while_and_sent_when_it_differs() -> None:
 
 async def test_close_of_the_server_ends_every_stream_at_once() -> None:
     notifier = Notifier()
-    shared, source = broadcaster(notifier), Source()
+    shared = broadcaster(notifier)
     async with asyncio.timeout(60):
-        streams = [subscribed(shared, source) for _ in range(20)]
-        for stream in streams:
-            await anext(stream)
+        streams = await opened(shared, Source(), 20)
         waiting = [asyncio.create_task(anext(stream, None)) for stream in streams]
         await asyncio.sleep(0.01)
         notifier.close()
@@ -155,15 +163,13 @@ async def test_close_of_the_server_does_not_wait_for_a_poll_that_hangs() -> None
 
 async def test_last_subscriber_ends_the_polling() -> None:
     notifier = Notifier()
-    shared, source = broadcaster(notifier), Source()
+    shared = broadcaster(notifier)
     async with asyncio.timeout(60):
-        streams = [subscribed(shared, source) for _ in range(2)]
-        for stream in streams:
-            await anext(stream)
+        first, last = await opened(shared, Source(), 2)
         (channel,) = shared._channels.values()
-        await streams[0].aclose()
+        await first.aclose()
         assert shared._channels
-        await streams[1].aclose()
+        await last.aclose()
         assert not shared._channels
         await asyncio.gather(*channel.tasks, return_exceptions=True)
         assert [task.cancelled() for task in channel.tasks] == [True, True]

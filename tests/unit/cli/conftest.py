@@ -1,4 +1,4 @@
-"""What tests of several rooms of the command line use."""
+"""Fixtures of tests of several rooms of the command line."""
 
 from collections.abc import Iterator
 

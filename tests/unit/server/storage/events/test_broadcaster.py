@@ -36,7 +36,7 @@ def subscribed(broadcaster: Broadcaster[int], source: Source) -> AsyncGenerator[
 async def opened(
     broadcaster: Broadcaster[int], source: Source, count: int
 ) -> list[AsyncGenerator[int | None, None]]:
-    """So many subscriptions, each of which has its first value."""
+    """Subscriptions, each of which has its first value."""
     streams = [subscribed(broadcaster, source) for _ in range(count)]
     for stream in streams:
         await anext(stream)

@@ -13,7 +13,7 @@ from trainyard_protocol.wire.logs import LogLine
 
 DAMAGED = "(this line was damaged on the disk of its machine)"
 
-DONE = "done.json"
+LOG, DONE = "log.jsonl", "done.json"
 
 _NOTHING = LogSlice((), complete=False)
 _MAX_OFFSETS = 8
@@ -105,7 +105,7 @@ class RunLogs:
         directory = self._runs / run_id / task
         if not directory.is_dir():
             return LogSlice((), complete=True)
-        log = self._files.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
+        log = self._files.setdefault((run_id, task), LogFile(directory / LOG))
         return log.slice(start, max_lines, max_bytes, directory / DONE)
 
     def forget(self, run_id: str) -> None:

@@ -8,12 +8,13 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
 from trainyard_agent.host import process_tags
-from trainyard_agent.host.files import remove_tree, write_json
+from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json
 from trainyard_agent.host.metric_file import read_metric_file
 from trainyard_agent.runtimes.base import Handle, LogSlice
 from trainyard_agent.runtimes.log_file import RunLogs
-from trainyard_agent.runtimes.record_files import RecordFiles
 from trainyard_protocol.wire.logs import LogPosition
 
 REMOVED = ".removed-"
@@ -21,6 +22,30 @@ REMOVED = ".removed-"
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _Record = TypeVar("_Record", bound=Handle)
+_Kind = TypeVar("_Kind", bound=BaseModel)
+
+
+class RecordFiles:
+    """Reads records, of which any may be damaged, and warns in `log`, of each thing once."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._warned: set[str] = set()
+
+    def read(self, path: Path, kind: type[_Kind]) -> _Kind | None:
+        """The content of a file; None for a missing or damaged one."""
+        try:
+            value = read_json(path)
+            return None if value is None else kind.model_validate(value)
+        except (DamagedFile, ValidationError) as error:
+            self.warn_once(f"{path} is ignored: {error}")
+            return None
+
+    def warn_once(self, message: str) -> None:
+        """Log a warning, the same message only once."""
+        if message not in self._warned:
+            self._log.warning("%s", message)
+        self._warned.add(message)
 
 
 class RunDirectories(ABC, Generic[_Record]):

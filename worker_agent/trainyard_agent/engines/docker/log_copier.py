@@ -6,17 +6,14 @@ once it has dropped its beginning (a log with many overwritten lines) ours canno
 """
 
 import contextlib
-import logging
 import struct
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from trainyard_agent.engines.docker.client import DockerClient, EngineError, LogStream
-from trainyard_agent.host.files import write_json
+from trainyard_agent.runtimes.log_copier import LogCopier
 from trainyard_agent.runtimes.masking import Mask
-from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting, truncate_torn_line
+from trainyard_agent.runtimes.supervisor import LineSplitter, entries
 from trainyard_protocol.wire.logs import Stream
 
 _HEADER = struct.Struct(">BxxxL")
@@ -24,10 +21,6 @@ _STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
 _MICROSECONDS = 26  # characters of a time up to microseconds
 REMOVED = {"container": "removed"}
 """The note at the end of a log, in done.json, that may lack its last lines."""
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-
-_log = logging.getLogger(__name__)
 
 
 class LineReader:
@@ -44,9 +37,9 @@ class LineReader:
         }
         self._times: dict[Stream, str] = {}
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes) -> list[str]:
         """The lines that are complete. Raises EngineError where the engine writes an error of its own (stream 3)."""
-        lines: list[bytes] = []
+        lines: list[str] = []
         data, at = self._rest + chunk, 0
         while len(data) - at >= _HEADER.size:
             number, length = _HEADER.unpack_from(data, at)
@@ -64,22 +57,20 @@ class LineReader:
         self._rest = data[at:]
         return lines
 
-    def end(self) -> list[bytes]:
+    def end(self) -> list[str]:
         """The last lines of streams that ended without a newline."""
         return [
             line for stream in self._times for line in self._entries(stream, self._splitters[stream].end())
         ]
 
-    def _entries(self, stream: Stream, lines: list[tuple[str, int]]) -> list[bytes]:
-        return [entry.encode() for entry in entries(self._times[stream], stream, lines)]
+    def _entries(self, stream: Stream, lines: list[tuple[str, int]]) -> list[str]:
+        return entries(self._times[stream], stream, lines)
 
 
-class LogCopier(threading.Thread):
-    """Copies one container's log to `directory`/log.jsonl while it grows, and writes done.json when it is complete.
+class ContainerLogCopier(LogCopier):
+    """Copies one container's log.
 
     `has_ended` returns whether the container has ended or was removed, or raises EngineError if that is unknown.
-    `secrets` returns the values to mask, the same each time, or raises EngineError or OSError; without them nothing is
-    copied. The thread ends with the container, or by `close`; then another one may continue.
     """
 
     def __init__(
@@ -91,115 +82,61 @@ class LogCopier(threading.Thread):
         quota: int = 0,
         secrets: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        super().__init__(name=f"log of {container[:12]}", daemon=True)
+        super().__init__(f"container {container[:12]}", directory, secrets, quota)
         self._engine = engine
         self._container = container
-        self._directory = directory
         self._has_ended = has_ended
-        self._quota = quota
-        self._secrets = secrets
-        self._closing = threading.Event()
         self._stream: LogStream | None = None
-        self._lines: int | None = None  # of our log; None: unknown, of one that is cut
-
-    def run(self) -> None:
-        pause = _FIRST_PAUSE_S
-        while not self._closing.is_set():
-            try:
-                self._copy(follow=True)
-                if self._has_ended():
-                    # Some engines close a followed log before its last lines.
-                    is_whole = self._copy(follow=False)
-                    if not self._closing.is_set():
-                        counted = {} if self._lines is None else {"lines": self._lines}
-                        write_json(self._directory / "done.json", counted if is_whole else REMOVED)
-                    return
-            except (EngineError, OSError) as error:
-                if self._closing.is_set() or not self._directory.exists():
-                    return
-                _log.warning("the log of container %s: %s; trying again", self._container[:12], error)
-            self._closing.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def close(self) -> None:
-        self._closing.set()
+        super().close()
         stream = self._stream
         if stream is not None:
             stream.interrupt()
         if self.is_alive():
             self.join()
 
-    def _copy(self, follow: bool) -> bool:
+    def _round(self, mask: Mask) -> Mapping[str, object] | None:
+        self._copy(mask, follow=True)
+        if not self._has_ended():
+            return None
+        # Some engines close a followed log before its last lines.
+        return {"lines": self._count} if self._copy(mask, follow=False) else REMOVED
+
+    def _copy(self, mask: Mask, follow: bool) -> bool:
         """Append the lines that we lack, unless the log is cut. False if the container is gone, with its log."""
-        if (self._directory / CUT).exists():
+        if self._is_cut():
             return True
-        mask = Mask(self._secrets())
         self._stream = stream = self._engine.log(self._container, follow)
         if stream is None:
             return False
         if self._closing.is_set():  # `close` did not see this stream
             stream.interrupt()
-        reader = LineReader(mask)
-        path = self._directory / "log.jsonl"
-        stored = truncate_torn_line(path)
-        with contextlib.closing(stream), path.open("ab", buffering=0) as file:
-            copy = _LogReading(file, stored, _first_line(path), self._quota)
-            for chunk in stream:
-                copy.append(reader.feed(chunk))
-                if copy.is_cut:
-                    break
-            else:
-                if not follow:
-                    copy.append(reader.end())
-                    copy.end()
-        self._lines = copy.count
-        if copy.is_cut:
-            write_json(self._directory / CUT, {})
+        to_skip, first = self._count, self._first_line() if self._quota else ""
+        with contextlib.closing(stream):
+            for lines in _lines(stream, LineReader(mask), is_whole=not follow):
+                if first and lines[0] != first:  # the engine has dropped its beginning
+                    self._cut()
+                    return True
+                first = ""
+                new, to_skip = lines[to_skip:], max(0, to_skip - len(lines))
+                if self._append(new) < len(new):
+                    return True
+        if to_skip and self._quota and not follow:  # the engine has less than we have
+            self._cut()
         return True
 
-
-class _LogReading:
-    """One pass over the engine's copy, from its beginning. `file` is our log, which has `stored` lines, and then
-    `count`."""
-
-    def __init__(self, file: BinaryIO, stored: int, first: bytes, quota: int) -> None:
-        self._file = file
-        self._to_skip = self.count = stored
-        self._first = first
-        self._quota = quota
-        self._size = file.tell()
-        self.is_cut = False
-
-    def append(self, lines: list[bytes]) -> None:
-        if lines and self._first and self._quota:
-            self.is_cut = lines[0] != self._first  # the engine has dropped its beginning
-        if lines:
-            self._first = b""
-        if self.is_cut:
-            return
-        new, self._to_skip = lines[self._to_skip :], max(0, self._to_skip - len(lines))
-        if self._quota:
-            count = fitting([len(line) for line in new], self._quota - self._size)
-            self.is_cut, new = count < len(new), new[:count]
-        if new:
-            data = b"".join(new)
-            self._size += len(data)
-            _write(self._file, data)
-            self.count += len(new)
-
-    def end(self) -> None:
-        """End of the engine's copy: the log is cut if the copy was shorter than ours."""
-        self.is_cut |= bool(self._quota and self._to_skip)
-
-
-def _first_line(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
+    def _first_line(self) -> str:
+        if not self._count:
+            return ""
+        with self._path.open(encoding="ascii", errors="replace", newline="") as file:
             return file.readline()
-    except FileNotFoundError:
-        return b""
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
-    while data:
-        data = data[file.write(data) :]
+def _lines(stream: LogStream, reader: LineReader, is_whole: bool) -> Iterator[list[str]]:
+    """The lines as they come, some at a time; of a stream that is whole also a last one without a newline."""
+    for chunk in stream:
+        if lines := reader.feed(chunk):
+            yield lines
+    if is_whole and (lines := reader.end()):
+        yield lines

@@ -26,7 +26,7 @@ from trainyard_agent.engines.docker.client import (
     EngineRefused,
 )
 from trainyard_agent.engines.docker.disk_limit import DiskLimit
-from trainyard_agent.engines.docker.log_copier import REMOVED, LogCopier
+from trainyard_agent.engines.docker.log_copier import REMOVED, ContainerLogCopier
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.probe import EngineProbe
 from trainyard_agent.engines.docker.run_files import ContainerRunRecord, Key, RunFiles
@@ -114,7 +114,7 @@ class DockerRuntime:
         self._last_error = ""
         self._resumed: set[str] = set()
         self._stopping: set[Key] = set()
-        self._copiers: dict[Key, LogCopier] = {}
+        self._copiers: dict[Key, ContainerLogCopier] = {}
         self._started_at: dict[Key, datetime | None] = {}
         self._subscribers = Subscribers()
         self._found: set[tuple[str, str, str, str, bool]] = set()
@@ -618,7 +618,7 @@ class DockerRuntime:
             return [*secret_files.values(directory, record.order, seen["Config"]), *token]
 
         directory = self._files.directory(run_id, task)
-        copier = LogCopier(self._engine, container, directory, has_ended, quota, secrets)
+        copier = ContainerLogCopier(self._engine, container, directory, has_ended, quota, secrets)
         self._copiers[(run_id, task)] = copier
         copier.start()
 

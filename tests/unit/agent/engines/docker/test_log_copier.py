@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard_agent.engines.docker.client import EngineDown
-from trainyard_agent.engines.docker.log_copier import LineReader, LogCopier
+from trainyard_agent.engines.docker.log_copier import ContainerLogCopier, LineReader
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_agent.runtimes.supervisor import truncate_torn_line
@@ -20,7 +20,7 @@ def frame(text: bytes, stream: int = 1) -> bytes:
     return struct.pack(">BxxxL", stream, len(data)) + data
 
 
-def texts(lines: list[bytes]) -> list[str]:
+def texts(lines: list[str]) -> list[str]:
     return [json.loads(line)["text"] for line in lines]
 
 
@@ -86,7 +86,7 @@ class Tape:
 
 def copied(engine: TapeEngine, directory: Path, quota: int = 0) -> list[str]:
     directory.mkdir(exist_ok=True)
-    copier = LogCopier(engine, "c" * 64, directory, lambda: True, quota)  # type: ignore[arg-type]
+    copier = ContainerLogCopier(engine, "c" * 64, directory, lambda: True, quota)  # type: ignore[arg-type]
     copier.run()
     return [line.text for line in LogFile(directory / "log.jsonl").read(0, 10_000, 1 << 24)]
 
@@ -137,7 +137,7 @@ def test_copier_of_a_container_that_was_removed_says_that_its_log_may_lack_lines
 
 def test_copier_ends_when_its_run_is_removed(tmp_path: Path) -> None:
     engine = TapeEngine(breaks_after=(0,) * 100)
-    copier = LogCopier(engine, "c" * 64, tmp_path / "gone", lambda: True)  # type: ignore[arg-type]
+    copier = ContainerLogCopier(engine, "c" * 64, tmp_path / "gone", lambda: True)  # type: ignore[arg-type]
     copier.run()
     assert engine.readings == 1
 
@@ -158,7 +158,7 @@ def test_copier_that_is_closed_says_nothing_of_an_end(tmp_path: Path) -> None:
         def log(self, container: str, follow: bool) -> Tape:
             return Waits((), None)
 
-    copier = LogCopier(Engine(), "c" * 64, tmp_path, lambda: True)  # type: ignore[arg-type]
+    copier = ContainerLogCopier(Engine(), "c" * 64, tmp_path, lambda: True)  # type: ignore[arg-type]
     copier.start()
     assert begun.wait(10)
     copier.close()
@@ -195,7 +195,7 @@ def test_copier_reads_no_more_of_a_log_that_is_cut(tmp_path: Path) -> None:
         over.append(len(over) > 2)
         return over[-1]
 
-    LogCopier(engine, "c" * 64, tmp_path, is_over, 500).run()  # type: ignore[arg-type]
+    ContainerLogCopier(engine, "c" * 64, tmp_path, is_over, 500).run()  # type: ignore[arg-type]
     assert engine.readings == 1
     assert slices(tmp_path).cut
 

@@ -425,7 +425,7 @@ def test_log_that_breaks_loses_and_repeats_nothing(
     api: FakeCluster, client: KubeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(logs, "_QUIET_S", 0.1)
-    monkeypatch.setattr(logs, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(logs.LogFollower, "pause_s", 0.01)
     whole = tuple(map(line, range(1, 5)))
     away = Fault(500, "Get https://10.0.0.7:10250/containerLogs: connect: connection refused")
     faults = [*BROKEN_LOGS[how], Fault(503), Fault(429), away]
@@ -444,7 +444,7 @@ def test_end_of_a_log_that_no_kubelet_gives_is_a_gap(
     api: FakeCluster, client: KubeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once where the container is gone, and later where its node does not answer."""
-    monkeypatch.setattr(logs, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(logs.LogFollower, "pause_s", 0.01)
     monkeypatch.setattr(logs, "_REFUSED_S", 0.1)
     with closing(LogCopies(client, tmp_path)) as copies:
         for task, faults in {"gone": [Fault(404)], "away": [Fault(500)] * 1000}.items():

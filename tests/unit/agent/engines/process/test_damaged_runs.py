@@ -15,7 +15,7 @@ from trainyard_agent.engines.process.settings import ProcessSettings
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree
 from trainyard_agent.main import main
-from trainyard_agent.runtimes import record_files, run_directories
+from trainyard_agent.runtimes import run_directories
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
 
@@ -139,7 +139,7 @@ def test_recover_with_one_unreadable_run_finds_the_others_and_keeps_it(
         return read_json(path)
 
     with monkeypatch.context() as broken:
-        broken.setattr(record_files, "read_json", fail)
+        broken.setattr(run_directories, "read_json", fail)
         assert [handle.run_id for handle in driver.lab.reopen().recover()] == [OTHER]
 
     assert [handle.run_id for handle in driver.lab.reopen().recover()] == [RUN, OTHER]

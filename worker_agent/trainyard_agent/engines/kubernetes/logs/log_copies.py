@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard_agent.engines.kubernetes.api.client import KubeClient
-from trainyard_agent.engines.kubernetes.logs.logs import DONE, GAPS, LOG, LogFollower, LogSource
+from trainyard_agent.engines.kubernetes.logs.logs import GAPS, LogFollower, LogSource
 from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.runtimes.base import LogSlice
-from trainyard_agent.runtimes.log_file import LogFile
+from trainyard_agent.runtimes.log_file import DONE, LOG, LogFile
 from trainyard_protocol.wire.logs import LogGap, LogPosition
 
 _BEGINNING = LogPosition()

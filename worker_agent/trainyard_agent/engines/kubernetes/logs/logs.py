@@ -6,27 +6,22 @@ a second before the last line, and what is there already is passed over. All tim
 
 import logging
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from trainyard_agent.engines.kubernetes.api.client import (
-    KubeClient,
-    KubeError,
-    KubeRefused,
-    LogQuiet,
-)
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeRefused, LogQuiet
 from trainyard_agent.engines.kubernetes.pods.objects import CONTAINER
 from trainyard_agent.host.files import read_json, write_json
+from trainyard_agent.runtimes.log_copier import LogCopier
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_agent.runtimes.masking import Mask
-from trainyard_agent.runtimes.supervisor import CUT, LineSplitter, entries, fitting, truncate_torn_line
+from trainyard_agent.runtimes.supervisor import LineSplitter, entries
 from trainyard_protocol.wire.logs import LogPosition
 
-LOG, DONE, GAPS = "log.jsonl", "done.json", "gaps.json"
+GAPS = "gaps.json"
 
 _QUIET_S = 5.0
 """A followed log that is quiet for so long is opened again: older kubelets go on with the file before a rotation."""
@@ -34,7 +29,6 @@ _QUIET_S = 5.0
 _SILENT_S, _SILENT_ROUNDS = 30.0, 12
 """A log that was opened so often without a new line is opened less often: nothing is there to be rotated."""
 
-_PAUSE_S = 0.2
 _REFUSED_S = 60.0
 """How long reading the end of a log may be refused, while its kubelet is away, before it is given up."""
 
@@ -64,14 +58,15 @@ class LogSource:
     started: Callable[[], str] = lambda: ""
 
 
-class LogFollower(threading.Thread):
-    """Copies one log until it is complete or the follower is closed."""
+class LogFollower(LogCopier):
+    """Copies one log."""
+
+    pause_s = longest_pause_s = 0.2
 
     def __init__(self, client: KubeClient, source: LogSource, directory: Path, begin: LogPosition) -> None:
         """`begin`: the position before the first line to copy."""
-        super().__init__(daemon=True, name=f"log of {source.pod}")
-        self._client, self._source, self._directory, self._begin = client, source, directory, begin
-        self._closing = threading.Event()
+        super().__init__(f"pod {source.pod}", directory, source.values, source.quota)
+        self._client, self._source, self._begin = client, source, begin
         self._window = _Window([begin.last_time] * begin.same_time if begin.next else [])
         self._is_resumed = begin.next > 0
         self._has_begun = begin.next > 0
@@ -80,35 +75,8 @@ class LogFollower(threading.Thread):
         self._quiet_rounds = 0
         self._refused_at: float | None = None
         self._read_until = -_AT_ONCE_S
-        self._size = self._count = 0
 
-    def close(self) -> None:
-        self._closing.set()
-
-    def run(self) -> None:
-        failure = ""
-        is_read = False
-        while not self._closing.is_set():
-            try:
-                if not is_read:
-                    mask = Mask(self._source.values())
-                    self._read_position()
-                    is_read = True
-                if self._round(mask):
-                    return
-                failure = ""
-            except (KubeError, OSError) as error:
-                if str(error) != failure and not self._closing.is_set():
-                    _log.warning(
-                        "the log of pod %s is not read now, trying again: %s", self._source.pod, error
-                    )
-                failure = str(error)
-            except Exception:  # noqa: BLE001 - the log would never be complete
-                _log.exception("the log of pod %s is not read now, trying again", self._source.pod)
-            self._closing.wait(_PAUSE_S)
-
-    def _round(self, mask: Mask) -> bool:
-        """Copy what is there, and follow it while its container runs. True once the log is complete."""
+    def _round(self, mask: Mask) -> Mapping[str, object] | None:
         begun, ended = self._source.phase()
         self._has_begun |= begun
         if self._has_begun and not self._is_cut():
@@ -122,9 +90,7 @@ class LogFollower(threading.Thread):
                 if not ended or not self._is_final(refused):
                     raise
                 self._lose_end(str(refused))
-        if ended and not self._closing.is_set():
-            write_json(self._directory / DONE, {"lines": self._count})
-        return ended
+        return {"lines": self._count} if ended else None
 
     def _is_final(self, refused: KubeRefused) -> bool:
         """Whether the end of a log cannot be read, also later."""
@@ -132,22 +98,17 @@ class LogFollower(threading.Thread):
         return refused.status in _NO_CONTAINER or time.monotonic() - self._refused_at > _REFUSED_S
 
     def _read_position(self) -> None:
-        """The position at which a former follower ended."""
-        path = self._directory / LOG
-        count = self._count = truncate_torn_line(path)
+        super()._read_position()
+        count, wanted = self._count, _TAIL
         self._has_begun |= count > 0
         self._is_resumed &= not count
-        self._size = path.stat().st_size if count else 0
-        log, wanted = LogFile(path), _TAIL
+        log = LogFile(self._path)
         while count:
             times = [line.time for line in log.read(max(0, count - wanted), wanted, 1 << 40)]
             self._window = _Window(times)
             if len(self._window.times) < wanted or wanted >= count:
                 return
             wanted *= 10
-
-    def _is_cut(self) -> bool:
-        return (self._directory / CUT).exists()
 
     def _copy(self, mask: Mask, follow: bool) -> bool:
         """Copy from the beginning of the window on, without what is in it. Returns whether all that came was copied: a
@@ -159,24 +120,23 @@ class LogFollower(threading.Thread):
             self._source.pod, CONTAINER, self._window.since, quiet_s if follow else None
         )
         stamp = ""
-        with (self._directory / LOG).open("ab", buffering=0) as file:
-            for batch, is_ended in _raw_lines(chunks):
-                if self._closing.is_set() or (follow and not is_ended):
-                    return False
-                new: list[tuple[str, str]] = []
-                for raw in batch:
-                    if not _TIME.match(raw):
-                        self._lose_end(raw[:200].decode("utf-8", "replace"))
-                        continue
-                    stamp, text = _parsed(raw)
-                    made = entries(stamp, "stdout", splitter.feed(text + b"\n"))
-                    new += [(stamp, entry) for entry in made if not known(stamp)]
-                if not self._write(file.write, new):
-                    return True
-                if follow and is_silent and not self._quiet_rounds:
-                    return False  # it is silent no more
-            rest = entries(stamp, "stdout", splitter.end())
-            self._write(file.write, [(stamp, entry) for entry in rest if not known(stamp)])
+        for batch, is_ended in _raw_lines(chunks):
+            if self._closing.is_set() or (follow and not is_ended):
+                return False
+            new: list[tuple[str, str]] = []
+            for raw in batch:
+                if not _TIME.match(raw):
+                    self._lose_end(raw[:200].decode("utf-8", "replace"))
+                    continue
+                stamp, text = _parsed(raw)
+                made = entries(stamp, "stdout", splitter.feed(text + b"\n"))
+                new += [(stamp, entry) for entry in made if not known(stamp)]
+            if not self._add(new):
+                return True
+            if follow and is_silent and not self._quiet_rounds:
+                return False  # it is silent no more
+        rest = entries(stamp, "stdout", splitter.end())
+        self._add([(stamp, entry) for entry in rest if not known(stamp)])
         return True
 
     def _lose_end(self, message: str) -> None:
@@ -200,24 +160,14 @@ class LogFollower(threading.Thread):
         gaps = read_json(self._directory / GAPS) or {}
         write_json(self._directory / GAPS, {**gaps, str(self._count): {"after": after, "before": before}})
 
-    def _write(self, write: Callable[[bytes], int | None], new: list[tuple[str, str]]) -> bool:
+    def _add(self, new: list[tuple[str, str]]) -> bool:
         """False if the quota is reached."""
-        kept = new
-        if self._source.quota:
-            kept = new[: fitting([len(entry) for _, entry in new], self._source.quota - self._size)]
-        data = "".join(entry for _, entry in kept).encode()
-        self._size += len(data)
-        while data:
-            data = data[write(data) or 0 :]
-        self._count += len(kept)
-        if kept:
+        count = self._append([entry for _, entry in new])
+        if count:
             self._is_resumed = False
             self._quiet_rounds = 0
-            self._window.add([time for time, _ in kept])
-        if len(kept) < len(new):
-            write_json(self._directory / CUT, {})
-            return False
-        return True
+            self._window.add([time for time, _ in new[:count]])
+        return count == len(new)
 
 
 class _Window:

@@ -75,7 +75,7 @@ def test_connections_that_break_lose_and_repeat_no_line(tmp_path: Path) -> None:
 def test_log_that_stays_quiet_is_opened_less_often_until_a_line_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(logs.LogFollower, "pause_s", 0.0)
     monkeypatch.setattr(logs, "_SILENT_ROUNDS", 3)
     waits: list[float | None] = []
 

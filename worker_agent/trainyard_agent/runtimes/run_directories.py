@@ -1,19 +1,20 @@
-"""Runs as directories, as the runtimes of processes and of Slurm keep them: `RUN/run.json`, `RUN/TASK/log.jsonl`."""
+"""Runs as directories, as the runtimes of this machine and of Slurm keep them: `RUN/run.json`, `RUN/TASK/log.jsonl`."""
 
 import logging
 import re
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from trainyard_agent.host import process_tags
-from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json
+from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json, write_private
 from trainyard_agent.host.metric_file import read_metric_file
-from trainyard_agent.runtimes.base import Handle, LogSlice
+from trainyard_agent.runtimes.base import Handle, LogSlice, SecretFile
 from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_protocol.wire.logs import LogPosition
 
@@ -23,6 +24,26 @@ REMOVED = ".removed-"
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _Record = TypeVar("_Record", bound=Handle)
 _Kind = TypeVar("_Kind", bound=BaseModel)
+
+
+def is_run_id(run_id: str) -> bool:
+    return bool(_RUN_ID.fullmatch(run_id))
+
+
+def secret_path(directory: Path, name: str, path: str) -> Path:
+    """The file below `directory` with a secret that the job wants as `path`."""
+    return directory / name / path.rpartition("/")[2]
+
+
+def write_secret_files(directory: Path, files: Sequence[SecretFile], mode: int = 0o600) -> None:
+    """Write secrets. Again: the same. Raises OSError."""
+    if files:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    for file in files:
+        path = secret_path(directory, file.name, file.path)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_private(path, file.value)
+        path.chmod(mode)
 
 
 class RecordFiles:
@@ -78,12 +99,8 @@ class RunDirectories(ABC, Generic[_Record]):
             return b""
         return read_metric_file(self._metric_file(self._runs / run_id / task))
 
-    @staticmethod
-    def _is_run_id(run_id: str) -> bool:
-        return bool(_RUN_ID.fullmatch(run_id))
-
     def _record(self, run_id: str) -> _Record | None:
-        if not self._is_run_id(run_id):
+        if not is_run_id(run_id):
             return None
         return self._files.read(self._runs / run_id / "run.json", self._kind)
 

@@ -13,7 +13,6 @@ They are cached in memory: no other process writes them.
 """
 
 import logging
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +21,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json
 from trainyard_agent.runtimes.base import Handle, LogSlice
-from trainyard_agent.runtimes.log_file import LogFile
+from trainyard_agent.runtimes.log_file import DONE, RunLogs
+from trainyard_agent.runtimes.run_directories import REMOVED, is_run_id
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
-
-_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REMOVED = ".removed-"
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +70,7 @@ class RunFiles:
         self._records: dict[str, ContainerRunRecord] = {}
         self._stops: dict[str, StopRecord] = {}
         self._reports: dict[Key, ReplicaReport] = {}
-        self._logs: dict[Key, LogFile] = {}
+        self._logs = RunLogs(root)
         for path in sorted(root.iterdir()):
             self._load(path.name)
 
@@ -88,7 +85,7 @@ class RunFiles:
 
     def create(self, record: ContainerRunRecord) -> None:
         """Create the run's directory and record. Raises OSError and ValueError, and leaves no files."""
-        if not _RUN_ID.fullmatch(record.run_id):
+        if not is_run_id(record.run_id):
             raise ValueError(f"{record.run_id!r} is not a run id")
         try:
             for task in record.addresses:
@@ -146,23 +143,19 @@ class RunFiles:
         self._reports[(run_id, report.task)] = report
 
     def close_log(self, run_id: str, task: str, note: Mapping[str, str]) -> None:
-        write_json(self.directory(run_id, task) / "done.json", note)
+        write_json(self.directory(run_id, task) / DONE, note)
 
     def log_is_closed(self, run_id: str, task: str) -> bool:
-        return (self.directory(run_id, task) / "done.json").exists()
+        return (self.directory(run_id, task) / DONE).exists()
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         """Read lines: see `Runtime.read_log`."""
-        directory = self.directory(run_id, task)
-        if not directory.is_dir():
-            return LogSlice((), complete=True)
-        log = self._logs.setdefault((run_id, task), LogFile(directory / "log.jsonl"))
-        return log.slice(start, max_lines, max_bytes, directory / "done.json")
+        return self._logs.read(run_id, task, start, max_lines, max_bytes)
 
     def discard(self, run_id: str) -> None:
         """Remove the run's files and record, if there are any."""
         self._forget(run_id)
-        path, removed = self._root / run_id, self._root / f"{_REMOVED}{run_id}"
+        path, removed = self._root / run_id, self._root / f"{REMOVED}{run_id}"
         try:
             if path.exists():
                 path.rename(removed)  # atomic for readers of a log
@@ -182,15 +175,15 @@ class RunFiles:
     def _forget(self, run_id: str) -> None:
         self._records.pop(run_id, None)
         self._stops.pop(run_id, None)
-        for cache in (self._reports, self._logs):
-            for key in [key for key in cache if key[0] == run_id]:
-                del cache[key]
+        for key in [key for key in self._reports if key[0] == run_id]:
+            del self._reports[key]
+        self._logs.forget(run_id)
 
     def _load(self, run_id: str) -> None:
         directory = self._root / run_id
         try:
             value = read_json(directory / "run.json")
-            if value is None or not _RUN_ID.fullmatch(run_id):
+            if value is None or not is_run_id(run_id):
                 return
             record = ContainerRunRecord.model_validate(value)
             stop = read_json(directory / "stop.json")

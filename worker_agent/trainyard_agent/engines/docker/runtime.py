@@ -47,6 +47,7 @@ from trainyard_agent.runtimes.base import (
     metric_tag,
 )
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
+from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.logs import LogPosition
@@ -269,7 +270,7 @@ class DockerRuntime:
         addresses = self._networks.create(order)
         images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
         gateway = self._engine.gateway()
-        secret_files.write(self._files.secrets(record.run_id), launches[0].secret_files)
+        write_secret_files(self._files.secrets(record.run_id), launches[0].secret_files, secret_files.MODE)
         ids = self._each(
             launches, lambda launch: self._create(order, launch, images[launch.image], addresses, gateway)
         )
@@ -308,9 +309,7 @@ class DockerRuntime:
         if not program:
             raise StartFailed(launch.task, "Its image names no program, and the job gives none.")
         secrets = self._files.secrets(order.run_id)
-        sources = {
-            one.path: str(secret_files.source(secrets, one.name, one.path)) for one in launch.secret_files
-        }
+        sources = {one.path: str(secret_path(secrets, one.name, one.path)) for one in launch.secret_files}
         spec = docker_spec.container_spec(
             self._owner,
             order,

@@ -4,30 +4,15 @@ Secrets are stored nowhere else: those that are variables are in the engine's de
 agent that was restarted reads them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainyard_agent.host.files import write_private
-from trainyard_agent.runtimes.base import SecretFile
+from trainyard_agent.runtimes.run_directories import secret_path
 from trainyard_protocol.wire.sync import RunOrder
 
-_MODE = 0o444
+MODE = 0o444
 # Any user of the container may read a file, as any user of it may read the variables of others there. On the host only
 # root and the agent reach it, by the mode of the directories above.
-
-
-def write(directory: Path, files: Iterable[SecretFile]) -> None:
-    """Write the files of a run. Again: the same. Raises OSError."""
-    for file in files:
-        path = source(directory, file.name, file.path)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(path, file.value)
-        path.chmod(_MODE)
-
-
-def source(directory: Path, name: str, path: str) -> Path:
-    """The file of a secret on the host. `path` is that in the container."""
-    return directory / name / path.rpartition("/")[2]
 
 
 def values(directory: Path, order: RunOrder, container: Mapping[str, Sequence[str] | None]) -> list[str]:
@@ -35,7 +20,7 @@ def values(directory: Path, order: RunOrder, container: Mapping[str, Sequence[st
     OSError, so that no line of the log is copied without them."""
     variables = dict(pair.partition("=")[::2] for pair in container.get("Env") or ())
     return [
-        source(directory, one.name, one.file).read_text(encoding="utf-8")
+        secret_path(directory, one.name, one.file).read_text(encoding="utf-8")
         if one.file
         else variables.get(one.variable, "")
         for one in order.training_input.secrets

@@ -43,12 +43,16 @@ from trainyard_agent.runtimes.base import (
     STOPPED,
     Handle,
     Launch,
-    SecretFile,
     StartFailed,
     metric_tag,
 )
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
-from trainyard_agent.runtimes.run_directories import RunDirectories
+from trainyard_agent.runtimes.run_directories import (
+    RunDirectories,
+    is_run_id,
+    secret_path,
+    write_secret_files,
+)
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -132,7 +136,7 @@ class ProcessRuntime(RunDirectories[_Record]):
             if record is not None:
                 return record
             first = replicas[0].task
-            if not self._is_run_id(run_id):
+            if not is_run_id(run_id):
                 raise StartFailed(first, f"{run_id!r} is not a run id.")
             used = {_port(address) for other in self._records() for address in other.addresses.values()}
             try:
@@ -225,7 +229,7 @@ class ProcessRuntime(RunDirectories[_Record]):
     def remove(self, run_id: str) -> None:
         with self._lock:
             path = self._runs / run_id
-            if not self._is_run_id(run_id):
+            if not is_run_id(run_id):
                 return
             if not path.exists():
                 # Somebody removed the directory of a run that goes on.
@@ -264,7 +268,12 @@ class ProcessRuntime(RunDirectories[_Record]):
                 spec = _spec(record.run_id, launch, run / launch.task, user)
                 spec["processes"] = self._processes * len(launches)
                 write_private(run / launch.task / "launch.json", json.dumps(spec))
-                _write_secret_files(launch, run / launch.task / _SECRETS, user)
+                secrets = run / launch.task / _SECRETS
+                write_secret_files(secrets, launch.secret_files)
+                if (
+                    launch.secret_files and user is not None
+                ):  # the last step, so that nobody is in there before
+                    unix_users.give(secrets, user)
             for launch in launches:
                 try:
                     pids[launch.task] = self._spawn(run / launch.task, launch)
@@ -456,7 +465,10 @@ def replica_environment(
         "TMPDIR": str(directory / "tmp"),
         **({METRIC_FILE: str(_metric_file(directory))} if launch.writes_metrics else {}),
         **launch.environment,
-        **{file.variable: str(_place(file, directory / _SECRETS)) for file in launch.secret_files},
+        **{
+            file.variable: str(secret_path(directory / _SECRETS, file.name, file.path))
+            for file in launch.secret_files
+        },
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
         **process_tags.tag(run_id, launch.task),
     }
@@ -481,23 +493,6 @@ def _spec(run_id: str, launch: Launch, directory: Path, user: int | None) -> dic
         "cpus": list(launch.cpus),
         "log_quota": launch.log_quota_bytes,
     }
-
-
-def _write_secret_files(launch: Launch, directory: Path, user: int | None) -> None:
-    """Write the secrets that the replica gets as files, for its user alone. Raises OSError."""
-    if not launch.secret_files:
-        return
-    directory.mkdir(mode=0o700)
-    for file in launch.secret_files:
-        path = _place(file, directory)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_private(path, file.value)
-    if user is not None:  # the last step, so that nobody is in there before
-        unix_users.give(directory, user)
-
-
-def _place(file: SecretFile, directory: Path) -> Path:
-    return directory / file.name / file.path.rpartition("/")[2]
 
 
 def _secrets_in_memory(launch: Launch) -> int:

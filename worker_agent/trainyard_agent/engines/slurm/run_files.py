@@ -10,7 +10,8 @@ from pydantic import AwareDatetime, BaseModel, Field
 from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import write_private
-from trainyard_agent.runtimes.base import METRIC_FILE, Handle, Launch, SecretFile
+from trainyard_agent.runtimes.base import METRIC_FILE, Handle, Launch
+from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import RunOrder
@@ -105,7 +106,10 @@ def replica_environment(
         "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
         **({METRIC_FILE: str(metric_file(directory))} if launch.writes_metrics else {}),
         **launch.environment,
-        **{file.variable: str(_place(file, directory)) for file in launch.secret_files},
+        **{
+            file.variable: str(secret_path(directory / "secrets", file.name, file.path))
+            for file in launch.secret_files
+        },
         **process_tags.tag(run_id, launch.task),
     }
 
@@ -122,14 +126,7 @@ def write_secrets(launch: Launch, directory: Path) -> None:
         return
     content = {"environment": dict(launch.secrets), "values": launch.secret_values}
     write_private(directory / "secrets.json", json.dumps(content))
-    for file in launch.secret_files:
-        path = _place(file, directory)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(path, file.value)
-
-
-def _place(file: SecretFile, directory: Path) -> Path:
-    return directory / "secrets" / file.name / file.path.rpartition("/")[2]
+    write_secret_files(directory / "secrets", launch.secret_files)
 
 
 def last_line(path: Path) -> str:

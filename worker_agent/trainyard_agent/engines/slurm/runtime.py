@@ -47,7 +47,7 @@ from trainyard_agent.runtimes.exits import (
     exit_report,
     stopped_exit,
 )
-from trainyard_agent.runtimes.run_directories import RunDirectories
+from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -102,7 +102,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             if record is not None:
                 return _handle(record)
             first = order.replicas[0].task
-            if not self._is_run_id(order.run_id):
+            if not is_run_id(order.run_id):
                 raise StartFailed(first, f"{order.run_id!r} is not a run id.")
             tasks = [Task.parse(replica.task).name for replica in order.replicas]
             record = SlurmRecord(
@@ -196,7 +196,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
 
     def remove(self, run_id: str) -> None:
         path = self._runs / run_id
-        if not self._is_run_id(run_id) or not path.exists():
+        if not is_run_id(run_id) or not path.exists():
             return
         self._kill_all(run_id)  # takes its time, in which other runs are observed
         with self._lock:
@@ -463,7 +463,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
 
     def _record(self, run_id: str) -> SlurmRecord | None:
         path = self._runs / run_id / "run.json"
-        if not self._is_run_id(run_id) or not path.exists():
+        if not is_run_id(run_id) or not path.exists():
             return None
         if run_id in self._launched_records:
             return self._launched_records[run_id]

@@ -61,8 +61,6 @@ class LogCopier(threading.Thread, ABC):
             except (EngineUnavailable, OSError) as error:
                 if self._closing.is_set() or not self._directory.exists():
                     return
-                if isinstance(error, OSError):
-                    mask = None  # the end of a line may not be written: the position is read again
                 if str(error) != failure:
                     _log.warning("the %s is not read now, trying again: %s", self.name, error)
                 failure = str(error)
@@ -84,6 +82,7 @@ class LogCopier(threading.Thread, ABC):
         if count:
             data = "".join(lines[:count]).encode()
             with self._path.open("ab") as file:
+                file.truncate(self._size)  # without what a full disk has accepted of an earlier attempt
                 file.write(data)
             self._size += len(data)
             self._count += count

@@ -1,10 +1,12 @@
 """From the engine's frames to numbered lines, whatever breaks in between."""
 
+import errno
 import json
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from trainyard_agent.engines.docker.client import EngineDown
 from trainyard_agent.engines.docker.log_copier import ContainerLogCopier, LineReader
@@ -115,6 +117,26 @@ def test_copier_reads_again_after_an_error_that_the_engine_writes_into_the_log(t
     engine = Failing(frame(b"one\n"), frame(b"two\n"))
     assert copied(engine, tmp_path) == ["one", "two"]
     assert engine.readings > 1
+
+
+def test_copier_writes_every_line_once_when_the_disk_was_full_within_one(tmp_path: Path) -> None:
+    class FullDisk(type(tmp_path)):  # type: ignore[misc]
+        failures = 2
+
+        def open(self, mode: str = "r", **options: Any) -> Any:
+            if mode == "ab" and self.failures:
+                type(self).failures -= 1
+                with super().open(mode) as file:
+                    file.write(b'{"time": "20')
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().open(mode, **options)
+
+    engine = TapeEngine(frame(b"one\n"), frame(b"two\n"))
+    copier = ContainerLogCopier(engine, "c" * 64, tmp_path, lambda: True)  # type: ignore[arg-type]
+    copier._path = FullDisk(tmp_path / "log.jsonl")
+    copier.run()
+    assert FullDisk.failures == 0
+    assert [line.text for line in slices(tmp_path).lines] == ["one", "two"]
 
 
 def test_copier_goes_on_where_another_agent_died_in_the_middle_of_a_line(tmp_path: Path) -> None:

@@ -338,17 +338,8 @@ def test_operator_sees_both_projects(world: World) -> None:
     for word in WORDS:
         shown = [call for call in calls(world.names(word), READS) if not call[1].startswith("/live")]
         found = "".join(world.ask("operator", call)[2] for call in shown)
-        names = {
-            "-lab",
-            "-owner",
-            "-viewer",
-            "_running",
-            "_queued",
-            "_failed",
-            "_succeeded",
-            "-label",
-            "-value",
-        }
+        names = {"-lab", "-owner", "-viewer", "-label", "-value"}
+        names |= {"_running", "_queued", "_failed", "_succeeded"}
         texts = {"_loss", " says", " is too large", "-arg", ".task", ".txt", ".whl", " wrote this", "_key"}
         image = {"-image"} if word == WORDS[0] else set()
         assert {text for text in names | texts | image if word + text not in found} == set()

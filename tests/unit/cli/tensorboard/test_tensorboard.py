@@ -269,16 +269,8 @@ class Shown:
 
     def __init__(self, environment: dict[str, str]) -> None:
         (self.port,) = free_ports(1)
-        command = [
-            sys.executable,
-            "-m",
-            "trainyard_cli",
-            "jobs",
-            "tensorboard",
-            "j",
-            "--port",
-            str(self.port),
-        ]
+        words = ["jobs", "tensorboard", "j", "--port", str(self.port)]
+        command = [sys.executable, "-m", "trainyard_cli", *words]
         self._process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
         printed = ""

@@ -70,17 +70,8 @@ def view(goal: str = "MAXIMIZE") -> StudyView:
 
 def test_table_has_the_best_trial_first_and_a_column_for_each_parameter() -> None:
     lines = [line.split() for line in studies.trials_text(view(), NOW).splitlines()]
-    assert lines[0] == [
-        "TRIAL",
-        "STATE",
-        "accuracy",
-        "STEP",
-        "optimizer",
-        "warmup",
-        "STARTED",
-        "TOOK",
-        "NOTE",
-    ]
+    titles = ["TRIAL", "STATE", "accuracy", "STEP", "optimizer", "warmup", "STARTED", "TOOK", "NOTE"]
+    assert lines[0] == titles
     assert [line[0] for line in lines[1:]] == ["3", "1", "4", "2", "5"]
     assert lines[1][1:6] == ["SUCCEEDED", "0.972346", "90", "adam", "-"]
     assert lines[2][4:6] == ["momentum", "0.485745"]

@@ -128,38 +128,35 @@ def test_step_runs_only_once_all_replicas_have_been_up() -> None:
     assert (move.run, move.job) == (RunState.RUNNING, JobState.RUNNING)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "stops"),
-    [
-        ((done(MASTER), up(WORKER)), True),
-        ((up(MASTER), done(WORKER)), False),
-        ((up(MASTER), crashed(WORKER)), True),
-        ((up(MASTER), done(EVALUATOR)), False),
-        ((up(MASTER), crashed(EVALUATOR)), False),
-        ((up(MASTER), done(PS)), False),
-        ((up(MASTER), stopped(WORKER)), False),
-        ((up(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, after_stop=True)), True),
-        ((stopped(MASTER), stopped(WORKER)), True),
-        ((ReplicaSnapshot(MASTER, ReplicaState.UNKNOWN), up(WORKER)), False),
-    ],
-)
-def test_step_stops_a_run_as_soon_as_it_is_decided(
-    replicas: tuple[ReplicaSnapshot, ...], stops: bool
-) -> None:
-    taken = step(job(*replicas, run=RunState.RUNNING), T0, POLICY)
-    assert (taken is not None and taken.run is RunState.STOPPING) is stops
+def test_step_stops_a_run_as_soon_as_it_is_decided() -> None:
+    stops = [
+        (done(MASTER), up(WORKER)),
+        (up(MASTER), crashed(WORKER)),
+        (up(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, after_stop=True)),
+        (stopped(MASTER), stopped(WORKER)),
+    ]
+    goes_on = [
+        (up(MASTER), done(WORKER)),
+        (up(MASTER), done(EVALUATOR)),
+        (up(MASTER), crashed(EVALUATOR)),
+        (up(MASTER), done(PS)),
+        (up(MASTER), stopped(WORKER)),
+        (ReplicaSnapshot(MASTER, ReplicaState.UNKNOWN), up(WORKER)),
+    ]
+    for replicas in stops:
+        assert next_move(job(*replicas, run=RunState.RUNNING)).run is RunState.STOPPING, replicas
+    for replicas in goes_on:
+        move = step(job(*replicas, run=RunState.RUNNING), T0, POLICY)
+        assert move is None or move.run is None, replicas
 
 
-@pytest.mark.parametrize(
-    "replicas",
-    [
+def test_step_does_not_end_a_run_that_still_lives_or_logs() -> None:
+    for replicas in (
         (done(MASTER), up(WORKER)),
         (done(MASTER), ReplicaSnapshot(WORKER, ReplicaState.UNKNOWN)),
         (ended(MASTER, Reason.COMPLETED, 0, log=False),),
-    ],
-)
-def test_step_does_not_end_a_run_that_still_lives_or_logs(replicas: tuple[ReplicaSnapshot, ...]) -> None:
-    assert step(job(*replicas), T0, POLICY) is None
+    ):
+        assert step(job(*replicas), T0, POLICY) is None, replicas
 
 
 VERDICTS = [
@@ -227,25 +224,22 @@ def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
         assert (verdict.message, verdict.cause) == (f"{start}{hint} {text}", text)
 
 
-@pytest.mark.parametrize(
-    ("replica", "state"),
-    [
-        (stopped(MASTER), JobState.CANCELLED),
+def test_step_ends_a_cancelled_job_as_it_had_truly_ended() -> None:
+    cancelled = (
+        *(stopped(MASTER), killed(MASTER, 137), ended(MASTER, Reason.HOST_SHUTDOWN, 143)),
+        *(ended(MASTER, Reason.HOST_LOST), ended(MASTER, Reason.TIME_LIMIT)),
+        ended(MASTER, Reason.GIVEN_BACK, after_stop=True),
+    )
+    rows = [
         (done(MASTER), JobState.SUCCEEDED),
         (crashed(MASTER), JobState.FAILED),
-        (killed(MASTER, 137), JobState.CANCELLED),
-        (ended(MASTER, Reason.HOST_SHUTDOWN, 143), JobState.CANCELLED),
-        (ended(MASTER, Reason.HOST_LOST), JobState.CANCELLED),
-        (ended(MASTER, Reason.GIVEN_BACK, after_stop=True), JobState.CANCELLED),
-        (ended(MASTER, Reason.TIME_LIMIT), JobState.CANCELLED),
         (ended(MASTER, Reason.REFUSED), JobState.FAILED),
-    ],
-)
-def test_step_ends_a_cancelled_job_as_it_had_truly_ended(replica: ReplicaSnapshot, state: JobState) -> None:
-    move = next_move(job(replica, state=JobState.CANCELLING))
-    assert (move.run, move.job) == (RunState.ENDED, state)
-    if state is JobState.CANCELLED:
-        assert move.error_message == "Stopped."
+        *((replica, JobState.CANCELLED) for replica in cancelled),
+    ]
+    for replica, state in rows:
+        move = next_move(job(replica, state=JobState.CANCELLING))
+        assert (move.run, move.job) == (RunState.ENDED, state), replica
+        assert state is not JobState.CANCELLED or move.error_message == "Stopped."
 
 
 def test_step_of_a_cancelled_job_stops_its_run_first() -> None:
@@ -416,21 +410,16 @@ def test_observe_takes_only_what_is_news() -> None:
     assert (change.before, change.after, change.address) == (pending, pending, "h:1")
 
 
-@pytest.mark.parametrize(
-    ("state", "run", "gives_up"),
-    [
+def test_run_of_an_agent_without_lease_is_given_up_only_where_no_other_follows() -> None:
+    for state, run, gives_up in (
         (JobState.CANCELLING, RunState.STOPPING, True),
         (JobState.CANCELLING, RunState.RUNNING, False),
         (JobState.RUNNING, RunState.STOPPING, False),
-    ],
-)
-def test_run_of_an_agent_without_lease_is_given_up_only_where_no_other_follows(
-    state: JobState, run: RunState, gives_up: bool
-) -> None:
-    lonely = job(up(MASTER), state=state, run=run)
-    assert lonely.run is not None
-    lost = decisions.host_lost(lonely.run, "a", 30, after(60))
-    assert decisions.may_give_up(lonely, lost, after(60), POLICY) is gives_up
+    ):
+        lonely = job(up(MASTER), state=state, run=run)
+        assert lonely.run is not None
+        lost = decisions.host_lost(lonely.run, "a", 30, after(60))
+        assert decisions.may_give_up(lonely, lost, after(60), POLICY) is gives_up, (state, run)
 
 
 def stalled_replica(task: str, step: int = 7) -> ReplicaSnapshot:
@@ -455,20 +444,16 @@ def test_step_stops_a_run_that_stands_still_and_says_who_held_it_up() -> None:
     assert "the other waits at step 8" in move.verdict.message
 
 
-@pytest.mark.parametrize(
-    ("policy", "wish", "stops"),
-    [
+def test_step_does_what_the_job_wants_or_else_the_server() -> None:
+    for policy, wish, stops in (
         (StallAction.RESTART, None, True),
         (StallAction.REPORT, None, False),
         (StallAction.RESTART, StallAction.REPORT, False),
         (StallAction.REPORT, StallAction.RESTART, True),
-    ],
-)
-def test_step_does_what_the_job_wants_or_else_the_server(
-    policy: StallAction, wish: StallAction | None, stops: bool
-) -> None:
-    stalled = replace(job(stalled_replica(MASTER), run=RunState.RUNNING), stall_action=wish)
-    assert (step(stalled, T0, replace(POLICY, stall_action=policy)) is not None) is stops
+    ):
+        stalled = replace(job(stalled_replica(MASTER), run=RunState.RUNNING), stall_action=wish)
+        taken = step(stalled, T0, replace(POLICY, stall_action=policy))
+        assert (taken is not None) is stops, (policy, wish)
 
 
 def test_step_does_not_stop_a_run_for_a_stall_before_all_of_it_is_up() -> None:

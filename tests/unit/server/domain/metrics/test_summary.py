@@ -70,13 +70,8 @@ def test_loss_is_the_main_metric_however_late_it_comes() -> None:
 
 
 def test_names_are_ordered_by_what_people_look_at_first() -> None:
-    assert ordered(["rate", "Val_Loss", "a", "train_loss", "loss"]) == [
-        "loss",
-        "train_loss",
-        "Val_Loss",
-        "rate",
-        "a",
-    ]
+    expected = ["loss", "train_loss", "Val_Loss", "rate", "a"]
+    assert ordered(["rate", "Val_Loss", "a", "train_loss", "loss"]) == expected
 
 
 def test_nothing_measured_is_no_digest() -> None:

@@ -166,30 +166,21 @@ def test_build_without_a_name_builds_what_replicas_without_gpus_run_in(
     ]
 
 
-@pytest.mark.parametrize(
-    ("versions", "package_jobs", "expected"),
-    [
-        ("'*': {cpu: jax-cpu}", "container", "Package jobs run in it."),
-        (
-            "'3.0': {cpu: jax-cpu}, '2.11': {cpu: jax-cuda, gpu: jax-cpu}",
-            "process",
+def test_build_says_which_jobs_run_in_the_image(tmp_path: Path) -> None:
+    rows = {
+        ("'*': {cpu: jax-cpu}", "container"): "Package jobs run in it.",
+        ("'3.0': {cpu: jax-cpu}, '2.11': {cpu: jax-cuda, gpu: jax-cpu}", "process"): (
             "Package jobs with runtimeVersion 2.11 or 3.0 run in it from now on. Other package jobs run in it "
             "only with `packageJobs: container` in a runtimes file, or with --runtime docker; else as processes, as "
-            "before.",
+            "before."
         ),
-        (
-            "'*': {cpu: jax-cuda}, '3.0': {cpu: jax-cpu}",
-            "container",
-            "Package jobs with runtimeVersion 3.0 run in it from now on.",
+        ("'*': {cpu: jax-cuda}, '3.0': {cpu: jax-cpu}", "container"): (
+            "Package jobs with runtimeVersion 3.0 run in it from now on."
         ),
-    ],
-)
-def test_build_says_which_jobs_run_in_the_image(
-    tmp_path: Path, versions: str, package_jobs: str, expected: str
-) -> None:
-    site = tmp_path / "runtimes.yaml"
-    site.write_text(f"versions: {{{versions}}}\npackageJobs: {package_jobs}\n")
-    assert runtimes.use_of(load_runtimes(site), "jax-cpu") == expected
+    }
+    for (versions, package_jobs), expected in rows.items():
+        table = site(tmp_path, f"versions: {{{versions}}}\npackageJobs: {package_jobs}\n")
+        assert runtimes.use_of(load_runtimes(Path(table)), "jax-cpu") == expected
 
 
 def test_build_context_is_the_dockerfile_and_what_it_installs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,54 +240,40 @@ def test_build_same_sources_make_the_same_context_for_the_engines_cache() -> Non
     assert runtimes.recipe("jax-cpu", image).open().read() == runtimes.recipe("jax-cpu", image).open().read()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--build-arg", "novalue"], "must look like NAME=VALUE, not 'novalue'."),
-        (["--build-arg", "a b=c"], "must look like NAME=VALUE"),
-        (["--ca-bundle", "/nowhere"], "'/nowhere' does not exist"),
-        (["--runtimes", "/nowhere"], "'/nowhere' does not exist"),
-    ],
-)
-def test_build_wrong_usage_exits_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert trainyard("build", *words) == 2
-    assert message in capsys.readouterr().err
+def test_build_wrong_usage_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {
+        "--build-arg novalue": "must look like NAME=VALUE, not 'novalue'.",
+        "--build-arg a%b=c": "must look like NAME=VALUE",
+        "--ca-bundle /nowhere": "'/nowhere' does not exist",
+        "--runtimes /nowhere": "'/nowhere' does not exist",
+    }
+    for words, message in rows.items():
+        assert trainyard("build", *words.split()) == 2
+        assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("table", "name", "message"),
-    [
-        (
-            "{}",
-            "jax",
-            "Unknown runtime image 'jax'; known: jax-cpu, jax-cuda, tensorflow-cpu, tensorflow-cuda, torch.",
-        ),
-        (
-            "images: {t: {image: 'torch:2'}}",
-            "t",
-            "The runtime image t cannot be built: it has no dockerfile. torch:2 is pulled",
-        ),
-        (
-            "images: {t: {image: 'torch:2', dockerfile: Dockerfile}}",
-            "t",
-            "The runtime image t has no baseImage. Give one with --base-image.",
-        ),
-        (
-            "images: {t: {image: 'torch:2', dockerfile: missing, baseImage: b}}",
-            "t",
-            "missing: cannot be read: No such file or directory.",
-        ),
-    ],
-)
 def test_build_of_what_cannot_be_built_is_refused_before_an_engine_is_asked(
-    table: str, name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert trainyard("build", name, "--runtimes", site(tmp_path, table)) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    mine = "images: {t: {image: 'torch:2', %s}}"
+    known = "jax-cpu, jax-cuda, tensorflow-cpu, tensorflow-cuda, torch"
+    rows = {
+        ("{}", "jax"): f"Unknown runtime image 'jax'; known: {known}.",
+        ("images: {t: {image: 'torch:2'}}", "t"): (
+            "The runtime image t cannot be built: it has no dockerfile. torch:2 is pulled"
+        ),
+        (mine % "dockerfile: Dockerfile", "t"): (
+            "The runtime image t has no baseImage. Give one with --base-image."
+        ),
+        (mine % "dockerfile: missing, baseImage: b", "t"): (
+            "missing: cannot be read: No such file or directory."
+        ),
+    }
+    for (table, name), message in rows.items():
+        assert trainyard("build", name, "--runtimes", site(tmp_path, table)) == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 # what goes wrong at the engine

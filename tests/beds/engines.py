@@ -13,8 +13,7 @@ import socket
 import subprocess
 import tarfile
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +22,7 @@ import docker
 import psutil
 
 from beds import debian
+from beds.waiting import until_up
 
 BASE_IMAGE = "trainyard-test-base"
 
@@ -31,7 +31,7 @@ _POOL = (
     "10.211.0.0/16"  # networks of 254 addresses: an engine has room for no more than 31 of its default ones
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PATIENCE_S, _PAUSE_S = 60.0, 0.05
+_PATIENCE_S = 60.0
 
 
 class NoEngine(Exception):
@@ -140,7 +140,7 @@ class OwnEngine(Engine):
             config.write_text('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n')
             directories = ("--root", f"{self._root}/containerd", "--state", f"{self._root}/state")
             self._spawn("containerd", "--config", str(config), "--address", containerd, *directories)
-            _until(lambda: Path(containerd).exists(), lambda: self._failure("containerd"))
+            until_up(lambda: Path(containerd).exists(), lambda: self._failure("containerd"), NoEngine)
         command = [
             *("dockerd", "--data-root", f"{self._root}/data", "--exec-root", f"{self._root}/exec"),
             *("--pidfile", f"{self._root}/pid", "--host", self.url, "--containerd", containerd),
@@ -152,7 +152,7 @@ class OwnEngine(Engine):
         for name, value in (log_opts or {}).items():
             command += ["--log-opt", f"{name}={value}"]
         self._spawn(*command)
-        _until(lambda: _answers(self.url), lambda: self._failure("dockerd"))
+        until_up(lambda: _answers(self.url), lambda: self._failure("dockerd"), NoEngine)
         self._came_up = True
 
     def stop(self) -> None:
@@ -282,15 +282,6 @@ def _done(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NoEngine(f"`{' '.join(command)}` fails on this machine: {done.stderr.strip()}")
-
-
-def _until(holds: Callable[[], bool], failure: Callable[[], str]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not holds():
-        found = failure()
-        if found or time.monotonic() > deadline:
-            raise NoEngine(found or "the engine does not answer")
-        time.sleep(_PAUSE_S)
 
 
 def _answers(url: str) -> bool:

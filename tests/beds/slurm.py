@@ -20,6 +20,7 @@ import psutil
 
 from beds.installed.caches import made_once
 from beds.kubernetes.build import Apt, NoKubernetes
+from beds.waiting import until_up
 from support.addresses import free_ports
 
 NODES = ("n1", "n2", "n3")
@@ -34,7 +35,7 @@ _PACKAGES = (
 _CONTROLLER = "slurmctld"
 _COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 _LIBRARIES = f"usr/lib/{os.uname().machine}-linux-gnu"
-_PATIENCE_S, _PAUSE_S = 60.0, 0.05
+_PATIENCE_S = 60.0
 
 _CONFIG = """\
 ClusterName=test
@@ -210,13 +211,15 @@ class SlurmBed:
             )
 
     def _until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not holds():
-            if time.monotonic() > deadline or any(
-                daemon.poll() is not None for daemon in self._daemons.values()
-            ):
-                raise NoSlurm(f"Slurm does not come up on this machine:\n{self.last_words()}")
-            time.sleep(_PAUSE_S)
+        try:
+            until_up(holds, self._ended, NoSlurm, "Slurm is up")
+        except NoSlurm as error:
+            raise NoSlurm(f"{error}\n{self.last_words()}") from error
+
+    def _ended(self) -> str:
+        return " ".join(
+            f"{name} ended" for name, daemon in self._daemons.items() if daemon.poll() is not None
+        )
 
 
 @contextmanager

@@ -19,3 +19,19 @@ def until(
         time.sleep(pause_s)
         pause_s = min(1.5 * pause_s, _LONGEST_S)
     return str(value)
+
+
+def until_up(
+    holds: Callable[[], bool],
+    failure: Callable[[], str],
+    error: type[Exception],
+    what: str = "it is up",
+    patience_s: float = 120.0,
+) -> None:
+    """Wait for programs of a bed. Raises the error with the failure, once there is one, or with `what` was awaited."""
+    deadline = time.monotonic() + patience_s
+    while not holds():
+        words = failure()
+        if words or time.monotonic() > deadline:
+            raise error(words or f"{what}: not within {patience_s:g} s")
+        time.sleep(_LONGEST_S / 2)

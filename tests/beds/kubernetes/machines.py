@@ -19,6 +19,7 @@ from typing import IO, Self
 import psutil
 
 from beds.kubernetes.build import NoKubernetes, Programs
+from beds.waiting import until_up
 
 _TOOLS = ("ip", "mount", "nsenter", "setpriv", "unshare")
 _PREFIX, _PLACE = "ty-bed-", Path("/tmp")
@@ -334,16 +335,6 @@ class Machine:
         return self._path(program).open("ab")
 
 
-def wait_until(
-    holds: Callable[[], bool],
-    what: str,
-    failure: Callable[[], str] = lambda: "",
-    patience_s: float = _PATIENCE_S,
-) -> None:
+def wait_until(holds: Callable[[], bool], what: str, failure: Callable[[], str] = lambda: "") -> None:
     """Raises NoKubernetes with the failure, or with `what` was awaited."""
-    deadline = time.monotonic() + patience_s
-    while not holds():
-        found = failure()
-        if found or time.monotonic() > deadline:
-            raise NoKubernetes(found or f"{what}: not within {patience_s:.0f} s")
-        time.sleep(_PAUSE_S)
+    until_up(holds, failure, NoKubernetes, what)

@@ -12,9 +12,8 @@ from trainyard_server.domain.access.permissions import (
 )
 
 
-@pytest.mark.parametrize(
-    ("role", "name", "owner", "may"),
-    [
+def test_job_is_changed_by_its_owner_and_by_admins() -> None:
+    for role, name, owner, may in (
         (Role.SUBMITTER, "alice", "alice", True),
         (Role.SUBMITTER, "alice", "bob", False),
         (Role.SUBMITTER, "alice", "", False),
@@ -22,24 +21,19 @@ from trainyard_server.domain.access.permissions import (
         (Role.ADMIN, "ops", "alice", True),
         (Role.ADMIN, "ops", "", True),
         (Role.AGENT, "alice", "alice", False),
-    ],
-)
-def test_job_is_changed_by_its_owner_and_by_admins(role: Role, name: str, owner: str, may: bool) -> None:
-    assert Caller.everywhere(role, name).may_change("p", owner) is may
-    assert Caller(name, {"p": role}).may_change("p", owner) is (may and role is not Role.AGENT)
-    assert not Caller(name, {"p": role}).may_change("q", owner)
+    ):
+        assert Caller.everywhere(role, name).may_change("p", owner) is may, (role, name, owner)
+        assert Caller(name, {"p": role}).may_change("p", owner) is may, (role, name, owner)
+        assert not Caller(name, {"p": role}).may_change("q", owner)
 
 
-def test_two_callers_cannot_have_one_secret_but_one_caller_may_have_two() -> None:
+def test_tokens_have_names_and_two_callers_cannot_have_one_secret() -> None:
     check_tokens([Token(Role.VIEWER, "v", "old"), Token(Role.VIEWER, "v", "new")])
     with pytest.raises(InvalidArgument, match=r"alice \(submitter\) and bob \(admin\) have the same token"):
         check_tokens([Token(Role.SUBMITTER, "alice", "s"), Token(Role.ADMIN, "bob", "s")])
-
-
-@pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 129, "ä", "<b>", "a/b", "a=b", "a\n"])
-def test_name_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be the name of a viewer token"):
-        check_tokens([Token(Role.VIEWER, name, "s")])
+    for name in ("", "a b", "-a", "a" * 129, "ä", "<b>", "a/b", "a=b", "a\n"):
+        with pytest.raises(InvalidArgument, match="cannot be the name of a viewer token"):
+            check_tokens([Token(Role.VIEWER, name, "s")])
 
 
 CARL = Caller("carl", {"p": Role.ADMIN, "q": Role.VIEWER})

@@ -48,15 +48,12 @@ def test_resolved_workers_inherit_the_image_and_keep_their_own_arguments() -> No
     assert data["useChiefInTfConfig"] is False
 
 
-@pytest.mark.parametrize(
-    ("given", "chief"),
-    [({}, True), ({"runtimeVersion": "1.15"}, False), ({"runtimeVersion": "2.1"}, True)],
-)
-def test_resolved_defaults_are_written_out(given: dict[str, Any], chief: bool) -> None:
-    data = resolve(made(pythonModule="t", **given))
-    assert data["scaleTier"] == "BASIC"
-    assert data["scheduling"] == {"maxRunningTime": "604800s", "priority": 0}
-    assert data["useChiefInTfConfig"] is chief
+def test_resolved_defaults_are_written_out() -> None:
+    for version, chief in (("", True), ("1.15", False), ("2.1", True)):
+        data = resolve(made(pythonModule="t", **({"runtimeVersion": version} if version else {})))
+        assert data["scaleTier"] == "BASIC"
+        assert data["scheduling"] == {"maxRunningTime": "604800s", "priority": 0}
+        assert data["useChiefInTfConfig"] is chief, version
 
 
 def test_filled_lines_are_those_that_nobody_sent() -> None:

@@ -64,19 +64,15 @@ def test_size_of_a_space_with_a_double_is_unknown_and_a_wide_range_is_not_walked
     assert spec(wide | {"childParameterSpecs": [below]}).grid_size == 10**15 + 1
 
 
-@pytest.mark.parametrize(
-    ("scale", "kind", "middle"),
-    [
+def test_middle_of_a_range_is_that_of_its_scale() -> None:
+    for scale, kind, middle in (
         ("NONE", "DOUBLE", 50.5),
         ("UNIT_LINEAR_SCALE", "INTEGER", 50),
         ("UNIT_LOG_SCALE", "DOUBLE", 10.0),
         ("UNIT_REVERSE_LOG_SCALE", "DOUBLE", 91.0),
         ("UNIT_REVERSE_LOG_SCALE", "INTEGER", 94),
-    ],
-)
-def test_middle_of_a_range_is_that_of_its_scale(scale: str, kind: str, middle: float) -> None:
-    param = ParameterSpec.model_validate(
-        {"parameterName": "x", "type": kind, "minValue": 1, "maxValue": 100, "scaleType": scale}
-    )
-    assert space.point_at(param, 0.5) == pytest.approx(middle)
-    assert (space.point_at(param, 0.0), space.point_at(param, 1.0)) == pytest.approx((1, 100))
+    ):
+        given = {"parameterName": "x", "type": kind, "minValue": 1, "maxValue": 100, "scaleType": scale}
+        param = ParameterSpec.model_validate(given)
+        found = [space.point_at(param, unit) for unit in (0.0, 0.5, 1.0)]
+        assert found == pytest.approx([1, middle, 100]), (scale, kind)

@@ -4,8 +4,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState
@@ -58,9 +56,8 @@ def study(
     return StudySnapshot(1, "p", "s", state, parsed, 0, trials, failure=failure)
 
 
-@pytest.mark.parametrize(
-    ("states", "spec", "fails"),
-    [
+def test_failed_trials_fail_the_study() -> None:
+    rows: list[tuple[list[JobState], dict[str, Any], bool]] = [
         ([FAILED] * 3, {}, True),
         ([FAILED] * 2, {}, False),
         ([FAILED] * 2, {"maxTrials": 2}, True),
@@ -68,10 +65,9 @@ def study(
         ([DONE] + [FAILED] * 6, {}, True),
         ([FAILED, FAILED], {"maxFailedTrials": 2}, True),
         ([FAILED] * 4, {"maxFailedTrials": 5}, False),
-    ],
-)
-def test_failed_trials_fail_the_study(states: list[JobState], spec: dict[str, Any], fails: bool) -> None:
-    assert isinstance(step(study(*states, **spec)), FailStudy) == fails
+    ]
+    for states, spec, fails in rows:
+        assert isinstance(step(study(*states, **spec)), FailStudy) == fails, (states, spec)
 
 
 def test_study_that_fails_first_stops_its_trials_and_stays_failed_whatever_they_do() -> None:

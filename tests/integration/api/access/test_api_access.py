@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -124,3 +125,10 @@ def test_unexpected_error_is_500_without_internal_details(
     assert (answer.status_code, answer.json()["error"]["status"]) == (500, "INTERNAL")
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
+
+
+def test_full_disk_is_503(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr("trainyard_server.services.jobs.jobs.Jobs.get", full)
+    answer = api.client.get("/v1/projects/p/jobs/j", headers=ADMIN)
+    assert (answer.status_code, answer.json()["error"]["status"]) == (503, "UNAVAILABLE")

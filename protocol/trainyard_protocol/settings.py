@@ -229,9 +229,12 @@ class _Sources:
         value = self._file.get(option.key)
         if value is None:
             return "", None
-        return f"{self._path}: {option.key}", [
-            str(part) for part in (value if isinstance(value, list) else [value])
-        ]
+        source, is_list = f"{self._path}: {option.key}", isinstance(value, list)
+        parts = value if is_list and one.is_repeated else [value]
+        if any(isinstance(part, list | dict) for part in parts):
+            allowed = "one value, or a list of them" if one.is_repeated else "one value, and no list"
+            raise InvalidArgument(f"{source} must be {allowed}.")
+        return source, [str(part) for part in parts]
 
 
 def _file(path: Path) -> Mapping[str, Any]:

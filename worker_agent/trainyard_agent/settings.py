@@ -84,7 +84,7 @@ def _program(text: str) -> str:
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name.isidentifier():
-        raise InvalidArgument(f"must look like NAME=VALUE or NAME; this is {text!r}.")
+        raise InvalidArgument("must look like NAME=VALUE or NAME.")  # the rest may be a secret
     if name.startswith("TRAINYARD_"):
         raise InvalidArgument(f"has {name}: names that start with TRAINYARD_ are reserved.")
     if not equals and name not in os.environ:
@@ -222,6 +222,7 @@ class AgentSettings:
         "set this in every replica's environment, without VALUE as in the agent's own",
         metavar="NAME[=VALUE]",
         read=_assignment,
+        is_secret=True,
     )
     name: str = setting("", "the agent's display name", metavar="NAME", default_text="the host name")
     python: str = setting(

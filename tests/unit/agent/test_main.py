@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from beds.open_engines import agent_settings
 from beds.run_ids import unique_run
 from beds.token_files import write_token
 from beds.waiting import until
@@ -209,6 +210,16 @@ def test_wrong_flags_are_a_usage_error(
         main(["--state-dir", str(tmp_path), *flags])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_variables_of_replicas_are_in_no_message_and_no_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--state-dir", str(tmp_path), "--doctor", "--replica-env"]
+    assert "hush" not in repr(agent_settings(*flags, "TOKEN=hush"))
+    with pytest.raises(SystemExit):
+        main([*flags, "TO-KEN=hush"])
+    assert "hush" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

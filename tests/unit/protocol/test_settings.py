@@ -51,6 +51,9 @@ def test_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -
         ("root = 1\nlease-seconds = inf", "must be 120 or more"),
         ("root = 1\nquick = 2", "trainyard.toml: quick is true or false; this is '2'."),
         ("root = 1\nlevel = 2", "trainyard.toml: level is one of info, error; this is '2'."),
+        ("root = []", "trainyard.toml: root must be one value, and no list."),
+        ("root = 1\nlease-seconds = [130, 140]", "lease-seconds must be one value, and no list."),
+        ("root = 1\nname = {a = 1}", "trainyard.toml: name must be one value, or a list of them."),
     ],
 )
 def test_file_that_cannot_be_used_is_refused(tmp_path: Path, content: str, says: str) -> None:

@@ -4,10 +4,10 @@ An engine is a folder of this package, and a name in `registry.ENGINES`. Its `se
 ENGINE, which fulfils `Engine`. Nothing outside of the folder knows it by name.
 
 An engine of a machine shares its capacity and its lease with the machine's others. So it keeps each run in a directory
-`STATE_DIR/ANY/RUN`, as the watchdog reads it (`lease/watchdog_files.py`): run.json with `launched` and `grace_s`,
-stop.json once it is stopped, and for each replica a directory with exit.json once it has ended, or `alive`, which is
-locked until then. An engine that spans hosts goes on without its agent, keeps its state where it likes, and has no
-lease.
+`STATE_DIR/ANY/RUN`, as the watchdog reads it (`lease/watchdog_files.py`): run.json with `launched`, `grace_s` and
+`addresses` by replica, stop.json once it is stopped, and for each replica a directory of its name with exit.json once
+it has ended, or `alive`, which is locked until then. An engine that spans hosts goes on without its agent, keeps its
+state where it likes, and has no lease.
 """
 
 import asyncio

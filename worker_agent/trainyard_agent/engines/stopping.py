@@ -22,8 +22,8 @@ def stop_runs(
     reason: Reason,
 ) -> dict[Engine, int]:
     """Stop the runs of every engine at once, so that each ends within its own grace, and wait for their ends. An engine
-    that does not answer delays no other: its error is raised when theirs have ended. Returns the number of replicas
-    that were alive by engine. Raises StillAlive, and what an engine raises."""
+    that fails, or whose runs do not end, affects no other: its error is raised when theirs have ended. Returns the
+    number of replicas that were alive by engine. Raises StillAlive, and what an engine raises."""
     counts: dict[Engine, int] = {}
     stopped: list[tuple[Runtime, dict[str, float]]] = []
     failure: Exception | None = None
@@ -37,7 +37,10 @@ def stop_runs(
             except Exception as error:  # noqa: BLE001 - raised below
                 failure = failure or error
         for runtime, deadlines in stopped:
-            _wait_for_ends(runtime, deadlines)
+            try:
+                _wait_for_ends(runtime, deadlines)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failure = failure or error
     if failure is not None:
         raise failure
     return counts
@@ -64,4 +67,4 @@ def _wait_for_ends(runtime: Runtime, deadlines: dict[str, float]) -> None:
         return [run_id for run_id in deadlines if not runtime.has_ended(run_id)]
 
     if not wait_until(lambda: not alive(), max(deadlines.values(), default=0.0), _PAUSE_S):
-        raise StillAlive(f"the replicas of the runs {', '.join(alive())} survive SIGKILL")
+        raise StillAlive(f"the replicas of the runs {', '.join(alive())} do not end")

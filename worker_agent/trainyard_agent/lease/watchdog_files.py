@@ -48,9 +48,10 @@ def due(grant: Grant, runs: Iterable[LeasedRun]) -> float | None:
 def runs_of(state_dir: Path) -> Iterator[LeasedRun]:
     """Every launched run of the machine's engines. A damaged run.json counts as a run without grace."""
     for path in state_dir.glob("*/[!.]*/run.json"):
-        if (grace_s := _read_grace(path)) is not None:
-            run = path.parent
-            yield LeasedRun(grace_s, (run / "stop.json").exists(), not any(map(_is_alive, run.glob("*/"))))
+        if (launched := _launched(path)) is not None:
+            grace_s, replicas = launched
+            stop_requested = path.with_name("stop.json").exists()
+            yield LeasedRun(grace_s, stop_requested, not any(map(_is_alive, replicas)))
 
 
 def _is_alive(replica: Path) -> bool:
@@ -59,15 +60,18 @@ def _is_alive(replica: Path) -> bool:
     return is_locked(alive) if alive.exists() else not (replica / "exit.json").exists()
 
 
-def _read_grace(path: Path) -> float | None:
-    """Seconds; None for a run that was not launched, or was removed."""
+def _launched(path: Path) -> tuple[float, list[Path]] | None:
+    """The grace, in seconds, and the directories of the replicas; None for a run that was not launched, or was
+    removed."""
+    directories = list(path.parent.glob("*/"))
     try:
         record = json.loads(path.read_bytes())
-        return float(record["grace_s"]) if record["launched"] else None
+        replicas = [directory for directory in directories if directory.name in record["addresses"]]
+        return (float(record["grace_s"]), replicas) if record["launched"] else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError):
-        return 0.0
+        return 0.0, directories
 
 
 def command(state_dir: Path, lock: int) -> list[str]:

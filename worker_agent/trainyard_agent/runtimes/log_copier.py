@@ -50,8 +50,8 @@ class LogCopier(threading.Thread, ABC):
         while not self._closing.is_set():
             try:
                 if mask is None:
-                    mask = Mask(self._secrets())
                     self._read_position()
+                    mask = Mask(self._secrets())
                 note = self._round(mask)
                 if note is not None:
                     if not self._closing.is_set():

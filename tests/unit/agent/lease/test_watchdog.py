@@ -33,7 +33,9 @@ def run(state_dir: Path, runtime: str, run_id: str, grace_s: float = 30.0, launc
     """The files of a run with one replica that is alive; the replica's directory."""
     task = state_dir / runtime / run_id / "master-replica-0"
     task.mkdir(parents=True)
-    (task.parent / "run.json").write_text(json.dumps({"grace_s": grace_s, "launched": launched}))
+    addresses = dict.fromkeys((task.name, "worker-replica-0"), "host:1")
+    record = {"grace_s": grace_s, "launched": launched, "addresses": addresses}
+    (task.parent / "run.json").write_text(json.dumps(record))
     return task
 
 
@@ -96,6 +98,7 @@ def test_run_of_a_process_has_ended_once_its_supervisor_has_left(process_alive: 
 def test_run_of_containers_has_ended_once_every_exit_was_written_down(tmp_path: Path) -> None:
     task = run(tmp_path, "containers", "r1")
     (task.parent / "worker-replica-0").mkdir()
+    (task.parent / "secrets").mkdir()  # no replica
     (task / "exit.json").write_text("{}")
     assert list(runs_of(tmp_path)) == [LeasedRun(30.0, stop_requested=False, ended=False)]
     (task.parent / "worker-replica-0" / "exit.json").write_text("{}")

@@ -102,15 +102,16 @@ class LogStream:
         self._interrupted = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield chunks as the engine sends them. Raises EngineDown when the connection breaks."""
+        """Yield chunks as the engine sends them. Raises EngineDown when the connection breaks, or is interrupted."""
         import requests
         import urllib3
 
         try:
             yield from self._response.iter_content(chunk_size=None)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            if not self._interrupted:
-                raise EngineDown(f"the log stream was cut ({error})") from error
+            raise EngineDown(f"the log stream was cut ({error})") from error
+        if self._interrupted:
+            raise EngineDown("the log stream was interrupted")
 
     def interrupt(self) -> None:
         """End a blocking read in another thread, and the stream."""

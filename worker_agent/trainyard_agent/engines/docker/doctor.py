@@ -1,5 +1,6 @@
 """Containers and networks with our labels whose run or agent no longer exists."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -155,9 +156,11 @@ def _why_agent_is_gone(agent: str, labels: Mapping[str, str]) -> str:
 
 
 def _is_served(agent_dir: str) -> bool:
-    """Whether a process of this machine is an agent with this state directory."""
+    """Whether a process of this machine is an agent with this state directory, as far as its command line says it."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "trainyard_agent" in words and agent_dir in words:
+        if process.pid == os.getpid() or "trainyard_agent" not in words:
+            continue
+        if agent_dir in words or "--state-dir" not in words:  # its environment or a file may name any
             return True
     return False

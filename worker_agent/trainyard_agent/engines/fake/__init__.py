@@ -410,18 +410,3 @@ class IgnoresSigterm(FakeRuntime):
     def _script(self, launch: Launch) -> Script:
         script = super()._script(launch)
         return replace(script, ignores_sigterm=True)
-
-
-class Vanishes(FakeRuntime):
-    """Every replica of the first run vanishes after a while."""
-
-    def __init__(self, host: FakeHost, after_s: float = 1.0) -> None:
-        super().__init__(host)
-        self._after_s = after_s
-
-    def _script(self, launch: Launch) -> Script:
-        script = super()._script(launch)
-        if self._host.launches:
-            return script
-        steps = tuple(step for step in script.steps if step[0] < self._after_s)
-        return replace(script, steps=(*steps, (self._after_s, Exit(None))))

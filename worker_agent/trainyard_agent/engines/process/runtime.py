@@ -270,10 +270,8 @@ class ProcessRuntime(RunDirectories[_Record]):
                 write_private(run / launch.task / "launch.json", json.dumps(spec))
                 secrets = run / launch.task / _SECRETS
                 write_secret_files(secrets, launch.secret_files)
-                if (
-                    launch.secret_files and user is not None
-                ):  # the last step, so that nobody is in there before
-                    unix_users.give(secrets, user)
+                if launch.secret_files and user is not None:
+                    unix_users.give(secrets, user)  # the last step, so that nobody is in there before
             for launch in launches:
                 try:
                     pids[launch.task] = self._spawn(run / launch.task, launch)

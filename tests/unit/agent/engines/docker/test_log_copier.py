@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainyard_agent.engines.docker.client import EngineDown
+import pytest
+
+from trainyard_agent.engines.docker.client import EngineDown, LogStream
 from trainyard_agent.engines.docker.log_copier import ContainerLogCopier, LineReader
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.log_file import LogFile
@@ -145,6 +147,38 @@ def test_copier_goes_on_where_another_agent_died_in_the_middle_of_a_line(tmp_pat
     whole = (tmp_path / "log.jsonl").read_bytes()
     (tmp_path / "log.jsonl").write_bytes(whole[: len(whole) * 2 // 3])
     assert copied(TapeEngine(*frames), tmp_path) == [f"line {n}" for n in range(5)]
+
+
+def test_copier_loses_no_line_when_its_log_could_not_be_read_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EIO, "Input/output error")]
+
+    def position(path: Path) -> int:
+        if failures:
+            raise failures.pop()
+        return truncate_torn_line(path)
+
+    assert copied(TapeEngine(frame(b"one\n"), frame(b"two\n")), tmp_path) == ["one", "two"]
+    (tmp_path / "done.json").unlink()
+    monkeypatch.setattr("trainyard_agent.runtimes.log_copier.truncate_torn_line", position)
+    assert copied(TapeEngine(frame(b"one\n")), tmp_path) == ["one", "two"]
+    assert not failures
+
+
+def test_stream_that_is_interrupted_is_not_at_the_end_of_its_log() -> None:
+    class Response:
+        raw = None
+
+        def iter_content(self, chunk_size: int | None) -> Iterator[bytes]:
+            yield b"half a li"
+
+    stream = LogStream(Response())  # type: ignore[arg-type]
+    chunks = iter(stream)
+    assert next(chunks) == b"half a li"
+    stream.interrupt()
+    with pytest.raises(EngineDown, match="interrupted"):
+        next(chunks)
 
 
 def test_copier_of_a_container_that_was_removed_says_that_its_log_may_lack_lines(tmp_path: Path) -> None:

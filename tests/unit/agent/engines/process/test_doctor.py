@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ from trainyard_protocol.views.health import Finding
 from unit.agent.shells import RUN, TASK, start
 
 OTHER = unique_run("2")
+GONE = "/in/a/container/of/the/agent"
 
 Start = Callable[[Path, str], subprocess.Popen[bytes]]
 
@@ -168,3 +170,24 @@ def test_command_line_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert problems(findings) == ["processes"]
     assert main(["--state-dir", str(tmp_path), "--doctor", "--fix"]) == 0
     assert process.wait(10) == -9
+
+
+@pytest.mark.parametrize(
+    ("words", "is_served"),
+    [
+        (["python", "-m", "trainyard_agent", "--state-dir", GONE], True),
+        (["python", "-m", "trainyard_agent"], True),  # the variable or a file may name it
+        (["python", "-m", "trainyard_agent", f"--state-dir={GONE}"], True),
+        (["python", "-m", "trainyard_agent", "--state-dir", "/another"], False),
+        (["python", "-m", "another", "--state-dir", GONE], False),
+    ],
+)
+def test_state_directory_that_only_its_agent_has_may_be_served(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], is_served: bool
+) -> None:
+    processes = [
+        SimpleNamespace(pid=1, info={"cmdline": words}),
+        SimpleNamespace(pid=2, info={"cmdline": None}),
+    ]
+    monkeypatch.setattr("psutil.process_iter", lambda _: processes)
+    assert docker_doctor._is_served(GONE) == is_served

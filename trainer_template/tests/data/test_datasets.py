@@ -9,14 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from trainer.data import datasets
-from trainer.data.datasets import Arrays, DataError, Shard, Split
+from trainer.data.datasets import DataError, Shard, Split
 
 TEMPLATE = Path(datasets.__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def digits() -> datasets.Dataset:
-    return datasets.digits()
 
 
 def alone(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -47,32 +42,17 @@ def numbers_of(split: Split, which: NDArray[np.int64] | None = None) -> list[int
     return numbers
 
 
-def test_digits_are_the_same_split_every_time(digits: datasets.Dataset) -> None:
-    again = datasets.digits()
-    assert (len(digits.train), len(digits.held_out)) == (1437, 360)
-    for first, second in ((digits.train, again.train), (digits.held_out, again.held_out)):
-        for own, other in zip(
-            first.rows(np.arange(len(first))), second.rows(np.arange(len(first))), strict=True
-        ):
-            np.testing.assert_array_equal(own, other)
-
-
-def test_digits_are_images_between_0_and_1_with_named_labels(digits: datasets.Dataset) -> None:
-    images, labels = digits.train.rows(np.arange(1437))
-    assert (images.shape, images.dtype.name, labels.dtype.name) == ((1437, 8, 8, 1), "float32", "int32")
-    assert (images.min(), images.max()) == (0, 1)
-    assert digits.label_names == tuple("0123456789")
-    assert set(labels.tolist()) == set(range(10))
-
-
-def test_digits_are_those_of_scikit_learn_which_is_not_imported(digits: datasets.Dataset) -> None:
+def test_digits_are_those_of_scikit_learn_which_is_not_imported_in_the_same_split_every_time() -> None:
     from sklearn.datasets import load_digits
 
-    theirs, order = load_digits(), np.random.default_rng(datasets.SPLIT_SEED).permutation(1797)
+    digits, theirs = datasets.digits(), load_digits()
+    order = np.random.default_rng(datasets.SPLIT_SEED).permutation(1797)
     for ours, which in ((digits.held_out, order[:360]), (digits.train, order[360:])):
         images, labels = ours.rows(np.arange(len(ours)))
+        assert (images.shape[1:], images.dtype.name, labels.dtype.name) == ((8, 8, 1), "float32", "int32")
         np.testing.assert_array_equal(images[..., 0] * 16, theirs.images[which])
         np.testing.assert_array_equal(labels, theirs.target[which])
+    assert digits.label_names == tuple("0123456789")
     program = (
         "import sys; from trainer.data import datasets; datasets.digits(); sys.exit('sklearn' in sys.modules)"
     )
@@ -85,14 +65,15 @@ def test_digits_without_scikit_learn_say_what_is_missing(monkeypatch: pytest.Mon
         datasets.digits()
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((4, 4, 3), np.uint8), ((16,), np.int32)])
-def test_synthetic_data_is_the_same_every_time_and_has_the_shape(shape: tuple[int, ...], dtype: Any) -> None:
-    first, second = datasets.synthetic(shape, 5), datasets.synthetic(shape, 5)
-    inputs, labels = first.train.rows(np.arange(len(first.train)))
-    assert (inputs.shape[1:], inputs.dtype) == (shape, dtype)
-    assert 0 <= labels.min() <= labels.max() == 4
-    np.testing.assert_array_equal(inputs, second.train.rows(np.arange(len(second.train)))[0])
-    assert len(first.label_names) == 5
+def test_synthetic_data_is_the_same_every_time_and_has_the_shape() -> None:
+    shapes: dict[tuple[int, ...], Any] = {(4, 4, 3): np.uint8, (16,): np.int32}
+    for shape, dtype in shapes.items():
+        first, second = datasets.synthetic(shape, 5), datasets.synthetic(shape, 5)
+        inputs, labels = first.train.rows(np.arange(len(first.train)))
+        assert (inputs.shape[1:], inputs.dtype) == (shape, dtype)
+        assert 0 <= labels.min() <= labels.max() == 4
+        np.testing.assert_array_equal(inputs, second.train.rows(np.arange(len(second.train)))[0])
+        assert len(first.label_names) == 5
 
 
 def test_arrays_of_numpy_s_types_become_those_of_jax() -> None:
@@ -122,11 +103,13 @@ def test_arrays_that_cannot_be_used_are_named(inputs: Any, labels: Any, message:
         datasets.from_arrays(inputs, labels, np.zeros((1, 1)), np.zeros(1))
 
 
-def test_files_hold_out_the_same_tenth_of_each(files: Path) -> None:
-    dataset = load(f"{files}/*.npz")
+@pytest.mark.parametrize("cache", [False, True])
+def test_files_hold_out_the_same_tenth_of_each_also_cached(files: Path, cache: bool) -> None:
+    dataset = load(f"{files}/*.npz", cache=cache)
     assert dataset.train.lengths == (18, 18, 27)
-    assert numbers_of(dataset.held_out) == [9, 19, 29, 39, 49, 59, 69]
-    assert sorted(numbers_of(dataset.train) + numbers_of(dataset.held_out)) == list(range(70))
+    for _ in range(2):
+        assert numbers_of(dataset.held_out) == [9, 19, 29, 39, 49, 59, 69]
+        assert sorted(numbers_of(dataset.train) + numbers_of(dataset.held_out)) == list(range(70))
     assert (dataset.input_shape, dataset.input_dtype.name) == ((2, 2, 1), "uint8")
 
 
@@ -141,47 +124,30 @@ def test_text_holds_out_the_end_of_each_file(tmp_path: Path) -> None:
     assert not set(trained.ravel().tolist()) & set(labels.ravel().tolist())
 
 
-def test_held_out_files_leave_the_training_files_whole(files: Path) -> None:
+def test_held_out_files_leave_the_training_files_whole_and_rows_come_in_the_order_asked_for(
+    files: Path,
+) -> None:
     dataset = load(f"{files}/[01].npz", held_out=f"{files}/2.npz")
     assert numbers_of(dataset.train) == list(range(40))
     assert numbers_of(dataset.held_out) == list(range(40, 70))
+    assert numbers_of(dataset.train, np.array([39, 0, 20, 19, 0])) == [39, 0, 20, 19, 0]
 
 
-def test_split_rows_of_many_files_come_in_the_order_asked_for(files: Path) -> None:
-    split = load(f"{files}/[01].npz", held_out=f"{files}/2.npz").train
-    assert numbers_of(split, np.array([39, 0, 20, 19, 0])) == [39, 0, 20, 19, 0]
+def test_auto_sharding_is_by_file_if_there_are_enough_files() -> None:
+    expected: dict[tuple[datasets.Sharding, int, int], bool] = {
+        ("auto", 4, 4): True, ("auto", 5, 4): True, ("auto", 3, 4): False, ("auto", 1, 1): True,
+        ("file", 4, 4): True, ("data", 4, 4): False, ("off", 4, 4): False,
+    }  # fmt: skip
+    assert {case: datasets.shards_by_file(*case) for case in expected} == expected
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_files_may_be_cached(files: Path, cache: bool) -> None:
-    split = load(f"{files}/*.npz", cache=cache).train
-    assert numbers_of(split) == numbers_of(split)
-
-
-@pytest.mark.parametrize(
-    ("sharding", "files", "processes", "shared_out"),
-    [
-        ("auto", 4, 4, True), ("auto", 5, 4, True), ("auto", 3, 4, False), ("auto", 1, 1, True),
-        ("file", 4, 4, True), ("data", 4, 4, False), ("off", 4, 4, False),
-    ],
-)  # fmt: skip
-def test_auto_sharding_is_by_file_if_there_are_enough_files(
-    sharding: datasets.Sharding, files: int, processes: int, shared_out: bool
-) -> None:
-    assert datasets.shards_by_file(sharding, files, processes) is shared_out
-
-
-def test_sharding_by_file_with_too_few_files_is_an_error(files: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"at least one file for each of 4 processes, and there are 3: write more, smaller"
-    ):
+def test_sharding_by_file_with_too_few_files_or_data_in_memory_is_refused(files: Path) -> None:
+    few = r"at least one file for each of 4 processes, and there are 3: write more, smaller"
+    with pytest.raises(DataError, match=few):
         load(f"{files}/*.npz", Shard(0, 4, 1), sharding="file")
-
-
-@pytest.mark.parametrize("name", ["digits", "synthetic"])
-def test_sharding_by_file_of_data_in_memory_is_refused(name: str) -> None:
-    with pytest.raises(DataError, match=f"{name} is in memory. Choose auto, data or off"):
-        load(name, sharding="file")
+    for name in ("digits", "synthetic"):
+        with pytest.raises(DataError, match=f"{name} is in memory. Choose auto, data or off"):
+            load(name, sharding="file")
 
 
 def test_sharding_by_file_opens_no_other_process_files(files: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -199,34 +165,23 @@ def test_sharding_by_file_opens_no_other_process_files(files: Path, caplog: pyte
     assert "3 files cannot be divided evenly between 2 processes" in caplog.text
 
 
-def test_files_of_a_process_without_examples_are_refused_and_auto_chooses_data(files: Path) -> None:
+def test_files_that_differ_or_leave_a_process_without_examples_are_refused_and_auto_chooses_data(
+    files: Path,
+) -> None:
+    two, patterns = Shard(0, 2, 1), f"{files}/*.npz"
     with pytest.raises(DataError, match="files of process 1 have no example to evaluate on"):
-        load(f"{files}/*.npz", Shard(0, 2, 1), sharding="file", gather=lambda _: np.array([[20, 5, 30]]))
-    by_example = load(f"{files}/*.npz", Shard(0, 2, 1), gather=lambda _: np.array([[20, 5, 30]]))
+        load(patterns, two, sharding="file", gather=lambda _: np.array([[20, 5, 30]]))
+    by_example = load(patterns, two, gather=lambda _: np.array([[20, 5, 30]]))
     assert (by_example.sharding, by_example.shuffle_files) == ("data", True)
 
-
-def test_files_that_differ_between_processes_are_refused_everywhere(files: Path) -> None:
     def gather(own: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.array([[20, 0, 30], [0, 20, 0]]) if len(own) == 3 else np.array([own, own + 1])
 
     with pytest.raises(DataError, match="files of different processes differ"):
-        load(f"{files}/*.npz", Shard(0, 2, 1), gather=gather)
+        load(patterns, two, gather=gather)
 
 
 def test_too_few_examples_to_hold_any_out_is_an_error(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((5, 2, 2), np.uint8), labels=np.zeros(5, int))
     with pytest.raises(DataError, match="5 examples to train on and 0 to evaluate on"):
         load(f"{tmp_path}/a.npz")
-
-
-def test_label_names_come_from_the_file(tmp_path: Path) -> None:
-    images, labels = np.zeros((20, 2, 2), np.uint8), np.zeros(20, int)
-    np.savez(tmp_path / "a.npz", images=images, labels=labels, label_names=np.array(["cat", "dog"]))
-    assert load(f"{tmp_path}/a.npz").label_names == ("cat", "dog")
-
-
-def test_selected_examples_are_renumbered() -> None:
-    selected = datasets.Selected(Arrays(np.arange(10), np.arange(10, dtype=np.int32)), np.array([3, 5, 7]))
-    assert len(selected) == 3
-    assert selected.rows(np.array([2, 0]))[0].tolist() == [7, 3]

@@ -54,21 +54,12 @@ def labels(batches: Sequence[Batch]) -> list[int]:
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("lengths", [[1, 1, 1, 1], [7, 3, 1, 2], [24] * 4, [90, 10, 50, 7, 31]])
-def test_batches_cover_each_example_once_over_all_processes(
+def test_batches_cover_each_example_once_and_are_equally_many_and_large_in_every_process(
     lengths: list[int], processes: int, devices: int, policy: Sharding
 ) -> None:
     by_process = epoch(lengths, 4, processes, devices, policy)
     assert sorted(number for batches in by_process for number in labels(batches)) == list(range(sum(lengths)))
-
-
-@pytest.mark.parametrize("policy", ["data", "file"])
-@pytest.mark.parametrize("processes", [1, 2, 3, 4])
-@pytest.mark.parametrize("lengths", [[1, 1, 1, 1], [7, 3, 1, 2], [24] * 4, [90, 10, 50, 7, 31]])
-def test_batches_are_equally_many_and_large_in_every_process(
-    lengths: list[int], processes: int, policy: Sharding
-) -> None:
-    by_process = epoch(lengths, 4, processes, 2, policy)
-    steps = steps_for(sum(lengths), 4, Shard(0, processes, 2), off=False)
+    steps = steps_for(sum(lengths), 4, Shard(0, processes, devices), off=False)
     assert [len(batches) for batches in by_process] == [steps] * processes
     assert len({(batch.inputs.shape, batch.labels.shape) for batches in by_process for batch in batches}) == 1
     for at_step in zip(*by_process, strict=True):
@@ -97,20 +88,13 @@ def test_steps_have_the_same_examples_on_any_number_of_processes(policy: Shardin
 
 @pytest.mark.parametrize("policy", ["data", "file"])
 def test_rest_of_an_epoch_on_other_processes_is_what_was_not_read(policy: Sharding) -> None:
+    assert epoch([5], 4, 2, 1, policy, done=5) == [[], []]
     lengths = [30, 20, 25, 25]
     before = epoch(lengths, 4, 2, 1, policy)
     done = sum(batch.advance for batch in before[0][:5])
     read = [number for batches in before for number in labels(batches[:5])]
     rest = [number for batches in epoch(lengths, 3, 4, 1, policy, done) for number in labels(batches)]
     assert sorted(read + rest) == list(range(100))
-
-
-def test_rest_of_an_epoch_on_the_same_processes_is_the_last_batches() -> None:
-    whole = epoch([100], 4, 2, 1)[1]
-    rest = epoch([100], 4, 2, 1, done=sum(batch.advance for batch in whole[:5]))[1]
-    for expected, batch in zip(whole[5:], rest, strict=True):
-        np.testing.assert_array_equal(batch.labels, expected.labels)
-        np.testing.assert_array_equal(batch.weights, expected.weights)
 
 
 @pytest.mark.parametrize("policy", ["data", "file", "off"])
@@ -131,16 +115,12 @@ def test_padding_is_what_comes_next_in_the_order_also_in_the_rest_of_an_epoch(po
             np.testing.assert_array_equal(batch.weights, expected.weights)
 
 
-def test_batches_by_equal_files_are_filled_without_padding() -> None:
-    for batches in epoch([32] * 4, 4, 2, 1, "file"):
+def test_batches_by_equal_files_are_filled_without_padding_by_each_process_own_files_alone() -> None:
+    both = epoch([16] * 4, 4, 2, 1, "file")
+    for batches in both:
         assert {batch.inputs.shape for batch in batches} == {(1, 4, 2)}
         assert all(batch.weights.all() for batch in batches)
-
-
-def test_batches_by_file_read_each_process_own_files_alone() -> None:
-    first, second = epoch([16] * 4, 4, 2, 1, "file")
-    assert {number // 16 for number in labels(first)} == {0, 2}
-    assert {number // 16 for number in labels(second)} == {1, 3}
+    assert [{number // 16 for number in labels(batches)} for batches in both] == [{0, 2}, {1, 3}]
 
 
 def test_order_of_files_mixes_all_of_them_all_the_time() -> None:
@@ -169,21 +149,15 @@ def test_order_is_another_for_each_epoch_and_seed_but_always_the_same(policy: Sh
     assert tuple(epoch_order(examples, shard, 1, 1)) == orders[-1]
 
 
-@pytest.mark.parametrize("policy", ["data", "file"])
-def test_plain_order_has_each_example_once(policy: Sharding) -> None:
-    assert sorted(plain_order(dataset([9, 3, 5], policy, 0, 2).train)) == list(range(17))
-
-
-def test_batches_of_nothing_are_none() -> None:
-    assert epoch([5], 4, 2, 1, done=5) == [[], []]
+def test_plain_order_has_each_example_once() -> None:
+    for policy in ("data", "file"):
+        assert sorted(plain_order(dataset([9, 3, 5], policy, 0, 2).train)) == list(range(17)), policy
 
 
 def test_label_beyond_the_classes_is_named() -> None:
-    examples = dataset([10], "data", 0, 1)
-    batches = Batches(examples.train, np.arange(10), 10, Shard(0, 1, 1), classes=9)
-    with pytest.raises(
-        DataError, match=r"labels from 0 to 9; with 9 classes they are 0 to 8. Give --classes"
-    ):
+    batches = Batches(dataset([10], "data", 0, 1).train, np.arange(10), 10, Shard(0, 1, 1), classes=9)
+    message = r"labels from 0 to 9; with 9 classes they are 0 to 8. Give --classes"
+    with pytest.raises(DataError, match=message):
         batches[0]
 
 

@@ -7,12 +7,12 @@ import click
 
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import Server, Target, remote_server
-from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
 from trainyard_protocol.net.private_files import read_token_file
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
+    from trainyard_cli.v1_client import V1Client
 
 
 def find_server(target: Target) -> Server | None:
@@ -34,8 +34,10 @@ def connect(target: Target, report: Callable[[str], None] | None = None) -> "Cli
     return client_of(_needed_server(target), target, report)
 
 
-def connect_v1(target: Target) -> V1Client:
+def connect_v1(target: Target) -> "V1Client":
     """The same for jobs as JSON alone, which starts in a third of the time."""
+    from trainyard_cli.v1_client import V1Client
+
     server = _needed_server(target)
     _report_exposure(server, target, notify)
     return V1Client(server, target.project, notify=notify)

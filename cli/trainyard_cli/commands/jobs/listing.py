@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +15,10 @@ from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo, printable
 from trainyard_cli.settings import Target
-from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.states import JobState
+
+if TYPE_CHECKING:
+    from trainyard_cli.v1_client import V1Client
 
 _EXITED = re.compile(
     r"The replica \w+ \d+ (?:exited with a non-zero status of \d+|was killed by signal \d+(?: \(\w+\))?)\. ?"
@@ -44,7 +46,7 @@ def list_jobs(
 
 
 def _listed(
-    client: V1Client,
+    client: "V1Client",
     output: Output,
     *,
     filter_: str,

@@ -3,10 +3,10 @@
 import re
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli.client import Client, LogQuery
 from trainyard_cli.commands.service.completion import task_names
 from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags, log_flags
 from trainyard_cli.commands.shared.options import (
@@ -22,15 +22,14 @@ from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.local.options import Duration
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.log import wait as waiting
-from trainyard_cli.output.log.follow import stream
-from trainyard_cli.output.log.screens import screen_for
 from trainyard_cli.settings import WAIT_STATES, Target
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_protocol.lines.time_parsing import parse_time
 from trainyard_protocol.states import JobState
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client, LogQuery
 
 
 @click.command()
@@ -77,6 +76,9 @@ def stream_logs(
 
     On a terminal the steps and metrics are one live line, with a line for each epoch and evaluation.
     """
+    from trainyard_cli.output.log.follow import stream
+    from trainyard_cli.output.log.screens import screen_for
+
     with as_wrong_usage():
         query = log_query(task, severity, since, search)
     with connect(target) as client:
@@ -102,23 +104,28 @@ def stream_logs(
 @connected
 @output_options
 def wait(
-    client: Client, output: Output, names: tuple[str, ...], timeout: float | None, for_state: str | None
+    client: "Client", output: Output, names: tuple[str, ...], timeout: float | None, for_state: str | None
 ) -> int:
     """Wait for jobs to end, without their logs. Exits with the exit code of the job, as stream-logs does.
 
     With several jobs: 0 if all succeeded, else the exit code of the first in the given order that did not. With
     --for-state: 0 if all have reached it, and not 0 once one of them no longer can. 124 if the time was over first.
     """
+    from trainyard_cli.output.log import wait as waiting
+
     state = JobState(for_state) if for_state else None
     result = waiting.wait(client, names, notify, target=state, timeout_s=timeout)
     formats.printed(output, [detail.job for detail in result.jobs])
     return result.code
 
 
-def log_query(task: str, severity: str, since: str, search: str) -> LogQuery:
+def log_query(task: str, severity: str, since: str, search: str) -> "LogQuery":
     """Build the filter of stream-logs. Relative times are resolved once, so that reconnections do not move them.
 
     Raises InvalidArgument with every violation."""
+    from trainyard_cli.client import LogQuery
+    from trainyard_protocol.fields import rfc3339
+
     violations = []
     if severity and severity.upper() not in SEVERITIES:
         violations.append(

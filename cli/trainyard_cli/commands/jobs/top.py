@@ -10,21 +10,22 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli.client import Client
 from trainyard_cli.commands.shared.options import connected, output_options
 from trainyard_cli.output.jobs import formats
-from trainyard_cli.output.jobs.active_jobs import ActiveJobs, headline, page, wide_rows
 from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.log.log_screen import STATE_STYLES
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
-from trainyard_cli.v1_client import NO_RETRIES
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.views import ActiveJobsView
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+    from trainyard_cli.output.jobs.active_jobs import ActiveJobs
+    from trainyard_protocol.views.views import ActiveJobsView
 
 REFRESH_S = 2.0
 
@@ -39,12 +40,16 @@ _TOP, _END_OF_ROW, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 @click.option("--once", is_flag=True, help="Print the table once, as into a pipe.")
 @connected
 @output_options
-def top(client: Client, output: Output, once: bool) -> None:
+def top(client: "Client", output: Output, once: bool) -> None:
     """Show all active jobs and what they do, live; q quits.
 
     Jobs of all projects that you have a role in: step, main metric, speed, time left, CPU and memory in use; for a
     queued one why it waits.
     """
+    from trainyard_cli.client import Client
+    from trainyard_cli.output.jobs.active_jobs import ActiveJobs, headline, wide_rows
+    from trainyard_cli.v1_client import NO_RETRIES
+
     view = client.active_jobs()
     if formats.printed(output, [job.model_dump(mode="json", exclude_none=True) for job in view.jobs]):
         return
@@ -61,11 +66,13 @@ def top(client: Client, output: Output, once: bool) -> None:
 
 
 def _show(
-    view: ActiveJobsView,
-    read: Callable[[], ActiveJobsView],
-    jobs: ActiveJobs,
+    view: "ActiveJobsView",
+    read: "Callable[[], ActiveJobsView]",
+    jobs: "ActiveJobs",
     is_quit: Callable[[float], bool],
 ) -> None:
+    from trainyard_cli.output.jobs.active_jobs import page
+
     lines, notice = jobs.lines(view), ""
     while True:
         next_read, drawn = time.monotonic() + REFRESH_S, None
@@ -87,6 +94,8 @@ def _show(
 def _draw(rows: Sequence[str]) -> None:
     from rich.console import Console
     from rich.text import Text
+
+    from trainyard_cli.output.log.log_screen import STATE_STYLES
 
     console = Console(file=sys.stdout, highlight=False)
     with console.capture() as capture:

@@ -1,15 +1,18 @@
 """`jobs trials`: the trials of a study, best first."""
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli.client import Client
 from trainyard_cli.commands.shared.options import connected, job_argument, output_options
 from trainyard_cli.local.connect import notify
-from trainyard_cli.output.jobs import formats, studies
+from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
 
 
 @click.command()
@@ -25,11 +28,13 @@ from trainyard_cli.output.text.safe import echo
 )
 @connected
 @output_options
-def trials(client: Client, output: Output, job: str, metric: str, goal: str | None) -> None:
+def trials(client: "Client", output: Output, job: str, metric: str, goal: str | None) -> None:
     """Show the trials of a study, best first: state, metric, hyperparameters and times.
 
     Everything about one of them: jobs describe JOB/7, jobs stream-logs JOB/7.
     """
+    from trainyard_cli.output.jobs import studies
+
     view = client.trials(job, metric, goal or "")
     rows = [trial.model_dump(mode="json", exclude_none=True) for trial in studies.best_first(view)]
     if formats.printed(output, rows):

@@ -44,10 +44,6 @@ _CHECKS = {
         "Jobs stay queued while no agent can run them.",
         "`trainyard up` starts the agent of this machine; `trainyard agents list` says what each one lacks.",
     ),
-    "descriptors": (
-        "The server will refuse new connections, of agents too.",
-        "Find out who holds its connections (`ss -tnp`), or start it with a higher limit (`ulimit -n`).",
-    ),
     "logs": (
         "Log lines of some jobs cannot be shown. Other jobs are not affected.",
         "Restore the files from a backup, or leave them: nothing else depends on them.",

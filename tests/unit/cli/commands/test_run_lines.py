@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from trainyard_cli.commands.jobs.jobs import _run_lines
+from trainyard_cli.output.jobs.job_texts import _run_lines
 from trainyard_protocol.views.views import RunView
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -27,10 +27,10 @@ from integration.api.api_support import (
     serving,
 )
 from trainyard_cli.commands import tree
-from trainyard_cli.commands.jobs import jobs
 from trainyard_cli.commands.jobs.delete import own_directory
 from trainyard_cli.commands.service.shell_init import guess_shell
 from trainyard_cli.main import run
+from trainyard_cli.output.jobs import job_texts
 from trainyard_cli.settings import COMPLETION_VARIABLE
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import Explanation, JobDetail
@@ -760,14 +760,14 @@ def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> Non
         command=("c",),
         reproduce="env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/***' A='/***' c",
     )
-    filled = jobs.with_storage(explanation, "http://127.0.0.1:8471/s3cret")
+    filled = job_texts.with_storage(explanation, "http://127.0.0.1:8471/s3cret")
     assert filled.environment == {**shown, "STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471/s3cret"}
     assert (
         filled.reproduce == "env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/s3cret' A='/***' c"
     )
     for other in ("http://gcs", "http://127.0.0.1:8479/***"):
         elsewhere = explanation.model_copy(update={"environment": {"STORAGE_EMULATOR_HOST": other}})
-        assert jobs.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere
+        assert job_texts.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere
 
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A\x1b]52;c;Y2F0\x1b\\\r\x7fkept"

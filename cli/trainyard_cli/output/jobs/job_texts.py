@@ -1,0 +1,189 @@
+"""Texts about a job for a person: its summary, its metrics, and the environment of a replica. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainyard_cli.output.jobs import formats, study_status
+from trainyard_cli.output.log import progress
+from trainyard_cli.output.log.log_screen import elapsed, without_control
+from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
+from trainyard_protocol.states import JobState, ReplicaState
+from trainyard_protocol.views.health import sized
+from trainyard_protocol.views.views import (
+    Explanation,
+    JobDetail,
+    MetricsView,
+    ReplicaView,
+    RunView,
+    describe_runtime,
+    number,
+)
+
+
+def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
+    """Lines for a person: what the job waits for, what runs where, why it ended. `flags` select its server and
+    project. Pure."""
+    lines = [_trial_line(detail)] if detail.study else []
+    lines += [f"Owner: {detail.owner}"] if detail.owner else []
+    if detail.job_dir:
+        lines.append(f"Job dir: {detail.job_dir}")
+    if detail.waiting:
+        lines.append(f"Waiting: {detail.waiting}")
+    if detail.runs:
+        lines += _run_lines(detail.runs[-1], len(detail.runs), now)
+        lines += progress.lines(detail, now)
+    lines += _reason(detail)
+    job_id = detail.job.get("jobId")
+    if study := study_status.summary(detail.job):
+        lines += [
+            *study,
+            *study_status.next_step(detail.job, flags),
+            f"To see its trials:  jobs trials {job_id}{flags}",
+        ]
+    return [*lines, f"To see its log:  jobs stream-logs {job_id}{flags}"]
+
+
+def _reason(detail: JobDetail) -> list[str]:
+    """Cause of an end without success, in a line or two."""
+    if detail.state not in (JobState.FAILED, JobState.CANCELLED):
+        return []
+    verdict = detail.verdict
+    if verdict is None or not verdict.replica or detail.state is JobState.CANCELLED:
+        return str(detail.job.get("errorMessage", "")).splitlines()[:1]
+    failed_first = f"{verdict.replica} failed first ({verdict.reason})."
+    return [failed_first, verdict.cause or verdict.message.partition("\n")[0]]
+
+
+def _trial_line(detail: JobDetail) -> str:
+    metric = detail.trial_metric
+    reported = f": {metric.name} {metric.value:.6g} at step {metric.step}" if metric else ""
+    return without_control(f"Trial {detail.trial} of {detail.study}{reported}.")
+
+
+def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
+    ended = run.ended_at or now
+    number = f"Run {run.number} of {count}" if count > 1 else "Run 1"
+    took = elapsed(run.created_at.isoformat(), ended)
+    headline = f"{number} on {run.agent}: {run.state}, {took}" + (f", {run.activity}" if run.activity else "")
+    place = describe_runtime(run.runtime, run.runtime_reason)
+    rows = []
+    for life, replica in run.lives:
+        exited = replica.state is ReplicaState.EXITED
+        code = "" if replica.exit_code is None else str(replica.exit_code)
+        rows.append(
+            [
+                f"  {replica.task}" + (f" (again, run {life})" if life != run.number else ""),
+                str(replica.state),
+                f"{replica.reason or ''} {code}".strip() if exited else "",
+                replica.machine_type,
+                _cpus(replica),
+                _used(replica),
+                formats.count(replica.log_lines, "line")
+                + (", cut by the log quota" if replica.log_kept is not None else ""),
+            ]
+        )
+    lines = [headline, *([f"{place[0].upper()}{place[1:]}."] if place else [])]
+    waits = [f"  {replica.task} waits: {replica.waits}" for _, replica in run.lives if replica.waits]
+    return [*lines, formats.table([], rows), *waits] if rows else lines
+
+
+def _cpus(replica: ReplicaView) -> str:
+    """CPU numbers on a machine, else the number of vCPU and devices in an engine."""
+    if replica.cpus:
+        return f"CPU {','.join(map(str, replica.cpus))}"
+    devices = f", {replica.devices}" if replica.devices else ""
+    return f"{replica.vcpus} vCPU{devices}" if replica.vcpus else ""
+
+
+def _used(replica: ReplicaView) -> str:
+    """CPU, memory and GPU use of a running replica, with what it was given."""
+    if replica.memory_used_bytes is None:
+        return ""
+    of_cpus = f" of {replica.cores}" if replica.cores else ""
+    of_memory = f" of {sized(replica.memory_bytes)}" if replica.memory_bytes else ""
+    cpu = "" if replica.cpu_used is None else f"{replica.cpu_used:.1f}{of_cpus} cores, "
+    busy = [gpu.utilization for gpu in replica.gpus_used if gpu.utilization is not None]
+    gpus = f", GPU {' '.join(f'{share:.0%}' for share in busy)}" if busy else ""
+    return f"{cpu}{sized(replica.memory_used_bytes)}{of_memory}{gpus}"
+
+
+def with_storage(explanation: Explanation, storage_url: str) -> Explanation:
+    """The environment with the secret of the local service's gs://, which the server does not know. Pure."""
+    shown = explanation.environment.get(EMULATOR, "")
+    port = urlsplit(storage_url).port
+    if not shown.endswith(f"/{HIDDEN}") or urlsplit(shown).port != port:
+        return explanation
+    address = shown.removesuffix(HIDDEN) + storage_url.rpartition("/")[2]
+    return explanation.model_copy(
+        update={
+            "environment": {**explanation.environment, EMULATOR: address},
+            "reproduce": explanation.reproduce.replace(shown, address),
+        }
+    )
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """Environment and command of one replica, to be read and pasted."""
+    variables = [f"{name}={value}" for name, value in explanation.environment.items()]
+    place = describe_runtime(explanation.runtime, explanation.runtime_reason)
+    title = f"# {explanation.task}, run {explanation.run}" + (f", {place}" if place else "")
+    lines = [title, "", "# Environment", *variables, ""]
+    packages = [uri.rpartition("/")[2] for uri in explanation.packages]
+    needs = f" (needs {', '.join(packages)} installed)" if packages else ""
+    return "\n".join([*lines, f"# Command to run it by hand{needs}", explanation.reproduce])
+
+
+def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
+    """One row for each metric, replica and run: its last value and its extremes; with `curves` also its points. Pure.
+
+    Values that are no numbers of JSON are strings, as in the API. NaN is no extreme.
+    """
+    rows = []
+    for series in view.metrics:
+        known = [value for value in series.values if not math.isnan(value)]
+        row: dict[str, Any] = {
+            "name": series.name,
+            "task": series.task,
+            "run": series.run,
+            "step": series.steps[-1],
+            "value": number(series.values[-1]),
+            "min": number(min(known, default=math.nan)),
+            "max": number(max(known, default=math.nan)),
+            "points": series.total,
+        }
+        if curves:
+            row["steps"] = list(series.steps)
+            row["values"] = list(map(number, series.values))
+            row["times"] = list(series.times)
+        rows.append(row)
+    return rows
+
+
+def no_metrics(every: MetricsView) -> str:
+    """The message where no metric is as requested: those that the job has. Pure."""
+    if not every.metrics:
+        return "The job has reported no metrics. One is a line of its output such as `step: 100, loss: 0.31`."
+    names = dict.fromkeys(series.name for series in every.metrics)
+    tasks = dict.fromkeys(series.task for series in every.metrics)
+    return f"The job has no such metrics. It has {formats.shortened(names)} of {formats.shortened(tasks)}."
+
+
+def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as a table."""
+    shown = [
+        [
+            without_control(row["name"]),
+            row["task"],
+            str(row["run"]),
+            str(row["step"]),
+            *(
+                value if isinstance(value, str) else f"{value:.6g}"
+                for value in (row["value"], row["min"], row["max"])
+            ),
+        ]
+        for row in rows
+    ]
+    return formats.table(["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"], shown)

@@ -17,6 +17,7 @@ from trainyard_agent.control.start_deadline import START_DEADLINE_S
 from trainyard_agent.host import job_users
 from trainyard_agent.host.accelerators import parse_tpus
 from trainyard_agent.monitoring.usage_reporter import USAGE_S
+from trainyard_agent.runtimes.base import PROCESSES
 from trainyard_agent.runtimes.installing import InstallLimits
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.resources import Gpu
@@ -165,7 +166,7 @@ class AgentSettings:
         None, "images for runtime versions, added to the shipped table", metavar="FILE"
     )
     pids_limit: int = setting(
-        4096,
+        PROCESSES,
         "limit of processes and threads for each replica, in a container or with a user of its own",
         metavar="N",
         read=count,

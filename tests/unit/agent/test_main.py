@@ -168,6 +168,25 @@ def test_stop_all_ends_processes_though_containers_have_no_engine(
     assert process_tags.tagged(RUN) == []
 
 
+def test_stop_all_ends_processes_though_an_installer_hangs_in_the_kernel(
+    machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hangs(*_: object) -> None:
+        raise process_tags.StillAlive("processes 1 of run 2 cannot be killed")
+
+    machine.module(WAITS)
+    server.order(RUN, TASK, pythonModule="program")
+    agent = machine.start_agent()
+    until(lambda: server.texts(RUN, TASK) == ["up"])
+    agent.kill()
+    agent.wait()
+    monkeypatch.setattr("trainyard_agent.engines.process.engine.kill_orphaned_installers", hangs)
+
+    assert machine.stop_all("--grace", "0.2") == 1
+    assert "processes 1 of run 2 cannot be killed" in capsys.readouterr().err
+    assert process_tags.tagged(RUN) == []
+
+
 def test_stop_all_where_nothing_runs_does_nothing(tmp_path: Path) -> None:
     assert main(["--state-dir", str(tmp_path / "new"), "--stop-all"]) == 0
 

@@ -20,6 +20,9 @@ from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 STOPPED = Reason.STOPPED
 
+PROCESSES = 4096
+"""Processes and threads of a replica at most, unless --pids-limit is given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Traits:

@@ -39,6 +39,7 @@ from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes.base import (
     HOST,
+    PROCESSES,
     STOPPED,
     Handle,
     Launch,
@@ -52,9 +53,6 @@ from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.logs import LogPosition
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
-
-PIDS_LIMIT = 4096
-"""Processes and threads that a replica may have, unless --pids-limit is given."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DIRECTORY = "containers"
@@ -91,7 +89,7 @@ class DockerRuntime:
         state_dir: Path,
         engine: DockerClient,
         owner: Owner,
-        pids_limit: int = PIDS_LIMIT,
+        pids_limit: int = PROCESSES,
         probe: EngineProbe | None = None,
         networks: Networks | None = None,
         disk_bytes: int = 0,

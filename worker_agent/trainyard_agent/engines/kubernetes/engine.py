@@ -73,8 +73,6 @@ class KubernetesEngine(Engine):
                 lease.try_acquire()
                 cluster = _Cluster.of(client, kubernetes)
             reader = CapacityReader(client, beside_others=not kubernetes.local_queue)
-            if not kubernetes.pool:
-                reader.start()
             offer = RuntimeOffer(
                 name=self.name, replica_environment=settings.environment, about=cluster.about
             )
@@ -101,6 +99,8 @@ class KubernetesEngine(Engine):
                 return info.model_copy(update=update)
 
             with closing(reader), closing(runtime):
+                if not kubernetes.pool:
+                    reader.start()
                 yield OpenEngine(
                     runtime,
                     _stager(place),

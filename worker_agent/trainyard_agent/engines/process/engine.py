@@ -7,7 +7,7 @@ only root can give it.
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, OpenEngine, Place, SettingsRefused
@@ -51,11 +51,10 @@ class ProcessEngine(Engine):
     @contextmanager
     def attach(self, settings: AgentSettings) -> Iterator[Runtime]:
         users = JobUsers(settings.state_dir)
-        kill_orphaned_installers(settings.state_dir / ENVIRONMENTS, users)
-        try:
+        with ExitStack() as stack:  # what cannot be killed keeps nothing else alive
+            stack.callback(users.kill_all_processes)
+            stack.callback(kill_orphaned_installers, settings.state_dir / ENVIRONMENTS, users)
             yield ProcessRuntime(settings.state_dir)
-        finally:
-            users.kill_all_processes()
 
     def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:
         return doctor.findings(settings.state_dir, fix)

@@ -40,6 +40,7 @@ from trainyard_agent.runtimes import supervisor as supervisor_program
 from trainyard_agent.runtimes.base import (
     HOST,
     METRIC_FILE,
+    PROCESSES,
     STOPPED,
     Handle,
     Launch,
@@ -58,9 +59,6 @@ from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
-
-PROCESSES = 4096
-"""Processes and threads of a replica whose run has a user of its own."""
 
 _LOCK_FD, _SECRETS_FD = 3, SECRETS_FD
 _SECRETS = "secrets"

@@ -33,10 +33,10 @@ def write_json(path: Path, value: object, mode: int = 0o666, *, durable: bool = 
         raise
 
 
-def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a text to a new file with these permissions, in place of an earlier one. Raises OSError."""
+def write_private(path: Path, text: str) -> None:
+    """Write a text to a new file that only its owner may read, in place of an earlier one. Raises OSError."""
     path.unlink(missing_ok=True)
-    with open(path, "x", encoding="utf-8", newline="", opener=partial(os.open, mode=mode)) as file:
+    with open(path, "x", encoding="utf-8", newline="", opener=partial(os.open, mode=0o600)) as file:
         file.write(text)
 
 

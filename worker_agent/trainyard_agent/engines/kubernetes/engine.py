@@ -196,9 +196,16 @@ def _refusing() -> Iterator[None]:
 
 
 def _acquire(lease: CoordinationLease, namespace: str) -> None:
-    if not wait_until(lambda: not lease.try_acquire(), deadline_in(LEASE_S + _PATIENCE_S), _PAUSE_S):
+    holder = ""
+
+    def is_ours() -> bool:
+        nonlocal holder
+        holder = lease.try_acquire()
+        return not holder
+
+    if not wait_until(is_ours, deadline_in(LEASE_S + _PATIENCE_S), _PAUSE_S):
         raise SettingsRefused(
-            f"The agent {lease.try_acquire()} acts in the namespace {namespace}. End it first, as by "
+            f"The agent {holder} acts in the namespace {namespace}. End it first, as by "
             f"`kubectl -n {namespace} scale deployment trainyard-agent --replicas 0`."
         )
 

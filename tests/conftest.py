@@ -126,12 +126,9 @@ _TRAINING = (
     "tests/unit/test_benchmarks.py",
 )
 _LONG_TRAININGS = (
-    "output/test_faulty_storage.py::"
-    "test_upload_that_fails_leaves_the_last_good_checkpoint_and_the_same_command_resumes_and_retries",
     "parameter_servers/test_training.py::"
     "test_sigterm_to_all_saves_and_the_same_command_resumes_with_another_number_of_servers",
     "test_compilation.py::test_second_start_of_a_gang_and_its_evaluator_compiles_nothing_and_trains_bitwise_equal",
-    "test_equality.py::test_one_two_and_four_replicas_reach_the_same_parameters",
     "test_own.py::test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_after_a_kill",
     "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histograms_and_traces",
     "test_training.py::"

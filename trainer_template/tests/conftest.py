@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +27,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 TEMPLATE = Path(__file__).resolve().parents[1]
 PATIENCE = 300  # timeout of a test, in seconds
+TRAINER = ("-m", "trainer.task")
 LAST_LINES = 40  # of a trainer's output, when a test gives up waiting for it
 
 Event = dict[str, Any]
@@ -36,47 +37,38 @@ class Trainer:
     """One process of a job, with its output and exit code."""
 
     def __init__(self, command: Sequence[str], env: dict[str, str], log: Path) -> None:
-        self._log = log
-        self._command = command
+        self._command, self._env = command, env
+        self._stdout, self._stderr = log.with_suffix(".stdout"), log.with_suffix(".stderr")
         self.peers: list[Trainer] = [self]  # the processes of its job
-        self._lines: list[str] = []
-        self._closed = False
-        self._changed = threading.Condition()
-        with log.open("w") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=stderr, text=True
-            )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.start()
+
+    def start(self) -> None:
+        """Run the command, as at first or again; its output begins anew."""
+        command = [sys.executable, *self._command]
+        with self._stdout.open("w") as stdout, self._stderr.open("w") as stderr:
+            self._process = subprocess.Popen(command, env=self._env, stdout=stdout, stderr=stderr)
 
     def wait_for(self, kind: str) -> None:
         """Wait until it has printed such an event."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self.events(kind), PATIENCE)
-        assert self.events(kind), self.describe_job()
-
-    def wait_for_log(self, text: str) -> None:
-        """Wait until it has logged a text."""
         deadline = time.monotonic() + PATIENCE
-        while text not in self.stderr:
-            assert self.code is None, self.describe_job()
+        while not self.events(kind):
+            assert self.code is None or self.events(kind), self.describe_job()
             assert time.monotonic() < deadline, self.describe_job()
             time.sleep(0.05)
-
-    def terminate(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
 
     def wait(self) -> int:
         """Wait for its end; returns the exit code."""
         try:
-            code = self._process.wait(PATIENCE)
+            return self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             pytest.fail(f"After {PATIENCE} s a trainer still runs.\n{self.describe_job()}")
-        self._reader.join(PATIENCE)
-        return code
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.wait()
 
     @property
     def code(self) -> int | None:
@@ -93,23 +85,14 @@ class Trainer:
         if self.code is None:
             state = "runs"
             if self.events("start"):  # it has a handler of the signal
-                self._process.send_signal(signal.SIGUSR1)
+                self.send(signal.SIGUSR1)
                 time.sleep(1)  # a thread that holds the interpreter's lock cannot delay the dump
         lines = [*self.stdout.splitlines()[-LAST_LINES:], "stderr:", *self.stderr.splitlines()[-LAST_LINES:]]
         return "\n    ".join([f"{' '.join(self._command)} (process {self._process.pid}) {state}:", *lines])
 
-    def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self.wait()
-
     def events(self, kind: str) -> list[Event]:
-        events = [json.loads(line) for line in list(self._lines) if line.startswith("{")]
+        lines = [line for line in self.stdout.splitlines(keepends=True) if line.startswith("{")]
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
         return [event for event in events if event["event"] == kind]
 
     @property
@@ -123,22 +106,11 @@ class Trainer:
 
     @property
     def stdout(self) -> str:
-        return "".join(self._lines)
+        return self._stdout.read_text()
 
     @property
     def stderr(self) -> str:
-        return self._log.read_text()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stdout:
-            for line in stdout:
-                with self._changed:
-                    self._lines.append(line)
-                    self._changed.notify_all()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        return self._stderr.read_text()
 
 
 class Launcher:
@@ -149,9 +121,9 @@ class Launcher:
         self._started: list[Trainer] = []
         self._bucket = bucket
 
-    def alone(self, *args: str, command: Sequence[str] = ("-m", "trainer.task"), **env: str) -> Trainer:
+    def alone(self, *args: str, command: Sequence[str] = TRAINER, **env: str) -> Trainer:
         """One process; keywords are variables of its environment."""
-        log = self._directory / f"{len(self._started)}.log"
+        log = self._directory / str(len(self._started))
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
         ours = {
             "PYTHONPATH": str(TEMPLATE),
@@ -173,17 +145,20 @@ class Launcher:
         **env: str,
     ) -> Gang:
         """A chief and its workers, parameter servers and evaluators. `commands`: other ones, by task ("worker-0")."""
-        addresses = free_addresses(1 + workers + ps)
-        cluster = {"chief": addresses[:1], "worker": addresses[1 : 1 + workers]}
-        if ps:
-            cluster["ps"] = addresses[1 + workers :]
         counts = {"chief": 1, "worker": workers, "ps": ps, "evaluator": evaluators}
-        return Gang(self, args, cluster, counts, commands or {}, env)
-
-    def pair(self, *args: str, worker: Sequence[str] = ("-m", "trainer.task")) -> tuple[Trainer, Trainer]:
-        """A chief and a worker; the worker's command may be another."""
-        gang = self.gang(*args, commands={"worker-0": worker})
-        return gang["chief-0"], gang["worker-0"]
+        addresses = iter(free_addresses(1 + workers + ps))
+        cluster = {
+            kind: list(itertools.islice(addresses, counts[kind]))
+            for kind in ("chief", "worker", "ps")
+            if counts[kind]
+        }
+        trainers = {}
+        for kind, index in ((kind, index) for kind, count in counts.items() for index in range(count)):
+            task = f"{kind}-{index}"
+            tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+            command = (commands or {}).get(task, TRAINER)
+            trainers[task] = self.alone(*args, command=command, **env, TF_CONFIG=tf_config)
+        return Gang(trainers)
 
     def kill_all(self) -> None:
         for trainer in self._started:
@@ -193,31 +168,10 @@ class Launcher:
 class Gang:
     """The processes of one job, by task."""
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        args: Sequence[str],
-        cluster: Mapping[str, list[str]],
-        counts: Mapping[str, int],
-        commands: Mapping[str, Sequence[str]],
-        env: Mapping[str, str],
-    ) -> None:
-        self._launcher, self._args, self._cluster, self._env = launcher, args, cluster, env
-        tasks = [f"{kind}-{index}" for kind, count in counts.items() for index in range(count)]
-        self._trainers = {
-            task: self.start(task, commands.get(task, ("-m", "trainer.task"))) for task in tasks
-        }
-        self._introduce()
-
-    def start(self, task: str, command: Sequence[str] = ("-m", "trainer.task")) -> Trainer:
-        """A process for a task, as at the start or again."""
-        kind, _, index = task.rpartition("-")
-        tf_config = json.dumps({"cluster": self._cluster, "task": {"type": kind, "index": int(index)}})
-        return self._launcher.alone(*self._args, command=command, **self._env, TF_CONFIG=tf_config)
-
-    def restart(self, task: str) -> None:
-        self._trainers[task] = self.start(task)
-        self._introduce()
+    def __init__(self, trainers: Mapping[str, Trainer]) -> None:
+        self._trainers = trainers
+        for trainer in self:
+            trainer.peers = list(self)
 
     def __getitem__(self, task: str) -> Trainer:
         return self._trainers[task]
@@ -234,12 +188,6 @@ class Gang:
                 break
             time.sleep(0.05)
         assert all(trainer.code == 0 for trainer in self), next(iter(self)).describe_job()
-        for trainer in self:
-            trainer.wait()
-
-    def _introduce(self) -> None:
-        for trainer in self:
-            trainer.peers = list(self)
 
 
 class Bucket:

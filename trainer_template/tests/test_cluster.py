@@ -12,120 +12,89 @@ HOSTS = {
     "chief": ["cmle-training-master-8a1c-0:2222"],
     "worker": [f"cmle-training-worker-8a1c-{index}:2222" for index in range(2)],
 }
+SERVERS = ["cmle-training-ps-8a1c-0:2222", "cmle-training-ps-8a1c-1:2222"]
+WITH_SERVERS = {**HOSTS, "ps": SERVERS}
+OF_A_MASTER = {"worker": HOSTS["worker"], "master": HOSTS["chief"]}
+LOCAL = {"chief": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223", "127.0.0.1:2224"]}
 
 
 def tf_config(cluster: dict[str, list[str]], task_type: str, index: Any = 0) -> str:
-    return json.dumps(
-        {"cluster": cluster, "task": {"type": task_type, "index": index}, "environment": "cloud"}
-    )
+    task = {"type": task_type, "index": index}
+    return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_tf_config_without_a_cluster_or_with_only_a_primary_is_a_single_process() -> None:
+    texts = [
         "",
         "{}",
         '{"cluster": {}, "task": {}}',
         '{"task": {"type": "worker", "index": 3}}',
         '{"cluster": null}',
-    ],
-)
-def test_tf_config_without_a_cluster_is_a_single_process(text: str) -> None:
-    assert parse_tf_config(text) == ClusterSpec()
+        *(tf_config({primary: ["127.0.0.1:2222"]}, primary) for primary in ("master", "chief")),
+    ]
+    assert {text: parse_tf_config(text) for text in texts} == dict.fromkeys(texts, ClusterSpec())
 
 
-@pytest.mark.parametrize("primary", ["master", "chief"])
-def test_tf_config_with_only_a_primary_is_a_single_process(primary: str) -> None:
-    assert parse_tf_config(tf_config({primary: ["127.0.0.1:2222"]}, primary)) == ClusterSpec()
+SPECS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chief": (tf_config(HOSTS, "chief"), {"process_id": 0, "is_chief": True, "num_processes": 3}),
+    "worker 0": (tf_config(HOSTS, "worker"), {"process_id": 1, "is_chief": False, "num_processes": 3}),
+    "worker 1": (tf_config(HOSTS, "worker", 1), {"process_id": 2, "coordinator": HOSTS["chief"][0]}),
+    "an index as text": (tf_config(HOSTS, "worker", "1"), {"process_id": 2}),
+    "master": (tf_config(OF_A_MASTER, "master"), {"process_id": 0, "is_chief": True, "num_processes": 3}),
+    "worker of a master": (
+        tf_config(OF_A_MASTER, "worker", 1), {"process_id": 2, "coordinator": HOSTS["chief"][0]},
+    ),
+    "workers alone": (
+        tf_config({"worker": HOSTS["worker"]}, "worker", 1),
+        {"process_id": 1, "num_processes": 2, "coordinator": HOSTS["worker"][0]},
+    ),
+    "worker with parameter servers": (
+        tf_config(WITH_SERVERS, "worker", 1),
+        {"role": "trainer", "process_id": 2, "num_processes": 3, "parameter_servers": tuple(SERVERS)},
+    ),
+    "parameter server": (
+        tf_config(WITH_SERVERS, "ps", 1),
+        {"role": "ps", "index": 1, "is_chief": False, "num_processes": 3, "parameter_servers": tuple(SERVERS)},
+    ),
+    "evaluator": (
+        tf_config(HOSTS, "evaluator", 1),
+        {"role": "evaluator", "index": 1, "process_id": 0, "coordinator": None, "is_chief": False},
+    ),
+    "processes on one host": (tf_config(LOCAL, "worker", 1), {"index_on_host": 2, "processes_on_host": 3}),
+    "processes on several": (tf_config(HOSTS, "worker", 1), {"index_on_host": 0, "processes_on_host": 1}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("primary", ["master", "chief"])
-def test_tf_config_numbers_the_primary_0_and_then_the_workers(primary: str) -> None:
-    cluster = {"worker": HOSTS["worker"], primary: HOSTS["chief"]}
-    tasks = [(primary, 0), ("worker", 0), ("worker", 1)]
-    specs = [parse_tf_config(tf_config(cluster, *task)) for task in tasks]
-    assert [spec.process_id for spec in specs] == [0, 1, 2]
-    assert [spec.is_chief for spec in specs] == [True, False, False]
-    assert {spec.num_processes for spec in specs} == {3}
-    assert {spec.coordinator for spec in specs} == {HOSTS["chief"][0]}
+def test_tf_config_gives_each_task_its_place_in_the_cluster() -> None:
+    expected = {name: fields for name, (_, fields) in SPECS.items()}
+    specs = {name: parse_tf_config(text) for name, (text, _) in SPECS.items()}
+    parsed = {
+        name: {field: getattr(specs[name], field) for field in fields} for name, fields in expected.items()
+    }
+    assert parsed == expected
 
 
-def test_tf_config_with_workers_alone_makes_the_first_the_chief() -> None:
-    spec = parse_tf_config(tf_config({"worker": HOSTS["worker"]}, "worker", 1))
-    assert (spec.process_id, spec.num_processes) == (1, 2)
-    assert spec.coordinator == HOSTS["worker"][0]
-
-
-WITH_SERVERS = {**HOSTS, "ps": ["cmle-training-ps-8a1c-0:2222", "cmle-training-ps-8a1c-1:2222"]}
-
-
-def test_tf_config_with_parameter_servers_counts_only_trainers() -> None:
-    spec = parse_tf_config(tf_config(WITH_SERVERS, "worker", 1))
-    assert (spec.role, spec.process_id, spec.num_processes) == ("trainer", 2, 3)
-    assert spec.parameter_servers == tuple(WITH_SERVERS["ps"])
-
-
-def test_tf_config_of_a_parameter_server_has_its_index() -> None:
-    spec = parse_tf_config(tf_config(WITH_SERVERS, "ps", 1))
-    assert (spec.role, spec.index, spec.is_chief, spec.num_processes) == ("ps", 1, False, 3)
-    assert spec.parameter_servers == tuple(WITH_SERVERS["ps"])
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_tf_config_of_an_evaluator_has_no_cluster(index: int) -> None:
-    spec = parse_tf_config(tf_config(HOSTS, "evaluator", index))
-    assert (spec.role, spec.index, spec.process_id, spec.coordinator) == ("evaluator", index, 0, None)
-    assert not spec.is_chief
-
-
-@pytest.mark.parametrize(
-    ("flag", "cluster", "chosen"),
-    [
-        ("auto", ClusterSpec(), "auto"),
-        ("auto", ClusterSpec(num_processes=2), "multi-worker-mirrored"),
-        ("auto", ClusterSpec(num_processes=2, parameter_servers=("a:1",)), "parameter-server"),
-        (
-            "multi-worker-mirrored",
-            ClusterSpec(num_processes=2, parameter_servers=("a:1",)),
-            "multi-worker-mirrored",
-        ),
-        ("one-device", ClusterSpec(), "one-device"),
-        ("mirrored", ClusterSpec(), "mirrored"),
-    ],
-)
-def test_strategy_is_chosen_by_flag_and_cluster(flag: Any, cluster: ClusterSpec, chosen: str) -> None:
-    assert strategy.choose_strategy(flag, cluster) == chosen
-
-
-@pytest.mark.parametrize(
-    ("flag", "cluster", "message"),
-    [
-        (
-            "parameter-server",
-            ClusterSpec(num_processes=2),
-            "requires ps tasks in the cluster: parameterServerCount",
-        ),
-        ("mirrored", ClusterSpec(num_processes=2), "is for one process, and TF_CONFIG has 2 that train"),
-        ("one-device", ClusterSpec(parameter_servers=("a:1",)), "is for one process"),
-    ],
-)
-def test_strategy_that_does_not_fit_the_cluster_is_refused(
-    flag: Any, cluster: ClusterSpec, message: str
-) -> None:
-    with pytest.raises(ClusterError, match=message):
-        strategy.choose_strategy(flag, cluster)
-
-
-def test_tf_config_index_may_be_text() -> None:
-    assert parse_tf_config(tf_config(HOSTS, "worker", "1")).process_id == 2
-
-
-def test_tf_config_counts_the_processes_of_a_host() -> None:
-    local = {"chief": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223", "127.0.0.1:2224"]}
-    spec = parse_tf_config(tf_config(local, "worker", 1))
-    assert (spec.index_on_host, spec.processes_on_host) == (2, 3)
-    spec = parse_tf_config(tf_config(HOSTS, "worker", 1))
-    assert (spec.index_on_host, spec.processes_on_host) == (0, 1)
+def test_strategy_is_chosen_by_flag_and_cluster() -> None:
+    alone, pair, servers = (
+        ClusterSpec(), ClusterSpec(num_processes=2), ClusterSpec(num_processes=2, parameter_servers=("a:1",))
+    )  # fmt: skip
+    expected: dict[tuple[Any, ClusterSpec], str] = {
+        ("auto", alone): "auto",
+        ("auto", pair): "multi-worker-mirrored",
+        ("auto", servers): "parameter-server",
+        ("multi-worker-mirrored", servers): "multi-worker-mirrored",
+        ("one-device", alone): "one-device",
+        ("mirrored", alone): "mirrored",
+    }
+    assert {case: strategy.choose_strategy(*case) for case in expected} == expected
+    refused: dict[tuple[Any, ClusterSpec], str] = {
+        ("parameter-server", pair): "requires ps tasks in the cluster: parameterServerCount",
+        ("mirrored", pair): "is for one process, and TF_CONFIG has 2 that train",
+        ("one-device", ClusterSpec(parameter_servers=("a:1",))): "is for one process",
+    }
+    for case, message in refused.items():
+        with pytest.raises(ClusterError, match=message):
+            strategy.choose_strategy(*case)
 
 
 @pytest.mark.parametrize(
@@ -151,52 +120,37 @@ def test_invalid_tf_config_is_refused(text: str, message: str) -> None:
         parse_tf_config(text)
 
 
-def test_environment_jax_coordinator_address_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_jax_coordinator_address_wins_where_there_are_several_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TF_CONFIG", tf_config(HOSTS, "worker"))
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.7:9999")
     assert clusters.cluster_from_environment().coordinator == "10.0.0.7:9999"
-
-
-def test_environment_jax_coordinator_address_of_a_single_process_is_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.7:9999")
+    monkeypatch.delenv("TF_CONFIG")
     assert clusters.cluster_from_environment() == ClusterSpec()
 
 
-class Cpus:
-    """Simulates a machine with CPUs and an affinity mask."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int, allowed: set[int]) -> None:
-        self.allowed = allowed
-        monkeypatch.setattr(os, "cpu_count", lambda: count)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: self.allowed)
-        monkeypatch.setattr(os, "sched_setaffinity", self._set)
-
-    def _set(self, _pid: int, cpus: list[int]) -> None:
-        self.allowed = set(cpus)
-
-
-@pytest.mark.parametrize(
-    ("count", "processes", "expected"),
-    [
-        (8, 2, [{0, 1, 2, 3}, {4, 5, 6, 7}]),
-        (4, 3, [{0}, {1}, {2, 3}]),
-        (2, 4, [{0}, {0}, {1}, {1}]),
-        (4, 1, [{0, 1, 2, 3}]),
-    ],
-)
-def test_divide_cpus_divides_a_host_among_its_processes(
-    monkeypatch: pytest.MonkeyPatch, count: int, processes: int, expected: list[set[int]]
+def test_divide_cpus_divides_a_host_among_its_processes_unless_they_are_pinned(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for spec, allowed in enumerate(expected):
-        cpus = Cpus(monkeypatch, count, set(range(count)))
-        clusters.divide_cpus(ClusterSpec(index_on_host=spec, processes_on_host=processes))
-        assert cpus.allowed == allowed
+    def divided(count: int, allowed: set[int], index: int, processes: int) -> set[int]:
+        after = [allowed]
+        monkeypatch.setattr(os, "cpu_count", lambda: count)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: allowed)
+        monkeypatch.setattr(os, "sched_setaffinity", lambda _pid, cpus: after.append(set(cpus)))
+        clusters.divide_cpus(ClusterSpec(index_on_host=index, processes_on_host=processes))
+        return after[-1]
 
-
-def test_divide_cpus_does_not_change_a_pinned_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpus = Cpus(monkeypatch, 8, {2, 3})
-    clusters.divide_cpus(ClusterSpec(index_on_host=1, processes_on_host=2))
-    assert cpus.allowed == {2, 3}
+    expected = {
+        (8, 2): [{0, 1, 2, 3}, {4, 5, 6, 7}],
+        (4, 3): [{0}, {1}, {2, 3}],
+        (2, 4): [{0}, {0}, {1}, {1}],
+        (4, 1): [{0, 1, 2, 3}],
+    }
+    assert expected == {
+        (count, processes): [
+            divided(count, set(range(count)), index, processes) for index in range(processes)
+        ]
+        for count, processes in expected
+    }
+    assert divided(8, {2, 3}, 1, 2) == {2, 3}

@@ -94,10 +94,3 @@ def test_state_above_2_gib_is_broadcast_in_pieces(monkeypatch: pytest.MonkeyPatc
     assert [piece.start for piece in buffer.pieces] == [0, *ends[:-1]]
     assert ends[-1] >= len(buffer)
     assert {piece.stop - piece.start for piece in buffer.pieces} == {distribute.BROADCAST_BYTES}
-
-
-def test_single_process_needs_no_communication() -> None:
-    distribute.initialize(ClusterSpec())
-    assert distribute.broadcast(b"mine") == b"mine"
-    np.testing.assert_array_equal(distribute.gather(np.array([3, 4])), [[3, 4]])
-    distribute.shutdown()

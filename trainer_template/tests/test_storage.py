@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.addresses import free_addresses
-from support.faulty_storage import FaultyStorage
+from support.faulty_uploads import FaultyUploads
 from trainer.errors import TrainerUsageError
 from trainer.storage import StorageError, open_folder
 
@@ -18,21 +18,14 @@ if TYPE_CHECKING:
     from conftest import Bucket
 
 
-def test_read_a_file_that_is_not_there_is_none(job_dir: str) -> None:
-    assert open_folder(job_dir).read("a/b") is None
-
-
-def test_write_makes_the_folders_it_needs(job_dir: str) -> None:
-    open_folder(job_dir).write("a/b/c", b"\x00\xff")
-    assert open_folder(f"{job_dir}/a").folder("b").read("c") == b"\x00\xff"
-
-
-def test_write_replaces_an_existing_file(job_dir: str) -> None:
-    folder = open_folder(job_dir)
-    folder.write("a", b"one")
-    folder.write("a", b"")
-    assert folder.read("a") == b""
-    assert folder.children() == ["a"]
+def test_write_makes_folders_and_replaces_an_existing_file(job_dir: str) -> None:
+    folder = open_folder(job_dir).folder("a")
+    assert folder.url == f"{job_dir}/a"
+    assert folder.read("b/c") is None
+    for content in (b"\x00\xff", b""):
+        folder.write("b/c", content)
+        assert open_folder(folder.url).folder("b").read("c") == content
+    assert open_folder(f"{job_dir}/a/b").children() == ["c"]
 
 
 def test_children_are_the_direct_ones_that_start_with_the_prefix(job_dir: str) -> None:
@@ -73,13 +66,6 @@ def test_remove_deletes_a_folder_and_not_its_siblings(job_dir: str) -> None:
     assert folder.children() == ["temp_10"]
 
 
-def test_url_opens_the_same_folder(job_dir: str) -> None:
-    folder = open_folder(job_dir).folder("a")
-    folder.write("b", b"x")
-    assert folder.url == f"{job_dir}/a"
-    assert open_folder(folder.url).read("b") == b"x"
-
-
 def test_open_a_bucket_without_a_name_is_an_error() -> None:
     with pytest.raises(TrainerUsageError, match="gs://BUCKET"):
         open_folder("gs:///a")
@@ -106,13 +92,12 @@ def test_write_that_fails_half_way_leaves_the_old_file(
 def test_bucket_that_is_away_is_retried_and_then_one_clear_error(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = FaultyStorage(bucket.endpoint)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.endpoint)
+    uploads = FaultyUploads(monkeypatch)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
     folder = open_folder(f"{bucket.url}/away")
-    storage.fault = lambda _name: 503 if len(storage.cut) < 2 else None
+    uploads.fault = lambda _name: 503 if len(uploads.refused) < 2 else None
     folder.write("a", b"there")
-    assert (len(storage.cut), folder.read("a")) == (2, b"there")
-    storage.close()
+    assert (len(uploads.refused), folder.read("a")) == (2, b"there")
     (closed,) = free_addresses(1)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{closed}")
     monkeypatch.setattr("trainer.storage.RETRY_FOR", 1.0)

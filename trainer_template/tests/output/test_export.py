@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -98,37 +99,29 @@ UNUSUAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "batch", "platforms", "warning"),
-    [
-        (
-            "a number of examples",
-            4,
-            ["cpu", "cuda", "tpu"],
-            "for batches of 4 on cpu, cuda, tpu: the network cannot",
-        ),
-        ("this platform", "B", ["cpu"], "for batches of any size on cpu: the network cannot"),
-        ("both", 4, ["cpu"], "for batches of 4 on cpu: the network cannot"),
-    ],
-)
 def test_network_that_needs_a_concrete_batch_or_platform_is_exported_for_that_with_a_warning(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    batch: Any,
-    platforms: list[str],
-    warning: str,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     usual = tiny.cnn()
-    task = dataclasses.replace(usual.task, exported=lambda outputs: {"logits": UNUSUAL[name](outputs)})
-    model = models.Model(task, usual.input_shape, usual.input_dtype, usual.classes)
-    _, where = saved(model, str(tmp_path))
-    assert warning in caplog.text
-    loaded = export.load(where)
-    assert (loaded.about["input"]["shape"][0], loaded.about["platforms"]) == (batch, platforms)
-    images, _ = tiny.examples(model, 10)  # no multiple of 4
-    expected = export.load(saved(usual, str(tmp_path / "usual"))[1])(images)["logits"]
-    np.testing.assert_allclose(loaded(images)["logits"], expected, rtol=1e-5, atol=1e-6)
+    images, _ = tiny.examples(usual, 10)  # no multiple of 4
+    logits = export.load(saved(usual, str(tmp_path / "usual"))[1])(images)["logits"]
+    everywhere = ["cpu", "cuda", "tpu"]
+    needs: dict[str, tuple[Any, list[str], str]] = {
+        "a number of examples": (4, everywhere, "for batches of 4 on cpu, cuda, tpu: the network cannot"),
+        "this platform": ("B", ["cpu"], "for batches of any size on cpu: the network cannot"),
+        "both": (4, ["cpu"], "for batches of 4 on cpu: the network cannot"),
+    }
+    for name, (batch, platforms, warning) in needs.items():
+
+        def exported(outputs: Any, unusual: Callable[[Any], Any] = UNUSUAL[name]) -> Any:
+            return {"logits": unusual(outputs)}
+
+        task = dataclasses.replace(usual.task, exported=exported)
+        model = models.Model(task, usual.input_shape, usual.input_dtype, usual.classes)
+        loaded = export.load(saved(model, str(tmp_path / name))[1])
+        assert warning in caplog.text
+        assert (loaded.about["input"]["shape"][0], loaded.about["platforms"]) == (batch, platforms)
+        np.testing.assert_allclose(loaded(images)["logits"], logits, rtol=1e-5, atol=1e-6)
 
 
 def test_labels_that_json_does_not_have_are_named_before_the_training(
@@ -138,25 +131,31 @@ def test_labels_that_json_does_not_have_are_named_before_the_training(
     assert "int64 is not JSON serializable" in caplog.text
 
 
-def test_load_of_a_missing_model_names_the_folder(job_dir: str) -> None:
-    with pytest.raises(FileNotFoundError, match=f"no model in {job_dir}"):
-        export.load(job_dir)
-
-
-@pytest.mark.parametrize("part", ["function", "parameters"])
-def test_load_of_a_model_with_missing_or_damaged_files_is_refused(cnn_dir: str, part: str) -> None:
-    (path,) = Path(cnn_dir).glob(f"{part}-*")
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(ValueError, match=f"{path.name} is damaged"):
-        export.load(cnn_dir)
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{path.name} is missing"):
-        export.load(cnn_dir)
+def test_load_of_a_model_with_missing_or_damaged_files_is_refused(cnn_dir: str) -> None:
+    for part in ("function", "parameters"):
+        (path,) = Path(cnn_dir).glob(f"{part}-*")
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + b"?")
+        with pytest.raises(ValueError, match=f"{path.name} is damaged"):
+            export.load(cnn_dir)
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=f"{path.name} is missing"):
+            export.load(cnn_dir)
+        path.write_bytes(whole)
 
 
 def ask(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, Any]]:
     assert predict.main(argv) == 0, capsys.readouterr().err
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], model: str, *files: str) -> str:
+    """The one line that predict prints when it ends with 1."""
+    assert predict.main(["--model", model, *files]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    return captured.err
 
 
 def test_predict_of_files_predicts_each_example_in_order(
@@ -187,7 +186,9 @@ def test_predict_reads_examples_where_the_model_is(job_dir: str, capsys: pytest.
     assert all(answer["label"].startswith("transformer ") for answer in predictions)
 
 
-def test_predict_of_an_image_resizes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_of_an_image_resizes_it_and_floats_for_a_uint8_model_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from PIL import Image
 
     _, where = saved(tiny.resnet(), str(tmp_path / "job"))
@@ -195,6 +196,8 @@ def test_predict_of_an_image_resizes_it(tmp_path: Path, capsys: pytest.CaptureFi
     Image.fromarray(picture).save(tmp_path / "grey.png")
     (answer,) = ask(capsys, "--model", where, str(tmp_path / "grey.png"))
     assert answer["label"] in class_names(tiny.resnet())
+    np.save(tmp_path / "a.npy", np.full((1, 16, 16, 3), 0.5))
+    assert "has 0.5 to 0.5; the model takes uint8" in refusal(capsys, where, str(tmp_path / "a.npy"))
 
 
 def test_predict_from_stdin(cnn_dir: str) -> None:
@@ -207,54 +210,32 @@ def test_predict_from_stdin(cnn_dir: str) -> None:
     assert set(json.loads(done.stdout)) == {"label", "class", "probability"}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", b"[1, 2]\n", r"a.jsonl, line 1 is int64 \[2\]; the model takes float32 \[8, 8, 1\]"),
-        ("a.jsonl", b"\nhello\n", "a.jsonl, line 2 is not an example"),
-        ("a.jsonl", b'{"pixels": []}\n', "a.jsonl, line 1 is not an example"),
-        ("a.jsonl", b'["a"]\n', r"line 1 is <U1 \[1\]"),
-        ("a.csv", b"1,2\n", "a.csv is of no known kind"),
-    ],
+INVALID_INPUTS = (
+    ("a.jsonl", b"[1, 2]\n", r"a.jsonl, line 1 is int64 \[2\]; the model takes float32 \[8, 8, 1\]"),
+    ("b.jsonl", b"\nhello\n", "b.jsonl, line 2 is not an example"),
+    ("c.jsonl", b'{"pixels": []}\n', "c.jsonl, line 1 is not an example"),
+    ("d.jsonl", b'["a"]\n', r"line 1 is <U1 \[1\]"),
+    ("e.csv", b"1,2\n", "e.csv is of no known kind"),
 )
+
+
 def test_predict_of_invalid_input_names_the_problem(
-    cnn_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, message: str
+    cnn_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / name).write_bytes(content)
-    assert predict.main(["--model", cnn_dir, str(tmp_path / name)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 1
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(captured.err)
+    refusals = {}
+    for name, content, message in INVALID_INPUTS:
+        (tmp_path / name).write_bytes(content)
+        error = refusal(capsys, cnn_dir, str(tmp_path / name))
+        if not re.search(message, error):
+            refusals[name] = error
+    assert not refusals
 
 
-def test_predict_of_floats_for_a_uint8_model_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_predict_without_a_model_or_a_file_is_one_line_and_1(
+    job_dir: str, cnn_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, where = saved(tiny.resnet(), str(tmp_path / "job"))
-    np.save(tmp_path / "a.npy", np.full((1, 16, 16, 3), 0.5))
-    assert predict.main(["--model", where, str(tmp_path / "a.npy")]) == 1
-    assert "has 0.5 to 0.5; the model takes uint8" in capsys.readouterr().err
-
-
-def test_predict_without_a_model_is_one_line_and_1(job_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert predict.main(["--model", job_dir]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == f"python -m trainer.predict: there is no model in {job_dir}\n"
-
-
-def test_predict_with_a_model_that_cannot_be_read_is_one_line_and_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "model").write_text("a file")
-    assert predict.main(["--model", str(tmp_path / "model")]) == 1
-    assert "model/model.json: Not a directory." in capsys.readouterr().err
-
-
-def test_predict_of_a_file_that_is_not_there_is_one_line_and_1(
-    cnn_dir: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert predict.main(["--model", cnn_dir, "nowhere/a.npz"]) == 1
-    assert capsys.readouterr().err == "python -m trainer.predict: there is no file nowhere/a.npz\n"
+    assert refusal(capsys, job_dir) == f"python -m trainer.predict: there is no model in {job_dir}\n"
+    (tmp_path / "file").write_text("a file")
+    assert "file/model.json: Not a directory." in refusal(capsys, str(tmp_path / "file"))
+    missing = refusal(capsys, cnn_dir, "nowhere/a.npz")
+    assert missing == "python -m trainer.predict: there is no file nowhere/a.npz\n"

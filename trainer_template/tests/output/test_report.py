@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.faulty_uploads import FaultyUploads
 from support.lazy import jnp, report
 from trainer.output import summaries
 from trainer.output.summaries import NoSummaries, TensorBoard, report_to_tuning_service
@@ -68,23 +69,9 @@ def test_progress_of_interleaved_steps_reports_at_each_multiple_of_ten(
 def test_progress_with_a_loss_that_is_not_finite_fails() -> None:
     reported = progress(every=1)
     reported.add(1, 1, 8, sums(float("nan"), 0, 4))
-    with pytest.raises(
-        report.DivergenceError, match=r"The loss is nan at step 1.* continues from the last checkpoint"
-    ):
+    message = r"The loss is nan at step 1.* continues from the last checkpoint"
+    with pytest.raises(report.DivergenceError, match=message):
         reported.add(2, 1, 8, sums(float("nan"), 0, 4))
-
-
-def test_progress_fetches_a_step_only_when_the_next_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
-    reported = progress(every=2)
-    for step in (1, 2):
-        reported.add(step, 1, 8, reported.sums + sums(1, 1, 1))
-    assert lines(capsys) == []
-    reported.add(3, 1, 8, reported.sums + sums(5, 1, 1))
-    (line,) = lines(capsys)
-    assert (line["step"], line["loss"]) == (2, 1.0)
-    reported.flush()
-    (line,) = lines(capsys)
-    assert (line["step"], line["loss"]) == (3, 5.0)
 
 
 class Computing:
@@ -102,11 +89,16 @@ class Computing:
         self._order.append(self._name)
 
 
-def test_progress_waits_for_each_long_step_and_computes_short_ones_ahead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock, order = [0.0], list[str]()
-    monkeypatch.setattr("trainer.output.report.time.perf_counter", lambda: clock[0])
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the progress sees."""
+    seconds = [0.0]
+    monkeypatch.setattr("trainer.output.report.time.perf_counter", lambda: seconds[0])
+    return seconds
+
+
+def test_progress_waits_for_each_long_step_and_computes_short_ones_ahead(clock: list[float]) -> None:
+    order = list[str]()
     reported, waited = progress(every=100), list[float]()
     for step, seconds in enumerate((30, 6, 6, 6, 0.1, 0.1, 0.1), start=1):
         order.append(f"begin {step}")
@@ -116,12 +108,16 @@ def test_progress_waits_for_each_long_step_and_computes_short_ones_ahead(
     assert order.index("end 4") < order.index("begin 5")
     assert order.index("begin 7") < order.index("end 6")
 
+    several, order = progress(every=100, ahead=4), []
+    for step in range(1, 16):
+        clock[0] += 0.001
+        several.add(step, 1, 8, Computing(clock, 0.001, order, f"end {step}"))
+    assert order[-3:] == ["end 4", "end 8", "end 12"]
+
 
 def test_progress_reports_a_long_step_before_the_next_begins(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("trainer.output.report.time.perf_counter", lambda: clock[0])
     reported = progress(every=1)
     for step in (1, 2, 3):
         reported.add(step, 1, 12, Computing(clock, 6, [], ""))
@@ -129,38 +125,25 @@ def test_progress_reports_a_long_step_before_the_next_begins(
         assert (line["step"], line["examples_per_second"]) == (step, 2.0 if step > 1 else 0.0)
 
 
-def test_progress_waits_once_for_several_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, order = [0.0], list[str]()
-    monkeypatch.setattr("trainer.output.report.time.perf_counter", lambda: clock[0])
-    reported = progress(every=100, ahead=4)
-    for step in range(1, 16):
-        clock[0] += 0.001
-        reported.add(step, 1, 8, Computing(clock, 0.001, order, f"end {step}"))
-    assert order[-3:] == ["end 4", "end 8", "end 12"]
-
-
 def test_heartbeat_reports_the_step_of_a_process_without_other_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    events: list[dict[str, Any]] = []
+    seconds: list[float] = []
     twice = threading.Event()
 
-    def record(event: str, **fields: Any) -> None:
-        events.append({"event": event, **fields})
-        if len(of_step(4)) == 2:
+    def record(event: str, step: int, **fields: float) -> None:
+        assert event == "heartbeat"
+        if step == 4:
+            seconds.append(fields["seconds"])
+        if len(seconds) == 2:
             twice.set()
-
-    def of_step(step: int) -> list[dict[str, Any]]:
-        return [one for one in events if one["step"] == step]
 
     monkeypatch.setattr("trainer.output.report.report", record)
     heartbeat = report.HeartbeatThread(0.01, step=3)
     heartbeat.update(4)
     assert twice.wait(60)
     heartbeat.stop()
-    assert {one["event"] for one in events} == {"heartbeat"}
-    first, second = of_step(4)[:2]
-    assert 0 <= first["seconds"] <= second["seconds"]
+    assert 0 <= seconds[0] <= seconds[1]
 
 
 def test_periodic_report_is_limited_to_its_interval(
@@ -175,12 +158,17 @@ def test_periodic_report_is_limited_to_its_interval(
     assert lines(capsys) == [{"event": "evaluating", "step": 7}] * 3
 
 
-def curves(folder: str) -> dict[str, list[tuple[int, float]]]:
-    """The scalars in a directory of event files."""
+def events(folder: str | Path) -> Any:
+    """The content of the event files of a directory."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    read = EventAccumulator(folder)
+    read = EventAccumulator(str(folder))
     read.Reload()
+    return read
+
+
+def curves(folder: str | Path) -> dict[str, list[tuple[int, float]]]:
+    read = events(folder)
     return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
@@ -210,83 +198,105 @@ def test_tensorboard_writes_curves_by_run(job_dir: str, tmp_path: Path) -> None:
     assert curves(download(f"{job_dir}/logs/held_out", tmp_path / "c")) == {"held_out_loss": [(1, 3.0)]}
 
 
-def test_tensorboard_writes_histograms(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    board = TensorBoard(str(tmp_path), 0)
-    board.histograms("train", 7, {"parameters/kernel": np.array([[0.0, 1.0], [1.0, 4.0]])})
-    board.close()
-    read = EventAccumulator(str(tmp_path / "logs/train"))
-    read.Reload()
-    (event,) = read.Histograms("parameters/kernel")
-    histogram = event.histogram_value
-    assert (event.step, histogram.num, histogram.min, histogram.max, histogram.sum) == (7, 4, 0, 4, 6)
-
-
-def test_tensorboard_of_a_resumed_training_voids_later_points(tmp_path: Path) -> None:
+def test_tensorboard_of_a_resumed_training_voids_later_points_beside_histograms(tmp_path: Path) -> None:
     for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
         board = TensorBoard(str(tmp_path), start)
         for step in steps:
             board.scalars("train", step, loss=float(start))
+        board.histograms("train", 4, {"parameters/kernel": np.array([[0.0, 1.0], [1.0, 4.0]])})
         board.close()
-    assert curves(str(tmp_path / "logs/train"))["loss"] == [(1, 0.0), (2, 0.0), (3, 2.0), (4, 2.0)]
+    folder = tmp_path / "logs/train"
+    assert curves(folder)["loss"] == [(1, 0.0), (2, 0.0), (3, 2.0), (4, 2.0)]
+    (event,) = events(folder).Histograms("parameters/kernel")
+    histogram = event.histogram_value
+    assert (event.step, histogram.num, histogram.min, histogram.max, histogram.sum) == (4, 4, 0, 4, 6)
 
 
-def test_tensorboard_that_cannot_be_uploaded_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bucket: Any
+def test_event_files_and_traces_are_uploaded_by_a_thread_and_what_failed_by_the_next_flush(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from trainer.output.profile import StepProfiler
+
+    uploading, release = threading.Event(), threading.Event()
+
+    def refuse_the_first(name: str) -> int | None:
+        assert name.startswith("curves/logs/train/")
+        if release.is_set():
+            return None
+        uploading.set()
+        assert release.wait(60)
+        return 403
+
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
-    board = TensorBoard("gs://no-such-bucket/job", 0)
-    board.scalars("train", 1, loss=2.0)
-    board.close()
-    assert "could not be uploaded to gs://no-such-bucket/job/logs/train; training continues" in caplog.text
+    FaultyUploads(monkeypatch).fault = refuse_the_first
+    job_dir = "gs://bucket/curves"
+    curves = TensorBoard(job_dir, 0)
+    for step, name in enumerate(("first", "second", "third")):  # none waits for the bucket
+        curves.scalars("train", step, **{name: 1.0})
+        curves.flush()
+        assert uploading.wait(60)
+    profiler = StepProfiler(curves, (3, 3), enabled=True)
+    profiler.before(3)
+    profiler.after(3, ())
+    release.set()
+    curves.close()
+    assert (
+        "The event files could not be uploaded to gs://bucket/curves/logs/train; training continues"
+        in caplog.text
+    )
+    folder = open_folder(job_dir).folder("logs/train")
+    (file,) = folder.children("events")
+    assert any(name.startswith("plugins/profile/steps-3-3/") for name in folder.walk())
+    content = folder.read(file)
+    assert content is not None
+    assert all(name in content for name in (b"first", b"second", b"third"))
 
 
-@pytest.fixture
-def no_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CLOUD_ML_HP_METRIC_FILE", "CLOUD_ML_HP_METRIC_TAG", "CLOUD_ML_TRIAL_ID"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.usefixtures("no_tuning")
-def test_tuning_metric_is_written_to_the_file_of_the_environment(
+def test_tuning_metric_is_written_to_the_file_of_the_environment_and_not_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    default_file = tmp_path / "output.metrics"
+    monkeypatch.setattr(summaries, "DEFAULT_METRIC_FILE", str(default_file))
+    for name in ("CLOUD_ML_HP_METRIC_FILE", "CLOUD_ML_HP_METRIC_TAG", "CLOUD_ML_TRIAL_ID"):
+        monkeypatch.delenv(name, raising=False)
+    evaluated, best = {"loss": 2.0, "acc": 0.5}, ("acc", "max")
+    report_to_tuning_service(evaluated, 1, best)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "")
+    report_to_tuning_service(evaluated, 1, best)
+    assert '"training/hptuning/metric": "0.5"' in default_file.read_text()
+
     file = tmp_path / "deep" / "output.metrics"
     monkeypatch.setenv("CLOUD_ML_HP_METRIC_FILE", str(file))
     monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "acc")
     monkeypatch.setenv("CLOUD_ML_TRIAL_ID", "7")
-    evaluated, best = {"loss": 2.0, "acc": 0.5}, ("acc", "max")
     for step in range(120):
         report_to_tuning_service(evaluated, step, best)
     reports = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(reports) == 100
     assert reports[-1].pop("timestamp") > 1e9
     assert reports[-1] == {"acc": "0.5", "checkpoint_path": "", "global_step": "119", "trial": "7"}
-    default = "training/hptuning/metric"
-    tags = {
-        "held_out_loss": "2.0",
-        "val_loss": "2.0",
-        "eval/acc": "0.5",
-        "rmse": None,
-        "top5_acc": None,
-        default: "0.5",
-    }
-    for tag, value in tags.items():
+
+
+TUNING_TAGS = {
+    "held_out_loss": "2.0",
+    "val_loss": "2.0",
+    "eval/acc": "0.5",
+    "rmse": None,
+    "top5_acc": None,
+    "training/hptuning/metric": "0.5",
+}
+
+
+def test_tuning_metric_is_the_one_that_the_tag_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated, reported = {"loss": 2.0, "acc": 0.5}, dict[str, str | None]()
+    for tag in TUNING_TAGS:
+        file = tmp_path / tag.replace("/", "-")
+        monkeypatch.setenv("CLOUD_ML_HP_METRIC_FILE", str(file))
         monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", tag)
-        file.unlink(missing_ok=True)
-        report_to_tuning_service(evaluated, 1, best)
-        assert (json.loads(file.read_text())[tag] if file.exists() else None) == value, tag
+        report_to_tuning_service(evaluated, 1, ("acc", "max"))
+        reported[tag] = json.loads(file.read_text())[tag] if file.exists() else None
+    assert reported == TUNING_TAGS
     file.unlink()
     report_to_tuning_service(evaluated, 1, ("loss", "min"))
     assert not file.exists(), "the service would take the largest loss for the best"
-
-
-@pytest.mark.usefixtures("no_tuning")
-def test_tuning_metric_is_not_written_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "DEFAULT_METRIC_FILE", str(tmp_path / "output.metrics"))
-    report_to_tuning_service({"acc": 0.5}, 1, ("acc", "max"))
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setenv("CLOUD_ML_HP_METRIC_TAG", "")
-    report_to_tuning_service({"acc": 0.5}, 1, ("acc", "max"))
-    assert '"training/hptuning/metric": "0.5"' in (tmp_path / "output.metrics").read_text()

@@ -300,6 +300,9 @@ def test_job_dir_of_another_training_is_refused_with_both_named_and_a_worker_wri
         assert worker.save_model({"model.json": b"{}"}) == f"{job_dir}/model"
         assert not worker.is_due()
     assert open_folder(job_dir).children() == []
+    for function in ("function-1", "function-2"):  # a model replaces an earlier one
+        assert Saver(job_dir, 0, 3).save_model({function: b"", "model.json": b"{}"}) == f"{job_dir}/model"
+    assert open_folder(f"{job_dir}/model").children() == ["function-2", "model.json"]
 
     saved(job_dir, 5)
     with Saver(job_dir, 0, 3) as other:
@@ -318,11 +321,3 @@ def test_job_dir_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
         Saver(str(tmp_path), 0, 3).prepare(FINGERPRINT)
     with pytest.raises(StorageError, match=r"/logs/train: .*\. When .* the same command continues"):
         TensorBoard(str(tmp_path), 0).scalars("train", 1, loss=1.0)
-
-
-def test_model_replaces_an_earlier_one(job_dir: str) -> None:
-    saver = Saver(job_dir, 0, 3)
-    saver.save_model({"function-1": b"old", "model.json": b"{}"})
-    where = saver.save_model({"function-2": b"new", "model.json": b"{}"})
-    assert where == f"{job_dir}/model"
-    assert open_folder(where).children() == ["function-2", "model.json"]

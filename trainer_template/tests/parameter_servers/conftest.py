@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,18 +8,7 @@ from support.local_servers import Servers
 
 
 @pytest.fixture
-def new_servers() -> Iterator[Callable[[], Servers]]:
-    created: list[Servers] = []
-
-    def new() -> Servers:
-        created.append(Servers())
-        return created[-1]
-
-    yield new
-    for servers in created:
-        servers.close()
-
-
-@pytest.fixture
-def servers(new_servers: Callable[[], Servers]) -> Servers:
-    return new_servers()
+def servers() -> Iterator[Servers]:
+    created = Servers()
+    yield created
+    created.close()

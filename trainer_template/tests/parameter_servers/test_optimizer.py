@@ -24,7 +24,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3, 9])  # more than there are parameters
+@pytest.mark.parametrize("servers", [2, 9])  # nine are more than there are parameters
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_by_parts_does_what_it_does_as_a_whole(name: str, servers: int) -> None:
     optimizer, model = OPTIMIZERS[name](), tiny.cnn()
@@ -71,12 +71,11 @@ OF_ALL_PARAMETERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_ALL_PARAMETERS)
-def test_optimizer_that_needs_all_parameters_at_once_is_refused_unless_one_server_has_them(name: str) -> None:
-    optimizer, flat = OF_ALL_PARAMETERS[name](), tiny.cnn().params
-    divided.DividedState(optimizer, flat, 1)
-    cause = name if "Error" in name else "as to clip"
-    with pytest.raises(
-        models.ModelError, match=rf"needs all parameters at once \({cause}.* each of 2 parameter servers"
-    ):
-        divided.DividedState(optimizer, flat, 2)
+def test_optimizer_that_needs_all_parameters_at_once_is_refused_unless_one_server_has_them() -> None:
+    flat = tiny.cnn().params
+    for name, make in OF_ALL_PARAMETERS.items():
+        divided.DividedState(make(), flat, 1)
+        cause = name if "Error" in name else "as to clip"
+        message = rf"needs all parameters at once \({cause}.* each of 2 parameter servers"
+        with pytest.raises(models.ModelError, match=message):
+            divided.DividedState(make(), flat, 2)

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -35,13 +35,6 @@ def test_serve_listens_beyond_loopback_only_for_another_address(servers: Servers
         servers.client(retry_for=0).pull()
 
 
-@pytest.fixture
-def _restore_sigterm() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 class Task:
     """run_server in the main thread, with a function that uses a client in another thread."""
 
@@ -53,60 +46,48 @@ class Task:
         self.reports: list[dict[str, float]] = []
         self.reported = threading.Event()
 
-    def run(self, beside: Callable[[], None], grace: float = PATIENCE, every: int = 2) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            done: Future[None] = pool.submit(beside)
-            server_module.run_server(self._address, make, 0, 1, grace, report=self._report, every=every)
-            done.result(PATIENCE)
+    def run(self, beside: Callable[[], None], grace: float = PATIENCE) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                done: Future[None] = pool.submit(beside)
+                server_module.run_server(self._address, make, 0, 1, grace, report=self._report, every=2)
+                done.result(PATIENCE)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def initialize(self, version: int = 0) -> None:
+        self.client.wait_until_ready(PATIENCE)
+        self.client.initialize(vector(0), None, version, SGD)
 
     def _report(self, **fields: float) -> None:
         self.reports.append(fields)
         self.reported.set()
 
 
-@pytest.mark.usefixtures("_restore_sigterm")
-def test_run_server_serves_until_training_is_over(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_server_serves_and_reports_every_so_many_updates_until_training_is_over(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     task = Task(servers)
 
     def train() -> None:
-        task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 40, SGD)
+        task.initialize(version=40)
         first = task.client.pull()
-        for _ in range(5):
+        for number in range(5):
             task.client.push(vector(1), first)
+            assert number != 1 or task.reported.wait(PATIENCE)
         task.client.finish()
 
     task.run(train)
     assert "ended without leaving" not in caplog.text
-    assert task.reports[-1]["step"] == 45
-    assert task.reports[-1]["staleness_max"] == 4
+    assert task.reports[0] == {"step": 42, "staleness_mean": 0.5, "staleness_max": 1}
+    assert (task.reports[-1]["step"], task.reports[-1]["staleness_max"]) == (45, 4)
     assert "ps 0 of 1 listens at 127.0.0.1:" in caplog.text
     assert "Initialized: 11 elements, version 40." in caplog.text
     assert "ps 0 applied 5 updates; staleness: mean 2.00, max 4." in caplog.text
 
 
-@pytest.mark.usefixtures("_restore_sigterm")
-def test_run_server_reports_every_so_many_updates(servers: Servers) -> None:
-    task = Task(servers)
-
-    def train() -> None:
-        task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 0, SGD)
-        task.client.push(vector(1), task.client.pull())
-        task.client.push(vector(1), task.client.pull())
-        task.reported.wait(PATIENCE)
-        task.client.push(vector(1), task.client.pull())
-        task.client.finish()
-
-    task.run(train)
-    assert task.reports == [
-        {"step": 2, "staleness_mean": 0.0, "staleness_max": 0},
-        {"step": 3, "staleness_mean": 0.0, "staleness_max": 0},
-    ]
-
-
-@pytest.mark.usefixtures("_restore_sigterm")
 def test_run_server_after_sigterm_serves_until_the_chief_has_saved(
     servers: Servers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,8 +95,7 @@ def test_run_server_after_sigterm_serves_until_the_chief_has_saved(
     saved = []
 
     def save() -> None:
-        task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 3, SGD)
+        task.initialize(version=3)
         os.kill(os.getpid(), signal.SIGTERM)
         saved.append(task.client.snapshot())
         task.client.finish()
@@ -126,8 +106,7 @@ def test_run_server_after_sigterm_serves_until_the_chief_has_saved(
     assert task.reports == []
 
 
-@pytest.mark.usefixtures("_restore_sigterm")
-def test_run_server_after_sigterm_without_a_chief_ends_by_itself(
+def test_run_server_without_a_chief_or_for_a_worker_that_was_killed_ends_by_itself(
     servers: Servers, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = Task(servers)
@@ -138,9 +117,17 @@ def test_run_server_after_sigterm_without_a_chief_ends_by_itself(
 
     task.run(terminate, grace=0)
     assert "ps 0 stopped by SIGTERM before the chief finished training." in caplog.text
+    task = Task(servers)
+
+    def train() -> None:
+        task.initialize()
+        task.worker.push(vector(1), task.worker.pull())
+        task.client.finish()
+
+    task.run(train, grace=0)
+    assert "ps 0: workers that ended without leaving: 1." in caplog.text
 
 
-@pytest.mark.usefixtures("_restore_sigterm")
 def test_run_server_serves_workers_until_they_have_left(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,8 +143,7 @@ def test_run_server_serves_workers_until_they_have_left(
     monkeypatch.setattr("trainer.parameter_servers.server.POLL", 0.001)
 
     def train() -> None:
-        task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 0, SGD)
+        task.initialize()
         task.worker.push(vector(1), task.worker.pull())
         pulled = task.worker.pull()
         task.client.push(vector(1), task.client.pull())
@@ -174,32 +160,14 @@ def test_run_server_serves_workers_until_they_have_left(
     assert "ended without leaving" not in caplog.text
 
 
-@pytest.mark.usefixtures("_restore_sigterm")
-def test_run_server_does_not_wait_forever_for_a_worker_that_was_killed(
-    servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
-    task = Task(servers)
-
-    def train() -> None:
-        task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 0, SGD)
-        task.worker.push(vector(1), task.worker.pull())
-        task.client.finish()
-
-    task.run(train, grace=0)
-    assert "ps 0: workers that ended without leaving: 1." in caplog.text
-
-
 @pytest.mark.parametrize("first", ["finish", "SIGTERM"])
-@pytest.mark.usefixtures("_restore_sigterm")
 def test_run_server_after_finish_and_sigterm_does_not_wait_for_workers(
     servers: Servers, caplog: pytest.LogCaptureFixture, first: str
 ) -> None:
     task = Task(servers)
 
     def end() -> None:
-        task.client.wait_until_ready(PATIENCE)
-        task.client.initialize(vector(0), None, 0, SGD)
+        task.initialize()
         task.worker.push(vector(1), task.worker.pull())
         if first == "finish":
             task.client.finish()

@@ -8,10 +8,15 @@ import numpy as np
 from flax import linen as nn
 from numpy.typing import NDArray
 
+from trainer.arguments import parse_arguments
+from trainer.cluster import ClusterSpec
+from trainer.data.datasets import Arrays, Dataset, Shard, Split
+from trainer.experiment import Experiment
 from trainer.models.cnn import Cnn
 from trainer.models.model import Model, built_in
 from trainer.models.resnet import ResNet
 from trainer.models.transformer import Transformer
+from trainer.strategy import OneDevice
 
 
 def cnn(hidden: int = 8, channels: tuple[int, ...] = (4,), dtype: Any = jnp.float32) -> Model:
@@ -90,3 +95,12 @@ def examples(model: Model, count: int, seed: int = 0) -> tuple[NDArray[Any], NDA
     if model.input_dtype == jnp.uint8:
         return random.integers(256, size=shape, dtype=np.uint8), labels
     return random.random(shape, np.float32), labels
+
+
+def experiment(*flags: str) -> Experiment:
+    """The experiment of flags on one device, for 100 examples and a batch size of 10."""
+    model = cnn()
+    arguments = parse_arguments(["--batch-size", "10", *flags])
+    split = Split((Arrays(*examples(model, 100)),), (100,))
+    dataset = Dataset(split, split, model.input_shape, np.dtype(np.float32), (), "off")
+    return Experiment(arguments, ClusterSpec(), OneDevice(), Shard(0, 1, 1), dataset, model)

@@ -104,7 +104,7 @@ def run_server(
         _report(variables, report)
     if not stopped.is_set():
         log.warning("ps %d stopped by SIGTERM before the chief finished training.", index)
-    updates, mean, maximum, _ = variables.staleness()
+    updates, mean, maximum = variables.staleness()
     log.info("ps %d applied %d updates; staleness: mean %.2f, max %d.", index, updates, mean, maximum)
 
 

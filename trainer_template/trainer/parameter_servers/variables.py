@@ -44,7 +44,6 @@ class Staleness(NamedTuple):
     updates: int
     mean: float
     max: int
-    by_worker: dict[str, float]  # means
 
 
 class Variables:
@@ -154,8 +153,8 @@ class Variables:
             self._values, self._state = jax.block_until_ready(updated)
             self._version += 1
             self._last[worker] = (number, staleness)
-            self._all.add(worker, staleness)
-            self._recent.add(worker, staleness)
+            self._all.add(staleness)
+            self._recent.add(staleness)
             return staleness
 
     def leave(self, worker: str) -> None:
@@ -216,19 +215,15 @@ def _kind(leaf: NDArray[Any]) -> tuple[tuple[int, ...], str]:
 
 
 class _StalenessSums:
-    """Accumulates staleness by worker."""
+    """The staleness of a number of updates, accumulated."""
 
     def __init__(self) -> None:
-        self._max = 0
-        self._by_worker: dict[str, tuple[int, int]] = {}  # updates, sum of staleness
+        self._updates = self._total = self._max = 0
 
-    def add(self, worker: str, staleness: int) -> None:
-        updates, total = self._by_worker.get(worker, (0, 0))
-        self._by_worker[worker] = (updates + 1, total + staleness)
+    def add(self, staleness: int) -> None:
+        self._updates += 1
+        self._total += staleness
         self._max = max(self._max, staleness)
 
     def result(self) -> Staleness:
-        updates = sum(updates for updates, _ in self._by_worker.values())
-        total = sum(total for _, total in self._by_worker.values())
-        means = {worker: total / updates for worker, (updates, total) in self._by_worker.items()}
-        return Staleness(updates, total / max(updates, 1), self._max, means)
+        return Staleness(self._updates, self._total / max(self._updates, 1), self._max)

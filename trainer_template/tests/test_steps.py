@@ -17,39 +17,24 @@ from trainer.data.datasets import Arrays, Shard, Split
 TEMPLATE = Path(__file__).resolve().parents[1]
 
 
-def sgd() -> optax.GradientTransformation:
-    return optax.sgd(0.1, momentum=0.9)
-
-
-def batch(model: models.Model, count: int, padding: int = 0) -> tuple[Any, Any, Any]:
-    inputs, labels = tiny.examples(model, count)
-    weights = (np.arange(count) < count - padding).astype(np.float32)
-    return inputs, labels, weights
-
-
-def start(model: models.Model) -> state.State:
-    return strategy.OneDevice().replicate(state.initial_state(model, sgd(), seed=0))
-
-
-def test_train_step_is_gradient_descent_on_the_mean_loss(model: models.Model) -> None:
-    before, (inputs, labels, weights) = start(model), batch(model, 6)
+def test_train_step_of_tokens_is_gradient_descent_on_the_mean_loss() -> None:
+    model, sgd, alone = tiny.transformer(), optax.sgd(0.1, momentum=0.9), strategy.OneDevice()
+    inputs: Any
+    inputs, labels = tiny.examples(model, 6)
+    before = state.initial_state(model, sgd, seed=0)
 
     def mean_loss(params: Any) -> Any:
         logits, _ = model.train(params, before.statistics, inputs, jax.random.key(0))
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    gradients = jax.jit(jax.grad(mean_loss))(before.params)
-    updates, _ = jax.jit(sgd().update)(gradients, before.optimizer)
+    loss, gradients = jax.jit(jax.value_and_grad(mean_loss))(before.params)
+    updates, _ = jax.jit(sgd.update)(gradients, before.optimizer)
     expected = optax.apply_updates(before.params, updates)
-    after, sums = steps.make_train_step(model, sgd(), strategy.OneDevice())(
-        start(model), steps.no_sums(model), inputs, labels, weights
-    )
-    jax.tree.map(
-        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6),
-        after.params,
-        expected,
-    )
-    assert float(sums[0] / sums[-1]) == pytest.approx(float(jax.jit(mean_loss)(before.params)), rel=1e-5)
+    step = steps.make_train_step(model, sgd, alone)
+    weights = np.ones(6, np.float32)
+    after, sums = step(alone.replicate(before), steps.no_sums(model), inputs, labels, weights)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), after.params, expected)
+    assert float(sums[0] / sums[-1]) == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_evaluate_counts_each_example_once(model: models.Model) -> None:

@@ -5,11 +5,9 @@ import json
 import os
 import pwd
 import re
-import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -325,6 +323,8 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     ]
     if options.runtime != "process":
         agent += ["--pull", options.pull, "--container-user", options.container_user]
+        import tempfile
+
         for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
             agent += ["--job-dir-root", str(root)]
     storage = [
@@ -377,6 +377,8 @@ def _make_token(path: Path) -> None:
     """Write a new token unless there is one. Safe against concurrent calls."""
     if path.is_file() and path.stat().st_size:
         return
+    import secrets
+
     path.unlink(missing_ok=True)
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

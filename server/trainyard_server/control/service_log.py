@@ -10,7 +10,7 @@ from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.context import Backend
-from trainyard_server.domain.lifecycle.messages import COMPLETED
+from trainyard_server.domain.lifecycle.messages import COMPLETED, JOB_COMPLETED
 from trainyard_server.storage.db.queries.reader import ServiceLine
 from trainyard_server.storage.events.notifier import log_topic
 from trainyard_server.storage.failures import FailureLog, failure_reason
@@ -101,7 +101,7 @@ class ServiceLog:
 def is_routine(event: ServiceLine) -> bool:
     """Whether the job's state or its end says the same, so that a live view may leave the line out. Pure."""
     if event.kind == "job":
-        return event.after in (JobState.PREPARING, JobState.SUCCEEDED)
+        return event.after == JobState.PREPARING or event.message == JOB_COMPLETED
     if event.kind == "replica":
         return event.message.endswith(COMPLETED)
     return event.kind in _ROUTINE

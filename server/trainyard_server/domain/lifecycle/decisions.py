@@ -25,6 +25,7 @@ from trainyard_protocol.wire.sync import ExitReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import evaluators, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown
 from trainyard_server.domain.lifecycle.messages import (
+    JOB_COMPLETED,
     about_disk,
     about_permissions,
     error_message,
@@ -496,7 +497,7 @@ def _ended(
     verdict = verdict_of(job, last_lines, cause)
     ended = Transition(run=RunState.ENDED, verdict=verdict)
     if verdict.outcome is Outcome.SUCCEEDED:
-        return replace(ended, job=JobState.SUCCEEDED, job_message="Job completed successfully.")
+        return replace(ended, job=JobState.SUCCEEDED, job_message=JOB_COMPLETED)
     if verdict.outcome is Outcome.CANCELLED:
         return replace(
             ended, job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message

@@ -9,6 +9,9 @@ from trainyard_protocol.states import Reason
 from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport
 
+JOB_COMPLETED = "Job completed successfully."
+"""The message of a job that has succeeded. That of a study goes on with its best trial."""
+
 COMPLETED = " completed."
 """The end of the sentence about a replica that has completed."""
 

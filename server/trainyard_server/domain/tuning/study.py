@@ -13,6 +13,7 @@ from enum import StrEnum
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.lines.progress import lower_is_better
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_server.domain.lifecycle.messages import JOB_COMPLETED
 from trainyard_server.domain.tuning.measurements import Measurement, is_below_median
 from trainyard_server.domain.tuning.suggester import PastTrial
 
@@ -339,10 +340,10 @@ def _end(study: StudySnapshot) -> MoveStudy:
         message = f"No trial that succeeded reported {tag}."
         return MoveStudy(JobState.FAILED, "Job failed.", message, lacks_metric=True)
     if best is None:
-        done = "Job completed successfully. Its trials are not ranked, since no metric was named."
+        done = f"{JOB_COMPLETED} Its trials are not ranked, since no metric was named."
         return MoveStudy(JobState.SUCCEEDED, done, lacks_metric=True)
     found = f"trial {best.number}, {tag} {best.value:.6g} ({shown(best.parameters)})"
-    return MoveStudy(JobState.SUCCEEDED, f"Job completed successfully. Best of {count} trials: {found}.")
+    return MoveStudy(JobState.SUCCEEDED, f"{JOB_COMPLETED} Best of {count} trials: {found}.")
 
 
 def _stopped_early(study: StudySnapshot) -> StopTrials | None:

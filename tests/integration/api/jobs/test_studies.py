@@ -106,8 +106,9 @@ def test_study_runs_its_trials_and_tells_the_best(api: Server, agent: ScriptedAg
     assert "Trial 3 finished, and reported no accuracy. It reported loss, val_accuracy." in lines
     assert "Trial 4 failed: The replica master 0 exited with a non-zero status of 1." in lines
     assert lines[-1].startswith("Job completed successfully. Best of 4 trials: trial 1, accuracy 0.97 (lr=")
-    streamed = [data["text"] for event, data, _ in api.stream("study") if event == "log"]
-    assert streamed == lines
+    streamed = [data for event, data, _ in api.stream("study") if event == "log"]
+    assert [data["text"] for data in streamed] == lines
+    assert not streamed[-1]["routine"]
     assert (view(api)["best"], view(api)["completed"], view(api)["failed"]) == (1, 3, 1)
     detail = api.detail("study")
     assert (detail["is_study"], detail["exit_code"], detail["runs"]) == (True, 0, [])

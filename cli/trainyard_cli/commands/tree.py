@@ -43,7 +43,7 @@ connect google         | service.connect.connect_google    | Make names, certifi
 dashboard              | service.dashboard.dashboard       | Open the dashboard in a browser, signed in.
 disconnect             |                                   | Undo what `connect` has changed on this machine.
 disconnect google      | service.connect.disconnect_google | Remove names, certificates, key and gcloud configuration, and revoke the key.
-doctor                 | service.doctor.doctor             | Check this machine, the service and its jobs for problems.
+doctor                 | service.service.doctor            | Check this machine, the service and its jobs for problems.
 down                   | service.service.down              | Stop the service on this machine and all its replicas.
 local                  |                                   | Run a trainer on this machine without the service.
 local train            | jobs.local_train.train_locally    | Run a training program, alone or as a chief with workers and other replicas.

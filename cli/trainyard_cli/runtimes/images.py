@@ -23,10 +23,11 @@ from trainyard_protocol.errors import (
     PermissionDenied,
     Unavailable,
 )
-from trainyard_protocol.job.runtimes import ANY_VERSION, RuntimeImage, Runtimes, constraints_file
 
 if TYPE_CHECKING:
     from docker import DockerClient
+
+    from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes
 
 DOCKERFILE = "Dockerfile"
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
@@ -105,7 +106,7 @@ def engine() -> Iterator["DockerClient"]:
             raise _unreachable(url, error) from error
 
 
-def lines(runtimes: Runtimes) -> list[RuntimeTableRow]:
+def lines(runtimes: "Runtimes") -> list[RuntimeTableRow]:
     """The table of runtime versions, without sizes. Pure."""
     table = []
     for version, names in runtimes.versions.items():
@@ -124,7 +125,7 @@ def size_of(client: "DockerClient", image: str) -> int | None:
         return None
 
 
-def images_to_build(runtimes: Runtimes, names: Sequence[str]) -> list[str]:
+def images_to_build(runtimes: "Runtimes", names: Sequence[str]) -> list[str]:
     """Names of the images to build: the given ones, else those of replicas without GPUs, and without a framework that
     only few versions are for.
 
@@ -146,8 +147,10 @@ def images_to_build(runtimes: Runtimes, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def use_of(runtimes: Runtimes, name: str) -> str:
+def use_of(runtimes: "Runtimes", name: str) -> str:
     """Which package jobs run in an image that was built. Pure."""
+    from trainyard_protocol.job.runtimes import ANY_VERSION
+
     using = {version for version, names in runtimes.versions.items() if name in (names.cpu, names.gpu)}
     versions = sorted(using - {ANY_VERSION})
     if runtimes.package_jobs == "container" and ANY_VERSION in using:
@@ -168,12 +171,14 @@ def use_of(runtimes: Runtimes, name: str) -> str:
 
 def recipe(
     name: str,
-    image: RuntimeImage,
+    image: "RuntimeImage",
     base_image: str = "",
     build_args: Mapping[str, str] | None = None,
     ca_bundle: Path | None = None,
 ) -> Recipe:
     """Assemble the inputs of a build. Raises InvalidArgument for an unreadable file or a missing base image."""
+    from trainyard_protocol.job.runtimes import constraints_file
+
     base_image = base_image or image.base_image
     if not base_image:
         raise InvalidArgument(f"The runtime image {name} has no baseImage. Give one with --base-image.")
@@ -194,7 +199,7 @@ def recipe(
     )
 
 
-def _required(image: RuntimeImage) -> list[str]:
+def _required(image: "RuntimeImage") -> list[str]:
     """Requirements of an image. A framework fits neither the trainer's packages nor their tested versions."""
     return ["pip", "setuptools", *image.packages] if image.framework else requirements(image.packages)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -19,8 +19,9 @@ from trainyard_cli.output.text.safe import echo
 from trainyard_cli.runtimes import images
 from trainyard_cli.runtimes.images import RuntimeTableRow
 from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.runtimes import Runtimes, load_runtimes
+
+if TYPE_CHECKING:
+    from trainyard_protocol.job.runtimes import Runtimes
 
 _DEVICES = {None: "any", False: "CPU", True: "GPU"}
 
@@ -30,6 +31,8 @@ _DEVICES = {None: "any", False: "CPU", True: "GPU"}
 @output_options
 def list_runtimes(runtimes: Path | None, output: Output) -> None:
     """List the image of each runtime version, and whether this machine has it."""
+    from trainyard_protocol.job.runtimes import load_runtimes
+
     table = load_runtimes(runtimes)
     listed, engine_answers = images.lines(table), True
     try:
@@ -86,6 +89,8 @@ def build(
 
     Without a NAME, builds the images of replicas without GPUs.
     """
+    from trainyard_protocol.job.runtimes import load_runtimes
+
     table = load_runtimes(runtimes)
     recipes = [
         images.recipe(name, table.images[name], base_image, build_args, ca_bundle)
@@ -174,7 +179,7 @@ def _grouped(rows: Sequence[RuntimeTableRow]) -> list[RuntimeTableRow]:
     return list(grouped.values())
 
 
-def _on_engine(line: RuntimeTableRow, engine_answers: bool, table: Runtimes) -> str:
+def _on_engine(line: RuntimeTableRow, engine_answers: bool, table: "Runtimes") -> str:
     if not engine_answers:
         return "?"
     if line.size is not None:
@@ -197,4 +202,6 @@ def _data(line: RuntimeTableRow, engine_answers: bool) -> dict[str, Any]:
 
 def gigabytes(size: int) -> str:
     """A size of an image, in words."""
+    from trainyard_protocol.job.machines import GIGABYTE
+
     return f"{size / GIGABYTE:.2f} GB"

@@ -8,12 +8,8 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
-import click
-
 import trainyard_protocol
 from trainyard_cli.client import Client
-from trainyard_cli.commands.service.service import NOT_HEALTHY
-from trainyard_cli.commands.shared.options import output_options, server_options
 from trainyard_cli.local import checks
 from trainyard_cli.local.checks import ok, problem
 from trainyard_cli.local.state import LocalState
@@ -50,15 +46,6 @@ _CHECKS = {
     ),
 }
 """What a failed health check of the server means, and what to do."""
-
-
-@click.command()
-@click.option("--fix", is_flag=True, help="Fix the problems that can be fixed safely.")
-@server_options
-@output_options
-def doctor(target: Target, output: Output, fix: bool) -> int:
-    """Check this machine, the service and its jobs for problems. Exit code 3 if there are any."""
-    return 0 if show(tuple(examine(target, fix)), output) else NOT_HEALTHY
 
 
 def show(findings: Sequence[Finding], output: Output) -> bool:

@@ -1,4 +1,4 @@
-"""`trainyard up`, `down` and `status`."""
+"""`trainyard up`, `down`, `status` and `doctor`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,6 +79,17 @@ def status(target: Target, output: Output) -> int:
         if dashboard:
             echo(f"Dashboard: {dashboard}")
     return 0 if now.healthy else NOT_HEALTHY
+
+
+@click.command()
+@click.option("--fix", is_flag=True, help="Fix the problems that can be fixed safely.")
+@server_options
+@output_options
+def doctor(target: Target, output: Output, fix: bool) -> int:
+    """Check this machine, the service and its jobs for problems. Exit code 3 if there are any."""
+    from trainyard_cli.commands.service.doctor import examine, show
+
+    return 0 if show(tuple(examine(target, fix)), output) else NOT_HEALTHY
 
 
 def _dashboard(server: Server | None) -> str:

@@ -26,7 +26,7 @@ from trainyard_server.config.settings import Settings
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.db.base.engine import UnusableUrl
 from trainyard_server.storage.failures import DatabaseError, failure_of
-from trainyard_server.web_server import GoogleFront
+from trainyard_server.web_server import GooglePort
 
 if TYPE_CHECKING:
     from trainyard_storage.authority import OwnAuthority
@@ -109,10 +109,10 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
                 _listening(stack, network.host, network.google_port) if network.google_port else []
             )
             stack.callback(os.close, _lock(settings.data_dir, shared=bool(settings.database)))
-            front = None
+            google = None
             if google_listeners:
-                front = GoogleFront(google_listeners, _authority(settings))
-                settings = replace(settings, google_ca=front.authority.ca)
+                google = GooglePort(google_listeners, _authority(settings))
+                settings = replace(settings, google_ca=google.authority.ca)
             app = create_app(settings)
         except UnusableUrl as error:
             raise UsageError(f"--database cannot be used: {error}.") from error
@@ -125,7 +125,7 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
             raise UsageError(f"cannot use the {resource}: {reason}.{advice}") from error
         gc.freeze()
         gc.enable()
-        web_server.serve(app, listeners, network, front)
+        web_server.serve(app, listeners, network, google)
 
 
 def _listening(stack: ExitStack, host: str, port: int) -> list[socket.socket]:

@@ -42,7 +42,7 @@ class ServerConfig(uvicorn.Config):
 
 
 @dataclass(frozen=True, slots=True)
-class GoogleFront:
+class GooglePort:
     """A second port of the server, for Google's clients: with TLS, and an authority of its own."""
 
     listeners: Sequence[socket.socket]
@@ -53,7 +53,7 @@ def serve(
     app: FastAPI,
     listeners: Sequence[socket.socket],
     reached: NetworkSettings,
-    front: GoogleFront | None = None,
+    google: GooglePort | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
     config = ServerConfig(
@@ -69,7 +69,7 @@ def serve(
         forwarded_allow_ips=list(reached.believed),
     )
     config.reached = reached
-    WebServer(config, app.state.use_cases.backend.notifier, front).run(sockets=list(listeners))
+    WebServer(config, app.state.use_cases.backend.notifier, google).run(sockets=list(listeners))
 
 
 def most_connections(limit: int) -> int:
@@ -141,25 +141,26 @@ def _is_full(connections: int) -> bool:
 class WebServer(LimitedServer):
     """Ends long polls and event streams on a signal, so that no connection is aborted."""
 
-    def __init__(self, config: ServerConfig, notifier: Notifier, front: GoogleFront | None = None) -> None:
+    def __init__(self, config: ServerConfig, notifier: Notifier, google: GooglePort | None = None) -> None:
         super().__init__(config)
         self._notifier = notifier
         self._certificate = config.reached.certificate
-        self._front = front
+        self._google = google
 
     async def startup(self, sockets: Any = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_report)
         if self._certificate is not None:
             self.config.ssl = self._certificate.context
         await super().startup(sockets)
-        if self._front is not None:
+        if self._google is not None:
             self.servers += [
-                await self._serve_front(listener, self._front.authority) for listener in self._front.listeners
+                await self._serve_google(listener, self._google.authority)
+                for listener in self._google.listeners
             ]
-        for listener in (*sockets, *(self._front.listeners if self._front is not None else ())):
+        for listener in (*sockets, *(self._google.listeners if self._google is not None else ())):
             listener.listen(BACKLOG)  # asyncio sets the kernel's queue, too, to what it accepts at once
 
-    async def _serve_front(self, listener: socket.socket, authority: "OwnAuthority") -> asyncio.Server:
+    async def _serve_google(self, listener: socket.socket, authority: "OwnAuthority") -> asyncio.Server:
         """Serve the same application as uvicorn's own listener does."""
 
         def connection() -> Connection:
@@ -178,8 +179,8 @@ class WebServer(LimitedServer):
         now = datetime.now(UTC)
         if self._certificate is not None:
             self._certificate.refresh(now)
-        if self._front is not None:
-            self._front.authority.refresh(now)
+        if self._google is not None:
+            self._google.authority.refresh(now)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()

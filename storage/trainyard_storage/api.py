@@ -8,6 +8,7 @@ import base64
 import binascii
 import logging
 import re
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -108,11 +109,12 @@ class StorageApi:
             if error.unchanged:
                 return answer(HTTPStatus.NOT_MODIFIED, {})
             return refuse(HTTPStatus.PRECONDITION_FAILED, str(error))
-        except OSError as error:
-            _log.warning("a %s failed: %s", call.method, error.strerror)
-            if error.errno in DISK_FULL:
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            _log.warning("a %s failed: %s", call.method, reason)
+            if _is_full(error):
                 return refuse(HTTPStatus.INSUFFICIENT_STORAGE, NO_ROOM)
-            return refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"The storage failed: {error.strerror}.")
+            return refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"The storage failed: {reason}.")
         except UnicodeError:
             return refuse(HTTPStatus.BAD_REQUEST, "A text in the request is no Unicode.")
 
@@ -344,6 +346,12 @@ class LocalBackend:
         """Wait until the storage has finished what it does."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         self._api.close()
+
+
+def _is_full(error: OSError | sqlite3.Error) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in DISK_FULL
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _settings(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,18 +33,17 @@ _OWN_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", HOST_OF_CONTAINERS})
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?", re.ASCII)
 _TARGET = re.compile(r"/([^/?]*)(/[!-~]*)")
 _BLOCK = 1 << 16
-_FILE_BLOCK = 1 << 20
+_FILE_BLOCK = 1 << 18
 _NO_BODY = Draft(Path())  # of a call that is still to be received
 _MAX_BODY = 5 << 40  # as Google's; the disk is smaller
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers of connections and answers."""
+    """Numbers of connections."""
 
     strangers: int = 128  # connections that serve no known secret now; beyond it the oldest is closed
     callers: int = 256  # connections that do
-    concurrent: int = 64  # answers that are sent at a time
 
 
 class Bodies(Protocol):
@@ -123,7 +122,6 @@ class StorageApp:
         self._backend = backend
         self._secret = None if secret is None else secret.encode()
         self._names = set(_OWN_NAMES)
-        self._concurrent = asyncio.Semaphore((limits or Limits()).concurrent)
 
     def add_name(self, name: str) -> None:
         """Serve requests to that host name or address too."""
@@ -193,7 +191,7 @@ class StorageApp:
         try:
             await _receive(receive, body, limit)
             received = replace(call, body=body).overridden()
-            async with self._concurrent, self._answered(received) as made:
+            async with self._answered(received) as made:
                 closing = replace(made, headers=(*made.headers, ("Connection", "close")))
                 await _send(closing, connection, send, has_body=call.method != "HEAD")
         finally:

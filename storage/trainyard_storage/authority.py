@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class OwnAuthority:
     can read.
 
     `refresh` gives `context` a certificate for `names` of seven days, and a new one after half of them. Servers with
-    the same file have certificates of the same authority. Raises OSError, ValueError for a file that is not ours.
+    the same file have certificates of the same authority. It is for several threads. Raises OSError, ValueError for a
+    file that is not ours.
     """
 
     def __init__(self, file: Path, domains: Sequence[str], names: Sequence[str]) -> None:
@@ -52,12 +54,17 @@ class OwnAuthority:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._renew_at = datetime.min.replace(tzinfo=UTC)
+        self._lock = Lock()
 
     def refresh(self, now: datetime) -> None:
         """Renew the certificate if half of its time is over. Connections that are open keep theirs. Raises ValueError,
         TypeError for a file that is not ours."""
-        if now < self._renew_at:
-            return
+        with self._lock:
+            if now >= self._renew_at:
+                self._renew(now)
+                self._renew_at = now + _LIFETIME / 2
+
+    def _renew(self, now: datetime) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -82,7 +89,6 @@ class OwnAuthority:
             file.write(_pem(key, leaf))
             file.flush()
             self.context.load_cert_chain(file.name)
-        self._renew_at = now + _LIFETIME / 2
 
 
 def _make(file: Path, domains: Sequence[str]) -> None:

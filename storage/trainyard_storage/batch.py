@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import BytesParser
-from http import HTTPStatus
+from http.client import responses
 from urllib.parse import unquote
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, TrainyardError, Violation, shown
@@ -73,7 +73,7 @@ async def answer_batch(
 
 def message(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
     """An answer as an HTTP message. `headers` are in lower case; some are left out."""
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(body)}"]
+    lines = [f"HTTP/1.1 {status} {responses.get(status, '')}", f"Content-Length: {len(body)}"]
     lines += [f"{name.title()}: {headers[name]}" for name in _ANSWERED if name in headers]
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
 

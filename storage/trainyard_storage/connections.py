@@ -14,7 +14,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_IDENTITY = re.compile(rb"\r\nTransfer-Encoding:[ \t]*identity[ \t]*(?=\r\n)", re.IGNORECASE)
+_HEAD_END = re.compile(rb"\n\r?\n")  # as h11 finds it
+_IDENTITY = re.compile(rb"\r\nTransfer-Encoding:[ \t]*identity[ \t]*(?=\r\n[^ \t])", re.IGNORECASE)
 _TICKS = 10  # of uvicorn, in a second
 
 
@@ -43,7 +44,7 @@ class LimitedConnection(H11Protocol):
         self._head_since = self.loop.time()
 
     def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is h11.IDLE:
+        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:  # a head begins here
             data = _without_identity(data)
         super().data_received(data)
         self._body_at = self.loop.time()
@@ -92,10 +93,11 @@ class LimitedConnection(H11Protocol):
 
 
 def _without_identity(data: bytes) -> bytes:
-    """The head of a request without `Transfer-Encoding: identity`, which older HTTP had and TensorFlow's `gs://` sends
-    beside the length: h11 refuses it."""
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _IDENTITY.sub(b"", head + end) + rest
+    """The beginning of a request without `Transfer-Encoding: identity` in its head, which older HTTP had and
+    TensorFlow's `gs://` sends beside the length: h11 refuses it. What is behind the head stays as it is."""
+    end = _HEAD_END.search(data)
+    size = end.end() if end is not None else len(data)
+    return _IDENTITY.sub(b"", data[:size]) + data[size:]
 
 
 class LimitedServer(uvicorn.Server):

@@ -21,7 +21,7 @@ from trainyard_protocol.net.storage_calls import Kind, parse
 from trainyard_storage.app import StorageApp
 from trainyard_storage.files import Draft, room
 from trainyard_storage.messages import DEFENSES, Answer, Call, Refused
-from trainyard_storage.remote import RemoteCall, RemoteStorage
+from trainyard_storage.remote import RemoteStorage
 from trainyard_storage.server import BACKLOG, StorageServer
 from trainyard_storage.tensorflow import Reach, TensorFlowProxy
 
@@ -51,7 +51,7 @@ class RemoteBackend:
         """`url` of the server. `ca_file`: the authorities that may sign its certificate; None: those of the operating
         system. Raises InvalidArgument for the file."""
         self.bodies = Drafts(directory)
-        self._remote = RemoteStorage(url, ca_file)
+        self._remote = RemoteStorage(url, ca_file, by_proxies=False)  # as the agent
         self._remote.opened()
         self._known: dict[str, None] = {}  # tokens that the server has accepted, the newest last
 
@@ -66,10 +66,9 @@ class RemoteBackend:
         if asked is None or asked.kind is Kind.BATCH:
             raise Refused(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
         headers = {**call.headers, "content-length": str(call.body.size), "accept-encoding": "identity"}
-        query = call.target.partition("?")[2]
-        response = await self._remote.send(
-            RemoteCall(call.method, asked.path_at_server, query, headers, _blocks(call.body), call.secret)
-        )
+        target = asked.path_at_server + call.target.removeprefix(call.path)
+        body = _blocks(call.body)
+        response = await self._remote.send(call.method, target, headers, body, call.secret)
         try:
             self._note(call.secret, is_accepted=response.status_code != HTTPStatus.UNAUTHORIZED)
             answer = await self._remote.answer(response, asked, call.query, call.base)
@@ -101,7 +100,7 @@ async def _blocks(body: Draft) -> AsyncIterator[bytes]:
 def default_directory(state_dir: Path) -> Path:
     """The directory of the proxy: for root one that users of jobs can pass through, else in the user's state
     directory."""
-    return _OF_ROOT if os.geteuid() == 0 else state_dir / "storage-front"
+    return _OF_ROOT if os.geteuid() == 0 else state_dir / "storage-proxy"
 
 
 def run(url: str, ca_file: Path | None, directory: Path, port: int, *, containers: bool, reach: Reach) -> int:

@@ -7,7 +7,6 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -53,47 +52,44 @@ for _name in ("httpx", "httpcore"):  # they log addresses, and that of the local
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteCall:
-    """A call to the storage. `path` is encoded; `token` is the caller's, where the storage asks for one."""
-
-    method: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    body: AsyncIterator[bytes]
-    token: str = ""
-
-
 class RemoteStorage:
-    def __init__(self, address: str, ca_file: Path | None = None) -> None:
+    def __init__(self, address: str, ca_file: Path | None = None, *, by_proxies: bool = True) -> None:
         """`address` is `http://HOST:PORT`, with a path where it has a secret, or GOOGLE. `ca_file`: the authorities
-        that may sign its certificate; None: those of the operating system."""
+        that may sign its certificate; None: those of the operating system. `by_proxies`: an https address is called
+        through the proxies in the environment."""
         self.address = (address if "://" in address else f"http://{address}").rstrip("/")
         self._ca_file = ca_file
+        self._by_proxies = by_proxies
         self._client: httpx.AsyncClient | None = None
         self._credentials = _ServerCredentials() if self.address == GOOGLE else None
 
-    async def send(self, call: RemoteCall) -> "httpx.Response":
-        """The answer, whose body is still to be read; the caller closes it. Only headers that belong to the storage go
-        there. Raises Unavailable, FailedPrecondition without credentials, InvalidArgument for an address that cannot be
-        asked for."""
+    async def send(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: AsyncIterator[bytes],
+        token: str = "",
+    ) -> "httpx.Response":
+        """Make a call; the caller closes the answer, whose body is still to be read.
+
+        `target` is its encoded path with the query, `token` the caller's, where the storage asks for one. Only headers
+        that belong to the storage go there. Raises Unavailable, FailedPrecondition without credentials,
+        InvalidArgument for an address that cannot be asked for.
+        """
         import httpx
 
         client = self.opened()
-        headers = {"accept-encoding": "identity", **_sent(call.headers)}
-        token = call.token
+        sent = {"accept-encoding": "identity", **_sent(headers)}
         if self._credentials is not None:
             token = await anyio.to_thread.run_sync(self._credentials.token)
         if token:
-            headers["authorization"] = f"Bearer {token}"
-        query = f"?{call.query}" if call.query else ""
-        content = None if call.method in _NO_BODY else call.body
+            sent["authorization"] = f"Bearer {token}"
+        content = None if method in _NO_BODY else body
         if content is None:  # a client may have sent one all the same
-            headers.pop("content-length", None)
+            sent.pop("content-length", None)
         try:
-            url = f"{self.address}{call.path}{query}"
-            request = client.build_request(call.method, url, headers=headers, content=content)
+            request = client.build_request(method, f"{self.address}{target}", headers=sent, content=content)
             return await client.send(request, stream=True)
         except httpx.InvalidURL as error:
             raise InvalidArgument(f"The storage cannot be asked for this address: {error}.") from error
@@ -136,7 +132,7 @@ class RemoteStorage:
             self._client = httpx.AsyncClient(
                 timeout=httpx.Timeout(300.0, connect=10.0, pool=60.0),
                 limits=httpx.Limits(max_connections=200, max_keepalive_connections=20),
-                trust_env=is_secure and self._ca_file is None,
+                trust_env=is_secure and self._by_proxies,
                 verify=client_context(self._ca_file) if is_secure else False,
             )
         return self._client

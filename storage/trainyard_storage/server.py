@@ -125,6 +125,9 @@ class Connection(LimitedConnection):
             )
         except OSError:  # half a handshake, or a client that is gone
             self.transport.abort()
+        except (ValueError, TypeError) as error:
+            _log.error("no certificate for TensorFlow: %s", error)
+            self.transport.abort()
         else:
             if secured is not None and not secured.is_closing():
                 inside.connection_made(secured)

@@ -314,10 +314,11 @@ class ObjectStore:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:  # SQLite ends it by itself where the disk is full
+                    self._database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
 
     def _commit(
         self, record: ObjectRecord, conditions: Conditions, upload: UploadRecord | None = None

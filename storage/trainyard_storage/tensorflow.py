@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from trainyard_protocol.net.gcs import FRONT_USER
+from trainyard_protocol.net.gcs import PROXY_USER
 from trainyard_storage.authority import OwnAuthority
 from trainyard_storage.batch import message
 from trainyard_storage.google_files import system_roots
@@ -67,7 +67,7 @@ class TensorFlowProxy:
         with suppress(ValueError):
             user, _, secret = base64.b64decode(given, validate=True).decode("ascii").partition(":")
             is_known = self._secret is None or hmac.compare_digest(secret.encode(), self._secret.encode())
-            if scheme.lower() == "basic" and user == FRONT_USER and is_known:
+            if scheme.lower() == "basic" and user == PROXY_USER and is_known:
                 return secret
         return ""
 

@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 from trainyard_cli.local.options import Options, ProcessName
 from trainyard_cli.settings import Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
-from trainyard_protocol.net.gcs import FRONT_ROOTS
+from trainyard_protocol.net.gcs import PROXY_ROOTS
 from trainyard_protocol.net.loopback import IPV4, free_port, is_free, user_of
 
 PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
@@ -318,7 +318,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--token-file", str(state.agent_token_file)),
         *("--state-dir", str(state.root / "agent"), "--one-user"),
         *("--replica-env", "STORAGE_EMULATOR_HOST"),  # the value has a secret: `environment`
-        *("--replica-env", f"{FRONT_ROOTS}={state.google_roots}"),
+        *("--replica-env", f"{PROXY_ROOTS}={state.google_roots}"),
         *options.flags("agent"),
     ]
     if options.runtime != "process":

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 from trainyard_protocol.message import Wire
-from trainyard_protocol.net.gcs import SCHEME, front_variables
+from trainyard_protocol.net.gcs import SCHEME, proxy_variables
 
 TaskType = Literal["master", "worker", "ps", "evaluator"]
 TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
@@ -162,7 +162,7 @@ def storage_variables(
     texts = (job_dir, *training_input.args, *_container_words(training_input))
     if not may_be_tensorflow or not any(SCHEME in text for text in texts):
         return {}
-    return front_variables(environment, [address.rpartition(":")[0] for address in addresses.values()])
+    return proxy_variables(environment, [address.rpartition(":")[0] for address in addresses.values()])
 
 
 def job_dir_variables(job_dir: str) -> dict[str, str]:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 SCHEME = "gs://"
 EMULATOR = "STORAGE_EMULATOR_HOST"
 """The variable with the address of an emulator, known to all of Google's clients."""
-FRONT_ROOTS = "STORAGE_EMULATOR_ROOTS"
+PROXY_ROOTS = "STORAGE_EMULATOR_ROOTS"
 """The variable with the file of authorities for an emulator that is Google to TensorFlow, as its HTTPS proxy."""
-FRONT_USER = "trainyard"
+PROXY_USER = "trainyard"
 """The user of that proxy; the secret of the emulator's address is the password."""
 OF_RUN = "{job}"
 """In the address of an emulator that an agent gives its replicas: in its place the token of the run."""
@@ -76,20 +76,20 @@ def without_secret(address: str) -> str:
     return f"{scheme}{separator}{host}{slash}{HIDDEN if path else ''}"
 
 
-def front_variables(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
-    """The variables by which TensorFlow's own gs:// finds an emulator that has a front for it; {} without one.
+def proxy_variables(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
+    """The variables by which TensorFlow's own gs:// finds an emulator that is a proxy for it; {} without one.
 
     `hosts` are called without the proxy.
     """
-    roots, emulator = environment.get(FRONT_ROOTS, ""), urlsplit(environment.get(EMULATOR, ""))
+    roots, emulator = environment.get(PROXY_ROOTS, ""), urlsplit(environment.get(EMULATOR, ""))
     secret = emulator.path.strip("/")
     if not roots or not secret:
         return {}
     return {
-        "https_proxy": f"http://{FRONT_USER}:{secret}@{emulator.netloc}",
+        "https_proxy": f"http://{PROXY_USER}:{secret}@{emulator.netloc}",
         "no_proxy": ",".join(dict.fromkeys(["localhost", "127.0.0.1", "::1", *hosts])),
         "CURL_CA_BUNDLE": roots,
-        "GOOGLE_AUTH_TOKEN_FOR_TESTING": FRONT_USER,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": PROXY_USER,
     }
 
 

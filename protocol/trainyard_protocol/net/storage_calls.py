@@ -1,7 +1,7 @@
 """Calls of the API of Google Cloud Storage: which buckets and objects a request's path names. Pure.
 
-The server, the fronts on agents' machines and the local storage read paths by this parser alone. What one of them sends
-on is written anew from what was read (`StorageCall.path`), so what was allowed is what is done.
+The server, the proxies on agents' machines and the local storage read paths by this parser alone. What one of them
+sends on is written anew from what was read (`StorageCall.path`), so what was allowed is what is done.
 Source: https://cloud.google.com/storage/docs/json_api/v1
 """
 

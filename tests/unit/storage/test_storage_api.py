@@ -347,6 +347,18 @@ def test_store_keeps_what_was_answered_and_nothing_else(local: Local) -> None:
         StorageApi(local.directory)
 
 
+def test_database_without_room_refuses_and_goes_on(local: Local) -> None:
+    def pages(most: int) -> None:
+        local.api.store._database.execute(f"PRAGMA max_page_count = {most}")
+
+    pages(1)  # which SQLite reads as those that there are
+    statuses = [local.put(f"{number:04}" * 200).status for number in range(30)]
+    assert (statuses[0], statuses[-1], set(statuses)) == (200, 507, {200, 507})
+    assert local.ask("GET", f"{OBJECTS}/{'0000' * 200}").status == 200
+    pages(10_000)
+    assert local.put("after").status == 200
+
+
 def test_upload_for_which_the_disk_is_too_full_is_refused_and_leaves_nothing(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ def join(
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Its directory.  [default: storage-front in ~/.local/state/trainyard, for root /var/lib/trainyard-storage]",
+    help="Its directory.  [default: storage-proxy in ~/.local/state/trainyard, for root /var/lib/trainyard-storage]",
 )
 def serve_storage(
     url: str, ca_file: Path | None, port: int, containers: bool, reach: "Reach", state_dir: Path | None

@@ -6,7 +6,6 @@ the storage, and the audit's row, are written from what was read.
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
@@ -33,7 +32,7 @@ from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Rol
 from trainyard_server.services.google.object_storage import ObjectStorage
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail
 from trainyard_storage.messages import MAX_JSON, Answer
-from trainyard_storage.remote import RemoteCall, as_json, read_json, with_links
+from trainyard_storage.remote import as_json, read_json, with_links
 
 if TYPE_CHECKING:
     import httpx
@@ -70,17 +69,14 @@ async def storage(request: Request, cases: Cases, caller: AuthenticatedCaller, t
     if call.kind is Kind.UPLOAD:
         return await _upload(request, call, use_case, trail)
     if call.kind is not Kind.INSERT_BUCKET:
-        answer = await use_case.remote.send(_remote_call(request, call, request.stream()))
+        answer = await _sent(request, call, use_case)
         if call.kind is Kind.DELETE_BUCKET and answer.is_success:
             await run_in_threadpool(use_case.note_deleted_bucket, call.bucket)
         return await _answer(request, call, answer, use_case)
     resource = _resource(await _small_body(request))
     name = await run_in_threadpool(use_case.check_new_bucket, caller, resource.get("name"), project)
     trail.project, trail.subject = project, name
-    body = json.dumps(resource).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body))}
-    remote_call = replace(_remote_call(request, call, _once(body)), headers=headers)
-    answer = await use_case.remote.send(remote_call)
+    answer = await _sent(request, call, use_case, json.dumps(resource).encode())
     if answer.is_success:
         await run_in_threadpool(use_case.note_new_bucket, caller, name, project)
     return await _answer(request, call, answer, use_case)
@@ -107,7 +103,7 @@ async def _upload(
         trail.subject = f"{call.bucket}/{name}"
     text = next((request.query_params[name] for name in _FIELDS if request.query_params.get(name)), "")
     mask = field_mask.parse(text) if text else {}
-    answer = await use_case.remote.send(_remote_call(request, call, request.stream()))
+    answer = await _sent(request, call, use_case)
     if answer.status_code in (_INCOMPLETE, _CANCELLED) or "location" in answer.headers:
         trail.is_change = False
         return await _answer(request, call, answer, use_case)
@@ -119,10 +115,17 @@ async def _upload(
     return _response(as_json(field_mask.apply(mask, stored), request.query_params))
 
 
-def _remote_call(request: Request, call: StorageCall, body: AsyncIterator[bytes]) -> RemoteCall:
+async def _sent(
+    request: Request, call: StorageCall, use_case: ObjectStorage, resource: bytes | None = None
+) -> "httpx.Response":
+    """The storage's answer to the call, with the request's body or a resource in its place."""
+    headers = dict(request.headers)
+    if resource is not None:
+        headers = {"content-type": "application/json", "content-length": str(len(resource))}
     method = request.scope.get(METHOD, request.method)
-    query = request.scope["query_string"].decode("latin-1")
-    pairs = parse_qsl(query, keep_blank_values=True, encoding="latin-1")
+    pairs = parse_qsl(
+        request.scope["query_string"].decode("latin-1"), keep_blank_values=True, encoding="latin-1"
+    )
     if call.is_plain:
         # No other: `?acl`, `?compose` and their like are calls of their own there.
         pairs = [(name, value) for name, value in pairs if name == "generation"]
@@ -132,7 +135,10 @@ def _remote_call(request: Request, call: StorageCall, body: AsyncIterator[bytes]
         for name, value in pairs
         if name not in unsent and (not name.startswith("$") or name in _SYSTEM)
     ]
-    return RemoteCall(method, call.path, urlencode(sent, encoding="latin-1"), dict(request.headers), body)
+    query = urlencode(sent, encoding="latin-1")
+    target = f"{call.path}?{query}" if query else call.path
+    body = request.stream() if resource is None else _once(resource)
+    return await use_case.remote.send(method, target, headers, body)
 
 
 async def _answer(

@@ -25,7 +25,7 @@ from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.runtimes import Runtimes
-from trainyard_protocol.net.gcs import FRONT_ROOTS
+from trainyard_protocol.net.gcs import PROXY_ROOTS
 from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
@@ -93,7 +93,7 @@ def _build(place: Place, client: DockerClient, probe: EngineProbe) -> tuple[Dock
         users=ContainerUsers(containers.container_user, settings.one_user),
         limits=settings.install_limits,
     )
-    roots = settings.environment.get(FRONT_ROOTS, "")
+    roots = settings.environment.get(PROXY_ROOTS, "")
     limits = settings.pids_limit, probe, networks, settings.disk_bytes
     runtime = DockerRuntime(state_dir, client, owner, *limits, roots)
     return runtime, ContainerStager(state_dir / STAGING, client, owner, place.fetcher, staging, networks)
@@ -134,7 +134,7 @@ def from_containers(value: str) -> str:
 def environment_in_containers(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of --replica-env, as containers reach what they name."""
     variables = {name: from_containers(value) for name, value in environment.items()}
-    return {**variables, FRONT_ROOTS: STORAGE_ROOTS} if FRONT_ROOTS in variables else variables
+    return {**variables, PROXY_ROOTS: STORAGE_ROOTS} if PROXY_ROOTS in variables else variables
 
 
 def _require_policy(networks: Networks, policy: str, engine: EngineState) -> None:

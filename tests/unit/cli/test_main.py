@@ -127,7 +127,14 @@ def test_down_where_nothing_runs_exits_0_and_makes_nothing(
 
 
 @pytest.mark.parametrize(
-    "words", ["jobs submit training --help", "runtimes build --help", "build --help", "doctor --help"]
+    "words",
+    [
+        "jobs submit training --help",
+        "runtimes build --help",
+        "build --help",
+        "doctor --help",
+        "connect google --help",
+    ],
 )
 def test_start_imports_nothing_heavy(words: str) -> None:
     program = (

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from trainyard_cli.client import Client
 from trainyard_cli.commands.shared.options import server_options
 from trainyard_cli.local import host_names, service
 from trainyard_cli.local.connect import notify
@@ -16,9 +15,7 @@ from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target, remote_server
-from trainyard_cli.v1_client import RETRY_DELAYS
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError
-from trainyard_protocol.views.google import names_of
 from trainyard_storage.google_files import CONFIGURATION, GoogleFiles, GoogleRecord
 
 
@@ -36,6 +33,10 @@ def connect_google(target: Target, print_env: bool, hosts: bool) -> None:
 
     They then need no edit: eval "$(trainyard connect google --print-env)"
     """
+    from trainyard_cli.client import Client
+    from trainyard_cli.v1_client import RETRY_DELAYS
+    from trainyard_protocol.views.google import names_of
+
     state = LocalState(target.state_dir)
     files = GoogleFiles(state.root / "google")
     server = remote_server(target) or _local_server(state)
@@ -97,6 +98,8 @@ def _is_at(record: GoogleRecord, server: Server) -> bool:
 
 def _revoke(record: GoogleRecord, target: Target, state: LocalState) -> None:
     """Revoke the keys where they were made; without that server the newest goes with its file."""
+    from trainyard_cli.client import Client
+
     server = state.server() if record.local else remote_server(replace(target, server=record.server))
     if server is None:
         return
@@ -127,6 +130,8 @@ def _check_names(names: Sequence[str], server: Server) -> None:
 
 def _add_names(record: GoogleRecord, missing: list[str], *, allowed: bool) -> GoogleRecord:
     """Write names of this machine's own server into the hosts file, where nothing else resolves them."""
+    from trainyard_protocol.views.google import names_of
+
     file = host_names.HOSTS_FILE
     sys.stdout.flush()
     if allowed and sys.stdin.isatty() and sys.stderr.isatty():

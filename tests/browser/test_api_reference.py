@@ -1,17 +1,11 @@
 """The page of the HTTP API: open without a token, a call's details, and the messages that it names."""
 
-from collections.abc import Callable
-
 from playwright.sync_api import expect
 
 from browser.browser_support import DashboardServer, Open, axe
 
 
-def test_calls_lead_to_their_messages(
-    dashboard: DashboardServer,
-    open_page: Open,
-    shot: Callable[..., object],
-) -> None:
+def test_calls_lead_to_their_messages(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/docs", role="")
     call = page.locator("details.call").filter(has_text="Submit a job")
     call.locator("summary").click()

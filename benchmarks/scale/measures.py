@@ -55,10 +55,7 @@ def _ms(work: Callable[[], object]) -> float:
 
 
 def _call(
-    server: ServerBed,
-    work: Callable[[], object],
-    rounds: int,
-    prepare: Callable[[], object] = lambda: None,
+    server: ServerBed, work: Callable[[], object], rounds: int, prepare: Callable[[], object] = lambda: None
 ) -> Measured:
     times = []
     for _ in range(rounds + 1):

@@ -17,10 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import V1Client, error_of, foreign, reason_of, wait_after
-from trainyard_protocol.errors import (
-    TooManyRequests,
-    Unavailable,
-)
+from trainyard_protocol.errors import TooManyRequests, Unavailable
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
 from trainyard_protocol.views.google import GoogleKey

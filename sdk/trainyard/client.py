@@ -162,13 +162,7 @@ class Client:
             name = from_trial.job_id if isinstance(from_trial, Trial) else from_trial.replace("/", ".")
             source, flags = trial_config(self._http, name, user_args, logger.info, flags)
             user_args = ()
-        draft = submission.draft(
-            source,
-            flags,
-            current_dir=Path.cwd(),
-            name=job_id,
-            user_args=user_args,
-        )
+        draft = submission.draft(source, flags, current_dir=Path.cwd(), name=job_id, user_args=user_args)
         if self._http.server.local:
             draft = submission.with_default_machine(draft, logger.info)
         self._check(draft)
@@ -304,13 +298,7 @@ class Job:
             logger.warning("%s", error.message)
 
     def logs(
-        self,
-        *,
-        follow: bool = True,
-        task: str = "",
-        severity: str = "",
-        since: str = "",
-        search: str = "",
+        self, *, follow: bool = True, task: str = "", severity: str = "", since: str = "", search: str = ""
     ) -> Iterator[LogEntry]:
         """Iterate over the lines of its log, with `follow` until the job ends; resumes after a lost connection.
 
@@ -324,11 +312,7 @@ class Job:
                     logger.warning("Lost the connection to the server (%s). Reconnecting...", event.reason)
 
     def metrics(
-        self,
-        *names: str,
-        task: str = "",
-        from_step: int | None = None,
-        to_step: int | None = None,
+        self, *names: str, task: str = "", from_step: int | None = None, to_step: int | None = None
     ) -> Metrics:
         """The curves of all metrics, or of these: of this replica, or each of the first one that reports it."""
         replica = task_name(task) if task else ""

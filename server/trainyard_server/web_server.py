@@ -169,10 +169,7 @@ class WebServer(LimitedServer):
             )
 
         return await asyncio.get_running_loop().create_server(
-            connection,
-            sock=listener,
-            ssl=authority.context,
-            backlog=self.config.backlog,
+            connection, sock=listener, ssl=authority.context, backlog=self.config.backlog
         )
 
     def on_second(self) -> None:

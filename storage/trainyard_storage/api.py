@@ -39,15 +39,7 @@ from trainyard_storage.messages import (
     properties,
     refusal,
 )
-from trainyard_storage.records import (
-    PAGE,
-    ConditionFailed,
-    Conditions,
-    Listing,
-    Missing,
-    ObjectRecord,
-    Taken,
-)
+from trainyard_storage.records import PAGE, ConditionFailed, Conditions, Listing, Missing, ObjectRecord, Taken
 from trainyard_storage.store import ObjectStore
 from trainyard_storage.uploads import Uploads
 

@@ -146,11 +146,7 @@ class ObjectStore:
         return _record(row) if row else None
 
     def get(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions | None = None,
+        self, bucket: str, name: str, generation: int | None = None, conditions: Conditions | None = None
     ) -> ObjectRecord:
         """Raises Missing, ConditionFailed."""
         found = self.find(bucket, name)
@@ -193,21 +189,11 @@ class ObjectStore:
         return self._commit(record, conditions, upload)
 
     def copy(
-        self,
-        source: ObjectRecord,
-        bucket: str,
-        name: str,
-        properties: Properties,
-        conditions: Conditions,
+        self, source: ObjectRecord, bucket: str, name: str, properties: Properties, conditions: Conditions
     ) -> ObjectRecord:
         """Store the content of an object as another one too. Raises Missing, ConditionFailed."""
         record = replace(
-            source,
-            bucket=bucket,
-            name=name,
-            file=uuid.uuid4().hex,
-            metageneration=1,
-            properties=properties,
+            source, bucket=bucket, name=name, file=uuid.uuid4().hex, metageneration=1, properties=properties
         )
         path = self._new_path(record.file)
         try:

@@ -161,15 +161,7 @@ def fuzz(
 ) -> subprocess.CompletedProcess[str]:
     path = service.root / f"{fuzzing.name}.json"
     path.write_text(json.dumps(fuzzing.description))
-    command = [
-        sys.executable,
-        "-m",
-        "schemathesis.cli",
-        "run",
-        str(path),
-        "--url",
-        str(service.url),
-    ]
+    command = [sys.executable, "-m", "schemathesis.cli", "run", str(path), "--url", str(service.url)]
     command += ["--seed", str(seed), "--exclude-checks", ",".join(fuzzing.left_out), "--continue-on-failure"]
     command += ["--warnings", "off", "--request-timeout", "60", *options]
     for name, value in fuzzing.headers.items():

@@ -161,12 +161,7 @@ def reports(draw: random.Random) -> bytes:
     return request("POST", path.replace("\0", "%00"), json.dumps(message).encode(), "agent", key)
 
 
-KINDS: tuple[Callable[[random.Random], bytes], ...] = (
-    raw_requests,
-    config_checks,
-    uploads,
-    reports,
-)
+KINDS: tuple[Callable[[random.Random], bytes], ...] = (raw_requests, config_checks, uploads, reports)
 ARCHIVES = archives()
 
 

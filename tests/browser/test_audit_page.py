@@ -9,9 +9,7 @@ from trainyard_server.services.people import audit
 
 
 def test_rows_are_shown_and_filtered(
-    dashboard: DashboardServer,
-    open_page: Open,
-    monkeypatch: pytest.MonkeyPatch,
+    dashboard: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "AUDIT_PAGE_SIZE", 4)
     for number in range(4):

@@ -5,10 +5,7 @@ from playwright.sync_api import expect
 from browser.browser_support import DashboardServer, Open, axe
 
 
-def test_token_is_made_shown_once_and_revoked(
-    dashboard: DashboardServer,
-    open_page: Open,
-) -> None:
+def test_token_is_made_shown_once_and_revoked(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/tokens")
     page.get_by_label("What it is for").fill("<b>laptop</b>")
     page.get_by_role("button", name="Make a token").click()

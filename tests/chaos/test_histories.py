@@ -21,9 +21,7 @@ MOST_SERVERS = {"sqlite": 1, "postgresql": 2}
 
 
 def test_history_keeps_every_invariant(
-    combination: tuple[plan.Runtime, str, int],
-    place: Place,
-    record_property: Callable[[str, object], None],
+    combination: tuple[plan.Runtime, str, int], place: Place, record_property: Callable[[str, object], None]
 ) -> None:
     runtime, database, seed = combination
     record_property("combination", f"{runtime} {database}")

@@ -191,10 +191,7 @@ def local(workers: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def started(
-    root: Path,
-    *flags: str,
-    runtime: str = "process",
-    environment: Mapping[str, str] | None = None,
+    root: Path, *flags: str, runtime: str = "process", environment: Mapping[str, str] | None = None
 ) -> Iterator[Service]:
     """On ports that no other test gets, also while a server that was killed is away."""
     service = Service(root)

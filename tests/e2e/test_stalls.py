@@ -69,9 +69,7 @@ def check_gang_that_stalled_and_was_restarted(service: Service, job: str) -> Non
     assert "Last checkpoint: step 6; 2 steps lost. Run 2 continues from step 6." in printed
 
 
-def test_gang_whose_worker_hangs_is_restarted_and_the_stacks_name_the_worker(
-    service: Service,
-) -> None:
+def test_gang_whose_worker_hangs_is_restarted_and_the_stacks_name_the_worker(service: Service) -> None:
     service.program(GANG)
     service.config(**local(workers=2))
     words = ("--config", "config.yaml", "--labels", "trainyard_stall_limit=3")

@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 
 from beds.world import Machine, World
-from trainyard_agent.engines.fake import (
-    FOREVER,
-    Exit,
-    FakeRuntime,
-    Print,
-    Programs,
-    Script,
-    by_module,
-)
+from trainyard_agent.engines.fake import FOREVER, Exit, FakeRuntime, Print, Programs, Script, by_module
 from trainyard_agent.runtimes.base import Launch, Traits
 from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState

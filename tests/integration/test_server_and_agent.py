@@ -12,13 +12,7 @@ import pytest
 import trainyard_protocol.job.training_input as training_inputs
 from beds.databases import on_every_database
 from beds.world import World
-from trainyard_agent.engines.fake import (
-    FOREVER,
-    Exit,
-    Print,
-    Script,
-    by_module,
-)
+from trainyard_agent.engines.fake import FOREVER, Exit, Print, Script, by_module
 from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.states import JobState, Reason, RunState
 from trainyard_protocol.views.views import JobDetail

@@ -125,10 +125,7 @@ def test_server_answers_to_the_names_in_its_certificate_with_tls_alone(served: T
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
     with warnings.catch_warnings(action="ignore"):
         old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    with (
-        socket.create_connection(("localhost", served.port)) as connection,
-        pytest.raises(ssl.SSLError),
-    ):
+    with socket.create_connection(("localhost", served.port)) as connection, pytest.raises(ssl.SSLError):
         old.wrap_socket(connection, server_hostname="localhost")
 
 

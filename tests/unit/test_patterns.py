@@ -54,8 +54,7 @@ def test_no_regular_expression_is_made_of_input() -> None:
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line in _made_of_input(
-            ast.parse(path.read_text(encoding="utf-8")),
-            OF_OUR_OWN.get(str(path.relative_to(ROOT)), set()),
+            ast.parse(path.read_text(encoding="utf-8")), OF_OUR_OWN.get(str(path.relative_to(ROOT)), set())
         )
     ]
     assert not wrong, "\n".join(wrong)

@@ -34,10 +34,7 @@ def initialize(cluster: ClusterSpec) -> None:
     import jax
 
     log.info(
-        "Process %d of %d, coordinator %s.",
-        cluster.process_id,
-        cluster.num_processes,
-        cluster.coordinator,
+        "Process %d of %d, coordinator %s.", cluster.process_id, cluster.num_processes, cluster.coordinator
     )
     meet(cluster, START_TIMEOUT)
     jax.distributed.initialize(

@@ -178,10 +178,7 @@ class AgentSettings:
         read=positive,
     )
     install_memory_gb: float = setting(
-        _INSTALL.memory_bytes / 1e9,
-        "its memory, in 10^9 bytes",
-        metavar="N",
-        read=positive,
+        _INSTALL.memory_bytes / 1e9, "its memory, in 10^9 bytes", metavar="N", read=positive
     )
     install_cpus: float = setting(_INSTALL.cpus, "its CPUs, in containers", metavar="N", read=positive)
     capacity: Literal["fit", "strict"] = setting(
@@ -192,11 +189,7 @@ class AgentSettings:
     )
     cpus: str = setting("", "CPUs for replicas, such as 0,2-5", metavar="LIST", default_text="all")
     memory_gb: float | None = setting(
-        None,
-        "memory for replicas, in 10^9 bytes",
-        metavar="N",
-        read=positive,
-        default_text="all",
+        None, "memory for replicas, in 10^9 bytes", metavar="N", read=positive, default_text="all"
     )
     tpus: Sequence[Gpu] = setting(
         (),
@@ -295,15 +288,11 @@ class Command:
     stop_all: bool = setting(False, "stop every replica under the state directory")
     doctor: bool = setting(False, "print the orphans of ended runs on this machine as JSON")
     check: bool = setting(
-        False,
-        "check the options, the server's address and certificate, the token and the versions",
+        False, "check the options, the server's address and certificate, the token and the versions"
     )
     fix: bool = setting(False, "with --doctor: remove the orphans")
     grace: float = setting(
-        10.0,
-        "with --stop-all: time between SIGTERM and SIGKILL",
-        metavar="SECONDS",
-        read=positive,
+        10.0, "with --stop-all: time between SIGTERM and SIGKILL", metavar="SECONDS", read=positive
     )
 
 

@@ -24,14 +24,7 @@ from pathlib import Path
 from trainyard_agent.host.files import DamagedFile, is_locked
 from trainyard_agent.lease import lease_file
 from trainyard_agent.lease.lease_file import Grant
-from trainyard_agent.lease.watchdog_files import (
-    AGENT_LOCK,
-    LOCK,
-    command,
-    due,
-    runs_of,
-    signal_holder,
-)
+from trainyard_agent.lease.watchdog_files import AGENT_LOCK, LOCK, command, due, runs_of, signal_holder
 from trainyard_protocol import __version__
 
 _MAX_POLL_S = 1.0  # between two reads of lease.json

@@ -17,12 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
-from trainyard_protocol.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    PermissionDenied,
-    Unavailable,
-)
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Unavailable
 
 if TYPE_CHECKING:
     from docker import DockerClient

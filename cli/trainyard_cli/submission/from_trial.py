@@ -14,11 +14,7 @@ from trainyard_protocol.errors import InvalidArgument
 
 
 def trial_config(
-    client: Client,
-    name: str,
-    user_args: Sequence[str],
-    notify: Callable[[str], None],
-    flags: JobFlags,
+    client: Client, name: str, user_args: Sequence[str], notify: Callable[[str], None], flags: JobFlags
 ) -> tuple[ConfigFile, JobFlags]:
     """The config of a trial, or of the best one of a study, and `user_args` after its arguments; and the flags of the
     new job. It has no jobDir: the new job gets one of its own. Without --sweep, --metric and --goal say which trial is

@@ -91,10 +91,7 @@ class NetworkSettings:
         default_text="none",
     )
     google_domain: str = setting(
-        DEFAULT_DOMAIN,
-        "the universe domain of these clients, without the port",
-        metavar="NAME",
-        read=_domain,
+        DEFAULT_DOMAIN, "the universe domain of these clients, without the port", metavar="NAME", read=_domain
     )
     proxies: tuple[Block, ...] = setting(
         (),

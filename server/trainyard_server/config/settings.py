@@ -100,9 +100,7 @@ class Settings:
     )
     oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](access.md#single-sign-on)")
     machine_types: Path | None = setting(
-        None,
-        "the site's own machine types and scale tiers (YAML; [machines](machines.md))",
-        metavar="FILE",
+        None, "the site's own machine types and scale tiers (YAML; [machines](machines.md))", metavar="FILE"
     )
     quotas: Path | None = setting(
         None,

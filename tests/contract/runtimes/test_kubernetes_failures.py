@@ -123,10 +123,7 @@ def api(kubernetes: Bed) -> Iterator[KubeApi]:
 
 @pytest.fixture(scope="module")
 def failures(
-    kubernetes: Bed,
-    api: KubeApi,
-    kubernetes_namespaces: Namespaces,
-    tmp_path_factory: pytest.TempPathFactory,
+    kubernetes: Bed, api: KubeApi, kubernetes_namespaces: Namespaces, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Failures]:
     state_dir = tmp_path_factory.mktemp("failures")
     with (
@@ -229,9 +226,7 @@ def test_program_that_takes_more_than_its_memory_is_out_of_memory(failures: Fail
     failures.remove("no memory")
 
 
-def test_partial_gang_in_a_full_cluster_is_given_back_within_the_start_deadline(
-    failures: Failures,
-) -> None:
+def test_partial_gang_in_a_full_cluster_is_given_back_within_the_start_deadline(failures: Failures) -> None:
     driver, run_id = failures.driver, run_of("no room")
     driver.until(lambda: "Insufficient cpu" in driver.reports(run_id)[WORKER].waits)
     driver.until(lambda: driver.texts(run_id, CHIEF) == ["up"])

@@ -212,9 +212,7 @@ def test_metric_file_of_a_trial_is_read_while_it_runs_and_after_its_end(driver: 
     assert driver.runtime.read_metrics(RUN, CHIEF) == b""
 
 
-def test_usage_counts_cpu_time_up_and_reports_memory_also_by_an_agent_that_comes_back(
-    driver: Driver,
-) -> None:
+def test_usage_counts_cpu_time_up_and_reports_memory_also_by_an_agent_that_comes_back(driver: Driver) -> None:
     driver.start_and_wait(RUN, {CHIEF: BUSY, WORKER: FOREVER})
     if not driver.runtime.traits.measures_usage:
         assert driver.runtime.usage(RUN, CHIEF) is None

@@ -11,10 +11,7 @@ from trainyard_protocol.job.training_input import parse_training_input
 
 CHIEF, RUN = "master-replica-0", unique_run("1")
 TOKEN, KEY = "hf_t0ken=value", "first line of the key\nsecond line of the key\n"
-SECRETS = [
-    {"name": "HF", "env": "HF_TOKEN"},
-    {"name": "key", "file": "/run/secrets/key.pem"},
-]
+SECRETS = [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/secrets/key.pem"}]
 
 PROGRAM = """
 import os, signal, time

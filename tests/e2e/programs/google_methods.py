@@ -37,11 +37,7 @@ def calls(projects: Any, job: str) -> Any:
     locations = projects.locations()
     body = {
         "jobId": job,
-        "trainingInput": {
-            "scaleTier": "BASIC",
-            "region": "us-central1",
-            "pythonModule": "trainer.task",
-        },
+        "trainingInput": {"scaleTier": "BASIC", "region": "us-central1", "pythonModule": "trainer.task"},
     }
     yield "getConfig", projects.getConfig(name=parent)
     yield "create", jobs.create(parent=parent, body=body)

@@ -63,10 +63,7 @@ def test_programs_run_unchanged_on_two_replicas_with_curves(service: Service) ->
         program: service.wait_for(name(program), "SUCCEEDED", "FAILED", timeout=400)
         for program in (*CURVES, "fails.py", "jax_distributed.py")
     }
-    assert states == {
-        **dict.fromkeys((*CURVES, "jax_distributed.py"), "SUCCEEDED"),
-        "fails.py": "FAILED",
-    }
+    assert states == {**dict.fromkeys((*CURVES, "jax_distributed.py"), "SUCCEEDED"), "fails.py": "FAILED"}
     assert "process 0 of 2: the sum is 2" in printed(service, "jax_distributed.py")["master-replica-0"]
     assert "ValueError: image size 50 is not a multiple of 32" in service.value("fails", "errorMessage")
     assert {program: curves(service, program) for program in CURVES} == CURVES

@@ -239,9 +239,7 @@ class ScriptedAgent:
                 self.replicas.setdefault(
                     (order.run_id, replica.task),
                     ReplicaReport(
-                        task=replica.task,
-                        state=ReplicaState.PENDING,
-                        address=f"127.0.0.1:{2222 + number}",
+                        task=replica.task, state=ReplicaState.PENDING, address=f"127.0.0.1:{2222 + number}"
                     ),
                 )
         return self.response
@@ -293,11 +291,7 @@ class ScriptedAgent:
         if reason is None:
             reason = Reason.COMPLETED if code == 0 else Reason.PROGRAM_ERROR
         ended = ExitReport(
-            code=code,
-            reason=reason,
-            message=message,
-            finished_at=self.server.clock(),
-            after_stop=after_stop,
+            code=code, reason=reason, message=message, finished_at=self.server.clock(), after_stop=after_stop
         )
         self._set(run, task, state=ReplicaState.EXITED, exit=ended)
         if logs:

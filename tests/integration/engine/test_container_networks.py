@@ -20,11 +20,7 @@ from integration.engine.runs import CHIEF, WORKER, Host, host_on
 from trainyard_agent.engines.docker import client as docker_client
 from trainyard_agent.engines.docker import spec
 from trainyard_agent.engines.docker.network.firewall import Firewall
-from trainyard_agent.engines.docker.network.network_policy import (
-    BRIDGE_PREFIX,
-    Endpoint,
-    NetworkPolicy,
-)
+from trainyard_agent.engines.docker.network.network_policy import BRIDGE_PREFIX, Endpoint, NetworkPolicy
 from trainyard_agent.main import examine
 from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.cluster import Task

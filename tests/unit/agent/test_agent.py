@@ -37,9 +37,7 @@ from unit.agent.stub_server import StubServer, agent_info
 
 RUN, OTHER = unique_run("1"), unique_run("2")
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
-INFO = agent_info(
-    replica_environment={"STORAGE_EMULATOR_HOST": "http://gcs", "TF_CONFIG": "not this one"},
-)
+INFO = agent_info(replica_environment={"STORAGE_EMULATOR_HOST": "http://gcs", "TF_CONFIG": "not this one"})
 
 
 class SlowStager(ReadyAtOnce):

@@ -36,10 +36,7 @@ def settings(state_dir: Path, *words: str) -> AgentSettings:
 
 
 def offered(
-    engine: EngineState,
-    *admitted: RuntimeName,
-    package_jobs: PackageJobs = "process",
-    closed: str = "",
+    engine: EngineState, *admitted: RuntimeName, package_jobs: PackageJobs = "process", closed: str = ""
 ) -> AgentInfo:
     table = replace(load_runtimes(), package_jobs=package_jobs)
     runtimes = {name: FakeRuntime(HOST, name) for name in ("process", "docker")}

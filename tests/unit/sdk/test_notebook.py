@@ -2,13 +2,7 @@
 
 from trainyard.notebook import html
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.views import (
-    CurveDigest,
-    JobDetail,
-    MetricsDigest,
-    ReplicaView,
-    RunView,
-)
+from trainyard_protocol.views.views import CurveDigest, JobDetail, MetricsDigest, ReplicaView, RunView
 
 BAD = "<script>alert(1)</script>\"'&"
 

@@ -12,10 +12,7 @@ from unit.cli.scripted_server import CUT, scripted_server
 def test_wait_is_over_in_time_also_where_the_server_does_not_answer() -> None:
     """A call by itself is tried for two minutes."""
     pauses: list[float] = []
-    with (
-        scripted_server() as script,
-        Client(Server(script.url, "t"), "p", sleep=pauses.append) as client,
-    ):
+    with scripted_server() as script, Client(Server(script.url, "t"), "p", sleep=pauses.append) as client:
         script.answers = [CUT] * 100
         with pytest.raises(WaitTimeout, match="is still RUNNING after 0 s"):
             Job(client, {"jobId": "j", "state": "RUNNING"}).wait(timeout=0)

@@ -150,11 +150,7 @@ def test_resumable_upload_of_unknown_size_empty_at_once_or_cancelled(local: Loca
     checked = local.begin("checked")
     wrong = local.ask("PUT", checked, b"abc", X_Goog_Hash=f"crc32c={_crc(b'abd')}")
     assert (wrong.status, local.get("checked").status) == (400, 404)
-    for text, body in (
-        ("bytes 0-9/10", b"abc"),
-        ("0-2/3", b"abc"),
-        ("bytes 0-3/2", b"abcd"),
-    ):
+    for text, body in (("bytes 0-9/10", b"abc"), ("0-2/3", b"abc"), ("bytes 0-3/2", b"abcd")):
         assert local.ask("PUT", local.begin("bad"), body, Content_Range=text).status == 400, text
 
 

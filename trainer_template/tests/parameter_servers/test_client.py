@@ -11,14 +11,7 @@ import pytest
 
 from support.addresses import free_addresses
 from support.lazy import messages, variables_module
-from support.local_servers import (
-    MOMENTUM,
-    PATIENCE,
-    SGD,
-    N,
-    Servers,
-    vector,
-)
+from support.local_servers import MOMENTUM, PATIENCE, SGD, N, Servers, vector
 
 
 def test_client_of_a_restarted_chief_continues_with_the_variables_and_settings_of_the_servers(

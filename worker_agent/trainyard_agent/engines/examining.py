@@ -29,12 +29,7 @@ def settled(state_dir: Path, scan: Callable[[], list[_T]]) -> list[_T]:
 
 
 def orphan_findings(
-    check: str,
-    orphans: dict[str, Callable[[], str]],
-    meaning: str,
-    advice: str,
-    fix: bool,
-    nothing: str = "",
+    check: str, orphans: dict[str, Callable[[], str]], meaning: str, advice: str, fix: bool, nothing: str = ""
 ) -> Iterator[Finding]:
     """A finding for each orphan, given by a sentence about it; its function removes it, and returns why that failed or
     "". `advice` says what does; `nothing` is the finding where there is none."""

@@ -16,10 +16,7 @@ _PAUSE_S = 0.05
 
 
 def stop_runs(
-    engines: Sequence[Engine],
-    settings: AgentSettings,
-    grace_of: Callable[[Handle], float],
-    reason: Reason,
+    engines: Sequence[Engine], settings: AgentSettings, grace_of: Callable[[Handle], float], reason: Reason
 ) -> dict[Engine, int]:
     """Stop the runs of every engine at once, so that each ends within its own grace, and wait for their ends. An engine
     that fails, or whose runs do not end, affects no other: its error is raised when theirs have ended. Returns the

@@ -47,11 +47,7 @@ def code_of_status(status: int) -> int:
 
 
 def exit_report(
-    code: int | None,
-    finished_at: datetime,
-    ended: float,
-    stop: StopOrder | None,
-    failure: str = "",
+    code: int | None, finished_at: datetime, ended: float, stop: StopOrder | None, failure: str = ""
 ) -> ExitReport:
     """The exit of a replica that ended at `ended`. `failure`: why its program could not be executed."""
     if stop is not None and ended >= stop.at:

@@ -46,13 +46,7 @@ def list_jobs(
 
 
 def _listed(
-    client: "V1Client",
-    output: Output,
-    *,
-    filter_: str,
-    limit: int | None,
-    sort_by: str,
-    uri: bool,
+    client: "V1Client", output: Output, *, filter_: str, limit: int | None, sort_by: str, uri: bool
 ) -> str:
     """List jobs as `JOB_ID STATUS CREATED` or in `output`'s format. `limit` applies after sorting."""
     with_results = bool(sort_by) or not output.for_people

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trainyard_cli.commands.people.people import asked_token, given_token, new_token
-from trainyard_cli.commands.shared.options import (
-    ca_file_option,
-    connected,
-    expires_option,
-    output_options,
-)
+from trainyard_cli.commands.shared.options import ca_file_option, connected, expires_option, output_options
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output

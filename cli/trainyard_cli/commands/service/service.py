@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainyard_cli.commands.service.shell_init import this_program
-from trainyard_cli.commands.shared.options import (
-    output_options,
-    server_options,
-    state_options,
-)
+from trainyard_cli.commands.shared.options import output_options, server_options, state_options
 from trainyard_cli.local import service as service
 from trainyard_cli.local.host_names import dashboard_url
 from trainyard_cli.local.options import up_options

@@ -12,13 +12,7 @@ import click
 from trainyard_cli.commands.service.completion import job_names
 from trainyard_cli.commands.shared.suggestions import unknown_option
 from trainyard_cli.local.options import Duration
-from trainyard_cli.settings import (
-    DEFAULT_PROJECT,
-    Target,
-    checked_project,
-    chosen_target,
-    default_state_dir,
-)
+from trainyard_cli.settings import DEFAULT_PROJECT, Target, checked_project, chosen_target, default_state_dir
 from trainyard_protocol.errors import InvalidArgument
 
 Command = Callable[..., Any]

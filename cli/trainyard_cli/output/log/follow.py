@@ -43,12 +43,7 @@ def stream(
 
 
 def _stream(
-    client: Client,
-    job: str,
-    screen: Screen,
-    query: LogQuery,
-    follow: bool,
-    hint: Callable[[], str],
+    client: Client, job: str, screen: Screen, query: LogQuery, follow: bool, hint: Callable[[], str]
 ) -> int:
     """`hint` is the message after Ctrl-C."""
     received: defaultdict[str, LogDigest] = defaultdict(lambda: LogDigest(chain=None))

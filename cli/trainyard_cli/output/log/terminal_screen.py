@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
-from trainyard_cli.output.log.live_log import (
-    LiveLog,
-    LiveState,
-    MetricsLine,
-    ShownLine,
-    TextLine,
-    short_task,
-)
+from trainyard_cli.output.log.live_log import LiveLog, LiveState, MetricsLine, ShownLine, TextLine, short_task
 from trainyard_cli.output.log.log_screen import (
     SEVERITY_STYLES,
     SEVERITY_WIDTH,
@@ -51,11 +44,7 @@ class TerminalScreen:
     every line is shown, as it was printed."""
 
     def __init__(
-        self,
-        out: IO[str],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        *,
-        raw: bool = False,
+        self, out: IO[str], clock: Callable[[], datetime] = lambda: datetime.now(UTC), *, raw: bool = False
     ) -> None:
         from rich.console import Console
 

@@ -9,13 +9,7 @@ from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
 from trainyard_protocol.wire.agents import ServerAbout
 from trainyard_protocol.wire.logs import LogChunk, LogReceipt
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
-from trainyard_server.api.dependencies import (
-    AuthenticatedCaller,
-    CallingAgentKey,
-    Cases,
-    log_of,
-    wire_of,
-)
+from trainyard_server.api.dependencies import AuthenticatedCaller, CallingAgentKey, Cases, log_of, wire_of
 from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
@@ -53,11 +47,7 @@ async def sync(
     response_model=LogReceipt,
 )
 def append_logs(
-    run_id: str,
-    task: str,
-    body: Annotated[LogChunk, log_of(LogChunk)],
-    cases: Cases,
-    key: CallingAgentKey,
+    run_id: str, task: str, body: Annotated[LogChunk, log_of(LogChunk)], cases: Cases, key: CallingAgentKey
 ) -> JsonAnswer:
     return JsonAnswer(cases.agent_sync.append_logs(run_id, task, body, key))
 

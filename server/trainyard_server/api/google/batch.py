@@ -29,9 +29,7 @@ class BatchAnswer(Response):
     media_type = "multipart/mixed"
 
 
-_BODY = {
-    "requestBody": {"required": True, "content": {"multipart/mixed": {"schema": {"type": "string"}}}},
-}
+_BODY = {"requestBody": {"required": True, "content": {"multipart/mixed": {"schema": {"type": "string"}}}}}
 
 
 @router.post(

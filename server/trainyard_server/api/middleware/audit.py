@@ -18,11 +18,7 @@ from trainyard_server.api.routing import Router
 from trainyard_server.context import Clock
 from trainyard_server.domain.access.route_access import Access, AccessTable, Match
 from trainyard_server.services.people.audit import Audit, AuditQuestion
-from trainyard_server.storage.db.tables.audit_trail import (
-    AuditTrail,
-    current_trail,
-    set_current_trail,
-)
+from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail, set_current_trail
 
 _REFUSED = (401, 403, 429)
 _INTERNAL = 500

@@ -5,12 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from trainyard_protocol.views.configs import (
-    ConfigCheck,
-    ConfigCheckRequest,
-    JobConfig,
-    SuggestedId,
-)
+from trainyard_protocol.views.configs import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.views.tuning import StudyCharts, StudyView
 from trainyard_protocol.views.usage import UsageView
 from trainyard_protocol.views.views import (
@@ -145,11 +140,7 @@ def usage(
 
 @router.get("/projects/{project}/jobs/{job_id}/explain", Access.VIEWER, "a replica's environment and command")
 def explain(
-    project: str,
-    job_id: str,
-    cases: Cases,
-    task: str = "",
-    run: Annotated[int | None, Query()] = None,
+    project: str, job_id: str, cases: Cases, task: str = "", run: Annotated[int | None, Query()] = None
 ) -> Explanation:
     return cases.job_details.explain(project, job_id, task, run)
 

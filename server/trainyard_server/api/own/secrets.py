@@ -3,12 +3,7 @@
 from typing import Annotated
 
 from trainyard_protocol.views.secrets import RunSecrets, SecretRequest, SecretsView, SecretView
-from trainyard_server.api.dependencies import (
-    AuthenticatedCaller,
-    CallingAgentKey,
-    Cases,
-    json_of,
-)
+from trainyard_server.api.dependencies import AuthenticatedCaller, CallingAgentKey, Cases, json_of
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 

@@ -263,10 +263,7 @@ def observe(run: RunSnapshot, report: RunReport, now: datetime) -> list[ReplicaC
         ended = seen.exit
         if seen.state is ReplicaState.EXITED and ended is None:
             ended = ExitReport(
-                code=None,
-                reason=Reason.VANISHED,
-                message="It ended without an exit status.",
-                finished_at=now,
+                code=None, reason=Reason.VANISHED, message="It ended without an exit status.", finished_at=now
             )
         moved = seen.state in REPLICA_MOVES[replica.state] and seen.state is not ReplicaState.UNKNOWN
         address = seen.address or replica.address

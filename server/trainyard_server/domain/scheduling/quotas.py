@@ -5,13 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trainyard_protocol.job.resources import Capacity
-from trainyard_server.domain.scheduling.resources import (
-    Assignment,
-    Gang,
-    ResourceShare,
-    cpus_of,
-    gpus_of,
-)
+from trainyard_server.domain.scheduling.resources import Assignment, Gang, ResourceShare, cpus_of, gpus_of
 
 JOBS, VCPUS, GPUS = "jobs", "vcpus", "gpus"
 """Names of limits. Accelerator types, in capitals, are names of limits too."""

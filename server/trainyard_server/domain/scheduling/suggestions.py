@@ -5,13 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainyard_protocol.job.cluster import TaskType
-from trainyard_protocol.job.machines import (
-    GIGABYTE,
-    Catalog,
-    MachineType,
-    ReplicaRequest,
-    Resources,
-)
+from trainyard_protocol.job.machines import GIGABYTE, Catalog, MachineType, ReplicaRequest, Resources
 from trainyard_protocol.views.views import SuggestionView
 from trainyard_server.domain.scheduling.placement import Cluster
 from trainyard_server.domain.scheduling.quotas import Quotas, amount
@@ -89,9 +83,7 @@ def _fewer(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
         others = [request for request in job.gang if request.task.type != role]
 
         def starts(
-            dropped: int,
-            mine: list[ReplicaRequest] = mine,
-            others: list[ReplicaRequest] = others,
+            dropped: int, mine: list[ReplicaRequest] = mine, others: list[ReplicaRequest] = others
         ) -> bool:
             return planner.would_start(replace(anew, gang=(*others, *mine[: len(mine) - dropped])))
 

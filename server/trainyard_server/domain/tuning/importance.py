@@ -11,12 +11,7 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 
-from trainyard_protocol.job.hyperparameters import (
-    HyperparameterSpec,
-    ParameterSpec,
-    ParameterType,
-    Value,
-)
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec, ParameterSpec, ParameterType, Value
 from trainyard_server.domain.tuning import space
 
 FEWEST_TRIALS = 6

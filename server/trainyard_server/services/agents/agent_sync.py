@@ -46,12 +46,7 @@ from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, 
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import SERVICE_ACTOR, Event, Writer
 from trainyard_server.storage.db.tables import studies
-from trainyard_server.storage.events.notifier import (
-    AGENTS_TOPIC,
-    agent_topic,
-    job_topic,
-    log_topic,
-)
+from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.storage.failures import DatabaseError
 from trainyard_server.storage.logs.store import LogMismatch, Stream
 

@@ -58,12 +58,7 @@ class JobFiles:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def listing(
-        self,
-        project: str,
-        job_id: str,
-        path: str = "",
-        page_token: str = "",
-        timeout_s: float | None = None,
+        self, project: str, job_id: str, path: str = "", page_token: str = "", timeout_s: float | None = None
     ) -> FileListing:
         """One page of a directory; `path` is relative to the job-dir, "" for the job-dir itself.
 

@@ -24,14 +24,7 @@ from trainyard_protocol.views.people import (
     TokenView,
 )
 from trainyard_server.context import Backend
-from trainyard_server.domain.access.permissions import (
-    ALL_PROJECTS,
-    NAME_RULE,
-    Caller,
-    Role,
-    Token,
-    is_name,
-)
+from trainyard_server.domain.access.permissions import ALL_PROJECTS, NAME_RULE, Caller, Role, Token, is_name
 from trainyard_server.services.jobs.jobs import check_project
 from trainyard_server.services.people.principals import token_id
 from trainyard_server.storage.db.base.models import MemberRow, TokenRow

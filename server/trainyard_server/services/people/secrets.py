@@ -3,13 +3,7 @@
 import logging
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound, ResourceExhausted
-from trainyard_protocol.views.secrets import (
-    MAX_SECRETS,
-    RunSecrets,
-    SecretRequest,
-    SecretsView,
-    SecretView,
-)
+from trainyard_protocol.views.secrets import MAX_SECRETS, RunSecrets, SecretRequest, SecretsView, SecretView
 from trainyard_server.context import Backend
 from trainyard_server.domain.access import secrets as rules
 from trainyard_server.domain.access.agent_keys import AgentKey

@@ -10,13 +10,7 @@ from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.filters.time_bounds import time_bound
 from trainyard_server.services.jobs.jobs import known_job
-from trainyard_server.storage.db.queries.job_queries import (
-    JobList,
-    JobListEntry,
-    JobQuery,
-    Order,
-    shape_of,
-)
+from trainyard_server.storage.db.queries.job_queries import JobList, JobListEntry, JobQuery, Order, shape_of
 from trainyard_server.storage.db.tables import studies
 
 PAGE_SIZE = 50
@@ -71,11 +65,7 @@ class JobSearch:
         with self._backend.store.read() as reader:
             jobs = JobList(reader, visible)
             result = jobs.find(
-                query,
-                order,
-                descending=descending,
-                offset=(question.page - 1) * PAGE_SIZE,
-                limit=PAGE_SIZE,
+                query, order, descending=descending, offset=(question.page - 1) * PAGE_SIZE, limit=PAGE_SIZE
             )
             attention_count = jobs.attention_count(now - timedelta(seconds=ATTENTION_S))
             of_studies = studies.among(reader, [job.key for job in result.jobs])

@@ -214,12 +214,7 @@ def _point(trial: TrialSnapshot, activity: str) -> TrialPoint:
     elif trial.state is JobState.PREPARING:
         note = activity
     step, value = trial.final or (None, None)
-    return TrialPoint(
-        **_common(trial),
-        step=step,
-        value=value,
-        note="" if trial.stopped_early else note,
-    )
+    return TrialPoint(**_common(trial), step=step, value=value, note="" if trial.stopped_early else note)
 
 
 def _trial_view(trial: TrialSnapshot, activity: str) -> TrialView:

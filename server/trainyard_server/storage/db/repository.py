@@ -202,14 +202,7 @@ class Writer(Reader):
             for position, assignment in enumerate(assignments)
         )
         self._session.flush()
-        self.move_job(
-            job,
-            JobState.PREPARING,
-            now,
-            message,
-            run=run.number,
-            backoff_until=None,
-        )
+        self.move_job(job, JobState.PREPARING, now, message, run=run.number, backoff_until=None)
         return run
 
     def add_restart(self, gang: RunRow, task: str, message: str, now: datetime) -> None:

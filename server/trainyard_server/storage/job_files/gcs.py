@@ -6,13 +6,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trainyard_protocol.errors import NotFound
-from trainyard_protocol.net.gcs import (
-    SCHEME,
-    CloudStorage,
-    NoSuchObject,
-    directory_prefix,
-    split_url,
-)
+from trainyard_protocol.net.gcs import SCHEME, CloudStorage, NoSuchObject, directory_prefix, split_url
 from trainyard_protocol.views.views import FileEntry
 from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
 

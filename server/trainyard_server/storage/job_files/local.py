@@ -13,12 +13,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard_protocol.errors import (
-    FailedPrecondition,
-    NotFound,
-    PermissionDenied,
-    TrainyardError,
-)
+from trainyard_protocol.errors import FailedPrecondition, NotFound, PermissionDenied, TrainyardError
 from trainyard_protocol.views.views import FileEntry
 from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
 

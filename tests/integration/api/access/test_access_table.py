@@ -12,9 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from integration.api.api_support import (
-    ADMIN as OPERATOR,
-)
+from integration.api.api_support import ADMIN as OPERATOR
 from integration.api.api_support import (
     AGENT,
     ALICE,

@@ -27,12 +27,7 @@ from integration.api.api_support import (
 )
 from trainyard_protocol.views.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
-from trainyard_server.domain.access.route_access import (
-    OIDC_CALLBACK,
-    STORAGE_AREAS,
-    Access,
-    Route,
-)
+from trainyard_server.domain.access.route_access import OIDC_CALLBACK, STORAGE_AREAS, Access, Route
 from trainyard_server.routes import ACCESS
 from trainyard_server.services.people.refusal_counts import MOST_ROWS, ROWS
 from trainyard_server.storage.db.tables import audit

@@ -7,16 +7,7 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.access.test_session_streams import Follower, cookie
-from integration.api.api_support import (
-    ADMIN,
-    ALICE,
-    VERA,
-    Clock,
-    Server,
-    eventually,
-    running_agent,
-    serving,
-)
+from integration.api.api_support import ADMIN, ALICE, VERA, Clock, Server, eventually, running_agent, serving
 from trainyard_protocol.views.people import TOKEN_PREFIX
 from trainyard_server.storage.db.base.models import TokenRow
 

@@ -6,14 +6,7 @@ from typing import Any
 import httpx
 
 from beds.databases import on_every_database
-from integration.api.api_support import (
-    ADMIN,
-    AGENT,
-    ALICE,
-    ScriptedAgent,
-    Server,
-    running_agent,
-)
+from integration.api.api_support import ADMIN, AGENT, ALICE, ScriptedAgent, Server, running_agent
 from integration.shells import OPERATOR, Shell
 from trainyard_protocol.views.people import TokenRequest
 from trainyard_protocol.wire.agents import AGENT_KEY, Disk

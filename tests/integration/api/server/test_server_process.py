@@ -58,9 +58,7 @@ class Process:
         for role in ("admin", "agent"):
             arguments += ["--token-file", f"{role}={self._directory / role}"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trainyard_server", *arguments],
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", "trainyard_server", *arguments], stderr=subprocess.PIPE, text=True
         )
         eventually(self._answers, timeout_s=60)
 

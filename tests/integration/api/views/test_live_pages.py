@@ -23,8 +23,7 @@ def first_parts(url: str, path: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/", "/cluster", JOB, *(f"{JOB}/{tab}" for tab in ("logs", "metrics", "config", "files"))],
+    "path", ["/", "/cluster", JOB, *(f"{JOB}/{tab}" for tab in ("logs", "metrics", "config", "files"))]
 )
 def test_stream_of_a_page_begins_with_its_parts(api: Server, path: str) -> None:
     api.create("job")

@@ -167,9 +167,7 @@ def test_reports_wake_those_who_look_at_the_job(api: Server) -> None:
     assert asyncio.run(wait()) == {usage_topic(key), USAGE_TOPIC}
 
 
-def test_directory_that_was_removed_or_cannot_be_written_is_no_trouble_for_the_job(
-    api: Server,
-) -> None:
+def test_directory_that_was_removed_or_cannot_be_written_is_no_trouble_for_the_job(api: Server) -> None:
     agent, directory = running_agent(api), api.use_cases.backend.settings.data_dir
     (directory / "usage").write_text("in the way")
     body = UsageBatch(samples=(sample(agent.run.run_id),)).model_dump_json()

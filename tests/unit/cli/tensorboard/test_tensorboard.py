@@ -177,12 +177,7 @@ def test_usable_port_of_another_machines_address_is_refused() -> None:
 
 @pytest.mark.parametrize(("then", "code"), [(EXITS_7, 7), (KILLS_ITSELF, 137)])
 def test_exit_code_of_tensorboard_is_passed_on_and_its_noise_is_not(
-    typed: Type,
-    script: ScriptedServer,
-    fake: Callable[[str], None],
-    tmp_path: Path,
-    then: str,
-    code: int,
+    typed: Type, script: ScriptedServer, fake: Callable[[str], None], tmp_path: Path, then: str, code: int
 ) -> None:
     fake(then)
     job_dir = tmp_path / "job"

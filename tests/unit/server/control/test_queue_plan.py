@@ -24,9 +24,7 @@ def of(number: int, cpus: int, project: str, priority: int) -> JobSnapshot:
 
 
 @given(ARRIVALS)
-def test_plan_that_goes_on_job_by_job_is_the_plan_of_them_all(
-    arrivals: list[tuple[int, str, int]],
-) -> None:
+def test_plan_that_goes_on_job_by_job_is_the_plan_of_them_all(arrivals: list[tuple[int, str, int]]) -> None:
     planning, queue, waiting = QueuePlan(), dict[int, JobSnapshot](), dict[int, Waiting]()
     changes = QueueChanges({}, other=True)
     for number, (cpus, project, priority) in enumerate(arrivals, start=1):

@@ -10,12 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainyard_agent.engines.kubernetes.api.client import (
-    KubeClient,
-    KubeDown,
-    KubeError,
-    KubeRefused,
-)
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeDown, KubeError, KubeRefused
 from trainyard_agent.host.clock import Clock
 
 LEASE_S = 15

@@ -45,15 +45,7 @@ from trainyard_agent.engines.kubernetes.pods.watch import PodWatch
 from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.host.subscribers import Subscribers
-from trainyard_agent.runtimes.base import (
-    STOPPED,
-    Handle,
-    Launch,
-    LogSlice,
-    StartFailed,
-    Traits,
-    metric_tag,
-)
+from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed, Traits, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState

@@ -27,12 +27,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from trainyard_agent.engines.process.held_output import SECRETS_FD, HeldOutput
 from trainyard_agent.host import disk, process_tags, procfs, unix_users, wake_pipe
 from trainyard_agent.host import environment as job_environment
-from trainyard_agent.host.files import (
-    is_locked,
-    try_lock,
-    write_json,
-    write_private,
-)
+from trainyard_agent.host.files import is_locked, try_lock, write_json, write_private
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes import ports, start_supervisor

@@ -33,20 +33,8 @@ from trainyard_agent.engines.slurm.run_files import (
 )
 from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree, write_json
-from trainyard_agent.runtimes.base import (
-    STOPPED,
-    Handle,
-    Launch,
-    StartFailed,
-    Traits,
-    metric_tag,
-)
-from trainyard_agent.runtimes.exits import (
-    StopOrder,
-    code_of_status,
-    exit_report,
-    stopped_exit,
-)
+from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, StartFailed, Traits, metric_tag
+from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report, stopped_exit
 from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task

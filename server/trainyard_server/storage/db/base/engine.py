@@ -153,10 +153,7 @@ def _engine(url: str) -> Engine:
 def _prepare_postgresql(engine: Engine, durable: bool) -> None:
     """The same two promises as for SQLite. One writer at a time: whoever else writes waits for a lock that
     ends with the transaction. Readers see the database as it was at their first statement."""
-    settings: dict[str, object] = {
-        "lock_timeout": _BUSY_MS,
-        "idle_in_transaction_session_timeout": _IDLE_MS,
-    }
+    settings: dict[str, object] = {"lock_timeout": _BUSY_MS, "idle_in_transaction_session_timeout": _IDLE_MS}
     if not durable:
         settings["synchronous_commit"] = "off"
     statement = "; ".join(f"SET {name} = {value}" for name, value in settings.items())

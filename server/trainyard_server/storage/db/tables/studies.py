@@ -210,11 +210,7 @@ def summaries(reader: Reader, job_keys: Iterable[int]) -> dict[int, list[Mapping
     query = (
         select(RunRow.job_key, ReplicaRow.metrics)
         .join(ReplicaRow, ReplicaRow.run_id == RunRow.run_id)
-        .where(
-            RunRow.job_key.in_(keys),
-            ReplicaRow.task == PRIMARY.name,
-            ReplicaRow.metrics.is_not(None),
-        )
+        .where(RunRow.job_key.in_(keys), ReplicaRow.task == PRIMARY.name, ReplicaRow.metrics.is_not(None))
         .order_by(RunRow.job_key, RunRow.number)
     )
     result: dict[int, list[Mapping[str, Any]]] = {}

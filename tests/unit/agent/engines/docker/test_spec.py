@@ -56,10 +56,9 @@ def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None
     endpoint = {"Aliases": [made["Hostname"]], "IPAMConfig": {"IPv4Address": "172.18.0.3"}}
     assert made["NetworkingConfig"] == {"EndpointsConfig": {network: endpoint}}
     peers = made["HostConfig"]["ExtraHosts"]
-    assert peers == [
-        "host.docker.internal:172.17.0.1",
-        "cmle-training-master-1f0c3a9be2-0:172.18.0.2",
-    ], "they are named before they are there"
+    assert peers == ["host.docker.internal:172.17.0.1", "cmle-training-master-1f0c3a9be2-0:172.18.0.2"], (
+        "they are named before they are there"
+    )
     assert spec(launch(), gateway="", addresses={})["HostConfig"]["ExtraHosts"] == [], "without a bridge"
 
 

@@ -72,9 +72,7 @@ def started(runtime: KubernetesRuntime) -> None:
 def running(api: FakeCluster, task: str) -> None:
     state = {"running": {"startedAt": "2026-01-01T10:00:00Z"}}
     api.set_status(
-        objects.pod_name(RUN, task),
-        phase="Running",
-        containerStatuses=[{"name": "main", "state": state}],
+        objects.pod_name(RUN, task), phase="Running", containerStatuses=[{"name": "main", "state": state}]
     )
 
 

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard_cli.client import Client, LogQuery
-from trainyard_cli.output.log.follow import (
-    cancel_hint,
-    exit_code,
-    log_warnings,
-    stream,
-    summary_lines,
-)
+from trainyard_cli.output.log.follow import cancel_hint, exit_code, log_warnings, stream, summary_lines
 from trainyard_cli.output.log.log_screen import PlainScreen
 from trainyard_cli.settings import Server
 from trainyard_protocol.errors import NotFound, PermissionDenied, Unavailable

@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_cli.output.log.live_log import (
-    HOLD_S,
-    LiveLog,
-    ShownLine,
-    TextLine,
-    number_text,
-)
+from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, ShownLine, TextLine, number_text
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views.views import JobDetail, LogEntry, ReplicaView, RunView
 from unit.cli.terminal import NOON, after, entry

@@ -16,15 +16,7 @@ from trainyard_cli.settings import Server
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import JobState, Outcome, Reason
 from trainyard_protocol.views.views import JobDetail, LogSummary, RunView, Verdict
-from unit.cli.scripted_server import (
-    CUT,
-    Answer,
-    Request,
-    ScriptedServer,
-    events,
-    ok,
-    refused,
-)
+from unit.cli.scripted_server import CUT, Answer, Request, ScriptedServer, events, ok, refused
 
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 VERDICT = Verdict(

@@ -3,13 +3,7 @@
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.domain.access.permissions import (
-    ALL_PROJECTS,
-    Caller,
-    Role,
-    Token,
-    check_tokens,
-)
+from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role, Token, check_tokens
 
 
 def test_job_is_changed_by_its_owner_and_by_admins() -> None:

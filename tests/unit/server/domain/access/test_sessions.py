@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_server.domain.access.sessions import (
-    LIFETIME,
-    LONGEST,
-    Session,
-    Sessions,
-    cookie,
-    cookie_name,
-)
+from trainyard_server.domain.access.sessions import LIFETIME, LONGEST, Session, Sessions, cookie, cookie_name
 
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
 ALICE = "person:alice@example.com"

@@ -48,12 +48,7 @@ def ended(
     order: int = 0,
 ) -> ReplicaSnapshot:
     report = ExitReport(
-        code=code,
-        reason=reason,
-        message="why.",
-        finished_at=after(at),
-        after_stop=after_stop,
-        order=order,
+        code=code, reason=reason, message="why.", finished_at=after(at), after_stop=after_stop, order=order
     )
     return ReplicaSnapshot(task, ReplicaState.EXITED, started_at=T0, exit=report, log_complete=log)
 

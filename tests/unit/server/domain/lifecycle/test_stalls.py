@@ -18,12 +18,7 @@ from trainyard_server.domain.lifecycle.stalls import (
     requested_action,
 )
 
-CHIEF, WORKER_0, WORKER_1, PS = (
-    "master-replica-0",
-    "worker-replica-0",
-    "worker-replica-1",
-    "ps-replica-0",
-)
+CHIEF, WORKER_0, WORKER_1, PS = ("master-replica-0", "worker-replica-0", "worker-replica-1", "ps-replica-0")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 WAITS = """\

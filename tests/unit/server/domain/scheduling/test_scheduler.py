@@ -128,10 +128,7 @@ def test_image_waits_for_an_engine_that_is_away_and_holds_back_nobody() -> None:
     result = plan([queued(1, needs_images=True), queued(2, age=-1)], [away], NOW)
     assert placed(result) == [2]
     waiting = result.waiting[1]
-    assert (waiting.kind, waiting.reason) == (
-        "no-engine",
-        f"needs a container engine: on agent a {AWAY}",
-    )
+    assert (waiting.kind, waiting.reason) == ("no-engine", f"needs a container engine: on agent a {AWAY}")
     back = agent("a", 1, runs_images=True)
     assert only(plan([queued(1, needs_images=True)], [back], NOW)).agent_id == "a"
 

@@ -19,10 +19,7 @@ def of_types(key: int, master: str, worker: str = "", workers: int = 0, **given:
         machine = CATALOG.machine_types[name]
         return ReplicaRequest(task, name, Resources(machine.vcpus, round(machine.memory_gb * 10**9)))
 
-    gang = [
-        request(Task("master", 0), master),
-        *(request(Task("worker", n), worker) for n in range(workers)),
-    ]
+    gang = [request(Task("master", 0), master), *(request(Task("worker", n), worker) for n in range(workers))]
     return replace(queued(key, **given), gang=tuple(gang))  # type: ignore[arg-type]
 
 
@@ -71,10 +68,7 @@ def test_changed_job_stands_behind_those_that_wait_already() -> None:
 def test_larger_quota_is_as_large_as_needed() -> None:
     host = agent(cpus=8, gb=64, gangs=(held(0, 1),))
     suggested = messages(of_types(1, "local-4"), [host], quotas=Quotas({}, {"p": {"vcpus": 4, "jobs": 1}}))
-    assert suggested == [
-        "a quota of 6 vCPU and 2 running jobs for project p",
-        "the end of job99",
-    ]
+    assert suggested == ["a quota of 6 vCPU and 2 running jobs for project p", "the end of job99"]
 
 
 def test_silent_agent_that_comes_back() -> None:

@@ -7,12 +7,7 @@ import pytest
 
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.tuning.study import TrialSnapshot
-from trainyard_server.domain.tuning.study_charts import (
-    best_quarter,
-    chosen_numbers,
-    records,
-    sample,
-)
+from trainyard_server.domain.tuning.study_charts import best_quarter, chosen_numbers, records, sample
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_protocol.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-)
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied
 from trainyard_server.storage.job_files.local import LocalTree
 from trainyard_server.storage.job_files.tree import PAGE_SIZE, names
 

@@ -159,9 +159,7 @@ def test_names_cannot_escape_the_directory(tmp_path: Path, name: str) -> None:
     reopen_every=st.integers(1, 6),
 )
 def test_any_chunks_in_any_order_make_each_stream_a_prefix_without_gaps(
-    tmp_path_factory: pytest.TempPathFactory,
-    chunks: list[tuple[Stream, int, int]],
-    reopen_every: int,
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[tuple[Stream, int, int]], reopen_every: int
 ) -> None:
     directory = tmp_path_factory.mktemp("logs")
     store, have = LogStore(directory), {MASTER: 0, WORKER: 0, SERVICE: 0}

@@ -70,10 +70,7 @@ class KubeClient:
     """Calls about the objects of one namespace."""
 
     def __init__(
-        self,
-        connection: KubeConnection,
-        namespace: str = "",
-        before_write: Callable[[], None] = lambda: None,
+        self, connection: KubeConnection, namespace: str = "", before_write: Callable[[], None] = lambda: None
     ) -> None:
         """`before_write` raises KubeError where nothing may be written now."""
         self._before_write = before_write
@@ -126,10 +123,7 @@ class KubeClient:
         self, path: str, params: Mapping[str, str], timeout: httpx.Timeout
     ) -> Iterator[httpx.Response]:
         """An answer that is read as it comes, until `close`."""
-        with (
-            self._using(),
-            self._http.stream("GET", path, params=params, timeout=timeout) as answer,
-        ):
+        with self._using(), self._http.stream("GET", path, params=params, timeout=timeout) as answer:
             connection = answer.extensions["network_stream"].get_extra_info("socket")
             with self._users:
                 self._streams.add(connection)

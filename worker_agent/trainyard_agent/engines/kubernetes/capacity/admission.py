@@ -12,12 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard_agent.engines.kubernetes.api.client import (
-    KubeClient,
-    KubeError,
-    KubeObject,
-    KubeRefused,
-)
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject, KubeRefused
 from trainyard_agent.engines.kubernetes.pods.objects import PodOwner, owned, run_name
 from trainyard_protocol.wire.sync import RunOrder
 

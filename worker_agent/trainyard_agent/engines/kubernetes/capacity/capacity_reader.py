@@ -4,12 +4,7 @@ import logging
 import threading
 import time
 
-from trainyard_agent.engines.kubernetes.api.client import (
-    KubeClient,
-    KubeError,
-    KubeObject,
-    KubeRefused,
-)
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject, KubeRefused
 from trainyard_agent.engines.kubernetes.capacity.capacity import (
     capacity_of,
     is_open,

@@ -6,12 +6,7 @@ A pod's name is in DNS once the pod has an address. Without the container, the f
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard_agent.engines.kubernetes.pods.objects import (
-    PodParts,
-    addresses,
-    amounts,
-    container_security,
-)
+from trainyard_agent.engines.kubernetes.pods.objects import PodParts, addresses, amounts, container_security
 from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder

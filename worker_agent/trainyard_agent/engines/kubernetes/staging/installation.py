@@ -93,14 +93,9 @@ def parts(order: RunOrder, launch: Launch, installation: Installation) -> PodPar
     }
     room = {"sizeLimit": str(limits.disk_bytes)} if limits.disk_bytes else {}
     return PodParts(
-        annotations={
-            INSTALLATION: installation.model_dump_json(exclude={"files", "environment", "command"}),
-        },
+        annotations={INSTALLATION: installation.model_dump_json(exclude={"files", "environment", "command"})},
         init_containers=(_container(launch, installation),),
-        volumes=(
-            {"name": _SOURCE, "configMap": source},
-            {"name": _ENVIRONMENT, "emptyDir": room},
-        ),
+        volumes=({"name": _SOURCE, "configMap": source}, {"name": _ENVIRONMENT, "emptyDir": room}),
         mounts=({"name": _ENVIRONMENT, "mountPath": PACKAGES, "subPath": _MADE, "readOnly": True},),
     )
 

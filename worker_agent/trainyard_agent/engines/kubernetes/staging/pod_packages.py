@@ -100,12 +100,7 @@ class PodPackages:
             command=install_plan.COMMAND,
         )
         await asyncio.to_thread(installation.write, directory)
-        return Staging(
-            "ready",
-            python=f"{PACKAGES}/bin/python",
-            images=images,
-            packages=str(directory),
-        )
+        return Staging("ready", python=f"{PACKAGES}/bin/python", images=images, packages=str(directory))
 
     def _image(self, order: RunOrder) -> str:
         if order.training_input.image_uri:

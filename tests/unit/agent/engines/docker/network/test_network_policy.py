@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from trainyard_agent.engines.docker.network.firewall import Firewall, NotEnforced, run_command
-from trainyard_agent.engines.docker.network.network_policy import (
-    Endpoint,
-    bridge_name,
-    endpoints_of,
-    rules,
-)
+from trainyard_agent.engines.docker.network.network_policy import Endpoint, bridge_name, endpoints_of, rules
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.spec import Owner
 from unit.agent.stub_server import run_order

@@ -20,11 +20,7 @@ from trainyard_agent.engines.kubernetes import engine as kubernetes_engine
 from trainyard_agent.engines.kubernetes.api.client import KubeDown, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import KubeConnection
 from trainyard_agent.engines.kubernetes.capacity import admission
-from trainyard_agent.engines.kubernetes.capacity.admission import (
-    LocalQueue,
-    choose,
-    waits_of,
-)
+from trainyard_agent.engines.kubernetes.capacity.admission import LocalQueue, choose, waits_of
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
 from trainyard_agent.opening import open_engines
@@ -210,10 +206,7 @@ def test_run_in_a_queue_is_a_pod_group_that_waits_with_kueues_words_and_is_remov
                 }
             reports = lab.runtime.observe(RUN)
             assert {(one.state, one.waits) for one in reports} == {
-                (
-                    ReplicaState.PENDING,
-                    "in the LocalQueue team-a: Kueue has made no Workload of it yet",
-                )
+                (ReplicaState.PENDING, "in the LocalQueue team-a: Kueue has made no Workload of it yet")
             }
             assert isinstance(lab.admission, LocalQueue)
             lab.admission.clock = lambda: 1e9

@@ -152,11 +152,7 @@ def test_lines_of_nodes_in_any_zone_are_whole_and_in_utc(tmp_path: Path) -> None
         last = found.lines[2].time if len(found.lines) > 2 else ""
         position = LogPosition(next=3, last_time=last, same_time=1)
         moved = copied(tmp_path / f"moved {offset}", LogServer(b"".join(raws[2:])), position)
-        seen = (
-            [(one.time, one.text) for one in found.lines],
-            texts(moved, 3),
-            (found.gap, server.asked),
-        )
+        seen = ([(one.time, one.text) for one in found.lines], texts(moved, 3), (found.gap, server.asked))
         expected = (
             [(f"{time:%Y-%m-%dT%H:%M:%S.%f}Z", f"line {n}") for n, time in enumerate(times)],
             ["line 3", "line 4", "line 5"],

@@ -47,11 +47,7 @@ def test_replicas_find_each_other_by_names_of_their_service_and_take_what_was_or
     assert (
         resources["requests"]
         == resources["limits"]
-        == {
-            "memory": str(1 << 30),
-            "cpu": "4",
-            "nvidia.com/gpu": "2",
-        }
+        == {"memory": str(1 << 30), "cpu": "4", "nvidia.com/gpu": "2"}
     )
     assert pod["spec"]["automountServiceAccountToken"] is False
 

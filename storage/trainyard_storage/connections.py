@@ -23,13 +23,13 @@ class LimitedConnection(H11Protocol):
     """A connection that `end_if_overdue` ends. uvicorn itself limits the time between two requests."""
 
     head_s: ClassVar[float] = 10.0
-    """For the head of a request, from its first byte; for the first one from the start of the connection."""
+    """Time for the head of a request, from its first byte; for the first one from the start of the connection."""
     body_s: ClassVar[float] = 30.0
-    """Between two parts of a body."""
+    """Time between two parts of a body."""
     discard_s: ClassVar[float] = 60.0
-    """For the rest of a body whose request was answered before."""
+    """Time for the rest of a body whose request was answered before."""
     read_s: ClassVar[float] = 300.0
-    """For a client to take what was sent."""
+    """Time for a client to take what was sent."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

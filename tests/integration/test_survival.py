@@ -146,6 +146,15 @@ def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk:
     assert health(api)[0] == 200
 
 
+def test_health_looks_at_logs_on_a_disk_of_their_own(tmp_path: Path, clock: Clock) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with small_disk(data / "logs") as logs, server(data, clock, disk_reserve=0) as api:
+        assert health(api)[1]["checks"]["disk"]["status"] == "ok"
+        logs.fill()
+        assert health(api)[1]["checks"]["disk"]["status"] == "down"
+
+
 def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Server, disk: SmallDisk) -> None:
     let_go(api)
     disk.forbid_writes()

@@ -169,7 +169,8 @@ class HealthChecks:
     def _ask_disk(self) -> Check:
         settings = self._backend.settings
         try:
-            _write(settings.data_dir / f".health-{os.getpid()}", settings.durable)
+            for directory in _disks(settings.data_dir, settings.data_dir / "logs"):
+                _write(directory / f".health-{os.getpid()}", settings.durable)
             free = self._free()
         except OSError as error:
             failure = failure_of(error)
@@ -210,6 +211,14 @@ class HealthChecks:
 
 def _down(failure: Failure) -> Check:
     return Check(status=CheckStatus.DOWN, message=failure.reason, advice=failure.remedy)
+
+
+def _disks(*directories: Path) -> list[Path]:
+    """One directory of each file system. Raises OSError."""
+    disks: dict[int, Path] = {}
+    for directory in directories:
+        disks.setdefault(directory.stat().st_dev, directory)
+    return list(disks.values())
 
 
 def _write(path: Path, durable: bool) -> None:

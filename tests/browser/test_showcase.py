@@ -63,7 +63,13 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -
         yield shown
 
 
-@pytest.mark.parametrize("viewport", Viewport)
+@pytest.mark.parametrize(
+    "viewport",
+    [
+        *(Viewport.LIGHT, Viewport.NARROW_DARK),
+        *(pytest.param(viewport, marks=pytest.mark.long) for viewport in (Viewport.DARK, Viewport.NARROW)),
+    ],
+)
 def test_every_page_can_be_shown_and_used_by_everyone(
     dashboard: DashboardServer, open_page: Open, viewport: Viewport
 ) -> None:

@@ -1,5 +1,7 @@
 """Stalled jobs: the replica at fault is named, and the job is restarted."""
 
+import pytest
+
 from e2e.harness import Service, local
 from trainyard_protocol.views.views import JobDetail
 
@@ -79,6 +81,7 @@ def test_gang_whose_worker_hangs_is_restarted_and_the_stacks_name_the_worker(ser
     assert all("(most recent call first)" in stack for stack in stacks)
 
 
+@pytest.mark.long
 def test_gang_that_announces_nothing_is_inspected_from_outside(service: Service) -> None:
     service.program(GANG)
     service.config(**local(workers=2))
@@ -88,6 +91,7 @@ def test_gang_that_announces_nothing_is_inspected_from_outside(service: Service)
     assert all("\nThread " in stack for stack in stacks)
 
 
+@pytest.mark.long
 def test_program_that_prints_nothing_and_uses_no_cpu_is_only_reported(service: Service) -> None:
     service.program("import time\nprint('waiting')\ntime.sleep(12)\nprint('here')\ntime.sleep(3)\n")
     service.config(**local())

@@ -25,7 +25,9 @@ def case(name: str) -> tuple[Any, tuple[int, ...], type, Any]:
     return transformer.Transformer(3, width=4, layers=1, heads=2), (5,), np.int32, optax.sgd(0.1)
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet50", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["cnn", *(pytest.param(name, marks=pytest.mark.long) for name in ("resnet50", "transformer"))]
+)
 def test_baseline_step_on_the_same_batches_gives_the_templates_parameters(name: str) -> None:
     import jax
 

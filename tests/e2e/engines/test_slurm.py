@@ -160,6 +160,7 @@ def test_agent_that_was_killed_finds_its_run_again(cluster: SlurmService, slurm:
     cluster.wait_for("goes_on", "CANCELLED")
 
 
+@pytest.mark.long
 def test_job_that_reaches_its_partitions_time_limit_again_and_again_succeeds(
     cluster: SlurmService, tmp_path: Path
 ) -> None:

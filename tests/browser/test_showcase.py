@@ -79,6 +79,7 @@ def test_every_page_can_be_shown_and_used_by_everyone(
         page.goto(path)
         page.wait_for_load_state("load")
         expect(page.locator(DRAWN.get(name, "main")).first).to_be_visible()
+        expect(page.locator("[aria-busy=true]")).to_have_count(0)
         picture = f"{name}-{viewport.name.lower()}.png"
         page.screenshot(path=SHOTS / picture, full_page=True)
         page.screenshot(path=SHOTS / "window" / picture)

@@ -69,5 +69,4 @@ def test_state_directory_of_the_first_release_opens(service: Service) -> None:
     assert "good" in service.ok("jobs", "list")
     del service.environment["TRAINYARD_TOKEN"]
 
-    service.ok("jobs", "cancel", "long")
-    service.wait_for("long", JobState.CANCELLED)
+    service.wait_for("long", JobState.SUCCEEDED)  # it goes on where the machine has failed

@@ -31,7 +31,7 @@ help: ## say what can be made
 demo: $(VENV)/.demo ## train the digits on this machine, end to end
 	@scripts/demo.sh
 
-test: $(VENV)/.dev ## show every promise once, on every engine: some ten minutes
+test: $(VENV)/.dev ## show every promise once, on every engine: a quarter of an hour
 	@scripts/test-tools.sh
 	@PYTHONPATH=tests $(BIN)/python -m beds.kubernetes.build
 	@echo "Left out (make test-all runs them): chaos, attacks, failures of clusters, TensorFlow, Google's clients, long trainings"

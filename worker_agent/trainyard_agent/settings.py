@@ -27,6 +27,9 @@ from trainyard_protocol.settings import SettingsReader, required, setting
 
 PREFIX = "TRAINYARD_AGENT_"
 
+AUTO = "auto"
+"""The `--runtime` of every engine of the machine."""
+
 _INSTALL = InstallLimits()
 _Value = TypeVar("_Value")
 _Part = TypeVar("_Part", bound="EngineSettings")
@@ -145,7 +148,7 @@ class AgentSettings:
     )
     state_dir: Path = required("directory for the agent's state", metavar="DIR")
     runtime: str = setting(
-        "auto",
+        AUTO,
         "how replicas of new runs may run: the name of an engine; or auto: jobs with an image in containers, while an "
         "engine answers, and package jobs as processes where they may (but see packageJobs and versions of --runtimes)",
         metavar="RUNTIME",
@@ -326,9 +329,9 @@ def parse(
 def _check(settings: AgentSettings, command: Command, parts: Mapping[str, EngineSettings]) -> None:
     """Raises InvalidArgument for settings that do not go together."""
     serves = not (command.stop_all or command.doctor)
-    if settings.runtime not in ("auto", *parts):
-        known = ", ".join(("auto", *parts))
-        raise InvalidArgument(f"--runtime is one of {known}; this is {settings.runtime!r}.")
+    runtimes = (AUTO, *parts)
+    if settings.runtime not in runtimes:
+        raise InvalidArgument(f"--runtime is one of {', '.join(runtimes)}; this is {settings.runtime!r}.")
     if serves and not (settings.server and settings.token_file):
         raise InvalidArgument("--server and --token-file are required, except with --stop-all and --doctor")
     part = parts.get(settings.runtime)

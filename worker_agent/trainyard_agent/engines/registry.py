@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trainyard_agent.settings import EngineSettings
+from trainyard_agent.settings import AUTO, EngineSettings
 from trainyard_protocol.wire.agents import RuntimeName
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ ENGINES: dict[RuntimeName, str] = {
     "slurm": f"{__package__}.slurm",
 }
 """The package of each engine. Of several on a machine, the first takes the runs that no other wants."""
-
-AUTO = "auto"
-"""The `--runtime` of every engine of the machine."""
 
 
 def engine_of(name: RuntimeName) -> "Engine":

@@ -1,12 +1,11 @@
 """The stop of everything that runs, without its agent: for --stop-all, and for a lease that has expired."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from trainyard_agent.engines.contract import Engine
 from trainyard_agent.host.process_tags import StillAlive
-from trainyard_agent.host.waiting import wait_until
+from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes.base import Handle, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.states import Reason
@@ -55,7 +54,7 @@ def _stop(
     for handle in handles:
         grace_s = grace_of(handle)
         runtime.stop(handle.run_id, grace_s, reason)
-        deadlines[handle.run_id] = time.monotonic() + grace_s + _KILL_TIMEOUT_S
+        deadlines[handle.run_id] = deadline_in(grace_s + _KILL_TIMEOUT_S)
     return deadlines
 
 

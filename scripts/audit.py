@@ -33,20 +33,20 @@ def main(options: Sequence[str]) -> int:
             return 0
         print(f"pip-audit failed with exit code {answer.returncode}:\n{answer.stderr}", file=sys.stderr)
         return 1
-    known = [package for package in packages if "skip_reason" not in package]
-    if not known:
+    audited = [package for package in packages if "skip_reason" not in package]
+    if not audited:
         print(
             "Not audited: what answers as PyPI here knows none of the packages, as a mirror without the service."
         )
         return 0
     if skipped := [package["name"] for package in packages if "skip_reason" in package]:
         print(f"Not audited, unknown to the service: {', '.join(skipped)}")
-    lines = [line(package, one) for package in known for one in package["vulns"]]
+    lines = [line(package, vulnerability) for package in audited for vulnerability in package["vulns"]]
     if lines:
         print(f"{len(lines)} known vulnerabilities:\n" + "\n".join(lines), file=sys.stderr)
         print("Change the version in constraints.txt, then `make lock`.", file=sys.stderr)
         return 1
-    print(f"No known vulnerability in {len(known)} packages.")
+    print(f"No known vulnerability in {len(audited)} packages.")
     return 0
 
 

@@ -54,9 +54,12 @@ def action_table() -> str:
 
 def option_table() -> str:
     options = [
-        one for kind in (Settings, NetworkSettings, OidcOptions) for one in declared(kind) if one.option.flag
+        entry
+        for kind in (Settings, NetworkSettings, OidcOptions)
+        for entry in declared(kind)
+        if entry.option.flag
     ]
-    rows = [f"| `{one.option.flag}` | {one.default} | {one.option.meaning} |\n" for one in options]
+    rows = [f"| `{entry.option.flag}` | {entry.default} | {entry.option.meaning} |\n" for entry in options]
     return "".join(["| option of the server | default | meaning |\n", "|---|---|---|\n", *rows])
 
 
@@ -73,19 +76,19 @@ def agent_settings() -> str:
     for title, kind in {**parts, "In place of running jobs": Command}.items():
         if options := list(declared(kind)):
             lines += [f"## {title}", "", "| flag | default | meaning |", "|---|---|---|"]
-            lines += [_agent_row(one) for one in options] + [""]
+            lines += [_agent_row(entry) for entry in options] + [""]
     return "\n".join(lines)
 
 
-def _agent_row(one: Declared) -> str:
-    form = one.option.metavar or "|".join(one.option.choices or ())
-    flag = f"{one.option.flag} {form}".strip().replace("|", "\\|")
-    return f"| `{flag}` | {one.default} | {one.option.meaning} |"
+def _agent_row(entry: Declared) -> str:
+    form = entry.option.metavar or "|".join(entry.option.choices or ())
+    flag = f"{entry.option.flag} {form}".strip().replace("|", "\\|")
+    return f"| `{flag}` | {entry.default} | {entry.option.meaning} |"
 
 
 def constant_table() -> str:
-    constants = [one for one in declared(Settings) if not one.option.flag]
-    rows = [f"| `{one.field.name}` | {one.default} | {one.option.meaning} |\n" for one in constants]
+    constants = [entry for entry in declared(Settings) if not entry.option.flag]
+    rows = [f"| `{entry.field.name}` | {entry.default} | {entry.option.meaning} |\n" for entry in constants]
     return "".join(["| setting | value | meaning |\n", "|---|---|---|\n", *rows])
 
 

@@ -69,7 +69,9 @@ def entries(sources: list[str], requirements: list[str]) -> set[str]:
             f"uv could not resolve the requirements (exit code {answer.returncode}); its message is above."
         )
     return {
-        one for one in ENTRY.findall(answer.stdout) if "sys_platform == 'win32'" not in one.split("\n")[0]
+        entry
+        for entry in ENTRY.findall(answer.stdout)
+        if "sys_platform == 'win32'" not in entry.split("\n")[0]
     }
 
 

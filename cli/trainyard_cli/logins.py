@@ -37,7 +37,7 @@ class Logins:
 
     def without(self, url: str) -> "Logins":
         tokens, ca_files = (
-            {known: value for known, value in saved.items() if known != url}
+            {address: value for address, value in saved.items() if address != url}
             for saved in (self.tokens, self.ca_files)
         )
         return Logins("" if self.current == url else self.current, tokens, ca_files)

@@ -133,11 +133,11 @@ class Declared:
 def declared(kind: type) -> Iterator[Declared]:
     """The settings of a dataclass, in their order."""
     types = get_type_hints(kind)
-    for one in fields(kind):
-        if (option := one.metadata.get(_KEY)) is not None:
+    for attribute in fields(kind):
+        if (option := attribute.metadata.get(_KEY)) is not None:
             if option.flag == _FIELD:
-                option = replace(option, flag=f"--{one.name.replace('_', '-')}")
-            yield Declared(kind, one, option, *_plain(types[one.name]))
+                option = replace(option, flag=f"--{attribute.name.replace('_', '-')}")
+            yield Declared(kind, attribute, option, *_plain(types[attribute.name]))
 
 
 def _plain(annotation: Any) -> tuple[Any, bool]:
@@ -146,7 +146,7 @@ def _plain(annotation: Any) -> tuple[Any, bool]:
     if get_origin(annotation) is tuple:
         return inside[0], True
     if get_origin(annotation) in (Union, UnionType):
-        return next(one for one in inside if one is not NoneType), False
+        return next(type_ for type_ in inside if type_ is not NoneType), False
     return annotation, False
 
 
@@ -172,9 +172,9 @@ class SettingsReader:
         )
         for kind, title in self._kinds.items():
             group = parser.add_argument_group(*title.split("\n")) if title else parser
-            for one in declared(kind):
-                if one.option.flag:
-                    _add(group, one)
+            for entry in declared(kind):
+                if entry.option.flag:
+                    _add(group, entry)
         return parser
 
     def read(
@@ -186,21 +186,21 @@ class SettingsReader:
         flags = vars(parser.parse_args(arguments))
         sources = _Sources(flags, self._prefix, environment)
         given: dict[type, dict[str, Any]] = {kind: {} for kind in self._kinds}
-        options = [one for kind in self._kinds for one in declared(kind) if one.option.flag]
-        sources.check_keys({one.option.key for one in options})
-        for one in options:
-            source, texts = sources.find(one)
+        options = [entry for kind in self._kinds for entry in declared(kind) if entry.option.flag]
+        sources.check_keys({entry.option.key for entry in options})
+        for entry in options:
+            source, texts = sources.find(entry)
             if texts is None:
-                if one.field.default is MISSING:
-                    parser.error(f"the following arguments are required: {one.option.flag}")
+                if entry.field.default is MISSING:
+                    parser.error(f"the following arguments are required: {entry.option.flag}")
                 continue
             try:
-                values = tuple(map(one.value, texts))
+                values = tuple(map(entry.value, texts))
             except InvalidArgument as error:
                 raise InvalidArgument(f"{source} {error.message}") from error
             except ValueError:
                 parser.error(f"argument {source}: invalid value: {', '.join(map(repr, texts))}")
-            given[one.kind][one.field.name] = values if one.is_repeated else values[-1]
+            given[entry.kind][entry.field.name] = values if entry.is_repeated else values[-1]
         return given
 
 
@@ -218,21 +218,21 @@ class _Sources:
                 f"{self._path}: {quoted(unknown[0])} is no setting. There are {', '.join(sorted(keys))}."
             )
 
-    def find(self, one: Declared) -> tuple[str, Sequence[str] | None]:
+    def find(self, entry: Declared) -> tuple[str, Sequence[str] | None]:
         """The name of the source that has the setting, and its texts there."""
-        option = one.option
+        option = entry.option
         if flag := self._flags[option.name]:
             return option.flag, [str(flag)] if flag is True else flag
         variable = f"{self._prefix}{option.name.upper()}"
         if text := self._environment.get(variable):
-            return f"${variable}", text.split(",") if one.is_repeated else [text]
+            return f"${variable}", text.split(",") if entry.is_repeated else [text]
         value = self._file.get(option.key)
         if value is None:
             return "", None
         source, is_list = f"{self._path}: {option.key}", isinstance(value, list)
-        parts = value if is_list and one.is_repeated else [value]
+        parts = value if is_list and entry.is_repeated else [value]
         if any(isinstance(part, list | dict) for part in parts):
-            allowed = "one value, or a list of them" if one.is_repeated else "one value, and no list"
+            allowed = "one value, or a list of them" if entry.is_repeated else "one value, and no list"
             raise InvalidArgument(f"{source} must be {allowed}.")
         return source, [str(part) for part in parts]
 
@@ -246,14 +246,14 @@ def _file(path: Path) -> Mapping[str, Any]:
         raise InvalidArgument(f"--{_FILE}: {path} is not TOML: {error}.") from error
 
 
-def _add(group: "argparse._ActionsContainer", one: Declared) -> None:
-    option = one.option
+def _add(group: "argparse._ActionsContainer", entry: Declared) -> None:
+    option = entry.option
     meaning = _ASIDE.sub("", option.meaning).replace("`", "").replace("%", "%%")
-    if one.type is bool:
+    if entry.type is bool:
         group.add_argument(option.flag, action="store_true", help=meaning)
         return
-    several = "; may be given several times" if one.is_repeated else ""
-    default = f"; default: {one.default}" if one.default else ""
+    several = "; may be given several times" if entry.is_repeated else ""
+    default = f"; default: {entry.default}" if entry.default else ""
     group.add_argument(
         option.flag,
         action="append",

@@ -216,8 +216,8 @@ def _flag(name: str, value: object) -> Iterator[str]:
     if value is True:
         yield name
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _flag(name, one)
+        for item in value:
+            yield from _flag(name, item)
     elif isinstance(value, Mapping):
         raise InvalidArgument(f"args: the value of {name} is a mapping; a flag has a text or a number.")
     else:

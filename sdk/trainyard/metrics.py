@@ -86,12 +86,12 @@ def read(fetch: Fetch, from_step: int | None, to_step: int | None) -> Metrics:
     parts: dict[tuple[str, str], list[MetricSeries]] = {}
     views = list(_views(fetch, from_step, to_step))
     for view in views:
-        for one in view.metrics:
-            parts.setdefault((one.name, one.task), []).append(one)
+        for curve in view.metrics:
+            parts.setdefault((curve.name, curve.task), []).append(curve)
     replicas = {
         name: next(task for task in views[-1].tasks if (name, task) in parts)
         for name in views[-1].names
-        if any(name == known for known, _ in parts)
+        if any(name == existing for existing, _ in parts)
     }
     return Metrics(_metric(parts[name, task]) for name, task in replicas.items())
 
@@ -100,11 +100,11 @@ def _views(fetch: Fetch, from_step: int | None, to_step: int | None) -> Iterator
     view = fetch(from_step, to_step)
     while not view.complete:  # a long log is read in parts
         view = fetch(from_step, to_step)
-    cut = [one for one in view.metrics if one.total > len(one.steps)]
+    cut = [curve for curve in view.metrics if curve.total > len(curve.steps)]
     if not cut:
         yield view
         return
-    first, last = min(one.steps[0] for one in cut), max(one.steps[-1] for one in cut)
+    first, last = min(curve.steps[0] for curve in cut), max(curve.steps[-1] for curve in cut)
     middle = (first + last) // 2
     yield from _views(fetch, from_step, middle)
     yield from _views(fetch, middle + 1, to_step)

@@ -28,7 +28,7 @@ def html(detail: JobDetail, address: str) -> str:
     if digest is not None and digest.metrics:
         curve = digest.curve()
         parts.append(_svg(curve) if curve is not None else "")
-        newest = ", ".join(f"{escape(one.name)} {one.value:.4g}" for one in digest.metrics[:_METRICS])
+        newest = ", ".join(f"{escape(item.name)} {item.value:.4g}" for item in digest.metrics[:_METRICS])
         parts.append(f"<p>{newest}</p>")
     return f"<div>{''.join(parts)}</div>"
 

@@ -122,32 +122,32 @@ class StorageApi:
     def _list_buckets(self, call: Call, _asked: StorageCall) -> Answer:
         query = call.query
         after, most = _token(query).decode(errors="replace"), _most(query)
-        found = [
+        buckets = [
             bucket
             for bucket in self.store.buckets()
             if bucket.name.startswith(query.get("prefix", "")) and bucket.name > after
         ]
         listed: dict[str, Any] = {"kind": "storage#buckets"}
-        if found[:most]:
-            listed["items"] = [bucket_resource(bucket, call.base) for bucket in found[:most]]
-        if found[most:]:
-            listed["nextPageToken"] = _as_token(found[most - 1].name.encode())
+        if buckets[:most]:
+            listed["items"] = [bucket_resource(bucket, call.base) for bucket in buckets[:most]]
+        if buckets[most:]:
+            listed["nextPageToken"] = _as_token(buckets[most - 1].name.encode())
         return json_answer(listed, query)
 
     def _insert_bucket(self, call: Call, _asked: StorageCall) -> Answer:
         given = call.json()
-        made = self.store.make_bucket(check_bucket(given.get("name")), limited(_settings(given)))
-        return json_answer(bucket_resource(made, call.base), call.query)
+        bucket = self.store.make_bucket(check_bucket(given.get("name")), limited(_settings(given)))
+        return json_answer(bucket_resource(bucket, call.base), call.query)
 
     def _get_bucket(self, call: Call, asked: StorageCall) -> Answer:
-        found = self.store.bucket(check_bucket(asked.bucket))
-        return json_answer(bucket_resource(found, call.base), call.query)
+        bucket = self.store.bucket(check_bucket(asked.bucket))
+        return json_answer(bucket_resource(bucket, call.base), call.query)
 
     def _update_bucket(self, call: Call, asked: StorageCall) -> Answer:
         before = self.store.bucket(check_bucket(asked.bucket))
         settings = limited({**before.properties, **_settings(call.json())})
-        made = self.store.update_bucket(before.name, settings)
-        return json_answer(bucket_resource(made, call.base), call.query)
+        bucket = self.store.update_bucket(before.name, settings)
+        return json_answer(bucket_resource(bucket, call.base), call.query)
 
     def _delete_bucket(self, _call: Call, asked: StorageCall) -> Answer:
         self.store.delete_bucket(check_bucket(asked.bucket))
@@ -212,8 +212,8 @@ class StorageApi:
         if query.get("alt") == "media":
             return self._content(call, asked)
         needs = conditions(query)
-        found = self.store.get(asked.bucket, asked.name, number(query, "generation"), needs)
-        return json_answer(object_resource(found, call.base), query)
+        record = self.store.get(asked.bucket, asked.name, number(query, "generation"), needs)
+        return json_answer(object_resource(record, call.base), query)
 
     def _content(self, call: Call, asked: StorageCall) -> Answer:
         query = call.query
@@ -246,9 +246,9 @@ class StorageApi:
     def _update(self, call: Call, asked: StorageCall) -> Answer:
         query = call.query
         generation = number(query, "generation")
-        found = self.store.get(asked.bucket, asked.name, generation)
-        made = patched(call.json(), found.properties) if call.method == "PATCH" else properties(call.json())
-        record = self.store.update(asked.bucket, asked.name, made, conditions(query), found.generation)
+        old = self.store.get(asked.bucket, asked.name, generation)
+        new = patched(call.json(), old.properties) if call.method == "PATCH" else properties(call.json())
+        record = self.store.update(asked.bucket, asked.name, new, conditions(query), old.generation)
         return json_answer(object_resource(record, call.base), query)
 
     def _delete(self, call: Call, asked: StorageCall) -> Answer:
@@ -292,10 +292,10 @@ class StorageApi:
                         whole.write(block)
             assert first is not None
             kind = {"contentType": first.properties.get("contentType")}
-            made = self.store.put(
+            composed = self.store.put(
                 *(bucket, name, whole, properties({**kind, **destination}), conditions(query), components)
             )
-        return json_answer(object_resource(made, call.base), query)
+        return json_answer(object_resource(composed, call.base), query)
 
     def _component(self, bucket: str, source: object) -> Any:
         if not isinstance(source, dict) or not isinstance(source.get("name"), str):
@@ -327,12 +327,12 @@ class LocalBackend:
 
     @asynccontextmanager
     async def answered(self, call: Call) -> AsyncIterator[Answer]:
-        made = await asyncio.get_running_loop().run_in_executor(self._threads, self._api.answer, call)
+        reply = await asyncio.get_running_loop().run_in_executor(self._threads, self._api.answer, call)
         try:
-            yield made
+            yield reply
         finally:
-            if isinstance(made.body, FilePart):
-                made.body.file.close()
+            if isinstance(reply.body, FilePart):
+                reply.body.file.close()
 
     async def close(self) -> None:
         """Wait until the storage has finished what it does."""

@@ -191,8 +191,8 @@ class StorageApp:
         try:
             await _receive(receive, body, limit)
             received = replace(call, body=body).overridden()
-            async with self._answered(received) as made:
-                closing = replace(made, headers=(*made.headers, ("Connection", "close")))
+            async with self._answered(received) as reply:
+                closing = replace(reply, headers=(*reply.headers, ("Connection", "close")))
                 await _send(closing, connection, send, has_body=call.method != "HEAD")
         finally:
             body.close()
@@ -205,8 +205,8 @@ class StorageApp:
             if asked is not None and asked.kind is Kind.BATCH:
                 yield await self._batch(call)
                 return
-            async with self._backend.answered(call) as made:
-                yield made
+            async with self._backend.answered(call) as reply:
+                yield reply
         except TrainyardError as error:
             raise Refused(HTTPStatus(error.http_status), error.message) from error
 
@@ -235,22 +235,22 @@ class StorageApp:
     async def _answer_inside(self, call: Call, inner: InnerCall) -> bytes:
         content = bytearray()
         try:
-            async with self._backend.answered(call.overridden()) as made:
-                async for block in _blocks(made.body):
+            async with self._backend.answered(call.overridden()) as reply:
+                async for block in _blocks(reply.body):
                     content += block
                     if len(content) > inner.room:
                         raise too_large()
         except Refused as refused:
-            made = refusal(refused.status, refused.message)
-            assert isinstance(made.body, bytes)
-            content = bytearray(made.body)
-        return message(made.status, {name.lower(): value for name, value in made.headers}, bytes(content))
+            reply = refusal(refused.status, refused.message)
+            assert isinstance(reply.body, bytes)
+            content = bytearray(reply.body)
+        return message(reply.status, {name.lower(): value for name, value in reply.headers}, bytes(content))
 
 
 def _refusal_inside(error: TrainyardError) -> bytes:
-    made = refusal(HTTPStatus(error.http_status), error.message)
-    assert isinstance(made.body, bytes)
-    return message(made.status, {name.lower(): value for name, value in made.headers}, made.body)
+    reply = refusal(HTTPStatus(error.http_status), error.message)
+    assert isinstance(reply.body, bytes)
+    return message(reply.status, {name.lower(): value for name, value in reply.headers}, reply.body)
 
 
 def _body_limit(headers: Mapping[str, str], target: str) -> int:
@@ -280,12 +280,12 @@ async def _receive(receive: Any, body: Draft, limit: int) -> None:
         more = event["more_body"]
 
 
-async def _send(made: Answer, connection: "Connection", send: Any, *, has_body: bool = True) -> None:
+async def _send(reply: Answer, connection: "Connection", send: Any, *, has_body: bool = True) -> None:
     """Send an answer, until its client is gone."""
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in made.headers]
-    await send({"type": "http.response.start", "status": made.status, "headers": headers})
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if has_body:
-        async for block in _blocks(made.body):
+        async for block in _blocks(reply.body):
             if connection.transport.is_closing():
                 return
             await send({"type": "http.response.body", "body": block, "more_body": True})

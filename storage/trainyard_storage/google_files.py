@@ -156,7 +156,7 @@ class GoogleFiles:
                 f"gcloud has a configuration {CONFIGURATION} already, which is not ours: {file}. Rename or remove it."
             )
         before = self.record()
-        made = [str(one) for one in reversed(file.parents) if not one.exists()]
+        created = [str(directory) for directory in reversed(file.parents) if not directory.exists()]
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         sections: dict[str, dict[str, Any]] = {
             "core": {
@@ -176,7 +176,7 @@ class GoogleFiles:
         for section, values in sections.items():
             lines += [f"[{section}]", *(f"{name} = {value}" for name, value in values.items()), ""]
         self._write(file, "\n".join(lines))
-        return tuple(dict.fromkeys([*(before.made if before else ()), *made]))
+        return tuple(dict.fromkeys([*(before.made if before else ()), *created]))
 
     def _gcloud_directory(self) -> Path:
         named = self._environment.get("CLOUDSDK_CONFIG")
@@ -192,8 +192,8 @@ def system_roots(environment: Mapping[str, str], besides: Path) -> str:
     """The authorities that clients here accept without us. `besides` is our own file."""
     chosen = [Path(value) for name in _ROOTS if (value := environment.get(name))]
     default = ssl.get_default_verify_paths().cafile
-    found = [*chosen, *([Path(default)] if default else []), *_SYSTEM_ROOTS]
-    for path in found:
+    candidates = [*chosen, *([Path(default)] if default else []), *_SYSTEM_ROOTS]
+    for path in candidates:
         if path != besides and path.is_file():
             return path.read_text(encoding="utf-8", errors="replace")
     return ""

@@ -137,20 +137,20 @@ def json_object(text: bytes) -> Mapping[str, Any]:
 
 def properties(resource: Mapping[str, Any], before: Properties | None = None) -> Properties:
     """The description of an object in a resource, over the one before; None removes a field. Raises Refused."""
-    made = dict(before or {})
+    settable = dict(before or {})
     for name in _TEXTS:
-        value = resource.get(name, made.get(name))
+        value = resource.get(name, settable.get(name))
         if value is not None and not isinstance(value, str):
             raise Refused(HTTPStatus.BAD_REQUEST, f"{name} must be a text.")
-        made[name] = value
-    given = resource.get("metadata", made.get("metadata"))
+        settable[name] = value
+    given = resource.get("metadata", settable.get("metadata"))
     if given is not None:
         if not isinstance(given, dict) or any(not isinstance(value, str | None) for value in given.values()):
             raise Refused(HTTPStatus.BAD_REQUEST, "metadata must be an object with texts.")
-        made["metadata"] = {name: value for name, value in given.items() if value is not None}
+        settable["metadata"] = {name: value for name, value in given.items() if value is not None}
     else:
-        made["metadata"] = None
-    return limited({name: value for name, value in made.items() if value is not None})
+        settable["metadata"] = None
+    return limited({name: value for name, value in settable.items() if value is not None})
 
 
 def limited(described: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -213,7 +213,7 @@ def check_name(name: object) -> str:
 def object_resource(record: ObjectRecord, base: str) -> Mapping[str, Any]:
     path = object_path(record.bucket, record.name)
     generation = str(record.generation)
-    made = {
+    resource = {
         "kind": "storage#object",
         "id": f"{record.bucket}/{record.name}/{generation}",
         "selfLink": f"{base}{JSON_API}{path}",
@@ -234,10 +234,10 @@ def object_resource(record: ObjectRecord, base: str) -> Mapping[str, Any]:
         **record.properties,
     }
     if record.md5:
-        made["md5Hash"] = record.md5
+        resource["md5Hash"] = record.md5
     if record.components:
-        made["componentCount"] = record.components
-    return made
+        resource["componentCount"] = record.components
+    return resource
 
 
 def bucket_resource(record: BucketRecord, base: str) -> Mapping[str, Any]:

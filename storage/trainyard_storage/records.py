@@ -73,10 +73,10 @@ class Conditions:
     metageneration: int | None = None
     not_metageneration: int | None = None
 
-    def check(self, found: ObjectRecord | None, reading: bool = False) -> None:
+    def check(self, record: ObjectRecord | None, reading: bool = False) -> None:
         """Raises ConditionFailed. The generation of an object that is not there is 0."""
-        generation = found.generation if found is not None else 0
-        metageneration = found.metageneration if found is not None else 0
+        generation = record.generation if record is not None else 0
+        metageneration = record.metageneration if record is not None else 0
         if self.generation not in (None, generation) or self.metageneration not in (None, metageneration):
             raise ConditionFailed("At least one of the pre-conditions you specified did not hold.")
         if generation == self.not_generation or metageneration == self.not_metageneration:

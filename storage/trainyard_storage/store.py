@@ -149,23 +149,23 @@ class ObjectStore:
         self, bucket: str, name: str, generation: int | None = None, conditions: Conditions | None = None
     ) -> ObjectRecord:
         """Raises Missing, ConditionFailed."""
-        found = self.find(bucket, name)
-        if found is None or generation not in (None, found.generation):
+        record = self.find(bucket, name)
+        if record is None or generation not in (None, record.generation):
             raise Missing(f"No such object: {bucket}/{name}")
         if conditions is not None:
-            conditions.check(found, reading=True)
-        return found
+            conditions.check(record, reading=True)
+        return record
 
     def open(
         self, bucket: str, name: str, generation: int | None = None, conditions: Conditions | None = None
     ) -> tuple[ObjectRecord, BinaryIO]:
         """The object and its content, which the caller closes. Raises Missing, ConditionFailed."""
         while True:
-            found = self.get(bucket, name, generation, conditions)
+            record = self.get(bucket, name, generation, conditions)
             try:
-                return found, self._path(found.file).open("rb")
+                return record, self._path(record.file).open("rb")
             except FileNotFoundError:
-                if self.find(bucket, name) == found:
+                if self.find(bucket, name) == record:
                     raise  # else it was replaced in between
 
     def put(
@@ -208,8 +208,8 @@ class ObjectStore:
     ) -> ObjectRecord:
         """Replace what is said of an object. Raises Missing, ConditionFailed."""
         with self._writing():
-            found = self.get(bucket, name, generation)
-            conditions.check(found)
+            record = self.get(bucket, name, generation)
+            conditions.check(record)
             self._database.execute(
                 "UPDATE objects SET properties = ?, metageneration = metageneration + 1, updated = ? "
                 "WHERE bucket = ? AND name = ?",
@@ -220,12 +220,12 @@ class ObjectStore:
     def delete(self, bucket: str, name: str, conditions: Conditions, generation: int | None) -> None:
         """Raises Missing, ConditionFailed."""
         with self._writing():
-            found = self.get(bucket, name, generation)
-            conditions.check(found)
+            record = self.get(bucket, name, generation)
+            conditions.check(record)
             self._database.execute(
                 "DELETE FROM objects WHERE bucket = ? AND name = ?", (bucket, name.encode())
             )
-        self._path(found.file).unlink(missing_ok=True)
+        self._path(record.file).unlink(missing_ok=True)
 
     def page(self, bucket: str, listing: Listing) -> Page:
         """A page of objects, in the order of the names as bytes."""
@@ -235,11 +235,11 @@ class ObjectStore:
             at = _skip(listing.after, prefix, delimiter)
         end = min((e for e in (_after_all(prefix), listing.end.encode()) if e), default=b"")
         step = 1 if delimiter else listing.most + 1
-        while found := self._next(
+        while records := self._next(
             bucket, at, end, min(step, listing.most - len(page.items) - len(page.prefixes) + 1)
         ):
             step *= 2
-            for record in found:
+            for record in records:
                 name = record.name.encode()
                 cut = name.find(delimiter, len(prefix)) if delimiter else -1
                 if len(page.items) + len(page.prefixes) == listing.most:
@@ -315,10 +315,10 @@ class ObjectStore:
                 before = self.find(record.bucket, record.name)
                 conditions.check(before)
                 self._last = generation = max(_now(), self._last + 1)
-                made = replace(record, generation=generation, updated=generation)
-                self._ensure_bucket(made.bucket)
-                values = [getattr(made, name) for name in ObjectRecord.__slots__]
-                values[1], values[-1] = made.name.encode(), json.dumps(made.properties)
+                committed = replace(record, generation=generation, updated=generation)
+                self._ensure_bucket(committed.bucket)
+                values = [getattr(committed, name) for name in ObjectRecord.__slots__]
+                values[1], values[-1] = committed.name.encode(), json.dumps(committed.properties)
                 self._database.execute(_INSERT, values)
                 if upload is not None:
                     query = "UPDATE uploads SET generation = ? WHERE id = ?"
@@ -328,7 +328,7 @@ class ObjectStore:
             raise
         if before is not None:
             self._path(before.file).unlink(missing_ok=True)
-        return made
+        return committed
 
     def _ensure_bucket(self, name: str) -> None:
         self._database.execute("INSERT OR IGNORE INTO buckets VALUES (?, ?, '{}')", (name, _now()))

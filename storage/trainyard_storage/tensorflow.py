@@ -113,8 +113,8 @@ class TensorFlowProxy:
         if self._containers == "public":
             host, _, port = target.rpartition(":")
             look_up = asyncio.get_running_loop().getaddrinfo
-            found = await look_up(host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM)
-            address = str(found[0][4][0])
+            resolved = await look_up(host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM)
+            address = str(resolved[0][4][0])
             if _is_public(address):
                 return f"{address}:{port}"
         raise Refused(HTTPStatus.FORBIDDEN, f"Containers may not reach {target} through this proxy.")

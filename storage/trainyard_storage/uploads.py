@@ -208,12 +208,12 @@ class Uploads:
 
 def _hashes(headers: Mapping[str, str]) -> dict[str, str]:
     """The checksums of a request: `x-goog-hash: crc32c=...,md5=...`."""
-    found = {}
-    for one in headers.get("x-goog-hash", "").split(","):
-        name, _, value = one.strip().partition("=")
+    hashes = {}
+    for entry in headers.get("x-goog-hash", "").split(","):
+        name, _, value = entry.strip().partition("=")
         if name in ("crc32c", "md5"):
-            found[name] = value
-    return found
+            hashes[name] = value
+    return hashes
 
 
 def _hashes_in(resource: Mapping[str, Any]) -> dict[str, str]:
@@ -224,11 +224,11 @@ def _hashes_in(resource: Mapping[str, Any]) -> dict[str, str]:
 def _check(body: Draft, hashes: Mapping[str, str]) -> None:
     """Raises Refused."""
     for name, value in hashes.items():
-        found = body.md5 if name == "md5" else body.crc32c
-        if value != found:
+        ours = body.md5 if name == "md5" else body.crc32c
+        if value != ours:
             raise Refused(
                 HTTPStatus.BAD_REQUEST,
-                f"Provided {name.upper()} hash {value[:100]!r} doesn't match calculated {name.upper()} hash {found!r}.",
+                f"Provided {name.upper()} hash {value[:100]!r} doesn't match calculated {name.upper()} hash {ours!r}.",
             )
 
 

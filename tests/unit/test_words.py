@@ -46,6 +46,9 @@ REFUSED = {
 }
 """Words that are no part of a name, and what to write instead."""
 
+VAGUE = {"known", "one"}
+"""Names of the product that say nothing: a variable is called what it is."""
+
 NOT_FIRST = {
     *("As", "Between", "By", "Everybody", "For", "How", "Nobody", "Of", "So", "Somebody", "What", "Where"),
     *("Who", "Whoever", "Whose", "Why", "With", "Without"),
@@ -89,6 +92,18 @@ def test_names_are_in_standard_terms(folder: str) -> None:
         for word in sorted(_words(name) & REFUSED.keys())
     ]
     assert not refused, "\n".join(refused)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_variables_of_the_product_are_called_what_they_are(folder: str) -> None:
+    vague = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in _files(folder)
+        if "tests" not in path.parts and folder != "benchmarks"
+        for line, name in _names(ast.parse(path.read_text(encoding="utf-8")))
+        if name in VAGUE
+    ]
+    assert not vague, "\n".join(vague)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -86,8 +86,8 @@ def parse_tf_config(text: str) -> ClusterSpec:
     if task_type == "evaluator":
         return ClusterSpec("evaluator", task_index, parameter_servers=servers)
     if (task_type, task_index) not in tasks:
-        known = ", ".join(f"{kind} {index}" for kind, index in tasks)
-        raise ClusterError(f"TF_CONFIG's task is {task_type} {task_index}, but its cluster has: {known}.")
+        members = ", ".join(f"{kind} {index}" for kind, index in tasks)
+        raise ClusterError(f"TF_CONFIG's task is {task_type} {task_index}, but its cluster has: {members}.")
     if not trainers:
         raise ClusterError("TF_CONFIG's cluster has parameter servers, but no chief and no worker to train.")
     position = list(tasks).index((task_type, task_index))

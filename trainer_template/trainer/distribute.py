@@ -51,7 +51,7 @@ def initialize(cluster: ClusterSpec) -> None:
     # it would fail.
     local = jax.local_device_count()
     ones = np.ones(local, np.float32)
-    total = jax.pmap(lambda one: jax.lax.psum(one, "replica"), "replica")(ones).addressable_data(0)
+    total = jax.pmap(lambda value: jax.lax.psum(value, "replica"), "replica")(ones).addressable_data(0)
     if int(total[0]) != local * cluster.num_processes:
         raise JoinError(
             f"This process has {local} devices, all {cluster.num_processes} processes have {int(total[0])}: "

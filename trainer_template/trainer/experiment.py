@@ -158,9 +158,9 @@ class Experiment:
         if self.cluster.is_chief:
             try:
                 saver.prepare(self.fingerprint())
-                found = saver.newest()
-                if found:
-                    entry, arrays = found
+                entry_and_arrays = saver.newest()
+                if entry_and_arrays:
+                    entry, arrays = entry_and_arrays
                     own, header = state.from_arrays(shapes, arrays), entry.position
                 else:
                     own = state.initial_state(self.model, self.optimizer(START), self.arguments.seed)
@@ -220,13 +220,13 @@ class Experiment:
         self, saver: Saver, last: State, position: TrainingPosition
     ) -> tuple[State, TrainingPosition]:
         """The state of the best evaluation, in every process; the last one if its checkpoint is missing."""
-        found = saver.best() if self.cluster.is_chief else None
-        header = json.loads(distribute.broadcast(json.dumps(found and found[0].position).encode()))
+        best = saver.best() if self.cluster.is_chief else None
+        header = json.loads(distribute.broadcast(json.dumps(best and best[0].position).encode()))
         if header is None:
             return last, position
         log.info("The state of step %d is exported: its evaluation was the best.", header["steps"])
         shapes = state.state_shapes(self.model, self.optimizer(START))
-        own = state.from_arrays(shapes, found[1]) if found else None
+        own = state.from_arrays(shapes, best[1]) if best else None
         return _broadcast(own, shapes), TrainingPosition(**header)
 
     def export_function(self) -> ModelFunction | None:

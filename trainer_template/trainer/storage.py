@@ -272,11 +272,11 @@ class BucketFolder:
     def remove(self, name: str) -> None:
         from google.api_core.exceptions import NotFound
 
-        for found in self.names(name):
-            if found == name or found.startswith(f"{name}/"):
+        for blob_name in self.names(name):
+            if blob_name == name or blob_name.startswith(f"{name}/"):
                 # It may have been removed by another process.
                 with self.errors(name), contextlib.suppress(NotFound):
-                    self._blob(found).delete(retry=self._retry())
+                    self._blob(blob_name).delete(retry=self._retry())
 
     def folder(self, name: str) -> Folder:
         return BucketFolder(self._bucket, self._prefix + name, self._retry_for)

@@ -315,10 +315,10 @@ class Agent:
         self._ship_woken.clear()
         logs = [(handle.run_id, task) for handle in self._handles.values() for task in handle.addresses]
         # That they are empty is said only once the server knows their end: an agent that follows may start the run.
-        known = self._reported.runs if self._reported is not None else ()
+        reported = self._reported.runs if self._reported is not None else ()
         logs += [
             (run.run_id, report.task)
-            for run in known
+            for run in reported
             if run.replicas == self._given_up.get(run.run_id)
             for report in run.replicas
         ]
@@ -376,7 +376,7 @@ class Agent:
 
     async def _note_disks(self, observed: _Observed) -> None:
         """Look at the disks when a replica has failed, once: a full one may be why."""
-        failed = [one for one in observed.items() if self._exit_notes.are_missing(*one)]
+        failed = [run for run in observed.items() if self._exit_notes.are_missing(*run)]
         if failed:
             problem = await asyncio.to_thread(self._disks.look)
             for run_id, replicas in failed:
@@ -421,8 +421,8 @@ class Agent:
         begun = {action.order.run_id for action in actions if isinstance(action, Prepare)}
         if begun:  # what is prepared soon starts without another sync
             await self._stager.settle(begun, _SOON_S)
-            prepared = [one for one in self._actions(response, local) if isinstance(one, Start | GiveUp)]
-            await self._try_all([one for one in prepared if one.order.run_id in begun], retries)
+            prepared = [step for step in self._actions(response, local) if isinstance(step, Start | GiveUp)]
+            await self._try_all([step for step in prepared if step.order.run_id in begun], retries)
         self._version = response.version
         self._next_look = float("-inf")
 

@@ -125,7 +125,7 @@ class ServerClient:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False)  # the answer may have secrets
-            problems = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details)
+            problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in details)
             raise Internal(
                 f"The server at {self.server} answered {path} with an invalid response: {problems}"
             ) from None

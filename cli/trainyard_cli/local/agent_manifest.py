@@ -50,31 +50,31 @@ class AgentManifest:
         return f"kubectl -n {self.namespace} create secret generic {ACCESS} {given}"
 
     def _objects(self) -> Iterator[dict[str, Any]]:
-        for found in base():
-            match found["kind"]:
+        for object_ in base():
+            match object_["kind"]:
                 case "Namespace":
-                    found["metadata"]["name"] = self.namespace
+                    object_["metadata"]["name"] = self.namespace
                 case "Deployment":
-                    found["metadata"]["namespace"] = self.namespace
+                    object_["metadata"]["namespace"] = self.namespace
                     if self.token:
                         yield self._secret()
-                    pod = found["spec"]["template"]["spec"]
+                    pod = object_["spec"]["template"]["spec"]
                     self._complete(pod["containers"][0])
                     if self.runtimes is not None:
                         yield self._runtimes(self.runtimes, pod)
                 case _:
-                    found["metadata"]["namespace"] = self.namespace
-                    for subject in found.get("subjects", ()):
+                    object_["metadata"]["namespace"] = self.namespace
+                    for subject in object_.get("subjects", ()):
                         subject["namespace"] = self.namespace
-            yield found
+            yield object_
 
     def _complete(self, container: dict[str, Any]) -> None:
         container["image"] = self.image
         container["args"] += [option.replace("$", "$$") for option in self.options]
-        (server,) = (one for one in container["env"] if one["name"] == "SERVER")
+        (server,) = (entry for entry in container["env"] if entry["name"] == "SERVER")
         server["value"] = self.server
         if self.ca_file is not None:
-            (mount,) = (one for one in container["volumeMounts"] if one["name"] == "access")
+            (mount,) = (entry for entry in container["volumeMounts"] if entry["name"] == "access")
             container["env"].append(
                 {"name": "TRAINYARD_CA_FILE", "value": f"{mount['mountPath']}/{_CA_FILE}"}
             )

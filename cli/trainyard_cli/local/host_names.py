@@ -84,8 +84,8 @@ def _block(names: Sequence[str]) -> list[str]:
 
 
 def _is_loopback(name: str) -> bool:
-    found = _addresses(name, socket.AF_INET)
-    return bool(found) and all(address.startswith("127.") for address in found)
+    addresses = _addresses(name, socket.AF_INET)
+    return bool(addresses) and all(address.startswith("127.") for address in addresses)
 
 
 def _addresses(name: str, family: int = socket.AF_UNSPEC) -> list[str]:

@@ -142,30 +142,30 @@ class Options:
         """The options of a file; a damaged value becomes the default."""
         if not isinstance(data, dict):
             return cls()
-        named = {one.name: one for one in fields(cls) if one.name in data}
-        return cls(**{name: data[name] for name, one in named.items() if _is_value(one, data[name])})
+        named = {option.name: option for option in fields(cls) if option.name in data}
+        return cls(**{name: data[name] for name, option in named.items() if _is_value(option, data[name])})
 
     def flags(self, process: ProcessName) -> Iterator[str]:
         """The flags of a process, for what is not the default."""
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.metadata.get("process") == process and value != one.default:
-                yield from (f"--{flag_name(one)}", f"{value:g}" if isinstance(value, float | int) else value)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.metadata.get("process") == process and value != item.default:
+                yield from (f"--{flag_name(item)}", f"{value:g}" if isinstance(value, float | int) else value)
 
 
 def up_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator that adds a flag for each option that has one. The command receives those that were given."""
-    flags = [one for one in fields(Options) if "flag" in one.metadata]
+    flags = [option for option in fields(Options) if "flag" in option.metadata]
 
     def wrapped(**parameters: Any) -> Any:
-        given = {one.name: parameters.pop(one.name) for one in flags}
+        given = {option.name: parameters.pop(option.name) for option in flags}
         changes = {name: value for name, value in given.items() if value is not None}
         return function(changes=changes, **parameters)
 
     decorated: Callable[..., Any] = wrapped
     decorated.__doc__ = function.__doc__
-    for one in reversed(flags):
-        decorated = click.option(f"--{flag_name(one)}", **one.metadata["flag"])(decorated)
+    for option in reversed(flags):
+        decorated = click.option(f"--{flag_name(option)}", **option.metadata["flag"])(decorated)
     return decorated
 
 

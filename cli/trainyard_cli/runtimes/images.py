@@ -132,8 +132,8 @@ def images_to_build(runtimes: "Runtimes", names: Sequence[str]) -> list[str]:
         return [name for name, image in images.items() if image.dockerfile and not image.framework]
     for name in names:
         if name not in runtimes.images:
-            known = ", ".join(name for name, image in runtimes.images.items() if image.dockerfile)
-            raise InvalidArgument(f"Unknown runtime image {name!r}; known: {known}.")
+            buildable = ", ".join(name for name, image in runtimes.images.items() if image.dockerfile)
+            raise InvalidArgument(f"Unknown runtime image {name!r}; known: {buildable}.")
         if not runtimes.images[name].dockerfile:
             raise InvalidArgument(
                 f"The runtime image {name} cannot be built: it has no dockerfile. {runtimes.images[name].image} "

@@ -17,9 +17,9 @@ _SHOWN = 300  # characters of a value
 
 def check_same(job: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Raise AlreadyExists, with each difference, unless the job has the requested (canonical) training input."""
-    found = differences(job.get("trainingInput", {}), requested)
-    if found:
-        lines = "\n".join(f"  {line}" for line in found)
+    changes = differences(job.get("trainingInput", {}), requested)
+    if changes:
+        lines = "\n".join(f"  {line}" for line in changes)
         raise AlreadyExists(
             f"The job {job.get('jobId')} exists ({job.get('state')}) with other content; nothing was submitted.\n"
             f"{lines}\nGive the new content a name of its own."

@@ -132,7 +132,7 @@ def files_of(directory: Path) -> tuple[list[Path], list[Path]]:
 
     Raises InvalidArgument if they are larger than a package may be.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     empty: list[Path] = []
     size = 0
     for parent, directories, names in os.walk(directory):
@@ -142,14 +142,14 @@ def files_of(directory: Path) -> tuple[list[Path], list[Path]]:
         for path in (Path(parent, name) for name in sorted(names)):
             if not path.is_file() or _is_skipped(path):
                 continue
-            found.append(path)
+            files.append(path)
             size += path.stat().st_size
             if size > MAX_BYTES:
                 raise InvalidArgument(
                     f"{directory} has more than {MAX_BYTES // 2**20} MiB of files, too much for a package. Give the "
                     "script alone (--package-path FILE.py), or move the data elsewhere."
                 )
-    return found, empty
+    return files, empty
 
 
 def _own_backend(project: Path) -> tuple[str, tuple[str, ...]] | None:

@@ -137,8 +137,8 @@ def _package(path: Path, module: str) -> Program:
     if file is not None:
         source_checks.check_module(file, module)
     elif module.partition(".")[0] == name:
-        known = [f"{name}.{file.stem}" for file in _python_files(path)]
-        hint = did_you_mean(module, known) or f"It has {', '.join(known) or 'no modules'}."
+        modules = [f"{name}.{file.stem}" for file in _python_files(path)]
+        hint = did_you_mean(module, modules) or f"It has {', '.join(modules) or 'no modules'}."
         raise InvalidArgument(f"The module {module} is not in the package {path}. {hint}")
     elif not packaging.declares_itself(parent):
         hint = f"{name}.{module}"
@@ -165,8 +165,8 @@ def _directory(path: Path, module: str) -> Program:
         names = (f"{module}.py", f"{module}.sh", module)
         entry = next((path / name for name in names if (path / name).is_file()), None)
         if entry is None:
-            known = [file.stem for file in (*_python_files(path), *sorted(path.glob("*.sh")))]
-            hint = did_you_mean(module, known) or f"It has {', '.join(known) or 'neither .py nor .sh files'}."
+            stems = [file.stem for file in (*_python_files(path), *sorted(path.glob("*.sh")))]
+            hint = did_you_mean(module, stems) or f"It has {', '.join(stems) or 'neither .py nor .sh files'}."
             raise InvalidArgument(f"The module {module} is not in {path}. {hint}")
     else:
         entry, choice = _only_entry(path, _python_files(path) or sorted(path.glob("*.sh")))

@@ -64,7 +64,7 @@ def script(path: Path) -> ScriptSource:
 
     Raises InvalidArgument for a syntax error, a relative import, and a notebook's command that cannot run in a job.
     """
-    directory, found = path.parent, _Found()
+    directory, content = path.parent, _Found()
     files: dict[str, None] = {}
     waiting = [path]
     while waiting:
@@ -78,10 +78,10 @@ def script(path: Path) -> ScriptSource:
         tree = parse(current)
         if current.parent == directory:
             _refuse_relative_imports(current, tree, directory)
-        _read_notebook(current, tree, found)
+        _read_notebook(current, tree, content)
         for imported in _imports(tree):
             waiting += _local_files(directory, imported.partition(".")[0])
-    return ScriptSource(tuple(files), found.is_notebook, tuple(dict.fromkeys(found.needs)))
+    return ScriptSource(tuple(files), content.is_notebook, tuple(dict.fromkeys(content.needs)))
 
 
 def check_module(path: Path, module: str) -> None:
@@ -90,13 +90,13 @@ def check_module(path: Path, module: str) -> None:
     top = module.partition(".")[0]
     depth = module.count(".") + (1 if path.stem == "__main__" else 0)
     root = path.parents[depth]
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     waiting = [path]
     while waiting:
         current = waiting.pop()
-        if current in seen:
+        if current in visited:
             continue
-        seen.add(current)
+        visited.add(current)
         tree = parse(current)
         package = current.relative_to(root).parent.parts
         for node in ast.walk(tree):
@@ -218,7 +218,7 @@ def _written(node: ast.ImportFrom) -> str:
     )
 
 
-def _read_notebook(path: Path, tree: ast.Module, found: _Found) -> None:
+def _read_notebook(path: Path, tree: ast.Module, content: _Found) -> None:
     """Collect what a notebook that was exported as a script calls; `script_package` has what they do in a job."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
@@ -230,13 +230,13 @@ def _read_notebook(path: Path, tree: ast.Module, found: _Found) -> None:
             and owner.func.id == "get_ipython"
         ):
             continue
-        found.is_notebook = True
-        words = [str(one.value) if isinstance(one, ast.Constant) else "" for one in node.args]
+        content.is_notebook = True
+        words = [str(argument.value) if isinstance(argument, ast.Constant) else "" for argument in node.args]
         location, method = f"{path}:{node.lineno}", node.func.attr
         name = words[0] if words else ""
         command = f"{name} {words[1] if len(words) > 1 else ''}" if "magic" in method else name
         if installed := _PIP.search(command):
-            found.needs += _installed(installed[1], location)
+            content.needs += _installed(installed[1], location)
         elif not _runs_in_a_job(method, name):
             raise InvalidArgument(
                 f"{location}: `{name}` is a command of notebooks, which cannot run in a job. Remove the line."

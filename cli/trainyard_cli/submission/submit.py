@@ -97,15 +97,15 @@ def draft(
         if "://" not in package:
             packaging.check_archive(Path(package).expanduser())
     name = name or str(get(data, "jobId") or "")
-    made = JobDraft(data, config, origins, name, flags.packages)
+    draft = JobDraft(data, config, origins, name, flags.packages)
     if flags.text("package_path"):
-        program = programs.find(Path(flags.text("package_path")).expanduser(), made.module)
-        made = _with_program(made, program)
+        program = programs.find(Path(flags.text("package_path")).expanduser(), draft.module)
+        draft = _with_program(draft, program)
     elif not flags.packages:
-        made = _with_automatic_program(made, current_dir)
-    if made.program is None:
-        return made
-    return replace(made, program=replace(made.program, passes_job_dir=bool(flags.text("pass_job_dir"))))
+        draft = _with_automatic_program(draft, current_dir)
+    if draft.program is None:
+        return draft
+    return replace(draft, program=replace(draft.program, passes_job_dir=bool(flags.text("pass_job_dir"))))
 
 
 def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
@@ -130,39 +130,39 @@ def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> Non
         )
 
 
-def with_image(made: JobDraft, image: str) -> JobDraft:
+def with_image(draft: JobDraft, image: str) -> JobDraft:
     """The job with an image that is built from --build, in place of the master's and of every placeholder."""
-    data, origins = copy.deepcopy(dict(made.data)), dict(made.origins)
+    data, origins = copy.deepcopy(dict(draft.data)), dict(draft.origins)
     for role in ("master", "worker", "parameterServer", "evaluator"):
         path = f"{_TRAINING}.{role}Config.imageUri"
         if role == "master" or placeholders.in_image(str(get(data, path) or "")):
             put(data, path, image)
     origins["master_config.image_uri"] = "--build"
-    return replace(made, data=data, origins=origins)
+    return replace(draft, data=data, origins=origins)
 
 
-def with_default_machine(made: JobDraft, notify: Notify) -> JobDraft:
+def with_default_machine(draft: JobDraft, notify: Notify) -> JobDraft:
     """The job as this machine's own service gets it: with one CPU where it is a program, and names no machines."""
-    data = copy.deepcopy(dict(made.data))
+    data = copy.deepcopy(dict(draft.data))
     if not machine_types.add_default(data):
-        return made
+        return draft
     notify(machine_types.ONE_CPU)
-    return replace(made, data=data)
+    return replace(draft, data=data)
 
 
-def lacks_program(made: JobDraft) -> bool:
+def lacks_program(draft: JobDraft) -> bool:
     """Whether the job has a placeholder in place of its image, or nothing to run at all."""
-    image = str(get(made.data, f"{_TRAINING}.masterConfig.imageUri") or "")
-    return bool(placeholders.in_image(image)) if image else not (made.module or made.packages)
+    image = str(get(draft.data, f"{_TRAINING}.masterConfig.imageUri") or "")
+    return bool(placeholders.in_image(image)) if image else not (draft.module or draft.packages)
 
 
-def check_locally(made: JobDraft, catalog: Catalog | None) -> Job:
+def check_locally(draft: JobDraft, catalog: Catalog | None) -> Job:
     """Check a job without the server. Raises InvalidArgument with every violation, located in flags and file.
 
     Without a catalog only the schema and placeholders are checked.
     """
-    body = made.named(made.name or "job")
-    with in_users_terms(made):
+    body = draft.named(draft.name or "job")
+    with in_users_terms(draft):
         if catalog is not None:
             return checked_job(body, catalog)
         job = parse_job(body)
@@ -171,7 +171,7 @@ def check_locally(made: JobDraft, catalog: Catalog | None) -> Job:
 
 
 def submit(
-    made: JobDraft,
+    draft: JobDraft,
     client: Client,
     *,
     upload: Uploader,
@@ -187,35 +187,35 @@ def submit(
     """
     with ExitStack() as scratch:
         archives: list[packaging.Archive] | None = None
-        for job_id in job_names(made, clock):
-            body = made.named(job_id)
+        for job_id in job_names(draft, clock):
+            body = draft.named(job_id)
             try:
-                with in_users_terms(made):
+                with in_users_terms(draft):
                     if archives is None:
-                        archives = _archives(made, scratch, notify)
-                    _add_packages(body, made, [upload(job_id, archive) for archive in archives])
+                        archives = _archives(draft, scratch, notify)
+                    _add_packages(body, draft, [upload(job_id, archive) for archive in archives])
                     return client.create_job(body)
             except AlreadyExists:
                 if if_exists is not None and archives is not None:
-                    return if_exists(_requested(body, made, archives))
-                if made.name:
+                    return if_exists(_requested(body, draft, archives))
+                if draft.name:
                     raise
     raise AlreadyExists(f"{_MAX_NAMES} jobs with the default name of this second exist. Give the job a name.")
 
 
-def job_names(made: JobDraft, clock: Callable[[], float] = time.time) -> Iterator[str]:
+def job_names(draft: JobDraft, clock: Callable[[], float] = time.time) -> Iterator[str]:
     """Candidate job ids: the user's, or else names from the config and the local time, to be tried in order."""
-    if made.name:
-        yield made.name
+    if draft.name:
+        yield draft.name
         return
     stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(clock()))
-    base = f"{_base_name(made)}_{stamp}"
+    base = f"{_base_name(draft)}_{stamp}"
     yield base
     yield from (f"{base}_{n}" for n in range(2, _MAX_NAMES + 1))
 
 
 @contextmanager
-def in_users_terms(made: JobDraft) -> Iterator[None]:
+def in_users_terms(draft: JobDraft) -> Iterator[None]:
     """Translate proto paths in InvalidArgument into lines of the config and names of flags."""
     try:
         yield
@@ -224,14 +224,14 @@ def in_users_terms(made: JobDraft) -> Iterator[None]:
     except InvalidArgument as error:
         if not any(v.field or v.unknown for v in error.violations):
             raise
-        text = config_file.explain(error.violations, made.config, made.origins)
+        text = config_file.explain(error.violations, draft.config, draft.origins)
         text += f"\n{MORE_VIOLATIONS}" if error.more else ""
         raise InvalidArgument(f"The job is not valid; nothing was created.\n{text}") from error
 
 
-def _base_name(made: JobDraft) -> str:
-    stem = made.config.path.stem if made.config else ""
-    package = made.module.partition(".")[0]
+def _base_name(draft: JobDraft) -> str:
+    stem = draft.config.path.stem if draft.config else ""
+    package = draft.module.partition(".")[0]
     candidates = ["" if stem.lower() in _GENERIC_NAMES else stem, package, stem, "job"]
     words = (re.sub(r"[^A-Za-z0-9]+", "_", candidate).strip("_") for candidate in candidates)
     name = next(filter(None, words))
@@ -260,36 +260,36 @@ def _without_dots(parts: tuple[str, ...]) -> list[str]:
     return result
 
 
-def _with_automatic_program(made: JobDraft, current_dir: Path) -> JobDraft:
+def _with_automatic_program(draft: JobDraft, current_dir: Path) -> JobDraft:
     """Give a package job without packages the program of its module, if there is one beside the config."""
-    is_image = get(made.data, f"{_TRAINING}.masterConfig.imageUri")
-    if is_image or get(made.data, f"{_TRAINING}.packageUris"):
-        return made
-    config_dir = [made.config.path.absolute().parent] if made.config else []
-    program = programs.beside((*config_dir, current_dir), made.module)
-    return made if program is None else _with_program(replace(made, automatic=True), program)
+    is_image = get(draft.data, f"{_TRAINING}.masterConfig.imageUri")
+    if is_image or get(draft.data, f"{_TRAINING}.packageUris"):
+        return draft
+    config_dir = [draft.config.path.absolute().parent] if draft.config else []
+    program = programs.beside((*config_dir, current_dir), draft.module)
+    return draft if program is None else _with_program(replace(draft, automatic=True), program)
 
 
-def _with_program(made: JobDraft, program: Program) -> JobDraft:
+def _with_program(draft: JobDraft, program: Program) -> JobDraft:
     """The job of a program, whose module it runs."""
-    data = copy.deepcopy(dict(made.data))
+    data = copy.deepcopy(dict(draft.data))
     put(data, f"{_TRAINING}.pythonModule", program.module)
-    return replace(made, data=data, program=program)
+    return replace(draft, data=data, program=program)
 
 
-def _archives(made: JobDraft, scratch: ExitStack, notify: Notify) -> list[packaging.Archive]:
-    local = [Path(package).expanduser() for package in made.packages if "://" not in package]
+def _archives(draft: JobDraft, scratch: ExitStack, notify: Notify) -> list[packaging.Archive]:
+    local = [Path(package).expanduser() for package in draft.packages if "://" not in package]
     archives = [packaging.check_archive(path) for path in local]
-    if made.program is not None:
-        for line in packaging_lines(made, made.program):
+    if draft.program is not None:
+        for line in packaging_lines(draft, draft.program):
             notify(line)
-        archives.append(scratch.enter_context(_built(made.program)))
+        archives.append(scratch.enter_context(_built(draft.program)))
     return archives
 
 
-def packaging_lines(made: JobDraft, program: Program) -> Iterator[str]:
+def packaging_lines(draft: JobDraft, program: Program) -> Iterator[str]:
     """Messages about the packaged program: what it is, the choice of its entry, and what it does not get."""
-    if made.automatic:
+    if draft.automatic:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
     else:
         yield f"Packaging {program.shown}."
@@ -297,10 +297,10 @@ def packaging_lines(made: JobDraft, program: Program) -> Iterator[str]:
         yield f"It runs {program.choice} (--module-name names another)."
     if program.requirements:
         yield f"It needs {', '.join(program.requirements)}."
-    has_job_dir = get(made.data, f"{_TRAINING}.jobDir")
+    has_job_dir = get(draft.data, f"{_TRAINING}.jobDir")
     if program.kind != "package" and has_job_dir and not program.passes_job_dir:
         yield "It finds the job-dir in TRAINYARD_JOB_DIR, and gets no argument --job-dir (--pass-job-dir passes it)."
-    beside_config = [made.config.path.absolute().parent] if made.config else []
+    beside_config = [draft.config.path.absolute().parent] if draft.config else []
     yield from programs.left_out(program, Path.cwd(), *beside_config)
 
 
@@ -310,15 +310,15 @@ def _built(program: Program) -> AbstractContextManager[packaging.Archive]:
     return script_package.build(program)
 
 
-def _requested(body: dict[str, Any], made: JobDraft, archives: list[packaging.Archive]) -> Mapping[str, Any]:
+def _requested(body: dict[str, Any], draft: JobDraft, archives: list[packaging.Archive]) -> Mapping[str, Any]:
     """The training input that was to be created, each built package by its hash."""
-    _add_packages(body, made, [f"staging://{one.sha256}/{one.path.name}" for one in archives])
+    _add_packages(body, draft, [f"staging://{archive.sha256}/{archive.path.name}" for archive in archives])
     requested: Mapping[str, Any] = parse_job(body).canonical()[_TRAINING]
     return requested
 
 
-def _add_packages(body: dict[str, Any], made: JobDraft, uploaded: list[str]) -> None:
-    ready = [package for package in made.packages if "://" in package]
+def _add_packages(body: dict[str, Any], draft: JobDraft, uploaded: list[str]) -> None:
+    ready = [package for package in draft.packages if "://" in package]
     if uploaded or ready:
         _put_copy(body, "packageUris", [*uploaded, *ready])
 

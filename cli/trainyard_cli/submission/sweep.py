@@ -44,7 +44,7 @@ class Sweep(click.ParamType[SweptFlag]):
         if not (name and equals):
             self.fail(f"{value!r} must look like NAME=VALUE,VALUE,...: a flag of your program.", param, ctx)
         try:
-            return swept(name, [one.strip() for one in text.split(",")])
+            return swept(name, [part.strip() for part in text.split(",")])
         except ValueError as error:
             self.fail(f"{value!r} {error}.", param, ctx)
 
@@ -53,8 +53,8 @@ def swept(name: str, values: Sequence[str]) -> SweptFlag:
     """A flag with its values. Raises ValueError, with the end of a sentence."""
     if not values or "" in values:
         raise ValueError("has an empty value")
-    keys = [float(one) if _NUMBER.fullmatch(one) else one for one in values]
-    twice = next((one for one, key in zip(values, keys, strict=True) if keys.count(key) > 1), "")
+    keys = [float(value) if _NUMBER.fullmatch(value) else value for value in values]
+    twice = next((value for value, key in zip(values, keys, strict=True) if keys.count(key) > 1), "")
     if twice:
         raise ValueError(f"has {twice} twice")
     if any(isinstance(key, float) and math.isinf(key) for key in keys):

@@ -84,7 +84,7 @@ class ParameterSpec(Message):
     def parent_values(self) -> tuple[Value, ...]:
         """The values of its parent with which it exists."""
         lists = (self.parent_categorical_values, self.parent_discrete_values, self.parent_int_values)
-        return tuple(value for one in lists if one for value in one.values)
+        return tuple(value for values in lists if values for value in values.values)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -218,10 +218,10 @@ class LocatedParameter(NamedTuple):
 def _located(
     path: str, specs: tuple[ParameterSpec, ...], parent: ParameterSpec | None
 ) -> Iterator[LocatedParameter]:
-    for number, one in enumerate(specs):
+    for number, spec in enumerate(specs):
         at = f"{path}[{number}]"
-        yield LocatedParameter(at, one, parent)
-        yield from _located(f"{at}.child_parameter_specs", one.child_parameter_specs, one)
+        yield LocatedParameter(at, spec, parent)
+        yield from _located(f"{at}.child_parameter_specs", spec.child_parameter_specs, spec)
 
 
 def _size(params: Sequence[ParameterSpec]) -> int | None:

@@ -91,7 +91,7 @@ class KubernetesPart(SiteEntry):
         return PodSettings(
             accelerator_resource=nodes.resource,
             node_selector={**self.node_selector, **nodes.node_selector},
-            tolerations=tuple(PodToleration(**one.model_dump()) for one in self.tolerations),
+            tolerations=tuple(PodToleration(**toleration.model_dump()) for toleration in self.tolerations),
             priority_class=self.priority_class_name or "",
             image_pull_secrets=tuple(self.image_pull_secrets),
             run_as_user=self.run_as_user,

@@ -62,8 +62,8 @@ class Runtimes:
         """The image of a runtime version ("": the job names none). Raises InvalidArgument if it is unknown."""
         version = self.versions.get(runtime_version) or self.versions.get(ANY_VERSION)
         if version is None:
-            known = ", ".join(sorted(self.versions))
-            raise InvalidArgument(f"The runtime version {runtime_version!r} is unknown; known: {known}.")
+            versions = ", ".join(sorted(self.versions))
+            raise InvalidArgument(f"The runtime version {runtime_version!r} is unknown; known: {versions}.")
         return self.images[version.gpu if gpus and version.gpu else version.cpu].image
 
     def own_image(self, runtime_version: str, gpus: bool) -> RuntimeImage | None:
@@ -121,8 +121,8 @@ def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
     for version, names in table.versions.items():
         for name in filter(None, (names.cpu, names.gpu)):
             if name not in table.images:
-                known = ", ".join(table.images)
-                raise InvalidArgument(f"{path}: versions.{version}: unknown image {name!r}; known: {known}.")
+                images = ", ".join(table.images)
+                raise InvalidArgument(f"{path}: versions.{version}: unknown image {name!r}; known: {images}.")
     return Runtimes(
         images=table.images, versions=table.versions, package_jobs=table.package_jobs or "process"
     )
@@ -137,9 +137,9 @@ def _read(path: Path) -> _RuntimesFile:
     return table.model_copy(
         update={
             "versions": {
-                one.strip(): names
+                entry.strip(): names
                 for versions, names in table.versions.items()
-                for one in versions.split(",")
+                for entry in versions.split(",")
             },
             "images": {name: _with_absolute_dockerfile(path, image) for name, image in table.images.items()},
         }

@@ -194,8 +194,8 @@ class ProgressReader:
         if self.is_epoch_done and self.epoch is not None:
             return None
         self.is_epoch_done = step == steps and not overwritten
-        found = _KERAS_METRIC.findall(text, bar.end())
-        metrics = {name: float(value) for name, value in found[:MAX_METRICS]}
+        pairs = _KERAS_METRIC.findall(text, bar.end())
+        metrics = {name: float(value) for name, value in pairs[:MAX_METRICS]}
         return self._placed(_Report(metrics, step, steps, self.epoch, self.epochs, _KERAS_BAR))
 
     def _tqdm(self, text: str) -> ProgressEvent | None:

@@ -38,7 +38,7 @@ def apply(mask: Mapping[str, Mask], value: Any) -> Any:
     if not mask:
         return value
     if isinstance(value, list):
-        return [apply(mask, one) for one in value]
+        return [apply(mask, item) for item in value]
     if not isinstance(value, dict):
         return value
     selected = {}
@@ -82,8 +82,8 @@ class _Parser:
         if depth > _DEEPEST:
             raise _refusal(self._text, f"it may have {_DEEPEST} levels")
         if not name or name in "(),/.":
-            found = f"{name!r}" if name else "its end"
-            raise _refusal(self._text, f"the name of a field is expected in place of {found}")
+            actual = f"{name!r}" if name else "its end"
+            raise _refusal(self._text, f"the name of a field is expected in place of {actual}")
         self._advance()
         return name
 
@@ -100,11 +100,11 @@ class _Parser:
             at = match.end()
 
 
-def _union(one: Mask, other: Mask) -> Mask:
-    if not one or not other:
+def _union(mask: Mask, other: Mask) -> Mask:
+    if not mask or not other:
         return {}
-    both = {name: _union(one[name], other[name]) for name in one.keys() & other.keys()}
-    return one | other | both
+    both = {name: _union(mask[name], other[name]) for name in mask.keys() & other.keys()}
+    return mask | other | both
 
 
 def _refusal(text: str, why: str) -> InvalidArgument:

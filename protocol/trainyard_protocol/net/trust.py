@@ -50,16 +50,16 @@ def client_context(ca_file: Path | None = None) -> ssl.SSLContext:
 def tls_failure(error: BaseException, url: str, ca_file: Path | None) -> str:
     """Message about a failure of TLS, with what to do, from a client's exception; "" if it is about something else,
     such as a network that breaks off."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, ssl.SSLError):
-        seen = seen.__cause__ or seen.__context__
-    if isinstance(seen, ssl.SSLCertVerificationError):
-        return f"The certificate of the server at {url} is not accepted: {_reason(seen, ca_file)}"
-    if not isinstance(seen, ssl.SSLError) or isinstance(seen, _BROKEN_OFF):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"The certificate of the server at {url} is not accepted: {_reason(cause, ca_file)}"
+    if not isinstance(cause, ssl.SSLError) or isinstance(cause, _BROKEN_OFF):
         return ""
-    if seen.reason in _NO_TLS:
-        return f"There is no TLS at {url} ({seen.reason}): does the server there speak http:// only?"
-    return f"TLS with the server at {url} fails ({seen.reason or seen})."
+    if cause.reason in _NO_TLS:
+        return f"There is no TLS at {url} ({cause.reason}): does the server there speak http:// only?"
+    return f"TLS with the server at {url} fails ({cause.reason or cause})."
 
 
 def _reason(error: ssl.SSLCertVerificationError, ca_file: Path | None) -> str:

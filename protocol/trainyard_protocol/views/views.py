@@ -87,7 +87,7 @@ class MetricsDigest(Wire):
 
     def curve(self, name: str = "") -> CurveDigest | None:
         """The curve of this metric, or of the main one; None without one."""
-        return next((one for one in self.metrics if one.name == (name or self.main)), None)
+        return next((curve for curve in self.metrics if curve.name == (name or self.main)), None)
 
 
 class MetricSeries(Wire):
@@ -444,7 +444,7 @@ class AgentView(Wire):
     @property
     def runtime_names(self) -> str:
         """Its runtimes that start runs, as `process + docker`."""
-        return " + ".join(one.name for one in self.runtimes if not one.retiring) or self.runtime
+        return " + ".join(runtime.name for runtime in self.runtimes if not runtime.retiring) or self.runtime
 
     @property
     def runtimes_summary(self) -> str:

@@ -174,8 +174,8 @@ def _refusal(kind: type[BaseModel], error: ValidationError) -> InvalidArgument:
     details = error.errors(include_url=False, include_input=False, include_context=False)
     return InvalidArgument(
         [
-            Violation(".".join(map(str, one["loc"])) or kind.__name__, one["msg"])
-            for one in details[: MAX_VIOLATIONS + 1]
+            Violation(".".join(map(str, detail["loc"])) or kind.__name__, detail["msg"])
+            for detail in details[: MAX_VIOLATIONS + 1]
         ]
     )
 

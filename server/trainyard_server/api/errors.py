@@ -137,8 +137,8 @@ async def _validation(request: Request, error: Exception) -> Response:
         request,
         InvalidArgument(
             [
-                Violation(str(one["loc"][-1]), f"{one['msg']}; this is {quoted(one.get('input'))}.")
-                for one in error.errors()[: MAX_VIOLATIONS + 1]
+                Violation(str(detail["loc"][-1]), f"{detail['msg']}; this is {quoted(detail.get('input'))}.")
+                for detail in error.errors()[: MAX_VIOLATIONS + 1]
             ]
         ),
     )

@@ -79,8 +79,8 @@ class Controller:
                     self.advance(job.key)
             except Exception as error:
                 with self._looking:
-                    for one in jobs[number:] if is_database_failure(error) else [job]:
-                        self._workload.see_again(one.key)
+                    for unsettled in jobs[number:] if is_database_failure(error) else [job]:
+                        self._workload.see_again(unsettled.key)
                 if is_database_failure(error):
                     raise  # the next job would fail too
                 self._failures.record(f"Job {job.job_id} of {job.project} could not be moved forward", error)
@@ -168,11 +168,11 @@ class Controller:
     def _note(self, waiting: Mapping[int, scheduler.Waiting]) -> None:
         """Remember which reasons are to be recorded."""
         with self._looking:
-            known = self._workload.notes
-            for key in [key for key in self._notes if key not in known]:
+            noted = self._workload.notes
+            for key in [key for key in self._notes if key not in noted]:
                 del self._notes[key]
             for key, why in waiting.items():
-                if (why.kind, why.reason, why.position) != known.get(key):
+                if (why.kind, why.reason, why.position) != noted.get(key):
                     self._notes[key] = why
                 else:
                     self._notes.pop(key, None)
@@ -202,8 +202,8 @@ class Controller:
                     if placement.scaled:
                         writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
                     placed.append((job, agent.agent_id))
-            made = writer.changes.revision
-            revision = revision if made is None else revision._replace(placed=made.placed)
+            written = writer.changes.revision
+            revision = revision if written is None else revision._replace(placed=written.placed)
             for job, agent_id in placed:
                 self._backend.notifier.publish(job_topic(job.key), agent_topic(agent_id))
             self.write_log(*(job.key for job, _ in placed))
@@ -214,9 +214,9 @@ class Controller:
     def _write_notes(self, now: datetime) -> None:
         """Record why jobs wait, the longest outdated notes first: a long queue in some rounds."""
         with self._looking:
-            known = self._workload.notes
+            noted = self._workload.notes
             some = {key: self._notes[key] for key in list(self._notes)[:_NOTES_AT_ONCE]}
-            new = [key for key, why in some.items() if _is_new_kind(known.get(key), why)]
+            new = [key for key, why in some.items() if _is_new_kind(noted.get(key), why)]
             events = {
                 key: Event("waiting", f"Job {self._workload.queue[key].job_id} waits: {some[key].reason}.")
                 for key in new
@@ -281,16 +281,16 @@ class Controller:
             limit_s = max(settings.lease_s, agent.lease_s or 0.0)
             overdue = silent_s > limit_s
             for run, replicas in live_runs(writer, agent_id):
-                known = run_snapshot(run, replicas)
-                changes = decisions.host_lost(known, name, limit_s, now)
+                snapshot = run_snapshot(run, replicas)
+                changes = decisions.host_lost(snapshot, name, limit_s, now)
                 lost = overdue and (
                     agent.lease_s is not None
                     or decisions.may_give_up(job_snapshot(writer, run.job_key), changes, now, self._policy)
                 )
-                for change in changes if lost else decisions.silent_changes(known, name):
+                for change in changes if lost else decisions.silent_changes(snapshot, name):
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
-                for replica in known.replicas if lost else ():
+                for replica in snapshot.replicas if lost else ():
                     if not replica.log_complete:  # if its agent comes back, it sends what is missing
                         message = f"The log of {replica.task} may lack its end: its host was lost."
                         event = Event("log-damaged", message, run.number, replica.task)
@@ -339,11 +339,11 @@ class Controller:
             return logs.last_entries(job.project, job.job_id, stream, causes.LINES, causes.CHARACTERS)
 
         entries = end(replica.task)
-        found = [Cause.of(entries, replica.task)]
-        if found[0] is None or found[0].is_consequence:
+        ends = [Cause.of(entries, replica.task)]
+        if ends[0] is None or ends[0].is_consequence:
             others = [other.task for other in job.run.replicas if other.task != replica.task]
-            found += [Cause.of(end(task), task) for task in others[: causes.REPLICAS]]
-        cause = causes.first_cause(filter(None, found), replica.task)
+            ends += [Cause.of(end(task), task) for task in others[: causes.REPLICAS]]
+        cause = causes.first_cause(filter(None, ends), replica.task)
         return tuple(entry.text for entry in entries[-count:] if count), cause
 
 

@@ -27,16 +27,16 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
         return False
     with backend.store.read() as reader:
         everything = [*studies.trial_jobs(reader, key), job]
-    for one in everything:
-        _remove_files(backend, one)
+    for ended in everything:
+        _remove_files(backend, ended)
     with backend.store.write() as writer:
         row = writer.find_job(key)
         if row is None:
             return False  # another process was faster
         studies.delete_with_trials(writer, key, backend.clock(), by)
         writer.delete_job(row, backend.clock(), by)
-    for one in everything:
-        _remove_files(backend, one)  # a reader may just have opened its log
+    for ended in everything:
+        _remove_files(backend, ended)  # a reader may just have opened its log
     logger.info("%s deleted the job %s of %s, which was %s", by, job.job_id, job.project, job.state)
     backend.notifier.publish(job_topic(key))
     return True
@@ -51,14 +51,14 @@ def remove_log(backend: Backend, key: int, reason: str) -> Sequence[int]:
         return ()
     with backend.store.read() as reader:
         everything = [*studies.trial_jobs(reader, key), job]
-    for one in everything:
-        backend.logs.remove(one.project, one.job_id)
+    for logged in everything:
+        backend.logs.remove(logged.project, logged.job_id)
     removed, event = [], Event("log-removed", reason)
     with backend.store.write() as writer:
-        for one in everything:
-            row = writer.find_job(one.key)
+        for logged in everything:
+            row = writer.find_job(logged.key)
             if row is not None and writer.mark_log_removed(row, backend.clock(), event):
-                removed.append(one.key)
+                removed.append(logged.key)
     if removed:
         logger.info("The log of the job %s of %s was removed: %s", job.job_id, job.project, reason)
     backend.notifier.publish(job_topic(key))

@@ -71,10 +71,10 @@ def restarts_of(reader: Reader, live: Iterable[RunRow]) -> dict[int, tuple[RunSn
     numbers = {run.job_key: run.number for run in live}
     rows = [row for row in reader.restarts(numbers) if row.beside == numbers[row.job_key]]
     replicas = {replica.run_id: replica for replica in reader.replicas([row.run_id for row in rows])}
-    found: dict[int, tuple[RunSnapshot, ...]] = {}
+    restarts: dict[int, tuple[RunSnapshot, ...]] = {}
     for row in rows:
-        found[row.job_key] = (*found.get(row.job_key, ()), run_snapshot(row, [replicas[row.run_id]]))
-    return found
+        restarts[row.job_key] = (*restarts.get(row.job_key, ()), run_snapshot(row, [replicas[row.run_id]]))
+    return restarts
 
 
 def run_snapshot(run: RunRow, replicas: Iterable[ReplicaRow]) -> RunSnapshot:
@@ -103,12 +103,12 @@ def queued_snapshots(reader: Reader, jobs: Iterable[JobRow]) -> list[JobSnapshot
 def avoidances(reader: Reader, jobs: Iterable[JobRow]) -> dict[int, Avoidance]:
     """The agents that queued jobs avoid, by job: few have had a run."""
     retried = [job.key for job in jobs if job.state is JobState.QUEUED and job.backoff_until is not None]
-    found = {
+    avoided_by_job = {
         run.job_key: avoidance(run.agent_id, str((run.verdict or {}).get("reason", "")), run.ended_at)
         for run in reader.last_runs(retried)
         if run.ended_at is not None
     }
-    return {key: avoided for key, avoided in found.items() if avoided is not None}
+    return {key: avoided for key, avoided in avoided_by_job.items() if avoided is not None}
 
 
 def snapshot_of(
@@ -143,10 +143,10 @@ def peers_of(replicas: Iterable[ReplicaRow], gang: Iterable[ReplicaRow]) -> dict
 
 def trial_order(reader: Reader, job: JobRow) -> TrialOrder | None:
     """The study as the replicas of its trial are told; None for another job."""
-    found = studies.trial_of(reader, job)
-    if found is None:
+    trial_and_study = studies.trial_of(reader, job)
+    if trial_and_study is None:
         return None
-    trial, study = found
+    trial, study = trial_and_study
     spec = reader.job_input(study)[0].hyperparameters
     if spec is None:
         raise KeyError("hyperparameters")

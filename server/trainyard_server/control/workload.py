@@ -132,11 +132,11 @@ class Workload:
             self._interned.clear()
         touched: set[str] = set()
         changed = revisions.changed_jobs(reader, since)
-        restarts = restarts_of(reader, [one.run for one in changed if one.run is not None])
-        avoided = avoidances(reader, (one.job for one in changed))
-        for one in changed:
-            key = one.job.key
-            touched |= self._replace(reader, one, restarts.get(key, ()), avoided.get(key))
+        restarts = restarts_of(reader, [entry.run for entry in changed if entry.run is not None])
+        avoided = avoidances(reader, (entry.job for entry in changed))
+        for entry in changed:
+            key = entry.job.key
+            touched |= self._replace(reader, entry, restarts.get(key, ()), avoided.get(key))
         for row in revisions.changed_agents(reader, since):
             touched.discard(row.agent_id)
             if row.removed_at is not None:
@@ -157,36 +157,36 @@ class Workload:
             self._on_agent,
             self._deadlines,
         )
-        for known in (*maps, self.notes, self.agents, self._orphans, self._interned):
-            known.clear()
+        for cache in (*maps, self.notes, self.agents, self._orphans, self._interned):
+            cache.clear()
         for keys in (self.studies, self._restless, self._unreadable, self._unseen):
             keys.clear()
         self._changes = QueueChanges({}, other=True)
 
     def _replace(
-        self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
+        self, reader: Reader, changed: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
     ) -> set[str]:
         """Take over a job; the agents on which its gang has changed."""
-        key, before = one.job.key, self._gangs.pop(one.job.key, None)
+        key, before = changed.job.key, self._gangs.pop(changed.job.key, None)
         if before is not None:
             self._on_agent[before.agent_id].discard(key)
         maps: tuple[dict[int, Any], ...] = (self.jobs, self._deadlines, self.notes)
-        for known in maps:
-            known.pop(key, None)
+        for cache in maps:
+            cache.pop(key, None)
         for keys in (self.studies, self._restless, self._unreadable, self._unseen):
             keys.discard(key)
         was_queued = self.queue.pop(key, None) is not None
         self._changes.added.pop(key, None)
         held = None
-        if one.run is not None:
-            gang = gang_of(one.run, one.gang, one.job.project)
-            held = _HeldGang((one.run.created_at, one.run.run_id), one.run.agent_id, gang)
+        if changed.run is not None:
+            gang = gang_of(changed.run, changed.gang, changed.job.project)
+            held = _HeldGang((changed.run.created_at, changed.run.run_id), changed.run.agent_id, gang)
             self._gangs[key] = held
             self._on_agent.setdefault(held.agent_id, set()).add(key)
-        if one.is_study and one.job.state not in FINAL_JOB_STATES:
+        if changed.is_study and changed.job.state not in FINAL_JOB_STATES:
             self.studies.add(key)
-        elif one.job.state not in FINAL_JOB_STATES:
-            self._add_unfinished(reader, one, restarts, avoids)
+        elif changed.job.state not in FINAL_JOB_STATES:
+            self._add_unfinished(reader, changed, restarts, avoids)
         is_queued = key in self.queue
         if was_queued:
             self._changes.other = True
@@ -194,14 +194,14 @@ class Workload:
             self._changes.added[key] = self.queue[key]
         if before == held:
             return set()
-        return {one.agent_id for one in (before, held) if one is not None}
+        return {gang.agent_id for gang in (before, held) if gang is not None}
 
     def _add_unfinished(
-        self, reader: Reader, one: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
+        self, reader: Reader, changed: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
     ) -> None:
-        row, key = one.job, one.job.key
+        row, key = changed.job, changed.job.key
         try:
-            run = run_snapshot(one.run, one.gang) if one.run is not None else None
+            run = run_snapshot(changed.run, changed.gang) if changed.run is not None else None
             training_input, gang = reader.job_input(row)
             parsed = (training_input, self._interned.setdefault(gang, gang))
             job = replace(snapshot_of(row, parsed, run, restarts), avoids=avoids)
@@ -221,8 +221,8 @@ class Workload:
 
     def _gangs_on(self, agent: AgentSnapshot) -> tuple[Gang, ...]:
         keys = self._on_agent.get(agent.agent_id, ())
-        held = sorted((self._gangs[key] for key in keys), key=lambda one: one.order)
-        gangs = [*(one.gang for one in held), *self._orphans.get(agent.agent_id, ())]
+        held = sorted((self._gangs[key] for key in keys), key=lambda held_gang: held_gang.order)
+        gangs = [*(held_gang.gang for held_gang in held), *self._orphans.get(agent.agent_id, ())]
         # Whether a run has started matters only in the queue of an engine.
         return tuple(gangs if agent.in_flight else (replace(gang, waits=False) for gang in gangs))
 

@@ -69,19 +69,19 @@ class Rendering:
         }
 
     def _live_blocks(self, template: str) -> dict[str, Callable[[Context], Iterator[str]]]:
-        known = self._blocks.get(template)
-        if known is None:
+        live_blocks = self._blocks.get(template)
+        if live_blocks is None:
             blocks = self._environment.get_template(template).blocks
-            known = {name: block for name, block in blocks.items() if name.startswith(LIVE)}
+            live_blocks = {name: block for name, block in blocks.items() if name.startswith(LIVE)}
             assert self._environment.loader is not None
             source = self._environment.loader.get_source(self._environment, template)[0]
             for parent in self._environment.parse(source).find_all(Extends):
                 assert isinstance(parent.template, Const), (
                     f"{template} extends a template that only its context names"
                 )
-                known = self._live_blocks(parent.template.value) | known
-            self._blocks[template] = known
-        return known
+                live_blocks = self._live_blocks(parent.template.value) | live_blocks
+            self._blocks[template] = live_blocks
+        return live_blocks
 
 
 @cache

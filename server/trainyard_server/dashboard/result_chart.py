@@ -49,29 +49,29 @@ def result_chart(results: Sequence[MetricResult]) -> ResultChart | None:
 def first_charts(results: Sequence[MetricResult]) -> list[ResultChart]:
     """A chart for the metrics that belong together, in the order of the first of each."""
     groups: dict[str, list[MetricResult]] = {}
-    for one in results:
-        groups.setdefault(_base(one.name), []).append(one)
+    for result in results:
+        groups.setdefault(_base(result.name), []).append(result)
     charts = [_chart(group) for group in groups.values()]
     return [chart for chart in charts if chart is not None]
 
 
 def _chart(results: Sequence[MetricResult]) -> ResultChart | None:
     base = _base(results[0].name)
-    drawn = [one for one in results if _base(one.name) == base and len(_finite(one)) > 1][:_LINES]
+    drawn = [line for line in results if _base(line.name) == base and len(_finite(line)) > 1][:_LINES]
     if results[0] not in drawn:
         return None
-    points = [point for one in drawn for point in _finite(one)]
+    points = [point for line in drawn for point in _finite(line)]
     steps, values = [step for step, _ in points], [value for _, value in points]
     low, high, first, last = min(values), max(values), min(steps), max(steps)
     frame = Frame(WIDTH, HEIGHT, first, last, low, high, _MARGIN)
     lines = [
-        ResultLine(one.name, frame.path(_finite(one)), number) for number, one in enumerate(drawn, start=1)
+        ResultLine(line.name, frame.path(_finite(line)), number) for number, line in enumerate(drawn, start=1)
     ]
     return ResultChart(results[0].name, base, lines, low, high, first, last)
 
 
-def _finite(one: MetricResult) -> list[tuple[int, float]]:
-    points = zip(one.points.steps, one.points.values, strict=True)
+def _finite(result: MetricResult) -> list[tuple[int, float]]:
+    points = zip(result.points.steps, result.points.values, strict=True)
     return [(step, value) for step, value in points if math.isfinite(value)]
 
 

@@ -105,8 +105,8 @@ class _Replica:
     def chart(
         self, key: str, title: str, unit: str, lines: Mapping[str, Values], given: float, of: str
     ) -> UsageChart:
-        known = [value for values in lines.values() for value in values if value is not None]
-        peak = max(known, default=0.0)
+        numbers = [value for values in lines.values() for value in values if value is not None]
+        peak = max(numbers, default=0.0)
         # Below a tenth of the allocation the curve would lie at the bottom: it is scaled to its own peak.
         near = bool(given) and (unit != "bytes" or peak > given / 10)
         top = (max(peak, given) * _HEADROOM if near else peak * _ROOM) or 1.0

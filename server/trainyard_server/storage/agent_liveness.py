@@ -54,15 +54,15 @@ class AgentLiveness:
 
         At the first read the row's `last_seen` decides. A wrong time of day there only delays or misplaces work.
         """
-        seen = self._record_heartbeat(agent)
-        return not seen.stale and self._stopwatch() - seen.at <= self._silent_after_s
+        last = self._record_heartbeat(agent)
+        return not last.stale and self._stopwatch() - last.at <= self._silent_after_s
 
     def _record_heartbeat(self, agent: AgentContact) -> _LastHeartbeat:
-        seen = self._seen.get(agent.agent_id)
-        if seen is None or seen.heartbeats != agent.heartbeats:
+        last = self._seen.get(agent.agent_id)
+        if last is None or last.heartbeats != agent.heartbeats:
             age_s = (self._clock() - agent.last_seen).total_seconds()
-            stale = seen is None and age_s > self._silent_after_s
-            seen = self._seen[agent.agent_id] = _LastHeartbeat(agent.heartbeats, self._stopwatch(), stale)
-            others = (one for one in self.newest if one != agent.agent_id)
+            stale = last is None and age_s > self._silent_after_s
+            last = self._seen[agent.agent_id] = _LastHeartbeat(agent.heartbeats, self._stopwatch(), stale)
+            others = (agent_id for agent_id in self.newest if agent_id != agent.agent_id)
             self.newest = (agent.agent_id, *others)[:_NEWEST]
-        return seen
+        return last

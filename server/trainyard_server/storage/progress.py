@@ -106,18 +106,18 @@ class ProgressTracker:
         """Read `count` lines of a replica from line `start` on, of which `lines` may report progress. `stored` loads
         the digest of its row; it is called if this process has missed lines before these."""
         with self._lock:
-            known = self._replicas.get((run_id, task))
-            seen = start == 0 if known is None else known.next == start
-        digest = None if seen else stored()
+            log = self._replicas.get((run_id, task))
+            is_complete = start == 0 if log is None else log.next == start
+        digest = None if is_complete else stored()
         before = CurveSummary.of(digest)
         with self._lock:
-            known = self._replicas.setdefault((run_id, task), _ReplicaLog())
-            if before.taken > known.digest.taken:
-                known.digest = before
-                known.reader = ProgressReader.of((digest or {}).get(_READER))
-            known.next = start + count if known.next == start else None
+            log = self._replicas.setdefault((run_id, task), _ReplicaLog())
+            if before.taken > log.digest.taken:
+                log.digest = before
+                log.reader = ProgressReader.of((digest or {}).get(_READER))
+            log.next = start + count if log.next == start else None
             for line in lines:
-                known.add(line)
+                log.add(line)
 
     def flush(self) -> bool:
         """Write what has changed, in one transaction. False if nothing has."""
@@ -156,10 +156,10 @@ class ProgressTracker:
     ) -> dict[str, object]:
         """Values of the row of a replica whose log is complete with `count` lines. Forgets the replica."""
         with self._lock:
-            known = self._replicas.pop((run_id, stream.task), _ReplicaLog())
-        if known.next != count:
-            known = _ReplicaLog()
+            log = self._replicas.pop((run_id, stream.task), _ReplicaLog())
+        if log.next != count:
+            log = _ReplicaLog()
             reports = LogFilter(frozenset((stream.task,)), run=stream.run, reports=True)
             for line in self._logs.entries(project, job_id, reports):
-                known.add(line)
-        return known.values()
+                log.add(line)
+        return log.values()

@@ -16,7 +16,7 @@ def unreadable(urls: Iterable[str], emulator: str) -> Mapping[str, str]:
     service, with the credentials of the server's environment. Raises Unavailable."""
     storage = CloudStorage("The server", emulator)
     ends = time.monotonic() + _ALL_S
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     try:
         client = storage.client()
     except FailedPrecondition as error:
@@ -27,18 +27,18 @@ def unreadable(urls: Iterable[str], emulator: str) -> Mapping[str, str]:
             if left_s <= 0:
                 raise Unavailable(f"Google Cloud Storage did not answer within {_ALL_S:.0f} s: try again.")
             if problem := problem_of(url):
-                found[url] = f"{url} {problem}"
+                problems[url] = f"{url} {problem}"
                 continue
             bucket, name = split_url(url)
             if not name:
-                found[url] = f"{url} names no object: gs://BUCKET/OBJECT."
+                problems[url] = f"{url} names no object: gs://BUCKET/OBJECT."
                 continue
             try:
                 with storage.errors(url):
                     blob = client.bucket(bucket).get_blob(name, timeout=min(_TIMEOUT_S, left_s), retry=None)
             except (FailedPrecondition, NotFound) as error:
-                found[url] = error.message
+                problems[url] = error.message
             else:
                 if blob is None:
-                    found[url] = f"{url} does not exist."
-    return found
+                    problems[url] = f"{url} does not exist."
+    return problems

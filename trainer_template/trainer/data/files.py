@@ -207,7 +207,7 @@ class _Npz:
             )
         if names is not None:
             self.label_names = tuple(
-                one.decode() if isinstance(one, bytes) else one for one in names.tolist()
+                name.decode() if isinstance(name, bytes) else name for name in names.tolist()
             )
 
     def __len__(self) -> int:
@@ -334,8 +334,8 @@ def _find_on_path(pattern: str) -> list[str]:
     if path.is_file():
         return [str(path)]
     if path.is_dir():
-        known = [str(file) for file in path.iterdir() if file.is_file() and _is_known(file.name)]
-        return known or ([f"{path}/"] if is_image_folder(str(path)) else [])
+        files = [str(file) for file in path.iterdir() if file.is_file() and _is_known(file.name)]
+        return files or ([f"{path}/"] if is_image_folder(str(path)) else [])
     return [file for file in glob.glob(str(path)) if Path(file).is_file()]  # noqa: PTH207 - of absolute patterns
 
 
@@ -348,7 +348,7 @@ def _find_in_bucket(pattern: str) -> list[str]:
     root = open_bucket(bucket)
 
     def listed(prefix: str, *, below: bool) -> list[str]:
-        return [found for found in root.names(prefix, below=below) if not found.endswith("/")]
+        return [name for name in root.names(prefix, below=below) if not name.endswith("/")]
 
     try:
         if name and not name.endswith("/") and root.stored(name) is not None:

@@ -102,7 +102,7 @@ def rebuild(folder: Folder, read: Index | None) -> Index:
     unused = read.unused if read else []
     names = [name for name in folder.children(PREFIX) if name not in unused]
     described = [(name, _described(folder, name)) for name in names]
-    complete = sorted((found for _, found in described if found), key=lambda found: found[0].step)
+    complete = sorted((pair for _, pair in described if pair), key=lambda pair: pair[0].step)
     if not complete and names and read is None:
         raise CheckpointError(
             f"{folder.url}/{INDEX} is missing or damaged, and the {len(names)} folders beside it do not say what they "

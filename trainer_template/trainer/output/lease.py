@@ -112,20 +112,20 @@ class _BucketLease:
                 self._folder.remove(LEASE)
 
     def _acquire(self) -> None:
-        seen, generation = self._holder()
+        holder, generation = self._holder()
         since = time.monotonic()
-        while not self._may_claim(seen):
+        while not self._may_claim(holder):
             if time.monotonic() - since < 0.5:
-                log.info("--job-dir is locked by %s; waiting whether that is alive.", _described(seen))
+                log.info("--job-dir is locked by %s; waiting whether that is alive.", _described(holder))
             time.sleep(1)
             now, generation = self._holder()
-            if (now.get("owner"), now.get("beat")) == (seen.get("owner"), seen.get("beat")):
+            if (now.get("owner"), now.get("beat")) == (holder.get("owner"), holder.get("beat")):
                 if time.monotonic() - since >= LEASE_SECONDS:
                     break
             elif now and not self._may_claim(now):
                 raise _refusal(self._folder.url.rpartition("/")[0], now)
             else:
-                seen = now
+                holder = now
         if not self._write(generation):
             raise _refusal(self._folder.url.rpartition("/")[0], self._holder()[0])
 

@@ -32,16 +32,16 @@ def launches(
     token = order.storage_token if OF_RUN in given.get(EMULATOR, "") else ""
     if EMULATOR in given:
         given[EMULATOR] = given[EMULATOR].replace(OF_RUN, token)
-    known = {**order.peers, **addresses}
-    by_task = {cluster.Task.parse(task): address for task, address in known.items()}
+    hosts = {**order.peers, **addresses}
+    by_task = {cluster.Task.parse(task): address for task, address in hosts.items()}
     # As of a shell's $(cat file): the newline at the end of a file is no part of a variable's value.
     variables_of_secrets = {
-        one.variable: secrets[one.name].rstrip("\r\n") for one in training_input.secrets if not one.file
+        ref.variable: secrets[ref.name].rstrip("\r\n") for ref in training_input.secrets if not ref.file
     }
     files = tuple(
-        SecretFile(one.name, one.file, one.variable, secrets[one.name])
-        for one in training_input.secrets
-        if one.file
+        SecretFile(ref.name, ref.file, ref.variable, secrets[ref.name])
+        for ref in training_input.secrets
+        if ref.file
     )
     result = []
     for replica in order.replicas:

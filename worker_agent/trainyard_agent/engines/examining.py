@@ -35,15 +35,15 @@ def orphan_findings(
     "". `advice` says what does; `nothing` is the finding where there is none."""
     if not orphans and nothing:
         yield Finding(check=check, status="ok", found=nothing)
-    for found, remove in orphans.items():
+    for orphan, remove in orphans.items():
         failure = remove() if fix else ""
         if fix and not failure:
-            yield Finding(check=check, status="fixed", found=f"{found} It was removed.")
+            yield Finding(check=check, status="fixed", found=f"{orphan} It was removed.")
             continue
         yield Finding(
             check=check,
             status="problem",
-            found=found,
+            found=orphan,
             meaning=meaning,
             advice=f"It could not be removed: {failure}." if failure else advice,
             fixable=not failure,

@@ -54,12 +54,12 @@ def shortage(directory: str, reserve: int) -> str:
     if not directory:
         return ""
     try:
-        seen = shutil.disk_usage(directory)
+        room = shutil.disk_usage(directory)
     except OSError:  # the engine sees other paths
         return ""
-    least = reserve_of(reserve, seen.total)
+    least = reserve_of(reserve, room.total)
     return (
-        "" if seen.free >= least else f"the container engine's {directory} has less than {sized(least)} left"
+        "" if room.free >= least else f"the container engine's {directory} has less than {sized(least)} left"
     )
 
 
@@ -70,4 +70,4 @@ def reserve_of(reserve: int, total: int) -> int:
 
 def nearest(path: Path) -> Path:
     """The path itself, or the nearest of its parents that exists."""
-    return next((one for one in (path, *path.parents) if one.exists()), path)
+    return next((parent for parent in (path, *path.parents) if parent.exists()), path)

@@ -78,8 +78,8 @@ class JobUsers:
 
     def assign(self, run_id: str, job_dir: str = "") -> int | None:
         """The same for a run that may be new. Raises NoFreeUser, OSError."""
-        if (known := self.of(run_id)) is not None or not self._ids:
-            return known
+        if (assigned := self.of(run_id)) is not None or not self._ids:
+            return assigned
         if not _RUN_ID.fullmatch(run_id):
             raise ValueError(f"{run_id!r} is not a run id")
         with self._lock:

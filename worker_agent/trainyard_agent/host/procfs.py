@@ -75,11 +75,11 @@ def users_of(pid: int) -> set[int]:
 
 def users() -> dict[int, set[int]]:
     """The users of every process, by pid. Without zombies."""
-    found: dict[int, set[int]] = {}
+    by_pid: dict[int, set[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdecimal() and not _field(int(entry.name), "State").startswith(("Z", "X")):
-            found[int(entry.name)] = users_of(int(entry.name))
-    return found
+            by_pid[int(entry.name)] = users_of(int(entry.name))
+    return by_pid
 
 
 def program(pid: int) -> str:

@@ -71,11 +71,11 @@ def seal(path: Path, former: int) -> None:
     pending = [path]
     for directory in pending:
         _claim(directory, former)
-        for one in directory.iterdir():
-            if one.is_dir() and not one.is_symlink():
-                pending.append(one)
+        for entry in directory.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                pending.append(entry)
             else:
-                _claim(one, former)
+                _claim(entry, former)
 
 
 def make_passage(path: Path, user: int | None) -> None:
@@ -124,13 +124,13 @@ def closed_to(path: Path) -> Path | None:
 
 def _claim(path: Path, former: int) -> None:
     """Make a file of `former` root's, in a directory that nobody else can change."""
-    found = path.lstat()
-    if found.st_uid not in (0, former):
-        raise OSError(f"{path} belongs to the user {found.st_uid}")
-    if found.st_uid == former:
+    status = path.lstat()
+    if status.st_uid not in (0, former):
+        raise OSError(f"{path} belongs to the user {status.st_uid}")
+    if status.st_uid == former:
         os.chown(path, 0, 0, follow_symlinks=False)
-        if not stat.S_ISLNK(found.st_mode) and found.st_mode & _OPEN:
-            path.chmod(stat.S_IMODE(found.st_mode) & ~_OPEN)
+        if not stat.S_ISLNK(status.st_mode) and status.st_mode & _OPEN:
+            path.chmod(stat.S_IMODE(status.st_mode) & ~_OPEN)
 
 
 def _ipc(kind: str, user: int) -> list[int]:

@@ -66,8 +66,8 @@ class DiskWatch:
                 thread.join(max(0.0, give_up_at - time.monotonic()))
             disks = [place.disk() for place in self._places.values()]
             suspects = {path: (place, place.disk()) for path, place in self._suspects.items()}
-            self._suspects = {path: place for path, (place, seen) in suspects.items() if seen.problem}
-            self.disks = (*disks, *(seen for _, seen in suspects.values() if seen.problem))
+            self._suspects = {path: place for path, (place, state) in suspects.items() if state.problem}
+            self.disks = (*disks, *(state for _, state in suspects.values() if state.problem))
             after = self.no_room
         if after != before:
             _log.warning("%s", f"no run starts here: {after}" if after else "all disks have room again")
@@ -95,7 +95,7 @@ class ExitNotes:
 
     def are_missing(self, run_id: str, replicas: Iterable[ReplicaReport]) -> bool:
         """Whether a replica has ended since the last `note`."""
-        return any((run_id, one.task) not in self._notes for one in replicas if _may_be_why(one))
+        return any((run_id, replica.task) not in self._notes for replica in replicas if _may_be_why(replica))
 
     def note(self, run_id: str, replicas: Iterable[ReplicaReport], problem: str) -> None:
         for replica in filter(_may_be_why, replicas):
@@ -103,7 +103,7 @@ class ExitNotes:
 
     def annotate(self, run_id: str, replicas: Sequence[ReplicaReport]) -> tuple[ReplicaReport, ...]:
         """The reports with the notes in the messages of their exits."""
-        return tuple(_with_note(one, self._notes.get((run_id, one.task), "")) for one in replicas)
+        return tuple(_with_note(replica, self._notes.get((run_id, replica.task), "")) for replica in replicas)
 
     def forget(self, run_id: str) -> None:
         self._notes = {key: note for key, note in self._notes.items() if key[0] != run_id}

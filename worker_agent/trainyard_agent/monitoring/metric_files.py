@@ -66,7 +66,7 @@ class MetricFiles:
 
     def _read(self, handle: Handle, replicas: tuple[ReplicaReport, ...]) -> Observed:
         file = self._files.setdefault(handle.run_id, _TrialFile())
-        primary = next((one for one in replicas if one.task == PRIMARY.name), None)
+        primary = next((replica for replica in replicas if replica.task == PRIMARY.name), None)
         if primary is None or file.is_final:
             return Observed(replicas, file.values, file.others)
         now, ended = self._clock.monotonic(), primary.exit is not None
@@ -81,7 +81,7 @@ class MetricFiles:
             file.since = now if file.since is None else file.since
             if now - file.since < PATIENCE_S:
                 going = primary.model_copy(update={"state": ReplicaState.RUNNING, "exit": None})
-                held = tuple(going if one is primary else one for one in replicas)
+                held = tuple(going if replica is primary else replica for replica in replicas)
                 return Observed(held, file.values, file.others)
             _log.warning("the metric file of run %s cannot be read: %s", handle.run_id, error)
         else:

@@ -18,8 +18,8 @@ _LARGEST_STEP = 2**62
 
 def measurements_in(content: bytes, tag: str) -> tuple[TrialMeasurement, ...]:
     """The last MAX_REPORTED measurements of the metric with that tag, in the order of the file."""
-    found = (_measurement(report, tag) for report in _reports(content))
-    return tuple(one for one in found if one is not None)[-MAX_REPORTED:]
+    measurements = (_measurement(report, tag) for report in _reports(content))
+    return tuple(measurement for measurement in measurements if measurement is not None)[-MAX_REPORTED:]
 
 
 def others_in(content: bytes) -> dict[str, TrialMeasurement]:
@@ -29,9 +29,9 @@ def others_in(content: bytes) -> dict[str, TrialMeasurement]:
         for name in report:
             if name in _FIELDS:
                 continue
-            one = _measurement(report, name) if 0 < len(name) <= MAX_NAME and name.isprintable() else None
-            if one is not None and (name in newest or len(newest) < MAX_OTHERS):
-                newest[name] = one
+            value = _measurement(report, name) if 0 < len(name) <= MAX_NAME and name.isprintable() else None
+            if value is not None and (name in newest or len(newest) < MAX_OTHERS):
+                newest[name] = value
     return newest
 
 

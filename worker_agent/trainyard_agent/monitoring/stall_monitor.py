@@ -131,7 +131,7 @@ class StallMonitor:
         tasks = [report.task for report in reports if report.state is ReplicaState.RUNNING]
         read = await self._catch_up(run_id, tasks, policy)
         logs = {task: self._logs[(run_id, task)] for task in read if _is_judged(task)}
-        known = {task: log.progress for task, log in logs.items() if not log.cut}
+        histories = {task: log.progress for task, log in logs.items() if not log.cut}
         silence = await self._silence(run_id, tasks, read, policy)
         run = self._stalled.get(run_id)
         if run is not None and run.silent:
@@ -139,18 +139,18 @@ class StallMonitor:
                 del self._stalled[run_id]
                 _log.info("run %s is no longer silent", run_id)
         elif run is not None:
-            self._update(run_id, run, known, policy)
-        elif any(progress.is_stalled(policy) for progress in known.values()):
+            self._update(run_id, run, histories, policy)
+        elif any(progress.is_stalled(policy) for progress in histories.values()):
             dumped = await self._dump_stacks(run_id, tasks)
             stacks = that_fit(
                 dumped, [text for other in self._stalled.values() for text in other.stacks.values()]
             )
             await self._catch_up(run_id, tasks, policy)  # it may have made progress meanwhile
-            stalled = [progress for progress in known.values() if progress.is_stalled(policy)]
+            stalled = [progress for progress in histories.values() if progress.is_stalled(policy)]
             if stalled:
                 # Replicas that wait for a stalled one are idle for as long, but have another limit.
                 half = min(progress.limit_s(policy) for progress in stalled) / 2
-                stalls = {task: p.stall(policy) for task, p in known.items() if p.is_idle(half)}
+                stalls = {task: p.stall(policy) for task, p in histories.items() if p.is_idle(half)}
                 self._stalled[run_id] = _StalledRun(stacks, stalls)
                 for task, stall in stalls.items():
                     _log.warning("run %s: %s has stalled at step %d", run_id, task, stall.step)
@@ -195,7 +195,7 @@ class StallMonitor:
             except Exception:  # noqa: BLE001 - an engine may not answer; it is asked again
                 _log.debug("the usage of run %s cannot be measured", run_id, exc_info=True)
                 return None
-            measured = {task: one for task, one in use.items() if one is not None}
+            measured = {task: replica_use for task, replica_use in use.items() if replica_use is not None}
             return measured if len(measured) == len(use) else None
 
         await asyncio.to_thread(watch.silence.add, lines, seconds, policy.silent_s, usage)
@@ -205,9 +205,9 @@ class StallMonitor:
         return sum(self._logs[(run_id, task)].next for task in tasks)
 
     def _update(
-        self, run_id: str, run: _StalledRun, known: Mapping[str, StepHistory], policy: StallPolicy
+        self, run_id: str, run: _StalledRun, histories: Mapping[str, StepHistory], policy: StallPolicy
     ) -> None:
-        for task, progress in known.items():
+        for task, progress in histories.items():
             stall = run.stalls.get(task)
             if stall is None and progress.is_stalled(policy):
                 run.stalls[task] = progress.stall(policy)
@@ -250,7 +250,7 @@ class StallMonitor:
         return False
 
     async def _dump_stacks(self, run_id: str, tasks: Sequence[str]) -> dict[str, str]:
-        async def one(task: str) -> str:
+        async def dump(task: str) -> str:
             log = self._logs[(run_id, task)]
             try:
                 return await asyncio.to_thread(self._stacks.dump, run_id, task, log.progress.stacks, log.next)
@@ -258,7 +258,7 @@ class StallMonitor:
                 _log.exception("the stacks of %s of run %s cannot be read", task, run_id)
                 return f"Its stacks cannot be read: {type(error).__name__}: {error}."
 
-        return dict(zip(tasks, await asyncio.gather(*map(one, tasks)), strict=True))
+        return dict(zip(tasks, await asyncio.gather(*map(dump, tasks)), strict=True))
 
 
 def _is_judged(task: str) -> bool:

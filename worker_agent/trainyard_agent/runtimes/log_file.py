@@ -99,8 +99,8 @@ class RunLogs:
 
     def read(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         """Implements `Runtime.read_log`."""
-        known = self._files.get((run_id, task))
-        if known is not None and known.is_waiting(start):
+        file = self._files.get((run_id, task))
+        if file is not None and file.is_waiting(start):
             return _NOTHING
         directory = self._runs / run_id / task
         if not directory.is_dir():

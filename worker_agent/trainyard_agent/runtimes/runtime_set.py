@@ -36,7 +36,7 @@ class Choices:
             self._chosen[order.run_id] = self._choose(order)
         return self._chosen[order.run_id]
 
-    def known(self, run_id: str) -> Choice | None:
+    def made_for(self, run_id: str) -> Choice | None:
         return self._chosen.get(run_id)
 
     def forget(self, run_id: str) -> None:
@@ -57,13 +57,13 @@ class RuntimeSet:
         """The weakest of each."""
         traits = [runtime.traits for runtime in self._runtimes.values()]
         return Traits(
-            starts_whole=all(one.starts_whole for one in traits),
-            coarse_clock=any(one.coarse_clock for one in traits),
-            splits_streams=all(one.splits_streams for one in traits),
-            keeps_logs=all(one.keeps_logs for one in traits),
-            measures_usage=all(one.measures_usage for one in traits),
-            reads_metrics=all(one.reads_metrics for one in traits),
-            tells_changes=all(one.tells_changes for one in traits),
+            starts_whole=all(runtime_traits.starts_whole for runtime_traits in traits),
+            coarse_clock=any(runtime_traits.coarse_clock for runtime_traits in traits),
+            splits_streams=all(runtime_traits.splits_streams for runtime_traits in traits),
+            keeps_logs=all(runtime_traits.keeps_logs for runtime_traits in traits),
+            measures_usage=all(runtime_traits.measures_usage for runtime_traits in traits),
+            reads_metrics=all(runtime_traits.reads_metrics for runtime_traits in traits),
+            tells_changes=all(runtime_traits.tells_changes for runtime_traits in traits),
         )
 
     def recover(self) -> list[Handle]:

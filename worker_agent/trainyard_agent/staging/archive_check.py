@@ -182,9 +182,9 @@ def _entry(member: tarfile.TarInfo) -> Entry:
         link = member.linkname if absolute else f"{directory}/{member.linkname}".lstrip("/")
     elif member.islnk():
         link = member.linkname
-    known = member.isfile() or member.isdir() or member.issym() or member.islnk()
+    is_allowed = member.isfile() or member.isdir() or member.issym() or member.islnk()
     mode = (stat.S_IFREG if member.isfile() else 0) | stat.S_IMODE(member.mode)
-    return Entry(member.name, member.size, mode, link, special=not known)
+    return Entry(member.name, member.size, mode, link, special=not is_allowed)
 
 
 def _asks_for_more(build_system: Any) -> bool:

@@ -47,14 +47,14 @@ async def needs_isolation(package: Path) -> bool:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-    found = {"refused": _exceeded()} if process.returncode else json.loads(output)
-    if found["refused"]:
+    result = {"refused": _exceeded()} if process.returncode else json.loads(output)
+    if result["refused"]:
         raise StagingFailed(
             Reason.PACKAGES_FAILED,
-            f"The package {package.name} is refused: {found['refused']}. Build it anew from its source, "
+            f"The package {package.name} is refused: {result['refused']}. Build it anew from its source, "
             "as `jobs submit --package-path` does.",
         )
-    return bool(found["isolated"])
+    return bool(result["isolated"])
 
 
 def _exceeded() -> str:

@@ -125,13 +125,13 @@ def _shut(fd: int, path: Path, is_project: bool) -> None:
     Where this is not root, containers have the agent's user: then nobody else may come to a setuid program that a job
     leaves. Others may pass where users of jobs have to.
     """
-    found = os.fstat(fd)
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
+    status = os.fstat(fd)
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & _WRITABLE_BY_OTHERS:
         message = (
             f"Only the agent's user and root may write to {path}, in which job-dirs are: chown, chmod go-w."
         )
         raise StagingFailed(Reason.HOST_FAILED, message)
-    if is_project and os.geteuid() != 0 and found.st_mode & 0o077:
+    if is_project and os.geteuid() != 0 and status.st_mode & 0o077:
         Path(f"/proc/self/fd/{fd}").chmod(_OWN)
 
 

@@ -25,7 +25,7 @@ class StagerSet:
         every = {name: stager.status() for name, stager in self._stagers.items()}
         merged = {run_id: staging for status in every.values() for run_id, staging in status.items()}
         for run_id in merged:
-            choice = self._choices.known(run_id)
+            choice = self._choices.made_for(run_id)
             if choice is not None and run_id in every[choice.runtime]:
                 staging = every[choice.runtime][run_id]
                 merged[run_id] = replace(staging, runtime=choice.runtime, runtime_reason=choice.reason)

@@ -55,7 +55,7 @@ def ensure_built(project: Recipe, *, again: bool = False) -> None:
 def command_with_build(words: Sequence[str], user_args: Sequence[str], directories: Sequence[Path]) -> str:
     """The command line that submits with the Dockerfile in the first of these directories that has one; "" without a
     Dockerfile. `words` are those of the present command after its name."""
-    directory = next((one for one in directories if (one / DOCKERFILE).is_file()), None)
+    directory = next((candidate for candidate in directories if (candidate / DOCKERFILE).is_file()), None)
     if directory is None:
         return ""
     shown = os.path.relpath(directory) if directory.is_relative_to(Path.cwd()) else str(directory)

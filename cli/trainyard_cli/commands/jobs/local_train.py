@@ -117,9 +117,9 @@ def _train(
             process = replicas.enter_context(running)
             started.append(process)
         code = _exit_code(process)
-        for one in started:
-            if one.poll() is None:
-                one.terminate()  # all at once: each may take its time to finish
+        for child in started:
+            if child.poll() is None:
+                child.terminate()  # all at once: each may take its time to finish
         return code
 
 

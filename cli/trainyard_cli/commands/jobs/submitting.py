@@ -154,17 +154,17 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
     request = _of_trial(target, request)
     draft, project = _draft(request)
     state = LocalState(target.state_dir)
-    found = find_server(target)
-    if found is None or found.local:
+    address = find_server(target)
+    if address is None or address.local:
         draft = submission.with_default_machine(draft, notify)
-    catalog = _catalog(found, state)
+    catalog = _catalog(address, state)
     server = running_server(target)
     with _proposing_build(draft, request):
-        job = _check(draft, target, found, catalog)
+        job = _check(draft, target, address, catalog)
         if server is not None:
             with client_of(server, target) as client, submission.in_users_terms(draft):
                 client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
-    _notify_substitution(job, found, state)
+    _notify_substitution(job, address, state)
     groups = gang.gang_of(job.training_input, catalog or _shown_catalog(server, state))
     study = job.training_input.hyperparameters
     if not output.for_people:

@@ -85,8 +85,8 @@ def logout(url: str) -> None:
     logins = read_logins()
     address = server_url(url) or logins.current
     if address not in logins.tokens:
-        known = f" There is one for {', '.join(sorted(logins.tokens))}." if logins.tokens else ""
-        raise NotFound(f"There is no saved login{f' for {address}' if address else ''}.{known}")
+        others = f" There is one for {', '.join(sorted(logins.tokens))}." if logins.tokens else ""
+        raise NotFound(f"There is no saved login{f' for {address}' if address else ''}.{others}")
     save_logins(logins.without(address))
     echo(f"Logged out of {address}. The token is still valid: `trainyard tokens revoke` ends one.")
 

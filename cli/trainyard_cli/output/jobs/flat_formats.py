@@ -14,7 +14,7 @@ def separated(resources: Sequence[Any], keys: Iterable[str]) -> list[Any]:
     separate = list(resources)
     for key in keys:
         for path in _paths(key):
-            separate = [one for resource in separate for one in _items(resource, path)]
+            separate = [part for resource in separate for part in _items(resource, path)]
     return separate
 
 

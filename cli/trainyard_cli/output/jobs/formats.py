@@ -81,9 +81,9 @@ def parse(expression: str) -> Output:
     match = _EXPRESSION.fullmatch(text)
     columns = [_KEY.fullmatch(key.strip()) for key in _COMMA.split(match[3])] if match and match[3] else []
     attributes = [word.strip() for word in _WORD.findall(match[2] or "") if word.strip()] if match else []
-    known = all(word.partition("=")[0] in _ATTRIBUTES for word in attributes)
+    are_known = all(word.partition("=")[0] in _ATTRIBUTES for word in attributes)
     has_keys = match is not None and (columns or match[1] in _WHOLE)
-    if match is None or not has_keys or not all(columns) or not known:
+    if match is None or not has_keys or not all(columns) or not are_known:
         raise click.UsageError(
             f"argument --format: {expression!r} is unknown; use json, yaml, none, value(KEY,...), get(KEY,...), "
             "csv(KEY,...), table(KEY,...), json(KEY,...), yaml(KEY,...), flattened, config or list, where a KEY "
@@ -156,7 +156,7 @@ def printed(output: Output, data: Any) -> bool:
     if not output.for_people:
         echo(
             render(
-                output, [_as_json(one) for one in data] if isinstance(data, list | tuple) else _as_json(data)
+                output, [_as_json(row) for row in data] if isinstance(data, list | tuple) else _as_json(data)
             )
         )
     return not output.for_people
@@ -188,7 +188,7 @@ def _lines(output: Output, data: Any) -> str:
 def _projected(output: Output, data: Any) -> Any:
     """The fields alone, nested as they were; one that is absent is left out."""
     if isinstance(data, list):
-        return [_projected(output, one) for one in data]
+        return [_projected(output, item) for item in data]
     projected: dict[str, Any] = {}
     for column in output.columns:
         value = column.value_of(data)

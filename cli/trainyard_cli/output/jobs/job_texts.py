@@ -143,15 +143,15 @@ def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
     """
     rows = []
     for series in view.metrics:
-        known = [value for value in series.values if not math.isnan(value)]
+        numbers = [value for value in series.values if not math.isnan(value)]
         row: dict[str, Any] = {
             "name": series.name,
             "task": series.task,
             "run": series.run,
             "step": series.steps[-1],
             "value": number(series.values[-1]),
-            "min": number(min(known, default=math.nan)),
-            "max": number(max(known, default=math.nan)),
+            "min": number(min(numbers, default=math.nan)),
+            "max": number(max(numbers, default=math.nan)),
             "points": series.total,
         }
         if curves:

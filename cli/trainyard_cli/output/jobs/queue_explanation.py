@@ -22,13 +22,13 @@ def text(view: QueueExplanationView, project: str, now: datetime) -> str:
     if view.holders:
         rows = [
             [
-                f"  {_name(one.job_id, one.project, project)}",
-                one.agent,
-                one.holds,
-                str(one.priority),
-                *_times(one, now),
+                f"  {_name(job.job_id, job.project, project)}",
+                job.agent,
+                job.holds,
+                str(job.priority),
+                *_times(job, now),
             ]
-            for one in view.holders
+            for job in view.holders
         ]
         header = ["  HELD BY", "AGENT", "HOLDS", "PRIORITY", "SINCE", "ENDS AT THE LATEST"]
         lines += ["", formats.table(header, rows)]
@@ -37,8 +37,8 @@ def text(view: QueueExplanationView, project: str, now: datetime) -> str:
         lines += [f"  and {others}"] if view.holders else ["", f"Held by {others}."]
     if view.ahead:
         rows = [
-            [f"  {one.position}", _name(one.job_id, one.project, project), str(one.priority), one.needs]
-            for one in view.ahead
+            [f"  {job.position}", _name(job.job_id, job.project, project), str(job.priority), job.needs]
+            for job in view.ahead
         ]
         lines += ["", formats.table(["  AHEAD", "JOB", "PRIORITY", "NEEDS"], rows)]
         if hidden := view.position - 1 - len(view.ahead):
@@ -54,13 +54,13 @@ def text(view: QueueExplanationView, project: str, now: datetime) -> str:
     return "\n".join(lines)
 
 
-def _times(one: HolderView, now: datetime) -> list[str]:
-    if one.left_over:
+def _times(holder: HolderView, now: datetime) -> list[str]:
+    if holder.left_over:
         return ["ended, being stopped", ""]
-    if one.running_since is None:
-        return [str(one.state), ""]
-    until = local_time(one.ends_by.isoformat()) if one.ends_by is not None else ""
-    return [f"runs for {elapsed(one.running_since.isoformat(), now)}", until]
+    if holder.running_since is None:
+        return [str(holder.state), ""]
+    until = local_time(holder.ends_by.isoformat()) if holder.ends_by is not None else ""
+    return [f"runs for {elapsed(holder.running_since.isoformat(), now)}", until]
 
 
 def _name(job_id: str, owner: str, project: str) -> str:

@@ -24,7 +24,7 @@ def best_first(view: StudyView) -> list[TrialView]:
 
 def trials_text(view: StudyView, now: datetime) -> str:
     """A table of the trials, best first, with a column for each parameter."""
-    names = [one.spec.parameter_name for one in HyperparameterSpec.model_validate(view.spec).located()]
+    names = [param.spec.parameter_name for param in HyperparameterSpec.model_validate(view.spec).located()]
     headers = ["TRIAL", "STATE", view.metric_tag, "STEP", *names, "STARTED", "TOOK", "NOTE"]
     rows = [_row(trial, names, now) for trial in best_first(view)]
     used = [

@@ -33,7 +33,7 @@ def at_once(spec: HyperparameterSpec) -> int:
 def headline(spec: HyperparameterSpec) -> str:
     """`A study by GRID_SEARCH: 4 trials, 2 at a time, over lr and batch_size, for the largest accuracy.` A grid without
     a metric is ranked by what its trials report."""
-    names = [without_control(one.spec.parameter_name) for one in spec.located()]
+    names = [without_control(parameter.spec.parameter_name) for parameter in spec.located()]
     over = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
     extreme = "smallest" if spec.minimizes else "largest"
     aim = f"for the {extreme} {without_control(spec.hyperparameter_metric_tag)}"
@@ -67,7 +67,7 @@ def data(spec: HyperparameterSpec) -> dict[str, Any]:
         "algorithm": str(spec.algorithm),
         "trials": spec.planned_trials,
         "parallelTrials": at_once(spec),
-        "parameters": [one.spec.parameter_name for one in spec.located()],
+        "parameters": [parameter.spec.parameter_name for parameter in spec.located()],
         "gridSize": spec.grid_size,
     }
 

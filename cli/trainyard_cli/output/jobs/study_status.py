@@ -20,14 +20,14 @@ def words(job: Mapping[str, Any]) -> list[str]:
     states = [trial.get("state") for trial in trials]
     ended = sum(state in FINAL_JOB_STATES for state in states)
     if job.get("state") in FINAL_JOB_STATES:
-        found = [count(ended, "trial")]
+        parts = [count(ended, "trial")]
     else:
         planned = HyperparameterSpec.model_validate(job["trainingInput"]["hyperparameters"]).planned_trials
-        found = [f"{ended} of {count(planned, 'trial')} ended"]
+        parts = [f"{ended} of {count(planned, 'trial')} ended"]
     if running := states.count(JobState.RUNNING):
-        found.append(f"{running} running")
+        parts.append(f"{running} running")
     best = best_text(output)
-    return [*found, f"best {best}"] if best else found
+    return [*parts, f"best {best}"] if best else parts
 
 
 def best_text(output: Mapping[str, Any]) -> str:
@@ -42,10 +42,10 @@ def best_text(output: Mapping[str, Any]) -> str:
 def summary(job: Mapping[str, Any]) -> list[str]:
     """Lines about a study and its best trial, for a person; empty for any other job."""
     output = job.get("trainingOutput", {})
-    found = words(job)
-    if not found:
+    parts = words(job)
+    if not parts:
         return []
-    lines = [f"Trials: {', '.join(found)}."]
+    lines = [f"Trials: {', '.join(parts)}."]
     best = _best(output)
     if best is not None:
         values = ", ".join(f"{name}={value}" for name, value in best.get("hyperparameters", {}).items())

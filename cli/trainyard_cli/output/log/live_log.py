@@ -149,7 +149,7 @@ class LiveLog:
 
     def status(self, detail: JobDetail) -> None:
         self._detail = detail
-        for run in (one for gang in detail.runs for one in (gang, *gang.restarts)):
+        for run in (attempt for gang in detail.runs for attempt in (gang, *gang.restarts)):
             self._gangs[run.number] = {replica.task: rank for rank, replica in enumerate(run.replicas)}
 
     def add(self, entry: LogEntry, now: datetime) -> None:
@@ -468,5 +468,5 @@ def _plain(value: float) -> str:
 def _rank(task: str) -> tuple[int, str, int]:
     """The order of a gang: the primary first."""
     role, _, index = task.partition("-replica-")
-    known = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    return known, role, int(index) if index.isdecimal() and len(index) < 10 else 0
+    position = _ROLES.index(role) if role in _ROLES else len(_ROLES)
+    return position, role, int(index) if index.isdecimal() and len(index) < 10 else 0

@@ -43,7 +43,7 @@ def last_checkpoint(runs: Sequence[RunView]) -> LastCheckpoint | None:
         for replica in run.replicas
         if replica.durable_step is not None and replica.durable_at is not None
     ]
-    return max(checkpoints, key=lambda one: one.at, default=None)
+    return max(checkpoints, key=lambda checkpoint: checkpoint.at, default=None)
 
 
 def leader(run: RunView) -> ReplicaView | None:
@@ -100,8 +100,8 @@ def _metrics(run: RunView) -> list[str]:
     epoch = ""
     for replica in run.replicas:
         point = replica.metrics
-        for one in point.metrics if point is not None else ():
-            values.setdefault(one.name, f"{without_control(one.name)} {one.value:.6g}")
+        for metric in point.metrics if point is not None else ():
+            values.setdefault(metric.name, f"{without_control(metric.name)} {metric.value:.6g}")
         if point is not None and point.epoch is not None and not epoch:
             total = f" of {point.epochs:.10g}" if point.epochs is not None else ""
             epoch = f" (epoch {point.epoch:.10g}{total})"

@@ -71,7 +71,7 @@ def rebuild(text: str) -> str | None:
         return None
     try:
         rebuilt = "".join(f"{line}\n" for line in _placed(lines))
-        if list(_scalars(rebuilt)) != [one for line in lines for one in _scalars(line.content)]:
+        if list(_scalars(rebuilt)) != [scalar for line in lines for scalar in _scalars(line.content)]:
             return None
         after = config_text.read(rebuilt, "yaml").data
     except (_GiveUp, yaml.YAMLError, NotReadable, RecursionError):
@@ -147,13 +147,13 @@ def _place_key(stack: list[_Scope], content: str) -> int:
         raise _GiveUp
     name = to_snake(key[2])
     deepest_first = range(len(stack) - 1, -1, -1)
-    found = next((depth for depth in deepest_first if stack[depth].accepts(name)), None)
-    if found is None:  # a label may have any name that no field has
-        found = next((depth for depth in deepest_first if stack[depth].is_labels), None)
-    if found is None:
+    matching = next((depth for depth in deepest_first if stack[depth].accepts(name)), None)
+    if matching is None:  # a label may have any name that no field has
+        matching = next((depth for depth in deepest_first if stack[depth].is_labels), None)
+    if matching is None:
         raise _GiveUp
-    del stack[found + 1 :]
-    scope = stack[found]
+    del stack[matching + 1 :]
+    scope = stack[matching]
     scope.names.add(name)
     if scope.fields is not None and _is_empty(key[3]):
         opened = _opened(scope.fields[name], scope.column + _STEP)

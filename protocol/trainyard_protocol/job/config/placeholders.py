@@ -24,6 +24,6 @@ def in_address(address: str) -> list[str]:
 
 
 def _found(text: str, without_capitals: str) -> list[str]:
-    found = _ANYWHERE.findall(text)
+    marked = _ANYWHERE.findall(text)
     rest = _ANYWHERE.sub(" ", without_capitals)
-    return list(dict.fromkeys([*found, *_CAPITALS.findall(rest)]))
+    return list(dict.fromkeys([*marked, *_CAPITALS.findall(rest)]))

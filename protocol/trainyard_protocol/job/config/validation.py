@@ -137,12 +137,12 @@ def image_uris(ti: TrainingInput) -> dict[str, str]:
 def _addresses(ti: TrainingInput) -> Iterator[Violation]:
     """Values that a tutorial left to be filled in, and locations of gs:// that there cannot be."""
     for name, uri in image_uris(ti).items():
-        if found := placeholders.in_image(uri):
-            yield Violation(name, f"{uri} is a placeholder ({', '.join(found)}). Give the name of an image.")
+        if names := placeholders.in_image(uri):
+            yield Violation(name, f"{uri} is a placeholder ({', '.join(names)}). Give the name of an image.")
     addresses = {"job_dir": ti.job_dir} | {f"package_uris[{n}]": uri for n, uri in enumerate(ti.package_uris)}
     for name, address in addresses.items():
-        if found := placeholders.in_address(address):
-            yield Violation(name, f"{address} is a placeholder ({', '.join(found)}). Give a real address.")
+        if names := placeholders.in_address(address):
+            yield Violation(name, f"{address} is a placeholder ({', '.join(names)}). Give a real address.")
         elif address.startswith(gcs.SCHEME) and (problem := gcs.problem_of(address)):
             yield Violation(name, problem)
 
@@ -187,9 +187,9 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
         machine = catalog.machine_types.get(name)
         if requested and machine is None:
             hint = did_you_mean(name, catalog.machine_types)
-            known = hint or f"Known: {', '.join(catalog.machine_types)}."
+            advice = hint or f"Known: {', '.join(catalog.machine_types)}."
             yield Violation(
-                f"{prefix}_type", f"{quoted(name)} is not a machine type of this service. {known}"
+                f"{prefix}_type", f"{quoted(name)} is not a machine type of this service. {advice}"
             )
         if requested and machine and machine.family != "site":
             families.setdefault(machine.family, f"{prefix}_type")
@@ -297,7 +297,7 @@ def _secrets(ti: TrainingInput) -> Iterator[Violation]:
         files.append(reference.file)
 
 
-def _is_inside(one: str, other: str) -> bool:
+def _is_inside(path: str, other: str) -> bool:
     """Whether one path is the other, or either would be a directory of the other."""
-    shorter, longer = sorted((f"{one}/", f"{other}/"), key=len)
+    shorter, longer = sorted((f"{path}/", f"{other}/"), key=len)
     return longer.startswith(shorter)

@@ -118,7 +118,7 @@ def description_of(app: FastAPI) -> dict[str, Any]:
 
 def describe(app: FastAPI) -> dict[str, Any]:
     """The description of an application's routes."""
-    contexts = [one for one in iter_route_contexts(app.routes) if is_described(one.path or "")]
+    contexts = [route for route in iter_route_contexts(app.routes) if is_described(route.path or "")]
     document = get_openapi(
         title=app.title,
         version=trainyard_protocol.__version__,
@@ -175,7 +175,7 @@ def _complete(operation: dict[str, Any], row: Route, dependant: Dependant) -> No
     operation["tags"] = [next(name for prefix, (name, _) in _TAGS.items() if row.path.startswith(prefix))]
     operation["security"] = _security(row, dependant)
     parameters = operation.setdefault("parameters", [])
-    described = {one.get("name") for one in parameters}
+    described = {parameter.get("name") for parameter in parameters}
     parameters += [_in_path(name) for name in re.findall(r"\{(\w+)", row.path) if name not in described]
     answers = operation["responses"]
     answers.pop("422", None)
@@ -186,7 +186,7 @@ def _complete(operation: dict[str, Any], row: Route, dependant: Dependant) -> No
 def _security(row: Route, dependant: Dependant) -> list[dict[str, list[str]]]:
     if row.access is Access.NOBODY:
         return []
-    if any(one.call is agent_key_of for one in _tree(dependant)):
+    if any(dependency.call is agent_key_of for dependency in _tree(dependant)):
         return [{"token": [], "agentKey": []}]
     in_query = [{"accessToken": list[str]()}] if row.path.startswith(_GOOGLE) else []
     return [{"token": []}, *in_query]
@@ -208,12 +208,12 @@ def _codes(row: Route, has_body: bool) -> Iterator[int]:
 
 def _tree(dependant: Dependant) -> Iterator[Dependant]:
     yield dependant
-    for one in dependant.dependencies:
-        yield from _tree(one)
+    for dependency in dependant.dependencies:
+        yield from _tree(dependency)
 
 
 def _body_model(dependant: Dependant) -> type[BaseModel] | None:
-    readers = (one.call for one in _tree(dependant))
+    readers = (dependency.call for dependency in _tree(dependant))
     return next((call.kind for call in readers if isinstance(call, BodyReader)), None)
 
 
@@ -265,7 +265,7 @@ def _of_discovery(schema: Mapping[str, Any]) -> dict[str, Any]:
         case "object" if not schema.get("properties"):
             return {"type": "object"}
         case "object":
-            properties = {name: _of_discovery(one) for name, one in schema.get("properties", {}).items()}
+            properties = {name: _of_discovery(part) for name, part in schema.get("properties", {}).items()}
             return {"type": "object", "properties": properties, "additionalProperties": False}
         case _:
             return {name: schema[name] for name in ("type", "format", "enum", "pattern") if name in schema}

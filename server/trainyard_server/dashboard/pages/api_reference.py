@@ -57,20 +57,20 @@ def _call(
         "path": path,
         "summary": operation["summary"],
         "description": operation.get("description", ""),
-        "parameters": [_resolved(document, one) for one in operation.get("parameters", ())],
+        "parameters": [_resolved(document, part) for part in operation.get("parameters", ())],
         "bodies": operation.get("requestBody", {}).get("content", {}),
-        "answers": {code: _answer(document, one) for code, one in sorted(operation["responses"].items())},
+        "answers": {code: _answer(document, part) for code, part in sorted(operation["responses"].items())},
         "is_open": not operation["security"],
     }
 
 
 def _answer(document: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
     """An answer; errors, which all have one form, are references to a component."""
-    found = _resolved(document, described)
+    answer = _resolved(document, described)
     return {
         "is_error": "$ref" in described,
-        "description": found["description"],
-        "content": found.get("content", {}),
+        "description": answer["description"],
+        "content": answer.get("content", {}),
     }
 
 

@@ -23,14 +23,14 @@ router = Router()
 def config_view(
     request: Request, cases: Cases, project: str, job_id: str, run: int | None = None, task: str = ""
 ) -> View:
-    known: dict[str, JobConfig] = {}
+    configs: dict[str, JobConfig] = {}
 
     def config(etag: str) -> JobConfig:
         """Cached by etag: only labels change, so it is not read again at each step of the job."""
-        if etag not in known:
-            known.clear()
-            known[etag] = cases.configs.config(project, job_id)
-        return known[etag]
+        if etag not in configs:
+            configs.clear()
+            configs[etag] = cases.configs.config(project, job_id)
+        return configs[etag]
 
     def more(detail: JobDetail) -> Mapping[str, Any]:
         chosen = _run(detail, run)

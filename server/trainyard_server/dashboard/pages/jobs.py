@@ -109,7 +109,7 @@ class Address:
         items = [(name, value) for name, value in self._items if name not in dropped and value]
         for name, value in changes.items():
             if value is not None:
-                items += [(name, one) for one in ((value,) if isinstance(value, str) else value)]
+                items += [(name, item) for item in ((value,) if isinstance(value, str) else value)]
         return "?" + urlencode(items)
 
     def sorted_by(self, order: str, now: str) -> str:

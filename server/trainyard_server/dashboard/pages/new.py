@@ -67,9 +67,9 @@ def _blank(cases: UseCases, project: str) -> dict[str, Any]:
 
 def _projects(cases: UseCases, caller: Caller) -> list[str]:
     """The projects in which the caller may submit jobs: those that have jobs, and those in which it has a role."""
-    known, _ = cases.job_search.choices(caller.visible)
+    with_jobs, _ = cases.job_search.choices(caller.visible)
     return sorted(
-        name for name in {*known, *caller.grants} - {ALL_PROJECTS} if caller.may(Role.SUBMITTER, name)
+        name for name in {*with_jobs, *caller.grants} - {ALL_PROJECTS} if caller.may(Role.SUBMITTER, name)
     )
 
 

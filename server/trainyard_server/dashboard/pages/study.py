@@ -35,8 +35,8 @@ def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> 
             "ended": sum(count for state, count in charts.counts.items() if state in FINAL_JOB_STATES),
             "events": shown_events(detail),
             "importances": sorted(
-                (one for one in charts.parameters if one.importance is not None),
-                key=lambda one: one.importance or 0.0,
+                (parameter for parameter in charts.parameters if parameter.importance is not None),
+                key=lambda parameter: parameter.importance or 0.0,
                 reverse=True,
             ),
             "is_final": charts.state in FINAL_JOB_STATES,

@@ -133,7 +133,7 @@ class ServiceAccountKeys:
 
     def _sign(self, purpose: str, *parts: bytes | str) -> str:
         encoded = (
-            urlsafe_b64encode(one if isinstance(one, bytes) else one.encode()).decode() for one in parts
+            urlsafe_b64encode(part if isinstance(part, bytes) else part.encode()).decode() for part in parts
         )
         return self._signer(purpose).sign(".".join(encoded)).decode()
 

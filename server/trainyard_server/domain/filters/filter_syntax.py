@@ -175,16 +175,15 @@ class _Parser:
 
     def _function(self, name: FilterToken) -> MakeCall | None:
         return next(
-            (make for known, make in self._functions.items() if known.casefold() == name.text.casefold()),
-            None,
+            (make for key, make in self._functions.items() if key.casefold() == name.text.casefold()), None
         )
 
     def _call(self, name: FilterToken) -> Expression:
         """`name("a", b)`."""
         make_call = self._function(name)
         if make_call is None:
-            known = ", ".join(self._functions)
-            raise FilterError(name.column, f"{name.text!r} is no function here; functions are {known}.")
+            functions = ", ".join(self._functions)
+            raise FilterError(name.column, f"{name.text!r} is no function here; functions are {functions}.")
         self._next("")
         arguments: list[FilterToken] = []
         is_open = True  # for an argument

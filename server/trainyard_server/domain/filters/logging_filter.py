@@ -175,10 +175,10 @@ def _field(name: FilterToken) -> str:
     field = _SPELLINGS.get(field, field)
     if field in _FIELDS or (field.startswith(_MESSAGES) and not field.endswith(".")):
         return field
-    known = (*_FIELDS, *_LABELS, "jsonPayload.FIELD", "labels.KEY")
+    fields = (*_FIELDS, *_LABELS, "jsonPayload.FIELD", "labels.KEY")
     raise FilterError(
         name.column,
-        f"{name.text!r} cannot be filtered by; fields are {', '.join(known)}. {did_you_mean(field, known)}",
+        f"{name.text!r} cannot be filtered by; fields are {', '.join(fields)}. {did_you_mean(field, fields)}",
     )
 
 
@@ -203,8 +203,8 @@ def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
     if field == "severity":
         level = int(value.text) if _LEVEL.fullmatch(value.text) else _LEVELS.get(value.text.upper())
         if level is None:
-            known = ", ".join(f"{name} ({number})" for name, number in _LEVELS.items())
-            raise FilterError(value.column, f"{value.text!r} is no severity; they are {known}.")
+            levels = ", ".join(f"{name} ({number})" for name, number in _LEVELS.items())
+            raise FilterError(value.column, f"{value.text!r} is no severity; they are {levels}.")
         return Term(field, "=" if op.text == ":" else op.text, str(level))
     return Term(field, op.text, value.text)
 
@@ -218,8 +218,8 @@ def _jobs_of(expression: Expression) -> frozenset[str] | None:
             named = [jobs for jobs in map(_jobs_of, parts) if jobs is not None]
             return min(named, key=len) if named else None
         case Or(parts):
-            found = [_jobs_of(part) for part in parts]
-            return None if None in found else frozenset().union(*filter(None, found))
+            jobs_of_parts = [_jobs_of(part) for part in parts]
+            return None if None in jobs_of_parts else frozenset().union(*filter(None, jobs_of_parts))
         case _:
             return None
 
@@ -263,15 +263,15 @@ def _passes(expression: Expression, time: int, value_of: ValueOf) -> bool:
 
 
 def _compares(field: str, op: str, value: str, value_of: ValueOf) -> bool:
-    found = [own for one in _ALSO.get(field, (field,)) if (own := value_of(one)) is not None]
+    values = [own for name in _ALSO.get(field, (field,)) if (own := value_of(name)) is not None]
     if op == _PRESENT:
-        return bool(found)
+        return bool(values)
     if op == _WORDS:
-        return _words(value) <= frozenset().union(*map(_words_of_line, found))
-    if not found and field.startswith(_PAYLOADS_AND_LABELS):
+        return _words(value) <= frozenset().union(*map(_words_of_line, values))
+    if not values and field.startswith(_PAYLOADS_AND_LABELS):
         return False
     positive, is_json = _POSITIVE.get(op, op), field.startswith("jsonPayload.")
-    return any(_matches(own, positive, value, is_json) for own in found or ("",)) == (positive == op)
+    return any(_matches(own, positive, value, is_json) for own in values or ("",)) == (positive == op)
 
 
 def _matches(own: str, op: str, value: str, is_json: bool) -> bool:

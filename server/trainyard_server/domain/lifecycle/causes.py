@@ -66,14 +66,14 @@ class Cause:
     @classmethod
     def of(cls, entries: Sequence[LogEntry], task: str) -> Self | None:
         """The cause in the last lines of a replica; None if they have none."""
-        found = None
+        cause = None
         for stream in ("stderr", "stdout"):  # two pipes: the lines of one are between those of the other
             own = [entry for entry in entries if entry.stream == stream]
-            found = found or _exception(own)
-        found = found or _message(entries)
-        if found is None:
+            cause = cause or _exception(own)
+        cause = cause or _message(entries)
+        if cause is None:
             return None
-        return cls(_shortened(" ".join(found.text.split())), found.cursor, task, found.is_consequence)
+        return cls(_shortened(" ".join(cause.text.split())), cause.cursor, task, cause.is_consequence)
 
 
 def first_cause(causes: Iterable[Cause], decider: str) -> Cause | None:
@@ -101,8 +101,10 @@ def _exception(entries: Sequence[LogEntry]) -> Cause | None:
         is_bar = "%|" in text or "it [" in text  # tqdm prints its last state when the interpreter ends
         if event is not None and event.step is not None and not is_bar:
             begin = index + 1
-    found = [_cause(text, entries[begin + index]) for text, index in _exceptions(texts[begin:])]
-    return next((one for one in reversed(found) if not one.is_consequence), found[-1] if found else None)
+    causes = [_cause(text, entries[begin + index]) for text, index in _exceptions(texts[begin:])]
+    return next(
+        (cause for cause in reversed(causes) if not cause.is_consequence), causes[-1] if causes else None
+    )
 
 
 def _exceptions(texts: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -141,16 +143,16 @@ def _exceptions(texts: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 def _message_of(text: str, texts: Sequence[str], index: int) -> str:
     """The exception's line, with the first words of a message that begins below it."""
-    behind = [_FUNCTION_NODE.sub("", one.strip()) for one in texts[index + 1 : index + 1 + _MESSAGE_LINES]]
+    behind = [_FUNCTION_NODE.sub("", row.strip()) for row in texts[index + 1 : index + 1 + _MESSAGE_LINES]]
     name = text.partition(":")[0]
     if "Graph execution error" in text:
         for at, line in enumerate(behind):
             if (node := _NODE.match(line)) is not None:
-                message = next((one for one in behind[at + 1 :] if one and not _NODE.match(one)), "")
+                message = next((row for row in behind[at + 1 :] if row and not _NODE.match(row)), "")
                 return f"{name}: {message or text} (node {node[1]})"
     text = _OPERATION.sub("", _FUNCTION_NODE.sub("", text))
     if text.endswith(":"):
-        message = next((one for one in behind[:3] if one), "")
+        message = next((row for row in behind[:3] if row), "")
         return f"{text} {message}".rstrip()
     return text
 

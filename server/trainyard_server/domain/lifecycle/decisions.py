@@ -186,7 +186,7 @@ def _first(job: JobSnapshot) -> ReplicaSnapshot | None:
     if reason is Reason.COMPLETED:
         return first
     taken = next((replica for *_, reason, replica in exits if reason in _TAKEN), None)
-    return taken or next((one for *_, one in exits if _is_killed_with(one, first)), first)
+    return taken or next((exit_ for *_, exit_ in exits if _is_killed_with(exit_, first)), first)
 
 
 def _is_killed_with(replica: ReplicaSnapshot, first: ReplicaSnapshot) -> bool:
@@ -234,48 +234,48 @@ def stall_changes(
     """
     if run.state not in (RunState.PREPARING, RunState.RUNNING):
         return [], run
-    seen = {replica.task: replica for replica in report.replicas}
+    reports = {replica.task: replica for replica in report.replicas}
     changes: list[tuple[str, Stall | None, str]] = []
     replicas = []
-    for known in run.replicas:
-        reported = seen.get(known.task)
-        stacks = reported.stacks if reported is not None and reported.stacks else known.stacks
+    for member in run.replicas:
+        reported = reports.get(member.task)
+        stacks = reported.stacks if reported is not None and reported.stacks else member.stacks
         if (
             reported is None
             or reported.exit is not None
-            or (reported.stall, stacks) == (known.stall, known.stacks)
+            or (reported.stall, stacks) == (member.stall, member.stacks)
         ):
-            replicas.append(known)
+            replicas.append(member)
             continue
-        changes.append((known.task, reported.stall, reported.stacks))
-        replicas.append(replace(known, stall=reported.stall, stacks=stacks))
+        changes.append((member.task, reported.stall, reported.stacks))
+        replicas.append(replace(member, stall=reported.stall, stacks=stacks))
     return changes, replace(run, replicas=tuple(replicas))
 
 
 def observe(run: RunSnapshot, report: RunReport, now: datetime) -> list[ReplicaChange]:
     """Changes of replicas in the report. A report that is older than the snapshot has none."""
-    known = {replica.task: replica for replica in run.replicas}
+    replicas = {replica.task: replica for replica in run.replicas}
     changes = []
-    for seen in report.replicas:
-        replica = known.get(seen.task)
+    for reported in report.replicas:
+        replica = replicas.get(reported.task)
         if replica is None or replica.state is ReplicaState.EXITED:
             continue
-        ended = seen.exit
-        if seen.state is ReplicaState.EXITED and ended is None:
+        ended = reported.exit
+        if reported.state is ReplicaState.EXITED and ended is None:
             ended = ExitReport(
                 code=None, reason=Reason.VANISHED, message="It ended without an exit status.", finished_at=now
             )
-        moved = seen.state in REPLICA_MOVES[replica.state] and seen.state is not ReplicaState.UNKNOWN
-        address = seen.address or replica.address
-        started_at = seen.started_at or replica.started_at
-        after = seen.state if moved else replica.state
-        waits = seen.waits if after in _NOT_STARTED else ""
+        moved = reported.state in REPLICA_MOVES[replica.state] and reported.state is not ReplicaState.UNKNOWN
+        address = reported.address or replica.address
+        started_at = reported.started_at or replica.started_at
+        after = reported.state if moved else replica.state
+        waits = reported.waits if after in _NOT_STARTED else ""
         if not moved and (address, started_at, waits) == (replica.address, replica.started_at, replica.waits):
             continue
         exited = ended if after is ReplicaState.EXITED else None
         changes.append(
             ReplicaChange(
-                seen.task,
+                reported.task,
                 replica.state,
                 after,
                 address,
@@ -420,7 +420,7 @@ def _running(
         return Transition(run=RunState.RUNNING, job=JobState.RUNNING, job_message="All replicas are running.")
     if run.state is not RunState.STOPPING:
         return _decided(job, run) or _stalled(job, run, policy) or _restart(job, now, policy)
-    if not run.complete or any(one.state is not RunState.ENDED for one in job.restarts):
+    if not run.complete or any(restart.state is not RunState.ENDED for restart in job.restarts):
         return None
     return _ended(job, run, now, policy, last_lines, cause)
 

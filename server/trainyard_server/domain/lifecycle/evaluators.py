@@ -51,7 +51,7 @@ def deciding(job: JobSnapshot) -> Iterator[ReplicaSnapshot]:
 
 def run_of(job: JobSnapshot, replica: ReplicaSnapshot) -> RunSnapshot:
     """The live run, or the restart beside it, that has this replica."""
-    return next(run for run in _runs(job) if any(one is replica for one in run.replicas))
+    return next(run for run in _runs(job) if any(member is replica for member in run.replicas))
 
 
 def restart(job: JobSnapshot, now: datetime, policy: Backoff) -> Restart | None:

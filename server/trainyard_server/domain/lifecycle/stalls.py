@@ -194,10 +194,10 @@ def _different(suspects: Sequence[StalledReplica]) -> StalledReplica | None:
     if len(stopped) == 1:
         return stopped[0]
     doing = {member.task: _doing(member.stacks) for member in suspects}
-    known = Counter(what for what in doing.values() if what)
-    if len(known) != 2:
+    counts = Counter(what for what in doing.values() if what)
+    if len(counts) != 2:
         return None
-    (_, most), (rare, once) = known.most_common()
+    (_, most), (rare, once) = counts.most_common()
     if once != 1 or most < 2:
         return None
     return next(member for member in suspects if doing[member.task] == rare)

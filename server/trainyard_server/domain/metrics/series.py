@@ -116,7 +116,7 @@ def joined(runs: Sequence[tuple[int, Points]]) -> list[tuple[int, Points]]:
     removed from the earlier runs."""
     parts: list[tuple[int, Points]] = []
     later: list[tuple[int, int]] = []
-    for run, points in sorted(runs, key=lambda one: one[0], reverse=True):
+    for run, points in sorted(runs, key=lambda numbered: numbered[0], reverse=True):
         left = points
         for first, last in later:
             left = left.without(first, last)

@@ -97,16 +97,16 @@ class CurveSummary:
         if not stored:
             return cls()
         curves = {
-            one["name"]: _Curve(
-                one["step"],
-                float(one["value"]),
-                one["count"],
-                one["every"],
-                [(step, float(value)) for step, value in one["points"]],
+            row["name"]: _Curve(
+                row["step"],
+                float(row["value"]),
+                row["count"],
+                row["every"],
+                [(step, float(value)) for step, value in row["points"]],
             )
-            for one in stored["metrics"]
+            for row in stored["metrics"]
         }
-        further = {one["name"]: (one["step"], float(one["value"])) for one in stored.get("further", ())}
+        further = {row["name"]: (row["step"], float(row["value"])) for row in stored.get("further", ())}
         return cls(stored["taken"], stored["epoch"], stored["epochs"], curves, further)
 
     def _has_room(self, name: str) -> bool:

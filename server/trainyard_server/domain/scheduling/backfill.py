@@ -73,7 +73,9 @@ class Reservations:
     def expect(self, requested: Amounts, any_devices: bool = False, count: int = 1) -> None:
         """Add equal queued gangs that may later need this capacity, but reserve nothing."""
         self._gangs[requested] += count
-        self._in_all = tuple(total + count * one for total, one in zip(self._in_all, requested, strict=True))
+        self._in_all = tuple(
+            total + count * need for total, need in zip(self._in_all, requested, strict=True)
+        )
         self._unclear = self._unclear or any_devices
         self._spare = self._then = None
 
@@ -109,7 +111,7 @@ def _sums(gangs: Counter[Amounts], room: Amounts) -> set[Amounts] | None:
     for amounts, count in gangs.items():
         fresh = sums
         for _ in range(count if any(amounts) else 0):
-            fresh = {total for one in fresh if _within(total := _sum(one, amounts), room)} - sums
+            fresh = {total for shape in fresh if _within(total := _sum(shape, amounts), room)} - sums
             if not fresh:
                 break
             sums = sums | fresh
@@ -118,16 +120,16 @@ def _sums(gangs: Counter[Amounts], room: Amounts) -> set[Amounts] | None:
     return sums
 
 
-def _sum(one: Amounts, other: Amounts) -> Amounts:
-    return tuple(map(add, one, other))
+def _sum(amounts: Amounts, other: Amounts) -> Amounts:
+    return tuple(map(add, amounts, other))
 
 
-def _difference(one: Amounts, other: Amounts) -> Amounts:
-    return tuple(map(sub, one, other))
+def _difference(amounts: Amounts, other: Amounts) -> Amounts:
+    return tuple(map(sub, amounts, other))
 
 
-def _within(one: Amounts, other: Amounts) -> bool:
-    return all(map(le, one, other))
+def _within(amounts: Amounts, other: Amounts) -> bool:
+    return all(map(le, amounts, other))
 
 
 def _covers(spare: Amounts, requested: Amounts) -> bool:

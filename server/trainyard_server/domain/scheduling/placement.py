@@ -238,15 +238,15 @@ class Cluster:
     ) -> Group:
         """The gangs that are equal to this one, and avoid the same agent. To hash a large gang takes longer than to
         find the object again."""
-        known = self._known.get((id(gang), images, alive, avoided))
-        if known is None:
-            found = self._groups.get((gang, images, alive, avoided))
-            if found is None:
+        cached = self._known.get((id(gang), images, alive, avoided))
+        if cached is None:
+            group = self._groups.get((gang, images, alive, avoided))
+            if group is None:
                 candidates = self._find(gang, images, alive)
-                others = [one for one in candidates if one.node.agent.agent_id != avoided]
-                found = self._groups[gang, images, alive, avoided] = Group(others or candidates)
-            known = self._known[id(gang), images, alive, avoided] = (gang, found)
-        return known[1]
+                others = [candidate for candidate in candidates if candidate.node.agent.agent_id != avoided]
+                group = self._groups[gang, images, alive, avoided] = Group(others or candidates)
+            cached = self._known[id(gang), images, alive, avoided] = (gang, group)
+        return cached[1]
 
     def candidates(
         self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True
@@ -283,7 +283,7 @@ class Cluster:
         if project not in self._budgets:
             limits = self._limits.of(project)
             held = self._held_by_project.get(project, ()) if limits else ()
-            self._budgets[project] = QuotaBudget(limits, (quotas.used_by(*one) for one in held))
+            self._budgets[project] = QuotaBudget(limits, (quotas.used_by(*usage) for usage in held))
         return self._budgets[project]
 
     @cached_property
@@ -301,16 +301,16 @@ def _candidates(
     nodes: Iterable[Node], shares_on: Callable[[Node], tuple[ResourceShare, ...]]
 ) -> list[Candidate]:
     """The nodes that could hold the gang's shares. Equal machines are computed once."""
-    known: dict[tuple[object, ...], tuple[tuple[ResourceShare, ...], Amounts, bool, quotas.Usage] | None] = {}
+    kinds: dict[tuple[object, ...], tuple[tuple[ResourceShare, ...], Amounts, bool, quotas.Usage] | None] = {}
     candidates = []
     for node in nodes:
-        if node.kind not in known:
+        if node.kind not in kinds:
             shares, capacity = shares_on(node), node.agent.capacity
             any_devices = any(share.gpu_type is None and share.gpus for share in shares)
             usage = quotas.usage_of(shares, capacity)
             fits = fits_empty(shares, capacity)
-            known[node.kind] = (shares, node.amounts(shares), any_devices, usage) if fits else None
-        if (fit := known[node.kind]) is not None:
+            kinds[node.kind] = (shares, node.amounts(shares), any_devices, usage) if fits else None
+        if (fit := kinds[node.kind]) is not None:
             candidates.append(Candidate(node, *fit))
     return candidates
 

@@ -61,8 +61,8 @@ def packed(nodes: FreeNodes, replicas: Iterable[Resources]) -> FreeNodes | None:
     return FreeNodes(shapes, counts)
 
 
-def _size(one: Resources) -> tuple[int, int, int]:
-    return (one.accelerator_count, one.vcpus, one.memory_bytes)
+def _size(resources: Resources) -> tuple[int, int, int]:
+    return (resources.accelerator_count, resources.vcpus, resources.memory_bytes)
 
 
 def _holds(node: PoolNode, replica: Resources) -> bool:

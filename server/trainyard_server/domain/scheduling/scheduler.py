@@ -155,12 +155,12 @@ class Planner:
         if not group.candidates:
             return self._without_candidates(job, ahead + 1)
         budget = cluster.budget(job.project)
-        known = self._full.get(group) if not budget.limits else None
-        if known is not None and known[0] == self._allocations:
-            return group, Waiting("room", known[1] + self._avoided(job) + _ahead(ahead), ahead + 1)
+        full = self._full.get(group) if not budget.limits else None
+        if full is not None and full[0] == self._allocations:
+            return group, Waiting("room", full[1] + self._avoided(job) + _ahead(ahead), ahead + 1)
         affordable, roomy = _affordable(group, budget, group.roomy(self._allocations))
         refused = group.candidates[0].usage if not affordable else None
-        for candidate in roomy if known is None else ():
+        for candidate in roomy if full is None else ():
             placement = _placement(job, candidate, budget)
             if isinstance(placement, Placement):
                 if placement.scaled:
@@ -180,7 +180,7 @@ class Planner:
         avoided = job.avoided(self._now)
         if not avoided or job.avoids is None:
             return ""
-        able = (one.node.agent for one in self._cluster.candidates(job.gang, job.needs_images))
+        able = (candidate.node.agent for candidate in self._cluster.candidates(job.gang, job.needs_images))
         name = next((agent.name for agent in able if agent.agent_id == avoided), "")
         until = rfc3339(job.avoids.until.replace(microsecond=0))
         return f"; agent {name}, on which its last run failed, is avoided until {until}" if name else ""
@@ -200,7 +200,7 @@ class Planner:
         ]
         if several := together_reason(job.gang, open_ones):
             return f" {several}."
-        idle = [one.name for one in open_ones if one is not chosen.node.agent and not one.gangs]
+        idle = [agent.name for agent in open_ones if agent is not chosen.node.agent and not agent.gangs]
         verb = "is" if len(idle) == 1 else "are"
         return f" {listed(idle)} {verb} idle, but {ONE_AGENT}." if idle else ""
 

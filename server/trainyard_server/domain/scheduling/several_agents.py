@@ -21,7 +21,7 @@ def together(gang: Iterable[ReplicaRequest], agents: Iterable[AgentSnapshot]) ->
         for agent in sorted(agents, key=_size, reverse=True)
     ]
     for shape in sorted(
-        shapes, key=lambda one: (one.accelerator_count, one.vcpus, one.memory_bytes), reverse=True
+        shapes, key=lambda need: (need.accelerator_count, need.vcpus, need.memory_bytes), reverse=True
     ):
         left, kind = shapes[shape], shape.accelerator_type.upper()
         for agent, room, gpus in nodes:

@@ -44,10 +44,10 @@ class Situation:
 
     def up_to(self, job: JobSnapshot) -> Planner:
         """The plan before the job is added."""
-        order = in_order([*(one for one in self.queue if one.key != job.key), job])
+        order = in_order([*(waiting for waiting in self.queue if waiting.key != job.key), job])
         planner = Planner(self.agents, self.now, self.limits)
-        for one in order[: order.index(job)]:
-            planner.add(one)
+        for waiting in order[: order.index(job)]:
+            planner.add(waiting)
         return planner
 
 
@@ -68,7 +68,7 @@ def suggestions(
 
 def _priority(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
     order = in_order(situation.queue)
-    ahead = sorted({one.priority for one in order[: order.index(job)]} - {_MAX_PRIORITY})
+    ahead = sorted({waiting.priority for waiting in order[: order.index(job)]} - {_MAX_PRIORITY})
     anew = replace(job, created_at=situation.now)
     above = _first(ahead, lambda priority: situation.starts(replace(anew, priority=priority + 1)))
     if above is not None:
@@ -141,7 +141,7 @@ def _agent(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
             again = back(agent)
             if again is None:
                 continue
-            agents = tuple(again if one is agent else one for one in situation.agents)
+            agents = tuple(again if other is agent else other for other in situation.agents)
             if replace(situation, agents=agents).starts(job):
                 yield SuggestionView(kind=kind, message=message(agent))
                 return
@@ -189,11 +189,11 @@ message."""
 
 
 def _end(job: JobSnapshot, situation: Situation, name_of: Callable[[int], str]) -> Iterator[SuggestionView]:
-    running = {gang.key: gang for one in situation.agents for gang in one.gangs if not gang.ended}
+    running = {gang.key: gang for agent in situation.agents for gang in agent.gangs if not gang.ended}
     for gang in sorted(running.values(), key=_held)[:_MAX_TRIES]:
         agents = tuple(
-            replace(one, gangs=tuple(other for other in one.gangs if other.key != gang.key))
-            for one in situation.agents
+            replace(agent, gangs=tuple(other for other in agent.gangs if other.key != gang.key))
+            for agent in situation.agents
         )
         if replace(situation, agents=agents).starts(job):
             yield SuggestionView(kind="end-job", message=f"the end of {name_of(gang.key)}")
@@ -217,18 +217,18 @@ def _first(candidates: Sequence[int], starts: Callable[[int], bool]) -> int | No
 def _types_below(old: ReplicaRequest, catalog: Catalog) -> list[tuple[str, Resources]]:
     """Smaller machine types with the same accelerators, the largest first."""
     now = old.resources
-    known = catalog.machine_types.get(old.machine_type)
+    old_type = catalog.machine_types.get(old.machine_type)
     types = []
     for name, machine in catalog.machine_types.items():
         memory = round(machine.memory_gb * GIGABYTE)
         smaller = machine.vcpus <= now.vcpus and memory <= now.memory_bytes
         same_size = (machine.vcpus, memory) == (now.vcpus, now.memory_bytes)
-        families = {"site", known.family if known is not None else machine.family}
+        families = {"site", old_type.family if old_type is not None else machine.family}
         if smaller and not same_size and machine.family in families and _carries(machine, now):
             types.append(
                 (name, Resources(machine.vcpus, memory, now.accelerator_type, now.accelerator_count))
             )
-    types.sort(key=lambda one: (one[1].vcpus, one[1].memory_bytes), reverse=True)
+    types.sort(key=lambda named_type: (named_type[1].vcpus, named_type[1].memory_bytes), reverse=True)
     return types[:_MAX_TRIES]
 
 
@@ -248,11 +248,11 @@ def _of(gang: Iterable[ReplicaRequest], role: str) -> list[ReplicaRequest]:
 def _less(gang: Sequence[ReplicaRequest], than: Sequence[ReplicaRequest]) -> bool:
     """Whether no replica requests more than before."""
     return all(
-        one.resources.vcpus <= other.resources.vcpus
-        and one.resources.memory_bytes <= other.resources.memory_bytes
-        and (one.resources.accelerator_type, one.resources.accelerator_count)
+        smaller.resources.vcpus <= other.resources.vcpus
+        and smaller.resources.memory_bytes <= other.resources.memory_bytes
+        and (smaller.resources.accelerator_type, smaller.resources.accelerator_count)
         == (other.resources.accelerator_type, other.resources.accelerator_count)
-        for one, other in zip(gang, than, strict=True)
+        for smaller, other in zip(gang, than, strict=True)
     )
 
 

@@ -30,7 +30,7 @@ def importances(
     conditional parameter is judged by the trials that have it."""
     finite = [trial for trial in trials if math.isfinite(trial[1])]
     used = finite[:: -(-len(finite) // MOST_TRIALS) or 1]
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for name, param in space.by_name(spec).items():
         pairs = [
             (value, metric)
@@ -40,8 +40,8 @@ def importances(
         groups = _groups(param, [value for value, _ in pairs])
         importance = _between(groups, _scaled(fenced([metric for _, metric in pairs])))
         if importance is not None:
-            found[name] = importance
-    return found
+            by_name[name] = importance
+    return by_name
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -89,7 +89,7 @@ def _between(groups: Sequence[Hashable], values: Sequence[float]) -> float | Non
     if count < FEWEST_TRIALS or not 1 < kinds < count:
         return None
     total = _squares(values)
-    within = sum(_squares(one) for one in members.values())
+    within = sum(_squares(in_group) for in_group in members.values())
     if total == 0:
         return 0.0
     by_chance = (kinds - 1) * within / (count - kinds)

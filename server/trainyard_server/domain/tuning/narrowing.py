@@ -35,8 +35,8 @@ def _each(
 def _one(
     param: ParameterSpec, sent: Mapping[str, Any], trials: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
-    found = [space.parsed(param, trial.get(param.parameter_name)) for trial in trials]
-    values = {value for value in found if value is not None}
+    parsed = [space.parsed(param, trial.get(param.parameter_name)) for trial in trials]
+    values = {value for value in parsed if value is not None}
     result = {**sent, **(_space(param, values) if values else {})}
     if not param.child_parameter_specs:
         return result

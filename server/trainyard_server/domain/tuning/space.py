@@ -38,7 +38,7 @@ def written(spec: HyperparameterSpec, values: Mapping[str, Value]) -> dict[str, 
 
 
 def by_name(spec: HyperparameterSpec) -> dict[str, ParameterSpec]:
-    return {one.spec.parameter_name: one.spec for one in spec.located()}
+    return {parameter.spec.parameter_name: parameter.spec for parameter in spec.located()}
 
 
 def written_with(params: Mapping[str, ParameterSpec], values: Mapping[str, Value]) -> dict[str, str]:
@@ -61,10 +61,10 @@ def read(spec: HyperparameterSpec, texts: Mapping[str, str]) -> dict[str, Value]
             raise OutsideSpace(param.parameter_name)
         return value
 
-    found = walk(spec, value_of)
-    if found.keys() != texts.keys():
-        raise OutsideSpace(", ".join(sorted(texts.keys() - found.keys())))
-    return found
+    values = walk(spec, value_of)
+    if values.keys() != texts.keys():
+        raise OutsideSpace(", ".join(sorted(texts.keys() - values.keys())))
+    return values
 
 
 def parsed(param: ParameterSpec, text: str | None) -> Value | None:

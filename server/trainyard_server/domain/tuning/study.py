@@ -342,8 +342,8 @@ def _end(study: StudySnapshot) -> MoveStudy:
     if best is None:
         done = f"{JOB_COMPLETED} Its trials are not ranked, since no metric was named."
         return MoveStudy(JobState.SUCCEEDED, done, lacks_metric=True)
-    found = f"trial {best.number}, {tag} {best.value:.6g} ({shown(best.parameters)})"
-    return MoveStudy(JobState.SUCCEEDED, f"{JOB_COMPLETED} Best of {count} trials: {found}.")
+    winner = f"trial {best.number}, {tag} {best.value:.6g} ({shown(best.parameters)})"
+    return MoveStudy(JobState.SUCCEEDED, f"{JOB_COMPLETED} Best of {count} trials: {winner}.")
 
 
 def _stopped_early(study: StudySnapshot) -> StopTrials | None:

@@ -16,7 +16,7 @@ def sample(trials: Sequence[TrialSnapshot], *, maximize: bool, most: int = MOST_
     if len(trials) <= most:
         return {trial.number for trial in trials}
     shown = {trial.number for trial in best_first(trials, maximize=maximize)[: most // 2]}
-    for trial in sorted(trials, key=lambda one: one.number, reverse=True):
+    for trial in sorted(trials, key=lambda point: point.number, reverse=True):
         if len(shown) == most:
             break
         shown.add(trial.number)
@@ -25,13 +25,13 @@ def sample(trials: Sequence[TrialSnapshot], *, maximize: bool, most: int = MOST_
 
 def records(trials: Sequence[TrialSnapshot], *, maximize: bool) -> list[tuple[int, float]]:
     """The trials, by number, that were better than all before them."""
-    found: list[tuple[int, float]] = []
+    best: list[tuple[int, float]] = []
     for trial in trials:
         if trial.value is None:
             continue
-        if not found or (trial.value > found[-1][1] if maximize else trial.value < found[-1][1]):
-            found.append((trial.number, trial.value))
-    return found
+        if not best or (trial.value > best[-1][1] if maximize else trial.value < best[-1][1]):
+            best.append((trial.number, trial.value))
+    return best
 
 
 def best_quarter(trials: Sequence[TrialSnapshot], *, maximize: bool) -> list[int]:
@@ -40,12 +40,12 @@ def best_quarter(trials: Sequence[TrialSnapshot], *, maximize: bool) -> list[int
     return [trial.number for trial in ranked[: len(ranked) // 4]] if len(ranked) >= 4 else []
 
 
-def chosen_numbers(text: str, known: Iterable[int]) -> list[int]:
+def chosen_numbers(text: str, numbers: Iterable[int]) -> list[int]:
     """The numbers in a text such as `1-5,7`. Raises ValueError for another text, one that is very long, or one without
     a known number."""
     ranges = [_RANGE.fullmatch(part.strip()) for part in text.split(",", MOST_TRIALS)]
     spans = [(int(match[1]), int(match[2] or match[1])) for match in ranges if match is not None]
-    chosen = [number for number in known if any(low <= number <= high for low, high in spans)]
+    chosen = [number for number in numbers if any(low <= number <= high for low, high in spans)]
     if len(spans) < len(ranges) or not chosen:
         raise ValueError(text)
     return chosen

@@ -28,10 +28,10 @@ def check_key(reader: Reader, agent: AgentRow | None, key: AgentKey) -> None:
 
 def agents_with(reader: Reader, key: AgentKey) -> frozenset[str]:
     """The id of the agent with this key. Raises PermissionDenied where none has it."""
-    found = frozenset(agent.agent_id for agent in reader.agents() if key.opens(agent.key_sha256))
-    if not found:
+    agents = frozenset(agent.agent_id for agent in reader.agents() if key.opens(agent.key_sha256))
+    if not agents:
         raise PermissionDenied("No agent has this key: an agent joins with its first sync.")
-    return found
+    return agents
 
 
 def run_with(reader: Reader, run_id: str, key: AgentKey) -> RunRow:

@@ -120,27 +120,27 @@ class AgentSync:
         now = backend.clock()
         touched = set()
         with backend.store.write(_actor(request.agent.name)) as writer:
-            known = writer.agent(request.agent.agent_id)
-            check_key(writer, known, key)
+            agent_row = writer.agent(request.agent.agent_id)
+            check_key(writer, agent_row, key)
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
             left = sorted(
                 {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()
             )
             changed = (
-                known is None
-                or not backend.agent_liveness.is_alive(known)
-                or known.info != request.agent.model_dump(mode="json")
-                or known.orphaned_runs != left
+                agent_row is None
+                or not backend.agent_liveness.is_alive(agent_row)
+                or agent_row.info != request.agent.model_dump(mode="json")
+                or agent_row.orphaned_runs != left
             )
             writer.save_agent(request.agent, key.digest, left, now)
-            if known is not None and known.sent_version == request.seen:
-                writer.grant_lease(known, known.sent_lease_s)
+            if agent_row is not None and agent_row.sent_version == request.seen:
+                writer.grant_lease(agent_row, agent_row.sent_lease_s)
             for report in request.runs:
                 if report.run_id not in mine:
                     continue  # ended or unknown: the answer does not list it, so the agent drops it
                 run, gang = mine[report.run_id]
-                seen = run_snapshot(run, gang)
-                changes = decisions.observe(seen, report, now)
+                snapshot = run_snapshot(run, gang)
+                changes = decisions.observe(snapshot, report, now)
                 if report.runtime is not None and run.runtime != report.runtime:
                     writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)
@@ -151,7 +151,7 @@ class AgentSync:
                 for change in changes:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
-                if self._note_stalls(writer, run, seen, report, now):
+                if self._note_stalls(writer, run, snapshot, report, now):
                     touched.add(run.job_key)
                 if report.measurements and _record_measurements(writer, run.job_key, report):
                     touched.add(run.job_key)
@@ -195,13 +195,13 @@ class AgentSync:
     def _others_alive(self, reader: Reader, agent_id: str, enough: int) -> Sequence[str]:
         """Agents other than this one that are alive: `enough` or more of them, or all. Those that were heard last
         mostly are enough, and no other row is read then."""
-        liveness, found = self._backend.agent_liveness, list[str]()
+        liveness, alive = self._backend.agent_liveness, list[str]()
         for agents in (liveness.newest, None):
             rows = revisions.heartbeats(reader, agents)
-            found = [row.agent_id for row in rows if row.agent_id != agent_id and liveness.is_alive(row)]
-            if len(found) >= enough:
+            alive = [row.agent_id for row in rows if row.agent_id != agent_id and liveness.is_alive(row)]
+            if len(alive) >= enough:
                 break
-        return found
+        return alive
 
     def append_logs(self, run_id: str, task: str, chunk: LogChunk, key: AgentKey) -> LogReceipt:
         """Add the lines that continue the replica's log. Complete once its end is here and agrees with the lines that
@@ -301,19 +301,19 @@ class AgentSync:
 
     @staticmethod
     def _note_stalls(
-        writer: Writer, run: RunRow, known: RunSnapshot, report: RunReport, now: datetime
+        writer: Writer, run: RunRow, snapshot: RunSnapshot, report: RunReport, now: datetime
     ) -> bool:
         """Record the stalls of the report. Whether anything changed."""
-        changes, after = decisions.stall_changes(known, report)
+        changes, after = decisions.stall_changes(snapshot, report)
         for task, stall, stacks in changes:
             writer.record_stall(run, task, stall, stacks)
-        before, now_stalled = stalls.diagnose(known.members), stalls.diagnose(after.members)
+        before, now_stalled = stalls.diagnose(snapshot.members), stalls.diagnose(after.members)
         if now_stalled is not None and before is None:
             writer.add_event(
                 run.job_key, Event("stalled", now_stalled.message, run.number, now_stalled.task), now
             )
         if now_stalled is None and before is not None:
-            message = f"{before.task} moves on." if len(known.replicas) == 1 else "The replicas move on."
+            message = f"{before.task} moves on." if len(snapshot.replicas) == 1 else "The replicas move on."
             writer.add_event(run.job_key, Event("moves-on", message, run.number, before.task), now)
         return bool(changes)
 
@@ -327,10 +327,10 @@ class AgentSync:
         counts as silent.
         """
         with self._backend.store.read() as reader:
-            known = reader.agent(agent_id)
-            if known is None or (
-                (known.sent_version, known.sent_lease_s) == (answer.version, answer.lease_s)
-                and known.lease_s == _longer(known.lease_s, answer.lease_s)
+            agent_row = reader.agent(agent_id)
+            if agent_row is None or (
+                (agent_row.sent_version, agent_row.sent_lease_s) == (answer.version, answer.lease_s)
+                and agent_row.lease_s == _longer(agent_row.lease_s, answer.lease_s)
             ):
                 return
         with self._backend.store.write() as writer:
@@ -413,12 +413,12 @@ def _longer(held_s: float | None, sent_s: float | None) -> float | None:
 
 def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> bool:
     """Store the measurements of a trial. Whether any is new."""
-    found = studies.stored_measurements(writer, job_key)
+    trial_and_stored = studies.stored_measurements(writer, job_key)
     last = report.measurements[-MAX_REPORTED:]
-    reported = [(one.step, one.value) for one in last if math.isfinite(one.value)]
-    if found is None or not reported:
+    reported = [(point.step, point.value) for point in last if math.isfinite(point.value)]
+    if trial_and_stored is None or not reported:
         return False
-    trial, stored = found
+    trial, stored = trial_and_stored
     values, newest = merged(stored, reported), merged((), reported)[-1]
     if trial.from_file and (trial.step, trial.value) == newest and values == stored:
         return False
@@ -430,14 +430,14 @@ def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> boo
 
 def _record_others(writer: Writer, job_key: int, metrics: Mapping[str, TrialMeasurement]) -> None:
     """Store the metrics in the file of a trial that has none of the study's name."""
-    found = studies.stored_measurements(writer, job_key)
+    trial_and_stored = studies.stored_measurements(writer, job_key)
     values = {
-        name: (one.step, one.value)
-        for name, one in list(metrics.items())[:MAX_OTHERS]
-        if 0 < len(name) <= MAX_NAME and name.isprintable() and math.isfinite(one.value)
+        name: (measurement.step, measurement.value)
+        for name, measurement in list(metrics.items())[:MAX_OTHERS]
+        if 0 < len(name) <= MAX_NAME and name.isprintable() and math.isfinite(measurement.value)
     }
-    if found is not None and values:
-        studies.record_others(writer, found[0], CurveSummary(further=values).json())
+    if trial_and_stored is not None and values:
+        studies.record_others(writer, trial_and_stored[0], CurveSummary(further=values).json())
 
 
 def _actor(agent: str) -> str:

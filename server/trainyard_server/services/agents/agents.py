@@ -50,7 +50,7 @@ class Agents:
                 writer.remove_agent(row, now)
             writer.session.flush()
             left = {_name(row) for row in writer.agents()}
-            for name in {one.name for one in view.agents} - left:
+            for name in {listed.name for listed in view.agents} - left:
                 people.revoke_agent_tokens(writer, name, caller.name, now)
         self._publish(view)
         return view
@@ -72,17 +72,17 @@ class Agents:
         raise FailedPrecondition(f"The agent {name} has runs that have not ended: {named}{more}. {advice}")
 
     def _publish(self, view: AgentsView) -> None:
-        self._backend.notifier.publish(AGENTS_TOPIC, *(agent_topic(one.agent_id) for one in view.agents))
+        self._backend.notifier.publish(AGENTS_TOPIC, *(agent_topic(agent.agent_id) for agent in view.agents))
         self._controller.schedule()
 
 
 def _found(reader: Reader, agent: str) -> list[AgentRow]:
     rows = reader.agents()
-    found = [row for row in rows if row.agent_id == agent] or [row for row in rows if _name(row) == agent]
-    if not found:
+    matching = [row for row in rows if row.agent_id == agent] or [row for row in rows if _name(row) == agent]
+    if not matching:
         names = ", ".join(sorted({_name(row) for row in rows})) or "none"
         raise NotFound(f"There is no agent {agent}. There are: {names}.")
-    return found
+    return matching
 
 
 def _view(reader: Reader, rows: Sequence[AgentRow]) -> AgentsView:

@@ -48,18 +48,18 @@ class GoogleAccess:
             raise Unauthenticated("A key needs a token, and this call came without one.")
         if principal.caller.is_agent:
             raise PermissionDenied("That is the token of a worker agent. People have tokens of their own.")
-        made = keys.issue(principal.credential, self._backend.clock())
+        key = keys.issue(principal.credential, self._backend.clock())
         if trail := current_trail():
-            trail.subject = made.number
+            trail.subject = key.number
         return GoogleKey(
-            number=made.number,
-            key_id=made.key_id,
-            private_key=made.private_key,
+            number=key.number,
+            key_id=key.key_id,
+            private_key=key.private_key,
             email=f"{principal.caller.name}@{keys.domain.partition(':')[0]}",
             token_uri=keys.token_uri,
             domain=keys.domain,
             ca=self._backend.settings.google_ca,
-            expires_at=made.expires,
+            expires_at=key.expires,
         )
 
     def exchange(self, address: str, assertion: str) -> AccessToken:

@@ -107,15 +107,15 @@ class GoogleResources:
             granted |= _CREATE
         if caller.may_change(project, owner):
             granted |= _CHANGE
-        found = [permission for permission in asked if permission in granted]
-        return {"permissions": found} if found else {}
+        permissions = [permission for permission in asked if permission in granted]
+        return {"permissions": permissions} if permissions else {}
 
     def _capability(self) -> dict[str, Any]:
         with self._backend.store.read() as reader:
             agents = [AgentInfo.model_validate(agent.info) for agent in reader.agents()]
         present = {kind for agent in agents for kind in agent.capacity.accelerators}
-        known = [name for name in ACCELERATORS if name in present]
-        return {"type": "TRAINING", **({"availableAccelerators": known} if known else {})}
+        accelerators = [name for name in ACCELERATORS if name in present]
+        return {"type": "TRAINING", **({"availableAccelerators": accelerators} if accelerators else {})}
 
 
 def no_prediction() -> FailedPrecondition:
@@ -136,12 +136,12 @@ def _location(project: str, region: str, capability: Mapping[str, Any]) -> dict[
 
 def _permissions(body: object) -> Sequence[str]:
     asked = body.get("permissions", []) if isinstance(body, Mapping) else None
-    if not isinstance(asked, list) or not all(isinstance(one, str) for one in asked):
+    if not isinstance(asked, list) or not all(isinstance(permission, str) for permission in asked):
         raise InvalidArgument(Violation("permissions", f"must be a list of names; this is {quoted(asked)}."))
     if len(asked) > _MOST_PERMISSIONS:
         raise InvalidArgument(
             Violation("permissions", f"may have {_MOST_PERMISSIONS} names; it has {len(asked)}.")
         )
-    if wild := next((one for one in asked if "*" in one), ""):
+    if wild := next((permission for permission in asked if "*" in permission), ""):
         raise InvalidArgument(Violation("permissions", f"may have no wildcards; this is {quoted(wild)}."))
     return asked

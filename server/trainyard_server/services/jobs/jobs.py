@@ -323,9 +323,9 @@ def _patchable_fields(body: object) -> object:
     """The fields of a patch without those of a whole job that cannot change."""
     if not isinstance(body, Mapping):
         return body
-    known = {to_camel(name) for name in Job.model_fields} - set(_PATCHABLE)
+    fixed = {to_camel(name) for name in Job.model_fields} - set(_PATCHABLE)
     output = {"createTime", "startTime", "endTime", "state", "errorMessage", "trainingOutput", "jobPosition"}
-    return {key: value for key, value in body.items() if to_camel(str(key)) not in known | output}
+    return {key: value for key, value in body.items() if to_camel(str(key)) not in fixed | output}
 
 
 def _token(job_id: str, filter_text: str) -> str:

@@ -34,7 +34,8 @@ def check_package_uris(backend: Backend, caller: Caller, training_input: Trainin
 
 def _check_objects(backend: Backend, objects: list[str]) -> None:
     address = backend.settings.storage or backend.settings.storage_emulator
-    found = unreadable(objects, "" if address == GOOGLE else address)
-    if found:
-        text = f"The provided GCS paths [{', '.join(found)}] cannot be read by this server: {' '.join(found.values())}"
+    unread = unreadable(objects, "" if address == GOOGLE else address)
+    if unread:
+        why = " ".join(unread.values())
+        text = f"The provided GCS paths [{', '.join(unread)}] cannot be read by this server: {why}"
         raise FailedPrecondition(Violation("package_uris", text))

@@ -112,11 +112,11 @@ class Submissions:
         refusals: list[TrainyardError | None] = []
         trails: list[AuditTrail] = []
         with self._backend.store.write_for(trails) as writer:
-            checks = _Checks(self._backend, writer, [one.submission for one in group])
+            checks = _Checks(self._backend, writer, [queued.submission for queued in group])
             accepted: list[NewJob] = []
-            found: list[tuple[JobRow, int, Past]] = []
-            for one in group:
-                submission, row = one.submission, one.submission.row()
+            written: list[tuple[JobRow, int, Past]] = []
+            for queued in group:
+                submission, row = queued.submission, queued.submission.row()
                 try:
                     seed, past = checks.check(submission, row)
                 except TrainyardError as error:
@@ -126,13 +126,13 @@ class Submissions:
                 checks.accepted(submission)
                 accepted.append(submission.new_job(row))
                 if submission.is_study:
-                    found.append((row, seed, past))
+                    written.append((row, seed, past))
                 if submission.trail is not None:
                     trails.append(submission.trail)
-                one.row = row
+                queued.row = row
             if accepted:
                 writer.add_jobs(accepted)
-            for row, seed, past in found:
+            for row, seed, past in written:
                 studies.add(writer, row, seed, past)
         return refusals
 
@@ -144,8 +144,8 @@ class _Checks:
         self._backend = backend
         self._reader = reader
         ids: dict[str, set[str]] = {}
-        for one in submissions:
-            ids.setdefault(one.project, set()).add(one.job.job_id)
+        for submission in submissions:
+            ids.setdefault(submission.project, set()).add(submission.job.job_id)
         self._used = {project: reader.used_ids(project, sorted(own)) for project, own in ids.items()}
         self._queued: dict[tuple[str, str], int] = {}
 

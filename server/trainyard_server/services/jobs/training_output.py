@@ -89,9 +89,9 @@ def _units(job: JobRow, ran: Iterable[JobRow | TrialSnapshot]) -> dict[str, Any]
     """`consumedMLUnits` of a job, or of the trials of one, that have run: hours of its gang, where 4 vCPU are one
     unit."""
     times = [
-        (one.ended_at - one.started_at).total_seconds()
-        for one in ran
-        if one.started_at is not None and one.ended_at is not None
+        (run.ended_at - run.started_at).total_seconds()
+        for run in ran
+        if run.started_at is not None and run.ended_at is not None
     ]
     units = sum(replica["vcpus"] for replica in job.gang) / _VCPUS_OF_A_UNIT
     return {"consumedMLUnits": round(units * sum(times) / 3600, 2)} if times else {}
@@ -130,7 +130,7 @@ def _trial_output(trial: TrialSnapshot) -> dict[str, Any]:
         output["endTime"] = whole_second(trial.ended_at)
     if trial.final is not None:
         output["finalMetric"] = _metric(trial.final)
-        output["allMetrics"] = [_metric(one) for one in trial.measurements]
+        output["allMetrics"] = [_metric(measurement) for measurement in trial.measurements]
     if trial.stopped_early:
         output["isTrialStoppedEarly"] = True
     return output

@@ -198,14 +198,14 @@ class EntriesList:
             while begin < end:
                 if window.back:
                     result = logs.read_back(project, job.job_id, end + 1, max_lines=min(_BATCH, end - begin))
-                    found = [line for line in reversed(result.entries) if line.cursor > begin]
+                    entries = [line for line in reversed(result.entries) if line.cursor > begin]
                     end = result.first - 1
                 else:
                     most = min(_BATCH, end - begin)
                     result = logs.read(project, job.job_id, begin, until=end, max_lines=most)
-                    found = list(result.entries)
+                    entries = list(result.entries)
                     begin = result.last if result.more else end
-                for entry in found:
+                for entry in entries:
                     line = _Line(job, times[entry.cursor - first - 1], entry)
                     if window.has(line.position):
                         yield line

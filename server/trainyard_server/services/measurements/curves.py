@@ -182,10 +182,10 @@ class JobCurves:
                 self.epochs = self.epochs if event.epochs is None else event.epochs
         if event.epoch is not None:
             number = int(event.epoch)
-            known = self.epoch_starts.get(number)
-            if known is None and len(self.epoch_starts) >= _EPOCHS:
+            start = self.epoch_starts.get(number)
+            if start is None and len(self.epoch_starts) >= _EPOCHS:
                 return
-            if known is None or step < known[0]:
+            if start is None or step < start[0]:
                 self.epoch_starts[number] = (step, event.epoch)
 
     def _thin(self) -> None:

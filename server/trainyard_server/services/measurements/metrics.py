@@ -116,7 +116,7 @@ class Metrics:
                     for (name, stream), curve in job.curves.items()
                     if complete
                 ]
-        curves.sort(key=lambda one: (one[0], _task_order(one[1]), one[2]))
+        curves.sort(key=lambda row: (row[0], _task_order(row[1]), row[2]))
         return _rows(curves)
 
     def _job(self, project: str, job_id: str) -> JobCurves:
@@ -127,7 +127,7 @@ class Metrics:
             if job is None:
                 job = self._jobs[key] = JobCurves(project, job_id)
             self._jobs.move_to_end(key)
-            points = sum(one.points for one in self._jobs.values())
+            points = sum(cached.points for cached in self._jobs.values())
             while len(self._jobs) > 1 and (points > _CACHED_POINTS or len(self._jobs) > _CACHED_JOBS):
                 points -= self._jobs.popitem(last=False)[1].points
         with job.lock:
@@ -195,8 +195,8 @@ def _results(job: JobCurves) -> Iterator[MetricResult]:
         tasks.setdefault(name, {}).setdefault(stream.task, []).append((stream.run, curve.points()))
     for name in ordered(tasks)[:_RESULTS]:
         task = min(tasks[name], key=_task_order)
-        if (one := result(name, task, tasks[name][task], _RESULT_POINTS)) is not None:
-            yield one
+        if (metric := result(name, task, tasks[name][task], _RESULT_POINTS)) is not None:
+            yield metric
 
 
 def _series(name: str, task: str, run: int, points: Points, limit: int, start: float) -> MetricSeries:

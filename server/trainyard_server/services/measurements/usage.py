@@ -61,7 +61,7 @@ class UsageQueries:
                 USAGE_TOPIC, *(usage_topic(runs[run_id].job_key) for run_id in points_by_run)
             )
         return UsageReceipt(
-            taken=sum(len(one) for points in points_by_run.values() for one in points.values())
+            taken=sum(len(samples) for points in points_by_run.values() for samples in points.values())
         )
 
     def view(

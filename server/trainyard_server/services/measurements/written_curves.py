@@ -1,4 +1,5 @@
-"""Curves from TensorBoard's event files: read for whom looks at a job's metrics, in threads of their own."""
+"""Curves from TensorBoard's event files: read in threads of their own when a user opens a job's
+metrics."""
 
 import logging
 import threading
@@ -63,7 +64,9 @@ class WrittenCurves:
                 runs = sorted((run.created_at.timestamp() - _SKEW_S, run.number) for run in reader.runs(key))
             scalars, more = job.event_files.read(self._files.tree(project, job_id)) if runs else ([], False)
             starts = [start for start, _ in runs]
-            points = [(runs[at - 1][1], one) for one in scalars if (at := bisect_right(starts, one.time)) > 0]
+            points = [
+                (runs[at - 1][1], item) for item in scalars if (at := bisect_right(starts, item.time)) > 0
+            ]
             with job.lock:
                 has_changed = job.add_written(points)
             every_s = 0.0 if more else float("inf") if is_final else _EVERY_S

@@ -88,9 +88,9 @@ class Audit:
             below=_below(question.page_token),
         )
         with self._backend.store.read() as reader:
-            found = audit.entries(reader, query, size + 1)
-        more = str(found[size - 1].id) if len(found) > size else ""
-        return AuditPage(entries=tuple(found[:size]), next_page_token=more)
+            entries = audit.entries(reader, query, size + 1)
+        more = str(entries[size - 1].id) if len(entries) > size else ""
+        return AuditPage(entries=tuple(entries[:size]), next_page_token=more)
 
     def _write(self, entry: AuditEntry) -> None:
         try:

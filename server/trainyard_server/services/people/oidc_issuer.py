@@ -129,18 +129,18 @@ class OidcIssuer:
 
     def _fetched_metadata(self) -> _Metadata:
         issuer = self._options.issuer
-        status, found = self._call("GET", issuer.rstrip("/") + _METADATA_PATH)
+        status, metadata = self._call("GET", issuer.rstrip("/") + _METADATA_PATH)
         if status != 200:
             raise IssuerFailed(f"{issuer.rstrip('/')}{_METADATA_PATH} answered {status}")
-        if found.get("issuer") != issuer:
+        if metadata.get("issuer") != issuer:
             raise IssuerFailed(
-                f"it calls itself {found.get('issuer')!r:.200}, and --oidc-issuer is {issuer!r}"
+                f"it calls itself {metadata.get('issuer')!r:.200}, and --oidc-issuer is {issuer!r}"
             )
-        endpoints = {name: found.get(name) for name in _ENDPOINTS}
+        endpoints = {name: metadata.get(name) for name in _ENDPOINTS}
         for name, url in endpoints.items():
             if not isinstance(url, str) or not url.startswith(("https://", *_plain(issuer))):
                 raise IssuerFailed(f"its {name} is not an https:// address")
-        methods = found.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        methods = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         in_body = "client_secret_basic" not in methods and "client_secret_post" in methods
         return _Metadata(**{name: str(url) for name, url in endpoints.items()}, secret_in_body=in_body)
 
@@ -150,8 +150,8 @@ class OidcIssuer:
         age = _KEEP_S if kept is None else self._stopwatch() - kept.at
         if kept is not None and age < (_KEYS_AGAIN_S if again else _KEEP_S):
             return kept.value
-        status, found = self._call("GET", metadata.jwks_uri)
-        listed = found.get("keys")
+        status, document = self._call("GET", metadata.jwks_uri)
+        listed = document.get("keys")
         if status != 200 or not isinstance(listed, list):
             raise IssuerFailed(f"its keys cannot be read (status {status})")
         public = [key for key in listed if isinstance(key, dict) and _signs(key)]

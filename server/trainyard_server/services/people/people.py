@@ -53,9 +53,9 @@ class People:
             raise PermissionDenied(f"You are {caller}. Only an operator sees the tokens of others.")
         owner = None if everybody else caller.name
         with self._backend.store.read() as reader:
-            made = [_token_view(row) for row in people.tokens(reader, owner, MAX_TOKENS)]
-        files = [_file_view(one) for one in self._backend.settings.tokens if owner in (None, one.name)]
-        return TokensView(tokens=(*made, *files))
+            tokens = [_token_view(row) for row in people.tokens(reader, owner, MAX_TOKENS)]
+        files = [_file_view(token) for token in self._backend.settings.tokens if owner in (None, token.name)]
+        return TokensView(tokens=(*tokens, *files))
 
     def create_token(self, caller: Caller, request: TokenRequest) -> NewToken:
         """Make a token. Only operators make those of others and of agents.
@@ -114,8 +114,8 @@ class People:
     def projects(self, caller: Caller) -> ProjectsView:
         """The projects that the caller sees: with members or jobs."""
         with self._backend.store.read() as reader:
-            known = {*people.projects(reader), *JobList(reader, visible=None).projects()} - {ALL_PROJECTS}
-        visible = known if caller.visible is None else caller.visible
+            names = {*people.projects(reader), *JobList(reader, visible=None).projects()} - {ALL_PROJECTS}
+        visible = names if caller.visible is None else caller.visible
         everywhere = caller.grants.get(ALL_PROJECTS)
         return ProjectsView(
             projects=tuple(
@@ -154,8 +154,8 @@ class People:
     def remove_role(self, project: str, name: str) -> None:
         """Take a person's role in the project away: its streams end at once. Raises NotFound."""
         with self._backend.store.write() as writer:
-            found = people.remove_role(writer, project, name)
-        if not found:
+            removed = people.remove_role(writer, project, name)
+        if not removed:
             raise NotFound(
                 f"{name} has no role in {project}. `trainyard projects members` shows who has one."
             )

@@ -67,8 +67,8 @@ class Secrets:
         """Delete a secret. Runs that have it keep it; a job that refers to it and starts later fails. Raises
         NotFound."""
         with self._backend.store.write() as writer:
-            found = rows.remove(writer, project, name)
-        if not found:
+            removed = rows.remove(writer, project, name)
+        if not removed:
             raise NotFound(
                 f"The project {project} has no secret {name}. `trainyard secrets list` shows which it has."
             )

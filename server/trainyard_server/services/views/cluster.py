@@ -194,8 +194,8 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
     """
     rows = reader.agents()
     every = live_runs(reader)
-    live = [one for one in every if one[0].beside is None]
-    restarts = [one for one in every if one[0].beside is not None]
+    live = [member for member in every if member[0].beside is None]
+    restarts = [member for member in every if member[0].beside is not None]
     ended = [run for row in rows for run in map(reader.run, row.orphaned_runs) if run is not None]
     gangs: dict[str, list[ReplicaRow]] = {}
     for replica in reader.replicas([run.run_id for run in ended]):
@@ -210,7 +210,7 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
         for beside, alone in restarts:
             if (beside.job_key, beside.beside) == (run.job_key, run.number):
                 # A restarted evaluator has what it had in the run of its gang.
-                gang = [*(one for one in gang if one.task != alone[0].task), *alone]
+                gang = [*(member for member in gang if member.task != alone[0].task), *alone]
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
         held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, run, gang, used))
     return [
@@ -220,14 +220,14 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
 
 def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLine:
     info = AgentInfo.model_validate(row.info)
-    runs = [_held_run(one) for one in held if one.is_visible]
-    samples = [sample for one in held for sample in one.used.values()]
-    given = Gang.of(replica for one in held for replica in one.gang)
+    runs = [_held_run(gang) for gang in held if gang.is_visible]
+    samples = [sample for gang in held for sample in gang.used.values()]
+    given = Gang.of(replica for gang in held for replica in gang.gang)
     view = AgentView(
         agent_id=info.agent_id,
         name=info.name,
         runtime=info.runtime,
-        runtimes=tuple(one.model_copy(update={"replica_environment": {}}) for one in info.runtimes),
+        runtimes=tuple(runtime.model_copy(update={"replica_environment": {}}) for runtime in info.runtimes),
         capacity_mode=info.capacity_mode,
         kind=info.kind,
         version=info.version,
@@ -240,18 +240,18 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLin
         runs=sum(not run.orphaned for run in runs),
         cpus_given=given.vcpus,
         memory_given_bytes=given.memory_bytes,
-        gpus_given=tuple(gpu for one in held for replica in one.gang for gpu in replica.gpus),
+        gpus_given=tuple(gpu for gang in held for replica in gang.gang for gpu in replica.gpus),
         accelerators_given=given.devices,
         cpu_used=sum(sample.cpu or 0.0 for sample in samples),
         memory_used_bytes=sum(sample.memory_bytes for sample in samples),
         gpus_used=tuple(gpu for sample in samples for gpu in sample.gpus),
     )
     holders = {
-        gpu: Holder(one.project, one.job_id, replica.task, one.run.state is RunState.ENDED)
-        for one in held
-        for replica in one.gang
+        gpu: Holder(gang.project, gang.job_id, replica.task, gang.run.state is RunState.ENDED)
+        for gang in held
+        for replica in gang.gang
         for gpu in replica.gpus
-        if one.is_visible
+        if gang.is_visible
     }
     used = {gpu.id: gpu for gpu in view.gpus_used}
     devices = [

@@ -227,9 +227,9 @@ class Configs:
             summary = f"More than {_MAX_QUEUE} jobs are queued; it would be queued by its priority."
             return Outlook(starts=False, summary=summary, agents=agent_views)
         planner = Planner(agents, snapshot.created_at, backend.quotas)
-        for one in in_order([*queue, snapshot]):
-            answer = planner.add(one)
-            if one is not snapshot:
+        for queued in in_order([*queue, snapshot]):
+            answer = planner.add(queued)
+            if queued is not snapshot:
                 continue
             if isinstance(answer, Placement):
                 name = next(agent.name for agent in agents if agent.agent_id == answer.agent_id)

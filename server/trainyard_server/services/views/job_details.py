@@ -164,7 +164,7 @@ class JobDetails:
             runs = reader.runs(job.key)
             run = _chosen(job, runs, reader.restarts([job.key]), run_number)
             gang = reader.replicas([run.run_id])
-            beside = next((one.run_id for one in runs if one.number == run.beside), "")
+            beside = next((item.run_id for item in runs if item.number == run.beside), "")
             peers = peers_of(gang, reader.replicas([beside]))
             agent = reader.agent(run.agent_id)
             snapshot = replace(snapshot_of(job, reader.job_input(job)), trial=trial_order(reader, job))
@@ -184,8 +184,8 @@ class JobDetails:
         variables |= storage_variables(snapshot, addresses, job_dir, given) | given
         variables |= environment(snapshot, addresses, task, job_dir=job_dir)
         variables |= {
-            one.variable: one.file if one.file and snapshot.training_input.image_uri else HIDDEN
-            for one in snapshot.training_input.secrets
+            item.variable: item.file if item.file and snapshot.training_input.image_uri else HIDDEN
+            for item in snapshot.training_input.secrets
         }
         command = _command(snapshot.training_input, task)
         return Explanation(
@@ -216,10 +216,10 @@ def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
 
 def _trial_metric(reader: Reader, job: JobRow) -> TrialMetric | None:
     """The metric that a trial has reported; None before it has, and for another job."""
-    found = studies.trial_of(reader, job)
-    if found is None:
+    trial_and_study = studies.trial_of(reader, job)
+    if trial_and_study is None:
         return None
-    trial, study = found
+    trial, study = trial_and_study
     spec = reader.job_input(study)[0].hyperparameters
     if spec is None or trial.step is None or trial.value is None:
         return None

@@ -47,7 +47,7 @@ class QueueExplanation:
             holders = [
                 _holder(reader, rows[gang.key], agent, gang) for agent, gang in gangs if gang.key in shown
             ]
-        job = next((one for one in queue if one.key == row.key), None)
+        job = next((other for other in queue if other.key == row.key), None)
         if job is None:
             return _view(
                 row, summary="It cannot be read, so it is not scheduled. The server's log has the error."
@@ -62,10 +62,10 @@ class QueueExplanation:
             return _view(row, needs=needs(job.gang), summary=summary)
 
         def name_of(key: int) -> str:
-            one = rows[key]
+            row = rows[key]
             if key not in shown:
                 return "a job of another project"
-            return one.job_id if one.project == project else f"{one.job_id} of project {one.project}"
+            return row.job_id if row.project == project else f"{row.job_id} of project {row.project}"
 
         helpful = tuple(islice(suggestions(job, situation, name_of), _MAX_CHANGES))
         agent_views = candidates(job, situation.agents, situation.limits)
@@ -80,9 +80,9 @@ class QueueExplanation:
             ahead=_ahead(queue, rows, result.waiting, waiting.position, shown),
             agents=agent_views,
             holders=tuple(
-                one
-                for one in holders
-                if (one.project == project if waiting.kind == "quota" else one.agent in possible)
+                other
+                for other in holders
+                if (other.project == project if waiting.kind == "quota" else other.agent in possible)
             ),
             hidden_holders=0 if waiting.kind == "quota" else sum(agent in possible for agent in hidden),
             changes=helpful,
@@ -175,17 +175,17 @@ def _ahead(
     position: int,
     shown: Set[int],
 ) -> tuple[QueuedAheadView, ...]:
-    first = [one for one in in_order(queue) if one.key in waiting][: position - 1]
+    first = [waiting_job for waiting_job in in_order(queue) if waiting_job.key in waiting][: position - 1]
     return tuple(
         QueuedAheadView(
-            project=rows[one.key].project,
-            job_id=rows[one.key].job_id,
-            priority=one.priority,
-            position=waiting[one.key].position,
-            needs=needs(one.gang),
-            waiting=waiting[one.key].reason,
+            project=rows[waiting_job.key].project,
+            job_id=rows[waiting_job.key].job_id,
+            priority=waiting_job.priority,
+            position=waiting[waiting_job.key].position,
+            needs=needs(waiting_job.gang),
+            waiting=waiting[waiting_job.key].reason,
         )
-        for one in [one for one in first if one.key in shown][:_MAX_AHEAD]
+        for waiting_job in [waiting_job for waiting_job in first if waiting_job.key in shown][:_MAX_AHEAD]
     )
 
 

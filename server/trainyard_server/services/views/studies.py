@@ -102,10 +102,10 @@ class Studies:
     def origin(self, project: str, job_id: str) -> TrialOrigin | None:
         """The trial of which this is the job; None for another job. Raises NotFound."""
         with self._backend.store.read() as reader:
-            found = studies.trial_of(reader, known_job(reader, project, job_id))
-            if found is None:
+            trial_and_study = studies.trial_of(reader, known_job(reader, project, job_id))
+            if trial_and_study is None:
                 return None
-            trial, study = found
+            trial, study = trial_and_study
             return TrialOrigin(study.job_id, trial.number, dict(trial.parameters))
 
     def charts(self, project: str, job_id: str) -> StudyCharts:

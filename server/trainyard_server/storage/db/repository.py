@@ -208,8 +208,8 @@ class Writer(Reader):
     def add_restart(self, gang: RunRow, task: str, message: str, now: datetime) -> None:
         """Add a run in PREPARING of one replica alone, with what it has in the gang's run."""
         run = self._new_run(gang.job_key, gang.agent_id, now, beside=gang.number)
-        known = self._session.get_one(ReplicaRow, (gang.run_id, task))
-        self._session.add(_pending(run, task, 0, known))
+        before = self._session.get_one(ReplicaRow, (gang.run_id, task))
+        self._session.add(_pending(run, task, 0, before))
         self._session.flush()
         self.add_event(gang.job_key, Event("restart", message, run.number, task), now)
 
@@ -383,7 +383,7 @@ class Writer(Reader):
             self._session.connection().execute(statement, rows)
             self.changes.noted = True
         # Another process may have written the same.
-        new = {key: one for key, one in events.items() if key in still and still[key] != notes[key].kind}
+        new = {key: event for key, event in events.items() if key in still and still[key] != notes[key].kind}
         self._add_events(new, now)
 
     def delete_job(self, job: JobRow, now: datetime, by: str) -> None:
@@ -498,7 +498,7 @@ class Writer(Reader):
         )
         rows_by_job = self._session.execute(numbers.group_by(EventRow.job_key))
         last = {key: number for key, number in rows_by_job}  # noqa: C416 - rows are tuples by name
-        rows = [self._event_row(key, last.get(key, 0) + 1, one, now) for key, one in events.items()]
+        rows = [self._event_row(key, last.get(key, 0) + 1, event, now) for key, event in events.items()]
         self._session.execute(insert(EventRow), rows)
 
     def _event_row(

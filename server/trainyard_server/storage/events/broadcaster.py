@@ -53,13 +53,13 @@ class Broadcaster(Generic[_T]):
             channel = self._channels[where] = _Channel(self._pause_each_s)
             channel.start(self._poll(channel, poll, topics, every_s), self._close_with_server(channel))
         channel.subscribers += 1
-        seen = 0
+        version = 0
         try:
-            while await channel.wait(seen, self._ping_s):
-                if channel.version == seen:
+            while await channel.wait(version, self._ping_s):
+                if channel.version == version:
                     yield None
                 else:
-                    seen = channel.version
+                    version = channel.version
                     yield channel.value
         finally:
             channel.subscribers -= 1
@@ -104,11 +104,11 @@ class _Channel(Generic[_T]):
         self._waiting: dict[asyncio.Future[None], None] = {}  # a set in the order of arrival
 
     def start(self, *work: Coroutine[Any, Any, None]) -> None:
-        self.tasks = tuple(asyncio.create_task(one) for one in work)
+        self.tasks = tuple(asyncio.create_task(coroutine) for coroutine in work)
 
-    async def wait(self, seen: int, timeout_s: float) -> bool:
+    async def wait(self, version: int, timeout_s: float) -> bool:
         """Wait for another version than `seen`. False: the channel is closed."""
-        if self.version == seen and not self.closed:
+        if self.version == version and not self.closed:
             woken = asyncio.get_running_loop().create_future()
             self._waiting[woken] = None
             try:

@@ -63,7 +63,7 @@ class EventFiles:
                 budget -= len(data)
                 self._read += len(data)
                 records, end = _records(data)
-                scalars += (one for record in records for one in _scalars(record, _prefix(path)))
+                scalars += (scalar for record in records for scalar in _scalars(record, _prefix(path)))
                 if end is None:
                     logger.warning("The event file %s is damaged from byte %d on", "/".join(path), position)
                 position, begin = None if end is None else position + end, position
@@ -76,7 +76,7 @@ class EventFiles:
 
 def _files(tree: Tree) -> list[tuple[tuple[str, ...], int]]:
     """Paths and sizes of the newest event files, the oldest of them first."""
-    found: list[tuple[float, tuple[str, ...], int]] = []
+    files: list[tuple[float, tuple[str, ...], int]] = []
     directories: list[tuple[str, ...]] = [()]
     for directory in directories:  # grows meanwhile
         after = ""
@@ -88,10 +88,10 @@ def _files(tree: Tree) -> list[tuple[tuple[str, ...], int]]:
                     directories.append(path)
                 elif entry.kind == "file" and _NAME.search(entry.name):
                     updated = entry.updated.timestamp() if entry.updated is not None else 0.0
-                    found.append((updated, path, entry.size or 0))
+                    files.append((updated, path, entry.size or 0))
             if not (after := page.more):
                 break
-    return [(path, size) for _, path, size in sorted(found)[-_FILES:]]
+    return [(path, size) for _, path, size in sorted(files)[-_FILES:]]
 
 
 def _prefix(path: tuple[str, ...]) -> str:
@@ -137,10 +137,10 @@ def _scalars(record: bytes, prefix: str) -> Iterator[Scalar]:
         return
     if not 0 <= event.step <= MAX_STEP:
         return
-    for one in event.summary.value:
-        value = _value(one)
-        name = f"{prefix}{one.tag}"
-        if value is not None and len(name) <= MAX_NAME and name.isprintable() and one.tag:
+    for summary_value in event.summary.value:
+        value = _value(summary_value)
+        name = f"{prefix}{summary_value.tag}"
+        if value is not None and len(name) <= MAX_NAME and name.isprintable() and summary_value.tag:
             yield Scalar(name, event.step, value, event.wall_time)
 
 

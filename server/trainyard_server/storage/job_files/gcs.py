@@ -42,7 +42,7 @@ class BucketTree:
                 entries |= {name: entry for name, entry in _entries(page, below) if name > after}
                 if len(entries) > PAGE_SIZE:
                     break
-        return cut(sorted(entries.items(), key=lambda one: one[0]))
+        return cut(sorted(entries.items(), key=lambda item: item[0]))
 
     def content(self, path: tuple[str, ...]) -> Content:
         name = self._below(path).removesuffix("/")

@@ -57,8 +57,8 @@ class LocalTree:
                 (key(_text(entry.name), is_directory=entry.is_dir(follow_symlinks=False)), entry)
                 for entry in entries
             )
-            later = (one for one in keyed if one[0] > after)
-            chosen = heapq.nsmallest(PAGE_SIZE + 1, later, key=lambda one: one[0])
+            later = (item for item in keyed if item[0] > after)
+            chosen = heapq.nsmallest(PAGE_SIZE + 1, later, key=lambda item: item[0])
             return cut((name, self._entry(target, entry)) for name, entry in chosen)
 
     def content(self, path: tuple[str, ...]) -> Content:

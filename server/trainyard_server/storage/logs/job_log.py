@@ -267,12 +267,12 @@ class JobLog:
         with self.view:
             latest = max(self.latest[step - 1 : step], default=0)
         block = index.read_block(self._index, step * TIME_STEP, TIME_STEP)
-        found = []
+        entries = []
         for position in range(len(block) // index.SIZE):
             time = index.unpack(block, position).time
             latest = latest if time == NO_TIME else max(latest, time)
-            found.append(latest)
-        return found
+            entries.append(latest)
+        return entries
 
     def _entry(self, cursor: int, place: IndexEntry, raw: bytes) -> LogEntry:
         """The line of a record, or what readers get instead if it is damaged: what the index knows of it."""

@@ -179,9 +179,9 @@ class LogStore:
         before: int | None = None
         while len(entries) < lines and characters > 0 and before != 1:
             page = self.read_back(project, job_id, before, log_filter, lines - len(entries))
-            found = [entry for entry in page.entries if not entry.overwritten]
-            entries = [*found, *entries]
-            characters -= sum(len(one.text) for one in found)
+            shown = [entry for entry in page.entries if not entry.overwritten]
+            entries = [*shown, *entries]
+            characters -= sum(len(line.text) for line in shown)
             before = page.first
         return tuple(entries)
 

@@ -88,7 +88,7 @@ def thinned(points: Sequence[UsagePoint], most: int) -> list[UsagePoint]:
     spans = [max(after.time - before.time, 1e-3) for before, after in pairwise(points)]
     weights = [spans[0], *spans]
     weighed = zip(points, weights, strict=True)
-    return [_merged(list(group)) for _, group in groupby(weighed, key=lambda one: one[0].time // width)]
+    return [_merged(list(group)) for _, group in groupby(weighed, key=lambda sample: sample[0].time // width)]
 
 
 def _merged(weighed: Sequence[tuple[UsagePoint, float]]) -> UsagePoint:
@@ -112,9 +112,9 @@ def _merged(weighed: Sequence[tuple[UsagePoint, float]]) -> UsagePoint:
 
 
 def _mean(values: Sequence[float | None], weights: Sequence[float]) -> float | None:
-    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
+    numbers = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+    total = sum(weight for _, weight in numbers)
+    return sum(value * weight for value, weight in numbers) / total if total else None
 
 
 def _or_nan(value: float | None) -> float:

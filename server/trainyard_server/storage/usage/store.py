@@ -60,9 +60,9 @@ class UsageStore:
         try:
             now = path.stat()
             with self._lock:
-                known, points = self._cache.pop((path, most), (None, []))
+                cached, points = self._cache.pop((path, most), (None, []))
             version = (now.st_ino, now.st_size, now.st_mtime_ns)
-            if known != version:
+            if cached != version:
                 points = thinned(list(unpacked(path.read_bytes(), gpus)), most)
         except FileNotFoundError:
             return []

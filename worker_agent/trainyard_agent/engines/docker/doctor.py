@@ -112,9 +112,9 @@ def _engine_unavailable(state_dir: Path, error: EngineError) -> Finding:
 
 def _orphans(client: DockerClient, state_dir: Path) -> list[OrphanContainer]:
     labelled: list[tuple[str, str, Mapping[str, str]]] = [
-        ("container", one.id, one.labels) for one in client.containers(spec.AGENT)
+        ("container", item.id, item.labels) for item in client.containers(spec.AGENT)
     ]
-    labelled += [("network", one, labels) for one, labels in client.networks(spec.AGENT).items()]
+    labelled += [("network", item, labels) for item, labels in client.networks(spec.AGENT).items()]
     me = agent_id(state_dir)
     orphans = []
     for kind, identity, labels in labelled:

@@ -29,7 +29,7 @@ def through(launch: Launch, mounted: Iterable[str]) -> Launch:
 def outer(source: str, mounted: Iterable[str]) -> str:
     """The outermost of the `mounted` directories that hold the directory `source`; "" if none does."""
     path = PurePosixPath(source)
-    holders = [one for one in mounted if one and one != source and path.is_relative_to(one)]
+    holders = [other for other in mounted if other and other != source and path.is_relative_to(other)]
     return min(holders, key=len, default="") if source else ""
 
 

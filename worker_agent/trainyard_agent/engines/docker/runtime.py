@@ -174,7 +174,7 @@ class DockerRuntime:
                 return self._launch(record, launches)
             with self._mounting:
                 mounted = self._mounted(run_id)
-                return self._launch(record, [job_dir_mounts.through(one, mounted) for one in launches])
+                return self._launch(record, [job_dir_mounts.through(launch, mounted) for launch in launches])
         except (StartFailed, EngineError, OSError, ValueError) as error:
             self._undo(run_id)
             if isinstance(error, StartFailed):
@@ -210,13 +210,13 @@ class DockerRuntime:
         if record is None or task not in record.addresses or not record.launched:
             return ()
         try:
-            seen = self._engine.inspect(docker_spec.container_name(record.order, task))
+            info = self._engine.inspect(docker_spec.container_name(record.order, task))
         except EngineError as error:
             self._log_error(error)
             return ()
-        first = int(seen["State"]["Pid"]) if seen is not None else 0
+        first = int(info["State"]["Pid"]) if info is not None else 0
         # The engine may be in another pid namespace: then the pid is of another process.
-        if seen is None or not first or not procfs.is_in_container(first, str(seen["Id"])):
+        if info is None or not first or not procfs.is_in_container(first, str(info["Id"])):
             return ()
         return procfs.tree(first)
 
@@ -307,7 +307,7 @@ class DockerRuntime:
         if not program:
             raise StartFailed(launch.task, "Its image names no program, and the job gives none.")
         secrets = self._files.secrets(order.run_id)
-        sources = {one.path: str(secret_path(secrets, one.name, one.path)) for one in launch.secret_files}
+        sources = {file.path: str(secret_path(secrets, file.name, file.path)) for file in launch.secret_files}
         spec = docker_spec.container_spec(
             self._owner,
             order,
@@ -356,7 +356,7 @@ class DockerRuntime:
 
     def _mounted(self, besides: str) -> list[str]:
         """The job-dirs that containers of other runs may have mounted."""
-        return [one.job_dir for one in self._files.records() if one.launched and one.run_id != besides]
+        return [run.job_dir for run in self._files.records() if run.launched and run.run_id != besides]
 
     def _undo(self, run_id: str) -> None:
         """Remove the run; what cannot be removed now is removed as an orphan once the engine answers."""
@@ -453,7 +453,9 @@ class DockerRuntime:
             if time.monotonic() >= self._next_repair:
                 self._next_repair = time.monotonic() + _REPAIR_S
                 self._networks.repair()
-            self._disk_limit.check({key: one.id for key, one in containers.items() if one.state == "running"})
+            self._disk_limit.check(
+                {key: item.id for key, item in containers.items() if item.state == "running"}
+            )
 
     def _remove_orphans(self, listed: set[str]) -> None:
         """Remove the containers and networks with our label whose run was removed without the engine, or by hand."""
@@ -483,10 +485,10 @@ class DockerRuntime:
         state = docker_spec.STATES[container.state] if container else ReplicaState.RUNNING
         try:
             if container is None or state is ReplicaState.EXITED:
-                seen = self._engine.inspect(docker_spec.container_name(record.order, task))
-                state = docker_spec.STATES[seen["State"]["Status"]] if seen else ReplicaState.EXITED
+                info = self._engine.inspect(docker_spec.container_name(record.order, task))
+                state = docker_spec.STATES[info["State"]["Status"]] if info else ReplicaState.EXITED
                 if state is ReplicaState.EXITED:
-                    return self._ended(record, task, seen)
+                    return self._ended(record, task, info)
         except (EngineError, OSError) as error:  # unknown, or it cannot be recorded now
             self._log_error(error)
             state = ReplicaState.RUNNING
@@ -494,15 +496,15 @@ class DockerRuntime:
             task=task, state=state, address=address, started_at=self._started(record, task, container)
         )
 
-    def _ended(self, record: ContainerRunRecord, task: str, seen: dict[str, Any] | None) -> ReplicaReport:
-        if seen is None:
+    def _ended(self, record: ContainerRunRecord, task: str, info: dict[str, Any] | None) -> ReplicaReport:
+        if info is None:
             now = datetime.now(UTC)
             gone = ExitReport(code=None, reason=Reason.VANISHED, message=_GONE, finished_at=now)
             return self._finish(record, task, None, gone)
         if (record.run_id, task) not in self._copiers:
-            self._follow(record.run_id, task, seen["Id"])
-        started = docker_spec.parse_time(seen["State"]["StartedAt"])
-        return self._finish(record, task, started, self._exit(record, task, seen["State"]))
+            self._follow(record.run_id, task, info["Id"])
+        started = docker_spec.parse_time(info["State"]["StartedAt"])
+        return self._finish(record, task, started, self._exit(record, task, info["State"]))
 
     def _started(self, record: ContainerRunRecord, task: str, container: Container | None) -> datetime | None:
         key = (record.run_id, task)
@@ -510,11 +512,11 @@ class DockerRuntime:
             return None
         if key not in self._started_at:
             try:
-                seen = self._engine.inspect(container.id)
+                info = self._engine.inspect(container.id)
             except EngineError as error:
                 self._log_error(error)
                 return None
-            self._started_at[key] = docker_spec.parse_time(seen["State"]["StartedAt"]) if seen else None
+            self._started_at[key] = docker_spec.parse_time(info["State"]["StartedAt"]) if info else None
         return self._started_at[key]
 
     def _exit(self, record: ContainerRunRecord, task: str, state: Mapping[str, Any]) -> ExitReport:
@@ -596,10 +598,10 @@ class DockerRuntime:
 
     def _follow(self, run_id: str, task: str, container: str) -> None:
         def has_ended() -> bool:
-            seen = self._engine.inspect(container)
+            info = self._engine.inspect(container)
             self._next_refresh = 0.0
             self._subscribers.call()
-            return seen is None or docker_spec.STATES[seen["State"]["Status"]] is ReplicaState.EXITED
+            return info is None or docker_spec.STATES[info["State"]["Status"]] is ReplicaState.EXITED
 
         record = self._files.record(run_id)
         quota = record.order.log_quota_bytes if record else 0
@@ -608,11 +610,11 @@ class DockerRuntime:
             if record is None:
                 return []
             token = [record.order.storage_token] if record.order.storage_token else []
-            seen = self._engine.inspect(container) if record.order.training_input.secrets else None
-            if seen is None:
+            info = self._engine.inspect(container) if record.order.training_input.secrets else None
+            if info is None:
                 return token
             directory = self._files.secrets(run_id)
-            return [*secret_files.values(directory, record.order, seen["Config"]), *token]
+            return [*secret_files.values(directory, record.order, info["Config"]), *token]
 
         directory = self._files.directory(run_id, task)
         copier = ContainerLogCopier(self._engine, container, directory, has_ended, quota, secrets)

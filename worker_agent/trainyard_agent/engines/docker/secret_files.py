@@ -20,8 +20,8 @@ def values(directory: Path, order: RunOrder, container: Mapping[str, Sequence[st
     OSError, so that no line of the log is copied without them."""
     variables = dict(pair.partition("=")[::2] for pair in container.get("Env") or ())
     return [
-        secret_path(directory, one.name, one.file).read_text(encoding="utf-8")
-        if one.file
-        else variables.get(one.variable, "")
-        for one in order.training_input.secrets
+        secret_path(directory, secret.name, secret.file).read_text(encoding="utf-8")
+        if secret.file
+        else variables.get(secret.variable, "")
+        for secret in order.training_input.secrets
     ]

@@ -250,10 +250,10 @@ class ContainerStager(BackgroundStager):
     async def _finish(self, container: str) -> tuple[int, str]:
         """Wait for the installing container to end. Returns its exit code and output."""
         while True:
-            seen = await _in_thread(lambda: self._engine.inspect(container))
-            if seen is None:
+            inspected = await _in_thread(lambda: self._engine.inspect(container))
+            if inspected is None:
                 raise StagingFailed(Reason.STAGING_FAILED, "The container that installed it was removed.")
-            state = seen["State"]
+            state = inspected["State"]
             if state["Status"] in ("exited", "dead"):
                 code = int(state["ExitCode"])
                 if code and state.get("OOMKilled"):

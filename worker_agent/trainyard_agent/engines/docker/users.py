@@ -61,13 +61,13 @@ def home_archive(mode: Callable[[str], int | None], user: ProgramUser, directory
     entries: dict[str, tuple[int, ProgramUser | None]] = {}
     closed = [PurePosixPath(_ROOTS_HOME), *PurePosixPath(directory).parents[:-1]]
     for path in map(str, closed):
-        found = None if _is_within(path, job_dir) else mode(path)
-        if found is not None and found & 0o005 != 0o005:
-            entries[path] = (found | 0o055, None)
+        current = None if _is_within(path, job_dir) else mode(path)
+        if current is not None and current & 0o005 != 0o005:
+            entries[path] = (current | 0o055, None)
     if directory != "/" and not _is_within(directory, job_dir):
-        found = mode(directory)
-        if found is not None and not found & 0o002:
-            entries[directory] = (found | 0o700, user)
+        current = mode(directory)
+        if current is not None and not current & 0o002:
+            entries[directory] = (current | 0o700, user)
     entries[HOME] = (0o700, user)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:

@@ -251,9 +251,9 @@ class FakeRuntime:
         if run is None or task not in run.replicas or self.traits.keeps_logs:
             return
         times = [line.time for line in self._written_lines(run, run.replicas[task], float("inf"))]
-        known = sum(time < position.last_time for time in times)
-        known += min(position.same_time, times.count(position.last_time))
-        self._offsets[run_id, task] = known - position.next
+        passed = sum(time < position.last_time for time in times)
+        passed += min(position.same_time, times.count(position.last_time))
+        self._offsets[run_id, task] = passed - position.next
         self._read_to[run_id, task] = position.next
         self._gaps.pop((run_id, task), None)
 

@@ -45,12 +45,12 @@ class CoordinationLease:
             if self._ended:
                 return self._ended
             now = self._clock.monotonic()
-            found = self._client.get("leases", NAME)
-            if found is None:
-                found = self._client.create("leases", self._body(0))
-            elif self._is_free(found["spec"], now):
-                found = self._claim(found)
-            holder = _holder(found)
+            lease = self._client.get("leases", NAME)
+            if lease is None:
+                lease = self._client.create("leases", self._body(0))
+            elif self._is_free(lease["spec"], now):
+                lease = self._claim(lease)
+            holder = _holder(lease)
             if holder == self._holder:
                 self._renewed_at = now
                 return ""
@@ -94,9 +94,9 @@ class CoordinationLease:
             if not held:
                 return
             try:
-                found = self._client.get("leases", NAME)
-                if found is not None and _holder(found) == self._holder:
-                    self._patch(found, {"holderIdentity": None})
+                lease = self._client.get("leases", NAME)
+                if lease is not None and _holder(lease) == self._holder:
+                    self._patch(lease, {"holderIdentity": None})
             except KubeError as error:
                 _log.warning("the lease is not released; it ends by itself: %s", error.message)
 
@@ -116,24 +116,24 @@ class CoordinationLease:
         holder = str(spec.get("holderIdentity") or "")
         if holder in ("", self._holder):
             return True
-        seen = (holder, str(spec.get("renewTime")))
-        if seen != self._seen:
-            self._seen, self._seen_at = seen, now
+        renewal = (holder, str(spec.get("renewTime")))
+        if renewal != self._seen:
+            self._seen, self._seen_at = renewal, now
         return now - self._seen_at >= (spec.get("leaseDurationSeconds") or LEASE_S)
 
-    def _claim(self, found: dict[str, Any]) -> dict[str, Any]:
-        spec = found["spec"]
-        changes = int(spec.get("leaseTransitions") or 0) + (_holder(found) != self._holder)
+    def _claim(self, lease: dict[str, Any]) -> dict[str, Any]:
+        spec = lease["spec"]
+        changes = int(spec.get("leaseTransitions") or 0) + (_holder(lease) != self._holder)
         try:
-            return self._patch(found, self._body(changes)["spec"])
+            return self._patch(lease, self._body(changes)["spec"])
         except KubeRefused as refused:
             if refused.status != _CONFLICT:
                 raise
             return self._client.get("leases", NAME) or {"spec": {}}  # another one was quicker
 
-    def _patch(self, found: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    def _patch(self, lease: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
         """Change the version that was read, or none."""
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        version = {"resourceVersion": lease["metadata"]["resourceVersion"]}
         return self._client.patch("leases", NAME, {"metadata": version, "spec": spec}) or {"spec": {}}
 
     def _body(self, changes: int) -> dict[str, Any]:
@@ -151,5 +151,5 @@ class CoordinationLease:
         }
 
 
-def _holder(found: dict[str, Any]) -> str:
-    return str(found["spec"].get("holderIdentity") or "")
+def _holder(lease: dict[str, Any]) -> str:
+    return str(lease["spec"].get("holderIdentity") or "")

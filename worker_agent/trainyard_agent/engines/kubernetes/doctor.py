@@ -68,8 +68,8 @@ def _acting(client: KubeClient, agent_id: str) -> Finding:
 
 def _orphans(client: KubeClient, agent_id: str) -> Iterator[Finding]:
     roots, pods = (client.list(kind, objects.RUN)[0] for kind in ("configmaps", "pods"))
-    owned = {one["metadata"]["labels"][objects.RUN] for one in roots if _agent(one) == agent_id}
-    lost = Counter((one["metadata"]["labels"][objects.RUN], _agent(one)) for one in (*roots, *pods))
+    owned = {pod["metadata"]["labels"][objects.RUN] for pod in roots if _agent(pod) == agent_id}
+    lost = Counter((pod["metadata"]["labels"][objects.RUN], _agent(pod)) for pod in (*roots, *pods))
     lost = Counter({key: count for key, count in lost.items() if key[1] != agent_id or key[0] not in owned})
     if not lost:
         yield Finding(
@@ -88,5 +88,5 @@ def _orphans(client: KubeClient, agent_id: str) -> Iterator[Finding]:
         )
 
 
-def _agent(one: KubeObject) -> str:
-    return str(one["metadata"]["labels"].get(objects.AGENT, ""))
+def _agent(object_: KubeObject) -> str:
+    return str(object_["metadata"]["labels"].get(objects.AGENT, ""))

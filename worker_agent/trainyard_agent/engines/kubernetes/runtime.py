@@ -98,8 +98,8 @@ class _Run:
     @property
     def stopped(self) -> tuple[Reason, frozenset[str]]:
         """The reason of its stop, and the replicas that had not ended by then; none: it was not stopped."""
-        found = json.loads(self.annotations.get(STOP) or '{"reason": "STOPPED", "tasks": []}')
-        return Reason(found["reason"]), frozenset(found["tasks"])
+        stop = json.loads(self.annotations.get(STOP) or '{"reason": "STOPPED", "tasks": []}')
+        return Reason(stop["reason"]), frozenset(stop["tasks"])
 
     def handle(self) -> Handle:
         return Handle(
@@ -332,9 +332,9 @@ class KubernetesRuntime:
         directory = launches[0].packages
         if not directory:
             return [[] for _ in launches]
-        found, contents = Installation.read(Path(directory))
+        stored, contents = Installation.read(Path(directory))
         self._client.create("configmaps", installation.config(self._owner, run.order, run.uid, contents))
-        return [[installation.parts(run.order, launch, found)] for launch in launches]
+        return [[installation.parts(run.order, launch, stored)] for launch in launches]
 
     def _wait_for_peers(self, run: _Run, launch: Launch) -> PodParts:
         """The image of a package job has python3."""
@@ -382,7 +382,7 @@ class KubernetesRuntime:
             if MADE not in run.annotations:
                 why = run.unmade
             return PodState(ReplicaState.EXITED, exit=never_ran(*why, datetime.now(UTC)))
-        memory = next(one.memory_bytes for one in run.order.replicas if one.task == task)
+        memory = next(replica.memory_bytes for replica in run.order.replicas if replica.task == task)
         state = state_of(pod, len(self._pulls.get(pod["metadata"]["uid"], ())), memory)
         waits = "" if state.exit else self._admission.waits(run.order.run_id, pod)
         if waits and (refusal := self._admission.refusal(run.order.run_id)):
@@ -391,8 +391,8 @@ class KubernetesRuntime:
 
     def _notice(self, pod: KubeObject) -> None:
         if image_refusal(pod):
-            seen = self._pulls.setdefault(pod["metadata"]["uid"], set())
-            seen.add(pod["metadata"]["resourceVersion"])
+            versions = self._pulls.setdefault(pod["metadata"]["uid"], set())
+            versions.add(pod["metadata"]["resourceVersion"])
         self._subscribers.call()
 
     def _record_ends(self, run: _Run, addresses: Mapping[str, str], states: Mapping[str, PodState]) -> None:

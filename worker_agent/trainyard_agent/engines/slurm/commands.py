@@ -165,17 +165,17 @@ class JobTable:
 
     def _ask(self, names: frozenset[str]) -> None:
         try:
-            found = {job.id: job for job in jobs(names)}
+            current = {job.id: job for job in jobs(names)}
         except SlurmError as error:
             with self._lock:
                 self._answered, self.problem = time.monotonic(), str(error.strerror)
             return
         with self._lock:
             self._answered, self.problem, self._names = time.monotonic(), "", names
-            known = {job for job, seen in self._found.items() if seen.name in names} | self._missing.keys()
-            self._missing = {job: self._missing.get(job, 0) + 1 for job in known - found.keys()}
-            lately = {job: seen for job, seen in self._found.items() if self._missing.get(job) == 1}
-            self._found = {**lately, **found}
+            expected = {job for job, info in self._found.items() if info.name in names} | self._missing.keys()
+            self._missing = {job: self._missing.get(job, 0) + 1 for job in expected - current.keys()}
+            lately = {job: info for job, info in self._found.items() if self._missing.get(job) == 1}
+            self._found = {**lately, **current}
 
     def expect(self, job: str) -> None:
         """Let a job that was never seen count as missing, once Slurm does not know it."""

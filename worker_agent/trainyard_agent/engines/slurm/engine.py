@@ -48,14 +48,14 @@ def parse_nodes(output: str) -> Nodes:
             continue
         if fields[4].startswith(_UNUSABLE) or fields[4].endswith("*"):  # *: it does not respond
             continue
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for entry in fields[3].split(","):
             words = entry.partition("(")[0].split(":")
             if len(words) == 3 and words[0] == "gpu" and words[2].isdecimal():
                 kind = gpu_type(words[1])
                 names[kind] = words[1]
-                found[kind] += int(words[2])
-        kind, count = max(found.items(), key=lambda item: item[1], default=("", 0))
+                counts[kind] += int(words[2])
+        kind, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
         shapes[fields[0]] = Pool(
             nodes=1,
             vcpus=int(fields[1]),

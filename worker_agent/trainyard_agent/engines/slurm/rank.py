@@ -173,8 +173,8 @@ def meet(run: str, rank: int, tasks: list[str]) -> dict[str, tuple[str, int]]:
         if signal.sigtimedwait([signal.SIGTERM], pause) or read(run, _STOP):
             return {}
         pause = min(1.0, pause * 1.5)
-    found = [read(f"{run}/addresses", str(other)) for other in range(len(tasks))]
-    return {task: (one["host"], int(one["port"])) for task, one in zip(tasks, found, strict=True)}
+    peers = [read(f"{run}/addresses", str(other)) for other in range(len(tasks))]
+    return {task: (peer["host"], int(peer["port"])) for task, peer in zip(tasks, peers, strict=True)}
 
 
 def with_addresses(
@@ -230,11 +230,11 @@ def _secrets(directory: str) -> tuple[dict[str, str], Mask]:
     path = f"{directory}/secrets.json"
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            found = json.load(file)
+            secrets = json.load(file)
     except FileNotFoundError:
         return {}, Mask()
     os.unlink(path)  # noqa: PTH108
-    return found["environment"], Mask(found["values"])
+    return secrets["environment"], Mask(secrets["values"])
 
 
 def _supervise(

@@ -251,8 +251,10 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         """The reports without failures while a replica is silent. Its node may have died, of which its peers fail at
         once and Slurm learns minutes later; every rank that lives gives a sign within a second or two."""
         run = self._runs / run_id
-        failed = [one.task for one in reports if one.exit is not None and one.exit.code]
-        silent = [one for one in reports if one.exit is None and not (run / one.task / "here.json").exists()]
+        failed = [item.task for item in reports if item.exit is not None and item.exit.code]
+        silent = [
+            item for item in reports if item.exit is None and not (run / item.task / "here.json").exists()
+        ]
         if not failed or not silent:
             return reports
         now = datetime.now(UTC)
@@ -267,7 +269,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         if (now - asked.time).total_seconds() > self._times.silence:
             return reports
         unclear = {"state": ReplicaState.RUNNING, "exit": None}
-        return tuple(one.model_copy(update=unclear) if one.task in failed else one for one in reports)
+        return tuple(item.model_copy(update=unclear) if item.task in failed else item for item in reports)
 
     def _ask(self, record: SlurmRecord, stop: SlurmStop | None) -> tuple[str, SlurmJobEnd | None]:
         """The reason why the job waits, and its end, once its files have settled."""
@@ -394,8 +396,8 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         """The nodes whose replicas left no end."""
         run = self._runs / record.run_id
         numbers = [n for n, task in enumerate(record.addresses) if not (run / task / "exit.json").exists()]
-        found = (self._files.read(run / "addresses" / str(number), RankAddress) for number in numbers)
-        return sorted({one.node for one in found if one is not None and one.node})
+        addresses = (self._files.read(run / "addresses" / str(number), RankAddress) for number in numbers)
+        return sorted({address.node for address in addresses if address is not None and address.node})
 
     def _lost_at(self, record: SlurmRecord, at: datetime) -> datetime:
         """The end of a replica that was lost with its node: before its peers failed, who may have failed of it."""

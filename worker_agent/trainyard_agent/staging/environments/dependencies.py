@@ -16,8 +16,10 @@ _MAX_MEMORY, _MAX_CPU_S = 1 << 30, 60
 def main(own: str, libraries: str) -> None:
     for limit, value in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, _MAX_CPU_S)):
         resource.setrlimit(limit, (value, value))
-    found = metadata.distributions(path=[own])
-    needy = [f"{one.metadata['Name']}=={one.version}" for one in found if not _is_complete(one, libraries)]
+    dists = metadata.distributions(path=[own])
+    needy = [
+        f"{dist.metadata['Name']}=={dist.version}" for dist in dists if not _is_complete(dist, libraries)
+    ]
     print(json.dumps(needy))
 
 
@@ -33,7 +35,7 @@ def _is_complete(package: metadata.Distribution, libraries: str) -> bool:
         sys.path.remove(libraries)
 
 
-def _has_all(package: metadata.Distribution, extras: Collection[str], seen: set[tuple[str, str]]) -> bool:
+def _has_all(package: metadata.Distribution, extras: Collection[str], visited: set[tuple[str, str]]) -> bool:
     """Whether each dependency is installed in a version that is allowed, and so are those of each."""
     from packaging.requirements import Requirement
 
@@ -47,9 +49,9 @@ def _has_all(package: metadata.Distribution, extras: Collection[str], seen: set[
         if need.url or not need.specifier.contains(there.version, prereleases=True):
             return False
         key = (need.name.lower(), ",".join(sorted(need.extras)))
-        if key not in seen:
-            seen.add(key)
-            if not _has_all(there, need.extras, seen):
+        if key not in visited:
+            visited.add(key)
+            if not _has_all(there, need.extras, visited):
                 return False
     return True
 

@@ -91,10 +91,10 @@ class KeptEnvironments:
                 remove_tree(kept)
 
     def _evict(self) -> None:
-        found = [(path, path / _READY, _read_ready(path)) for path in self._root.iterdir()]
-        found.sort(key=lambda one: one[1].stat().st_mtime if one[1].exists() else 0.0, reverse=True)
+        kept = [(path, path / _READY, _read_ready(path)) for path in self._root.iterdir()]
+        kept.sort(key=lambda item: item[1].stat().st_mtime if item[1].exists() else 0.0, reverse=True)
         total = 0
-        for number, (path, _, ready) in enumerate(found, 1):
+        for number, (path, _, ready) in enumerate(kept, 1):
             total += int(ready.get("bytes", 0))
             is_old = time.time() - float(ready.get("made", 0.0)) > AGE_S
             if is_old or number > MOST or total > MOST_BYTES:

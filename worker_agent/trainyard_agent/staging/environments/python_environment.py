@@ -158,8 +158,8 @@ class _Installer:
     async def site_packages(self) -> list[str]:
         """The directories with the packages of the base; without those below the home directory of a run's user."""
         output = await self._run_base(["-c", _SITE_PACKAGES])
-        found: list[str] = json.loads(output.splitlines()[-1])
-        return [one for one in found if not Path(one).is_relative_to(self._directory)]
+        directories: list[str] = json.loads(output.splitlines()[-1])
+        return [directory for directory in directories if not Path(directory).is_relative_to(self._directory)]
 
     def add_module(self) -> None:
         """Put the module beside the environment that programs report with."""

@@ -136,12 +136,12 @@ def changed_jobs(reader: Reader, since: int | None) -> Sequence[ChangedJob]:
     for part in _parts(list(gangs)):
         for replica in reader.replicas(part):
             gangs[replica.run_id].append(replica)
-    found = []
+    changed = []
     for job, study in rows:
         run = runs.get(job.key)
         gang = gangs[run.run_id] if run is not None else ()
-        found.append(ChangedJob(job, study is not None, run, gang))
-    return found
+        changed.append(ChangedJob(job, study is not None, run, gang))
+    return changed
 
 
 def changed_agents(reader: Reader, since: int | None) -> Sequence[AgentRow]:

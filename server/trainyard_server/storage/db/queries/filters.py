@@ -186,8 +186,8 @@ def _in_states(states: Collection[JobState]) -> ColumnElement[bool]:
         return false()
     chosen = [state for state in JobState if state in states]
     if set(chosen).issubset(UNFINISHED_JOBS):
-        found = aliased(JobRow)
-        return JobRow.key.in_(select(found.key).where(found.state.in_(chosen)))
+        job = aliased(JobRow)
+        return JobRow.key.in_(select(job.key).where(job.state.in_(chosen)))
     return JobRow.state.in_(chosen)
 
 
@@ -276,10 +276,10 @@ def _matches(pattern: str, text: str) -> bool:
         return False
     at, end = len(first), len(text) - len(last)
     for part in middle:
-        found = text.find(part, at, end)
-        if found < 0:
+        position = text.find(part, at, end)
+        if position < 0:
             return False
-        at = found + len(part)
+        at = position + len(part)
     return at <= end
 
 

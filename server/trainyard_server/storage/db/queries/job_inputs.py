@@ -57,9 +57,9 @@ def gang_from_json(gang: Sequence[Mapping[str, Any]]) -> tuple[ReplicaRequest, .
     """The inverse of `gang_to_json`."""
     return tuple(
         ReplicaRequest(
-            Task.parse(one["task"]),
-            one["machine_type"],
-            Resources(one["vcpus"], one["memory_bytes"], one["accelerator_type"], one["accelerator_count"]),
+            Task.parse(row["task"]),
+            row["machine_type"],
+            Resources(row["vcpus"], row["memory_bytes"], row["accelerator_type"], row["accelerator_count"]),
         )
-        for one in gang
+        for row in gang
     )

@@ -77,8 +77,8 @@ def set_role(writer: Writer, project: str, name: str, role: Role, by: str, now: 
 
 def remove_role(writer: Writer, project: str, name: str) -> bool:
     """Whether there was one."""
-    found = writer.session.get(MemberRow, (project, name))
-    if found is None:
+    row = writer.session.get(MemberRow, (project, name))
+    if row is None:
         return False
     writer.session.execute(delete(MemberRow).filter_by(project=project, name=name))
     return True

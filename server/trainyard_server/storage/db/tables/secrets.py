@@ -21,8 +21,8 @@ def any_exists(reader: Reader) -> bool:
 
 def missing(reader: Reader, project: str, names: Collection[str]) -> Collection[str]:
     """The names of which the project has no secret."""
-    known = select(SecretRow.name).filter_by(project=project).where(SecretRow.name.in_(names))
-    return set(names) - set(reader.session.scalars(known))
+    stored = select(SecretRow.name).filter_by(project=project).where(SecretRow.name.in_(names))
+    return set(names) - set(reader.session.scalars(stored))
 
 
 def count(reader: Reader, project: str) -> int:

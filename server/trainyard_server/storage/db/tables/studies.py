@@ -100,9 +100,9 @@ def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> S
 def among(reader: Reader, keys: Iterable[int]) -> dict[int, dict[JobState, int]]:
     """The studies among these jobs, each with the number of its trials by state."""
     query = select(StudyRow.job_key).where(StudyRow.job_key.in_(list(keys)))
-    found = reader.session.scalars(query).all()
-    trials_of = counts(reader, found) if found else {}
-    return {key: trials_of.get(key, {}) for key in found}
+    keys_of_studies = reader.session.scalars(query).all()
+    trials_of = counts(reader, keys_of_studies) if keys_of_studies else {}
+    return {key: trials_of.get(key, {}) for key in keys_of_studies}
 
 
 class LoggedJob(NamedTuple):
@@ -316,7 +316,7 @@ def record_measurements(
 ) -> None:
     """Store all measurements of a trial, in place of the earlier ones. `reported`: the newest in its metric file. It is
     the trial's value, whatever its lines say."""
-    new: dict[str, Any] = {"measurements": [list(one) for one in values]}
+    new: dict[str, Any] = {"measurements": [list(measurement) for measurement in values]}
     if reported is not None:
         new |= {"step": reported[0], "value": reported[1], "from_file": True}
     elif not trial.from_file:

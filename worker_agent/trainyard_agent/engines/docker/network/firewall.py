@@ -84,8 +84,8 @@ class Firewall:
         """The bridges whose rules are in force, and those that have rules but do not exist. Raises NotEnforced."""
         listings = [self._list(family) for family in self._families()]
         enforced = set.intersection(*(chains & jumps for chains, jumps in listings))
-        known = set.union(*(chains | jumps for chains, jumps in listings))
-        return enforced, {bridge for bridge in known if not self.has_interface(bridge)}
+        bridges = set.union(*(chains | jumps for chains, jumps in listings))
+        return enforced, {bridge for bridge in bridges if not self.has_interface(bridge)}
 
     def _remove(self, family: str, bridge: str) -> None:
         chains, jumps = self._list(family)

@@ -45,7 +45,7 @@ class Endpoint:
 
 def endpoints_of(urls: Iterable[str]) -> list[Endpoint]:
     """The endpoints of all URLs among these values; others are ignored."""
-    found = set()
+    endpoints = set()
     for url in urls:
         try:
             parts = urlsplit(url.strip())
@@ -53,8 +53,8 @@ def endpoints_of(urls: Iterable[str]) -> list[Endpoint]:
         except ValueError:
             continue
         if parts.hostname and port and ":" not in parts.hostname:  # networks of runs have no IPv6
-            found.add(Endpoint(parts.hostname, port))
-    return sorted(found)
+            endpoints.add(Endpoint(parts.hostname, port))
+    return sorted(endpoints)
 
 
 def bridge_name(agent_id: str, network: str) -> str:

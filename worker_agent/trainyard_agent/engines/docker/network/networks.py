@@ -173,8 +173,8 @@ class Networks:
     def _addresses(self, host: str) -> set[str]:
         if host in _THIS_MACHINE or host.startswith("127."):
             host = self._engine.gateway()
-        found = socket.getaddrinfo(host, None, socket.AF_INET)
-        return {str(ipaddress.IPv4Address(address[4][0])) for address in found}
+        resolved = socket.getaddrinfo(host, None, socket.AF_INET)
+        return {str(ipaddress.IPv4Address(address[4][0])) for address in resolved}
 
 
 class _Subnets:
@@ -199,5 +199,5 @@ class _Subnets:
     def claim(self) -> str:
         """A subnet that is free, as far as known; "" if there is none."""
         with self._lock:
-            self._free = [one for one in self._free if time.monotonic() - one[0] < _SUBNET_KEPT_S]
+            self._free = [subnet for subnet in self._free if time.monotonic() - subnet[0] < _SUBNET_KEPT_S]
             return self._free.pop()[1] if self._free else ""

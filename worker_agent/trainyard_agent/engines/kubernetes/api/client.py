@@ -138,9 +138,9 @@ class KubeClient:
         """All objects of a kind, of all namespaces, which come in pages."""
         params = {"limit": str(_PAGE), "fieldSelector": field_selector}
         while True:
-            found = self._call("GET", f"/api/v1/{kind}", params=params) or {}
-            yield from found.get("items") or ()
-            params["continue"] = (found.get("metadata") or {}).get("continue") or ""
+            page = self._call("GET", f"/api/v1/{kind}", params=params) or {}
+            yield from page.get("items") or ()
+            params["continue"] = (page.get("metadata") or {}).get("continue") or ""
             if not params["continue"]:
                 return
 
@@ -151,16 +151,16 @@ class KubeClient:
     def pod_metrics(self, selector: str) -> list[KubeObject]:
         """The usage of the pods with these labels, as last measured."""
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{self.namespace}/pods"
-        found = self._call("GET", path, params={"labelSelector": selector}) or {}
-        return list(found.get("items") or ())
+        listed = self._call("GET", path, params={"labelSelector": selector}) or {}
+        return list(listed.get("items") or ())
 
     def list(self, kind: str, selector: str) -> tuple[list[KubeObject], str]:
         """The objects with these labels, and the version of the list."""
-        found = self._call("GET", self._path(kind), params={"labelSelector": selector}) or {}
-        version = (found.get("metadata") or {}).get("resourceVersion")
+        listed = self._call("GET", self._path(kind), params={"labelSelector": selector}) or {}
+        version = (listed.get("metadata") or {}).get("resourceVersion")
         if not version:
             raise KubeDown(f"{self.server} sent a damaged answer: a list of {kind} without a version.")
-        return list(found.get("items") or ()), str(version)
+        return list(listed.get("items") or ()), str(version)
 
     def get(self, kind: str, name: str) -> KubeObject | None:
         return self._call("GET", self._path(kind, name))
@@ -170,20 +170,20 @@ class KubeClient:
         conflict is that of a ResourceQuota, which another creation has just changed: it is tried again."""
         for attempt in range(1, _TRIES + 1):
             try:
-                made = self._call("POST", self._path(kind), body)
+                created = self._call("POST", self._path(kind), body)
             except KubeRefused as refused:
                 if refused.status != _CONFLICT:
                     raise
-                made = self.get(kind, body["metadata"]["name"])
-                if made is None and attempt == _TRIES:
+                created = self.get(kind, body["metadata"]["name"])
+                if created is None and attempt == _TRIES:
                     raise
-                if made is None:
+                if created is None:
                     time.sleep(_CONFLICT_PAUSE_S * attempt)
                     continue
             break
-        if made is None:
+        if created is None:
             raise KubeDown(f"{self.server} has no namespace {self.namespace}, or removes it.")
-        return made
+        return created
 
     def patch(self, kind: str, name: str, body: KubeObject) -> KubeObject | None:
         """Merge it into the object; None if there is none."""
@@ -228,12 +228,12 @@ class KubeClient:
     def has(self, version: str, kind: str) -> bool:
         """Whether the cluster has this kind in this `group/version`, and lets the caller see that."""
         try:
-            found = self._call("GET", f"/apis/{version}") or {}
+            listed = self._call("GET", f"/apis/{version}") or {}
         except KubeRefused as refused:
             if refused.status != _FORBIDDEN:
                 raise
             return False
-        return any(one["name"] == kind for one in found.get("resources") or ())
+        return any(resource["name"] == kind for resource in listed.get("resources") or ())
 
     def serve(self, kind: str, path: str) -> None:
         """Find a kind that is not of the core there from now on."""
@@ -249,8 +249,8 @@ class KubeClient:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": wanted},
         }
-        found = self._call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review) or {}
-        return bool((found.get("status") or {}).get("allowed"))
+        answer = self._call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review) or {}
+        return bool((answer.get("status") or {}).get("allowed"))
 
     def watch(self, kind: str, selector: str, version: str) -> Iterator[tuple[str, KubeObject]]:
         """Changes after this version: ADDED, MODIFIED, DELETED or BOOKMARK, and the object. Raises KubeRefused with 410
@@ -314,12 +314,12 @@ class KubeClient:
             return None
         self._check(answer)
         try:
-            found = answer.json()
+            decoded = answer.json()
         except ValueError as error:
             raise KubeDown(f"{self.server} sent a damaged answer: {error}.") from error
-        if not isinstance(found, dict):
+        if not isinstance(decoded, dict):
             raise KubeDown(f"{self.server} sent a damaged answer: no object.")
-        return found
+        return decoded
 
     def _check(self, answer: httpx.Response) -> None:
         if answer.is_success:

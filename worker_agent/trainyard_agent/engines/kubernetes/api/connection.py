@@ -116,11 +116,11 @@ def _of_context(config: Mapping[str, Any], name: str, directory: Path) -> KubeCo
 
 
 def _named(config: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = [one for one in config.get(kind) or () if one["name"] == name]
-    if not found:
-        known = ", ".join(one["name"] for one in config.get(kind) or ()) or "none"
-        raise ValueError(f"there is no {kind.rstrip('s')} {name!r} (there is: {known})")
-    return found[0]
+    matching: list[dict[str, Any]] = [entry for entry in config.get(kind) or () if entry["name"] == name]
+    if not matching:
+        names = ", ".join(entry["name"] for entry in config.get(kind) or ()) or "none"
+        raise ValueError(f"there is no {kind.rstrip('s')} {name!r} (there is: {names})")
+    return matching[0]
 
 
 def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], directory: Path) -> ssl.SSLContext:
@@ -176,7 +176,7 @@ def _run_plugin(plugin: Mapping[str, Any], directory: Path) -> tuple[str, float]
     words = [str(plugin["command"]), *map(str, plugin.get("args") or ())]
     if "/" in words[0]:
         words[0] = str(directory / words[0])
-    added = {str(one["name"]): str(one["value"]) for one in plugin.get("env") or ()}
+    added = {str(variable["name"]): str(variable["value"]) for variable in plugin.get("env") or ()}
     info = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
     environment = {**os.environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     try:

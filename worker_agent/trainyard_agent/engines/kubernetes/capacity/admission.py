@@ -57,9 +57,9 @@ class GangAdmission:
         """The pod as one of its run's gang."""
         return pod
 
-    def check(self, made: KubeObject) -> None:
+    def check(self, created: KubeObject) -> None:
         """Raises NotAdmitted if the cluster has made of a pod what this does not expect."""
-        if _is_managed(made):
+        if _is_managed(created):
             raise NotAdmitted(
                 "Kueue queues the pods of the agent's namespace, each by itself: name its LocalQueue with "
                 "--local-queue."
@@ -137,8 +137,8 @@ class LocalQueue(GangAdmission):
         }
         return {**pod, "metadata": {**metadata, "labels": labels, "annotations": annotations}}
 
-    def check(self, made: KubeObject) -> None:
-        if not _is_managed(made):
+    def check(self, created: KubeObject) -> None:
+        if not _is_managed(created):
             raise NotAdmitted(
                 "Kueue does not queue the pods of the agent's namespace: enable its integration `pod`, and let its "
                 "managedJobsNamespaceSelector match the namespace; or start the agent without --local-queue."
@@ -162,13 +162,13 @@ class LocalQueue(GangAdmission):
     def _read_reasons(self) -> None:
         """Those of before stay while the API server does not answer."""
         try:
-            found = self.workloads()
+            items = self.workloads()
         except KubeRefused as refused:
             self._reasons, self._unread = {}, f"why is not known ({refused.message})"
         except KubeError as error:
             _log.warning("the Workloads of Kueue are not read now: %s", error)
         else:
-            self._reasons, self._unread = {one["metadata"]["name"]: waits_of(one) for one in found}, ""
+            self._reasons, self._unread = {item["metadata"]["name"]: waits_of(item) for item in items}, ""
             self._missing_since = {
                 name: self._missing_since.get(name, self.clock())
                 for name, reason in self._reasons.items()
@@ -183,7 +183,7 @@ class LocalQueue(GangAdmission):
 def waits_of(workload: Mapping[str, Any]) -> str:
     """The reason why Kueue has not admitted a Workload, in its words; "" if it has."""
     status = workload.get("status") or {}
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
 
     def holds(kind: str) -> bool:
         return (conditions.get(kind) or {}).get("status") == "True"
@@ -194,9 +194,9 @@ def waits_of(workload: Mapping[str, Any]) -> str:
         return _words(conditions.get("Evicted"), "its Workload was deactivated")
     if holds("QuotaReserved"):
         checks = [
-            f"{one['name']} {one['state']}" + (f" ({one['message']})" if one.get("message") else "")
-            for one in status.get("admissionChecks") or ()
-            if one.get("state") != "Ready"
+            f"{item['name']} {item['state']}" + (f" ({item['message']})" if item.get("message") else "")
+            for item in status.get("admissionChecks") or ()
+            if item.get("state") != "Ready"
         ]
         return f"quota is reserved, admission checks: {', '.join(checks) or 'not done yet'}"
     return _words(conditions.get("QuotaReserved"), "others are before it")
@@ -213,7 +213,7 @@ def choose(client: KubeClient, local_queue: str, classes: Mapping[int, str]) -> 
 
 
 def _local_queue(client: KubeClient, name: str, classes: Mapping[int, str]) -> LocalQueue:
-    version = next((one for one in _KUEUE_VERSIONS if client.has(one, "workloads")), "")
+    version = next((served for served in _KUEUE_VERSIONS if client.has(served, "workloads")), "")
     if not version:
         raise NotAdmitted(
             f"--local-queue {name}: the cluster has no Kueue, or one that is older than v1beta1."

@@ -58,9 +58,11 @@ def quantity(text: str) -> float:
 def is_open(node: Mapping[str, Any]) -> bool:
     """Whether pods may start on the node: it is ready, and has no taints but for the accelerators that it has."""
     conditions = node["status"].get("conditions") or ()
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
     spec = node.get("spec") or {}
-    taints = [one for one in spec.get("taints") or () if one["effect"] in _CLOSING and one["key"] != _GPUS]
+    taints = [
+        item for item in spec.get("taints") or () if item["effect"] in _CLOSING and item["key"] != _GPUS
+    ]
     return ready and not spec.get("unschedulable") and not taints
 
 
@@ -128,7 +130,7 @@ def quota_of(
                 rooms[kind].append(quantity(hard) - others)
     if not all(rooms.values()):
         return None
-    cpu, memory = (max(0.0, min(found)) for found in rooms.values())
+    cpu, memory = (max(0.0, min(free)) for free in rooms.values())
     pool = Pool(nodes=1, vcpus=_whole(cpu), memory_bytes=_rounded(memory))
     return Capacity.of_pools(pool) if pool.vcpus and pool.memory_bytes else Capacity.of_pools()
 
@@ -147,7 +149,7 @@ def _shape(node: Mapping[str, Any], taken: Amounts) -> Pool:
         memory_bytes=max(0, _rounded(free["memory"])),
         accelerator_type=kind if gpus else "",
         accelerator_count=gpus,
-        accelerators_only=any(one["key"] == _GPUS and one["effect"] in _CLOSING for one in taints),
+        accelerators_only=any(taint["key"] == _GPUS and taint["effect"] in _CLOSING for taint in taints),
     )
 
 
@@ -160,11 +162,11 @@ def _amounts(quantities: Mapping[str, str]) -> Amounts:
 
 
 def _sum(*several: Amounts) -> Amounts:
-    return {name: sum(one.get(name, 0.0) for one in several) for one in several for name in one}
+    return {name: sum(each.get(name, 0.0) for each in several) for each in several for name in each}
 
 
-def _larger(one: Amounts, other: Amounts) -> Amounts:
-    return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {**one, **other}}
+def _larger(amounts: Amounts, other: Amounts) -> Amounts:
+    return {name: max(amounts.get(name, 0.0), other.get(name, 0.0)) for name in {**amounts, **other}}
 
 
 def _whole(amount: float) -> int:

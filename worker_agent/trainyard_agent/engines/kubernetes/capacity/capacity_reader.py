@@ -50,17 +50,17 @@ _PLACED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 def _of_quota(client: KubeClient) -> Capacity:
-    found = None
+    capacity = None
     if quotas := _quotas(client):
         pods, _ = client.list("pods", "")
-        found = quota_of(quotas, pods, client.namespace)
-    if found is None:
+        capacity = quota_of(quotas, pods, client.namespace)
+    if capacity is None:
         raise NoCapacity(
             f"The agent may not list the cluster's nodes, and the namespace {client.namespace} has no ResourceQuota "
             "for CPU and memory. Say with --pool what jobs may use, such as --pool 4x16x64, or apply "
             "deploy/kubernetes/capacity.yaml."
         )
-    return found
+    return capacity
 
 
 def _quotas(client: KubeClient) -> list[KubeObject]:
@@ -102,24 +102,24 @@ class CapacityReader:
 
     def _read(self) -> None:
         try:
-            found = read_capacity(self._client, self._beside_others)
+            capacity = read_capacity(self._client, self._beside_others)
         except NoCapacity as error:
             self._report(error)
-            found = Capacity.of_pools()
+            capacity = Capacity.of_pools()
         except KubeError as error:
             self._report(error)
             return
         else:
             self._last_error = ""
-        if found != self._newest:
-            nodes = sum(pool.nodes for pool in found.pools)
+        if capacity != self._newest:
+            nodes = sum(pool.nodes for pool in capacity.pools)
             _log.info(
                 "the cluster has room for %d vCPU and %.1f GB on %d node(s)",
-                found.vcpus,
-                found.memory_bytes / 1e9,
+                capacity.vcpus,
+                capacity.memory_bytes / 1e9,
                 nodes,
             )
-        self._newest = found
+        self._newest = capacity
 
     def _report(self, error: KubeError) -> None:
         if error.message != self._last_error and not self._closing.is_set():

@@ -35,10 +35,10 @@ class PodMetrics:
 def uses(metrics: list[dict[str, Any]]) -> dict[str, ReplicaUse]:
     """The usage of each pod's program, by the name of the pod."""
     return {
-        one["metadata"]["name"]: ReplicaUse(
+        pod["metadata"]["name"]: ReplicaUse(
             0.0, int(quantity(container["usage"]["memory"])), quantity(container["usage"]["cpu"])
         )
-        for one in metrics
-        for container in one["containers"]
+        for pod in metrics
+        for container in pod["containers"]
         if container["name"] == CONTAINER
     }

@@ -64,11 +64,11 @@ class LogCopies:
         until = min((number for number in gaps if number + first > start), default=None)
         if until is not None:
             max_lines = min(max_lines, until + first - start)
-        found = copy.log.slice(start - first, max_lines, max_bytes, copy.directory / DONE)
+        part = copy.log.slice(start - first, max_lines, max_bytes, copy.directory / DONE)
         if _gaps(copy.directory) != gaps:  # written before the lines behind it, which may have come since
             return self.read(key, start, max_lines, max_bytes)
-        gap = gaps.get(start - first) if found.lines or found.complete else None
-        return found if gap is None else LogSlice(found.lines, found.complete, found.cut, gap)
+        gap = gaps.get(start - first) if part.lines or part.complete else None
+        return part if gap is None else LogSlice(part.lines, part.complete, part.cut, gap)
 
     def resume(self, key: Key, position: LogPosition) -> None:
         """Number the lines behind this position from `position.next` on."""
@@ -112,5 +112,5 @@ def _has(copy: _Copy, position: LogPosition) -> bool:
 
 def _gaps(directory: Path) -> dict[int, LogGap]:
     """Gaps by the index of the line after each."""
-    found = read_json(directory / GAPS) or {}
-    return {int(number): LogGap.model_validate(gap) for number, gap in found.items()}
+    gaps = read_json(directory / GAPS) or {}
+    return {int(number): LogGap.model_validate(gap) for number, gap in gaps.items()}

@@ -113,7 +113,7 @@ class LogFollower(LogCopier):
     def _copy(self, mask: Mask, follow: bool) -> bool:
         """Copy from the beginning of the window on, without what is in it. Returns whether all that came was copied: a
         stream may end in order within a line, when its kubelet dies, and that line comes again."""
-        splitter, known = LineSplitter(mask=mask), self._known()
+        splitter, is_known = LineSplitter(mask=mask), self._known()
         is_silent = self._quiet_rounds >= _SILENT_ROUNDS
         quiet_s = _SILENT_S if is_silent else _QUIET_S
         chunks = self._client.log(
@@ -129,14 +129,14 @@ class LogFollower(LogCopier):
                     self._lose_end(raw[:200].decode("utf-8", "replace"))
                     continue
                 stamp, text = _parsed(raw)
-                made = entries(stamp, "stdout", splitter.feed(text + b"\n"))
-                new += [(stamp, entry) for entry in made if not known(stamp)]
+                parsed = entries(stamp, "stdout", splitter.feed(text + b"\n"))
+                new += [(stamp, entry) for entry in parsed if not is_known(stamp)]
             if not self._add(new):
                 return True
             if follow and is_silent and not self._quiet_rounds:
                 return False  # it is silent no more
         rest = entries(stamp, "stdout", splitter.end())
-        self._add([(stamp, entry) for entry in rest if not known(stamp)])
+        self._add([(stamp, entry) for entry in rest if not is_known(stamp)])
         return True
 
     def _lose_end(self, message: str) -> None:
@@ -271,9 +271,9 @@ def _parsed(raw: bytes) -> tuple[str, bytes]:
     stamp, _, text = raw.partition(b" ")
     if len(text) > _PIECE:
         pieces = []
-        while len(text) > _PIECE and (found := _TIME.match(text, _PIECE)):
+        while len(text) > _PIECE and (match := _TIME.match(text, _PIECE)):
             pieces.append(text[:_PIECE])
-            text = text[found.end() :]
+            text = text[match.end() :]
         text = b"".join([*pieces, text])
     return utc_time(stamp.decode("ascii")), text
 

@@ -185,9 +185,9 @@ def whole_seconds(grace_s: float) -> int:
     return max(1, ceil(grace_s))
 
 
-def secret_values(found: Mapping[str, Any]) -> Sequence[str]:
+def secret_values(kept: Mapping[str, Any]) -> Sequence[str]:
     """The encoded values of a Secret."""
-    return list((found.get("data") or {}).values())
+    return list((kept.get("data") or {}).values())
 
 
 def owned(owner: PodOwner, order: RunOrder, uid: str, name: str) -> dict[str, Any]:
@@ -234,31 +234,31 @@ def _settings(launch: Launch) -> dict[str, Any]:
     """The site's choices of where and how the pod runs. A pod with accelerators tolerates the taint by which clusters
     keep others off their nodes, named as the resource."""
     settings = launch.pod
-    tolerations = [_toleration(one) for one in settings.tolerations]
+    tolerations = [_toleration(toleration) for toleration in settings.tolerations]
     if launch.accelerator_count:
         tolerations.append({"key": settings.accelerator_resource, "operator": "Exists"})
     secrets = [{"name": name} for name in settings.image_pull_secrets]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "nodeSelector": dict(settings.node_selector),
         "tolerations": tolerations,
         "priorityClassName": settings.priority_class,
         "imagePullSecrets": secrets,
         "runtimeClassName": settings.runtime_class,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in fields.items() if value}
 
 
-def _toleration(one: PodToleration) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "key": one.key,
-        "operator": one.operator,
-        "value": one.value,
-        "effect": one.effect,
+def _toleration(toleration: PodToleration) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "key": toleration.key,
+        "operator": toleration.operator,
+        "value": toleration.value,
+        "effect": toleration.effect,
     }
-    found = {name: value for name, value in found.items() if value}
-    if one.toleration_seconds is not None:
-        found["tolerationSeconds"] = one.toleration_seconds
-    return found
+    fields = {name: value for name, value in fields.items() if value}
+    if toleration.toleration_seconds is not None:
+        fields["tolerationSeconds"] = toleration.toleration_seconds
+    return fields
 
 
 def _environment(order: RunOrder, launch: Launch) -> list[dict[str, Any]]:

@@ -65,5 +65,5 @@ def failure(pod: Mapping[str, Any]) -> tuple[Reason, str] | None:
 
 
 def _state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    return next((one.get("state") or {} for one in found if one["name"] == CONTAINER), {})
+    statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    return next((status.get("state") or {} for status in statuses if status["name"] == CONTAINER), {})

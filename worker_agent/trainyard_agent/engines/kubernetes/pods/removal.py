@@ -67,7 +67,7 @@ class PodRemoval:
         if not metadata.get("deletionTimestamp") or (grace is not None and grace > 1):
             self._client.delete("pods", name, 1)
         if metadata.get("deletionTimestamp") and (ended or not ran):
-            others = [one for one in metadata.get("finalizers") or () if one not in _FINALIZERS]
+            others = [item for item in metadata.get("finalizers") or () if item not in _FINALIZERS]
             letting_go = {"finalizers": others or None, "resourceVersion": metadata["resourceVersion"]}
             try:
                 self._client.patch("pods", name, {"metadata": letting_go})

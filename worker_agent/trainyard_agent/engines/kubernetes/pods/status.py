@@ -161,36 +161,36 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = (pod.get("status") or {}).get("containerStatuses") or ()
-    return next((one for one in found if one["name"] == CONTAINER), {})
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((status for status in statuses if status["name"] == CONTAINER), {})
 
 
 def _current(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """The container that the pod is at: one of those before the program that has not completed, or the program's."""
     before = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    ended = (((one.get("state") or {}).get("terminated") or {}, one) for one in before)
-    return next((one for end, one in ended if end.get("exitCode") != 0), None) or _container(pod)
+    ended = (((status.get("state") or {}).get("terminated") or {}, status) for status in before)
+    return next((status for end, status in ended if end.get("exitCode") != 0), None) or _container(pod)
 
 
 def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == kind), {})
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def _taken_away(pod: Mapping[str, Any], code: int | None, at: datetime) -> ExitReport | None:
     """Preempted, drained, or evicted from a queue of Kueue."""
     for kind in ("DisruptionTarget", "TerminationTarget"):
-        found = _condition(pod, kind)
-        reason = str(found.get("reason") or "")
-        if found.get("status") != "True":
+        state = _condition(pod, kind)
+        reason = str(state.get("reason") or "")
+        if state.get("status") != "True":
             continue
         if (kind, reason) in _TAKEN_AWAY:
             return preempted_exit(code, at, _TAKEN_AWAY[kind, reason])
         if kind == "TerminationTarget" and reason == _NOT_READY:  # as a start deadline of ours
-            message = _sentence(found.get("message"), "Kueue took its place away: it did not start in time")
+            message = _sentence(state.get("message"), "Kueue took its place away: it did not start in time")
             return ExitReport(code=code, reason=Reason.GIVEN_BACK, message=message, finished_at=at)
         if kind == "TerminationTarget" and reason.startswith(_BY_KUEUE):
-            return preempted_exit(code, at, _sentence(found.get("message"), "Kueue took its place away"))
+            return preempted_exit(code, at, _sentence(state.get("message"), "Kueue took its place away"))
     if (pod.get("status") or {}).get("reason") == "Preempting":
         return preempted_exit(code, at, "Its node gave its place to a pod of higher priority.")
     return None
@@ -201,18 +201,18 @@ def _ended_by_node(status: Mapping[str, Any], code: int | None, at: datetime) ->
     target = _condition({"status": status}, "DisruptionTarget").get("reason")
     reason, why = status.get("reason"), status.get("message")
     if reason in _SHUTDOWN:
-        found = Reason.HOST_SHUTDOWN, _sentence(why, "Its node was shut down")
+        cause = Reason.HOST_SHUTDOWN, _sentence(why, "Its node was shut down")
     elif reason == "NodeLost" or target in (_NODE_GONE, _TAINTED):
-        found = Reason.HOST_LOST, _sentence(why, "Its node was lost")
+        cause = Reason.HOST_LOST, _sentence(why, "Its node was lost")
     elif reason == _DEADLINE:
-        found = Reason.TIME_LIMIT, _sentence(why, "It was active for longer than the cluster allows")
+        cause = Reason.TIME_LIMIT, _sentence(why, "It was active for longer than the cluster allows")
     elif str(reason or "").startswith(_NO_ROOM):
-        found = Reason.GIVEN_BACK, _sentence(why, f"Its node had no room for it ({reason})")
+        cause = Reason.GIVEN_BACK, _sentence(why, f"Its node had no room for it ({reason})")
     elif reason:  # Evicted, UnexpectedAdmissionError and more
-        found = Reason.HOST_FAILED, _sentence(why, f"Its node ended it ({reason})")
+        cause = Reason.HOST_FAILED, _sentence(why, f"Its node ended it ({reason})")
     else:
         return None
-    return ExitReport(code=code, reason=found[0], message=found[1], finished_at=at)
+    return ExitReport(code=code, reason=cause[0], message=cause[1], finished_at=at)
 
 
 def _unconfirmed(pod: Mapping[str, Any]) -> ExitReport | None:

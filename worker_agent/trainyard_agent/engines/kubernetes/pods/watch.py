@@ -43,20 +43,20 @@ class PodWatch:
         """Keep this version of a pod, unless a newer one is known."""
         with self._lock:
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-            known = self._pods.get(name)
-            same = known is not None and known["metadata"]["uid"] == uid
-            if uid in self._forgotten or (same and known is not None and _version(known) >= _version(pod)):
+            held = self._pods.get(name)
+            same = held is not None and held["metadata"]["uid"] == uid
+            if uid in self._forgotten or (same and held is not None and _version(held) >= _version(pod)):
                 return
             self._pods[name] = pod
             self._changed(pod)
             self._lock.notify_all()
 
     def forget(self, pod: KubeObject) -> None:
-        """Drop a pod that is gone; late news of it are ignored."""
+        """Drop a pod that is gone; later events for it are ignored."""
         with self._lock:
             self._forgotten.add(pod["metadata"]["uid"])
-            known = self._pods.get(pod["metadata"]["name"])
-            if known is not None and known["metadata"]["uid"] == pod["metadata"]["uid"]:
+            held = self._pods.get(pod["metadata"]["name"])
+            if held is not None and held["metadata"]["uid"] == pod["metadata"]["uid"]:
                 del self._pods[pod["metadata"]["name"]]
             self._lock.notify_all()
 
@@ -103,18 +103,18 @@ class PodWatch:
         return version
 
     def _follow(self, version: str) -> str:
-        for kind, found in self._client.watch("pods", self._selector, version):
-            version = str(found["metadata"]["resourceVersion"])
+        for kind, changed in self._client.watch("pods", self._selector, version):
+            version = str(changed["metadata"]["resourceVersion"])
             self._seen = int(version)
             if kind == "DELETED":
-                self.forget(found)
+                self.forget(changed)
             elif kind != "BOOKMARK":
-                self.put(found)
+                self.put(changed)
             if self._closing.is_set():
                 break
         return version
 
 
-def _version(found: KubeObject) -> int:
+def _version(pod: KubeObject) -> int:
     """Versions of one kind are numbers that grow."""
-    return int(found["metadata"]["resourceVersion"])
+    return int(pod["metadata"]["resourceVersion"])

@@ -64,8 +64,8 @@ class Installation(BaseModel):
     @classmethod
     def read(cls, directory: Path) -> tuple["Installation", list[bytes]]:
         """It, and the contents of its files."""
-        found = cls.model_validate_json((directory / _FILE).read_text(encoding="utf-8"))
-        return found, [(directory / _FILES / path).read_bytes() for path in found.files]
+        installation = cls.model_validate_json((directory / _FILE).read_text(encoding="utf-8"))
+        return installation, [(directory / _FILES / path).read_bytes() for path in installation.files]
 
 
 def config_name(run_id: str) -> str:
@@ -159,7 +159,7 @@ def failure(pod: Mapping[str, Any]) -> tuple[Reason, str] | None:
 
 
 def _no_memory(pod: Mapping[str, Any], limits: InstallLimits) -> str:
-    (container,) = (one for one in pod["spec"]["initContainers"] if one["name"] == CONTAINER)
+    (container,) = (init for init in pod["spec"]["initContainers"] if init["name"] == CONTAINER)
     given = int(container["resources"]["limits"]["memory"])
     if given < limits.memory_bytes:
         return installing.no_memory(given, "that of its replica")
@@ -172,5 +172,5 @@ def _of(pod: Mapping[str, Any]) -> Installation | None:
 
 
 def _status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    return next((one for one in found if one["name"] == CONTAINER), {})
+    statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    return next((status for status in statuses if status["name"] == CONTAINER), {})

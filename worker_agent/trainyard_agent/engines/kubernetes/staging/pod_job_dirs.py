@@ -48,7 +48,7 @@ class PodJobDirs:
         """The mount of the job-dir; its source is CLAIM/PATH. None without a job-dir that is a path, and for one that
         the service has chosen where pods have none. Raises StagingFailed."""
         path = PurePosixPath(order.directory)
-        claim = next((one for one in self._innermost() if path.is_relative_to(one.root)), None)
+        claim = next((volume for volume in self._innermost() if path.is_relative_to(volume.root)), None)
         if (
             not order.directory
             or "://" in order.directory

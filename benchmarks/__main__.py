@@ -24,18 +24,12 @@ logger = logging.getLogger(__name__)
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="what fits into five minutes; writes into build/"
-    )
+    parser.add_argument("--quick", action="store_true", help="what fits into five minutes; writes into build/")
     names = [row.name for row in ROWS]
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=", ".join(names))
     parser.add_argument("--busy", action="store_true", help="write although others use the machine")
     options = parser.parse_args()
-    chosen = [
-        row
-        for row in ROWS
-        if (row.name in options.only if options.only else row.in_quick or not options.quick)
-    ]
+    chosen = [row for row in ROWS if (row.name in options.only if options.only else row.in_quick or not options.quick)]
     unwritten = ""
     if options.only:
         unwritten = "only some rows run"

@@ -21,14 +21,7 @@ from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.net.loopback import free_port
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.agents import AgentInfo
-from trainyard_server.storage.db.base.models import (
-    AgentRow,
-    EventRow,
-    JobLabelRow,
-    JobRow,
-    ReplicaRow,
-    RunRow,
-)
+from trainyard_server.storage.db.base.models import AgentRow, EventRow, JobLabelRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.repository import Store, Writer
 
 TOKEN = "a-token-of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes
@@ -130,9 +123,7 @@ def _replica(vcpus: int) -> dict[str, Any]:
     return {"task": "master-replica-0", **machine, "accelerator_type": "", "accelerator_count": 0}
 
 
-def _job_row(
-    number: int, projects: int, job_id: str, created: datetime, replica: dict[str, Any]
-) -> dict[str, Any]:
+def _job_row(number: int, projects: int, job_id: str, created: datetime, replica: dict[str, Any]) -> dict[str, Any]:
     """A job that waits since its creation."""
     return {
         "key": number + 1,
@@ -182,9 +173,7 @@ def _add_job(rows: Rows, chance: random.Random, number: int, created: datetime) 
         labels["pinned"] = "yes"
     job = _job_row(number, 5, f"job_{number:07}", created, _replica(4)) | {"labels": labels}
     rows[JobRow].append(job)
-    rows[JobLabelRow] += [
-        {"job_key": job["key"], "name": name, "value": value} for name, value in labels.items()
-    ]
+    rows[JobLabelRow] += [{"job_key": job["key"], "name": name, "value": value} for name, value in labels.items()]
     rows[EventRow] += [
         _event(job["key"], 1, created, "created", "Validating job requirements..."),
         _event(job["key"], 2, created, "queued", f"Job {job['job_id']} is queued."),

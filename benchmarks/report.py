@@ -68,10 +68,7 @@ def figures(row: Row, samples: Samples) -> tuple[str, str, str]:
 
 
 def table(results: Results) -> list[str]:
-    lines = [
-        "| what | against | figure | spread | reach | medians | bounded by |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = ["| what | against | figure | spread | reach | medians | bounded by |", "|---|---|---|---|---|---|---|"]
     for row, samples in results:
         value, spread, reach = figures(row, samples)
         medians = " : ".join(figure(statistics.median(one)) for one in (samples.measured, samples.against))

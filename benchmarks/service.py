@@ -107,16 +107,12 @@ def seconds(began_ns: int, lines: Sequence[str], replicas: int = REPLICAS) -> fl
     """From then to the last of the times that the replicas have printed."""
     times = [int(line) for line in lines if line.isdecimal()]
     if len(times) != replicas:
-        raise RuntimeError(
-            f"{len(times)} of {replicas} replicas have printed their time: {list(lines)[-20:]}"
-        )
+        raise RuntimeError(f"{len(times)} of {replicas} replicas have printed their time: {list(lines)[-20:]}")
     return (max(times) - began_ns) / 1e9
 
 
 @contextmanager
-def running(
-    runtime: str = "process", jobs: int = 0, variables: Mapping[str, str] | None = None
-) -> Iterator[Service]:
+def running(runtime: str = "process", jobs: int = 0, variables: Mapping[str, str] | None = None) -> Iterator[Service]:
     """Start a service, with so many ended jobs and these variables of its environment, and stop it."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         state = LocalState(Path(name) / "state")

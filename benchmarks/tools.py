@@ -28,9 +28,7 @@ UV = "uv==0.13.9"
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # whose beds start engines and databases
 
 
-def wait_for(
-    holds: Callable[[], bool], failure: str, patience_s: float = 300.0, pause_s: float = 0.02
-) -> None:
+def wait_for(holds: Callable[[], bool], failure: str, patience_s: float = 300.0, pause_s: float = 0.02) -> None:
     """Wait until a condition holds. Raises RuntimeError with the sentence that says what does not."""
     deadline = time.monotonic() + patience_s
     while not holds():

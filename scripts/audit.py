@@ -35,9 +35,7 @@ def main(options: Sequence[str]) -> int:
         return 1
     audited = [package for package in packages if "skip_reason" not in package]
     if not audited:
-        print(
-            "Not audited: what answers as PyPI here knows none of the packages, as a mirror without the service."
-        )
+        print("Not audited: what answers as PyPI here knows none of the packages, as a mirror without the service.")
         return 0
     if skipped := [package["name"] for package in packages if "skip_reason" in package]:
         print(f"Not audited, unknown to the service: {', '.join(skipped)}")

@@ -54,10 +54,7 @@ def action_table() -> str:
 
 def option_table() -> str:
     options = [
-        entry
-        for kind in (Settings, NetworkSettings, OidcOptions)
-        for entry in declared(kind)
-        if entry.option.flag
+        entry for kind in (Settings, NetworkSettings, OidcOptions) for entry in declared(kind) if entry.option.flag
     ]
     rows = [f"| `{entry.option.flag}` | {entry.default} | {entry.option.meaning} |\n" for entry in options]
     return "".join(["| option of the server | default | meaning |\n", "|---|---|---|\n", *rows])
@@ -108,12 +105,7 @@ def command_line() -> str:
 
 
 def state_tables() -> str:
-    lines = [
-        "# States and moves",
-        "",
-        "Generated from `protocol/trainyard_protocol/states.py` by `make docs`.",
-        "",
-    ]
+    lines = ["# States and moves", "", "Generated from `protocol/trainyard_protocol/states.py` by `make docs`.", ""]
     for title, kind, table in (
         ("Job", states.JobState, states.JOB_MOVES),
         ("Run", states.RunState, states.RUN_MOVES),

@@ -57,22 +57,11 @@ def entries(sources: list[str], requirements: list[str]) -> set[str]:
     index = os.environ.get("PIP_INDEX_URL")
     environment = os.environ | ({"UV_DEFAULT_INDEX": index} if index else {})
     answer = subprocess.run(
-        command,
-        input="\n".join(requirements),
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
+        command, input="\n".join(requirements), env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
     if answer.returncode:
-        sys.exit(
-            f"uv could not resolve the requirements (exit code {answer.returncode}); its message is above."
-        )
-    return {
-        entry
-        for entry in ENTRY.findall(answer.stdout)
-        if "sys_platform == 'win32'" not in entry.split("\n")[0]
-    }
+        sys.exit(f"uv could not resolve the requirements (exit code {answer.returncode}); its message is above.")
+    return {entry for entry in ENTRY.findall(answer.stdout) if "sys_platform == 'win32'" not in entry.split("\n")[0]}
 
 
 if __name__ == "__main__":

@@ -43,9 +43,7 @@ def record(state: Path) -> Iterator[Output]:
         "TERM": "xterm-256color",
         "LANG": "C.UTF-8",
     }
-    subprocess.run(
-        ["trainyard", "up", "--runtime", "process"], env=environment, check=True, stdout=sys.stderr
-    )
+    subprocess.run(["trainyard", "up", "--runtime", "process"], env=environment, check=True, stdout=sys.stderr)
     try:
         child = pexpect.spawn(
             COMMAND, env=environment, cwd=str(ROOT / "trainer_template"), encoding="utf-8", timeout=300,

@@ -45,10 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "kills": "how often a training is killed",
     }.items():
         group.addoption(f"--chaos-{name}", type=int, metavar="N", help=meaning)
-    for name, kinds in {
-        "runtime": ("process", "docker", "kubernetes"),
-        "database": ("sqlite", "postgresql"),
-    }.items():
+    for name, kinds in {"runtime": ("process", "docker", "kubernetes"), "database": ("sqlite", "postgresql")}.items():
         group.addoption(f"--chaos-{name}", choices=kinds, action="append", help="default: each")
 
 
@@ -133,8 +130,7 @@ _LONG_TRAININGS = (
     "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histograms_and_traces",
     "test_training.py::"
     "test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_command_resumes_bitwise_equal",
-    "test_training.py::"
-    "test_sigterm_to_a_worker_in_an_evaluation_stops_all_and_the_same_command_begins_with_it",
+    "test_training.py::test_sigterm_to_a_worker_in_an_evaluation_stops_all_and_the_same_command_begins_with_it",
 )
 _BROWSER = "tests/browser/"
 

@@ -63,14 +63,7 @@ def _up(quick: bool) -> Samples:
 
 
 ROWS = (
-    Row(
-        "help",
-        "`trainyard --help`",
-        f"`import {_CLIENT}`",
-        1.0,
-        _help,
-        bound="click, and the tree of commands",
-    ),
+    Row("help", "`trainyard --help`", f"`import {_CLIENT}`", 1.0, _help, bound="click, and the tree of commands"),
     Row(
         "jobs-list-command",
         "`trainyard jobs list`, 20 of 100 jobs",

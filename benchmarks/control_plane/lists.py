@@ -51,9 +51,7 @@ def _counts(quick: bool) -> tuple[int, int]:
     return 20_000 if quick else 100_000, 100
 
 
-def _compared(
-    many: FilledServer, few: FilledServer, path: str, parameters: dict[str, str], quick: bool
-) -> Samples:
+def _compared(many: FilledServer, few: FilledServer, path: str, parameters: dict[str, str], quick: bool) -> Samples:
     def get(server: FilledServer) -> float:
         began = time.perf_counter()
         server.client.get(path, params=parameters).raise_for_status()
@@ -66,14 +64,7 @@ _SAME = "the same with 100 jobs"
 
 ROWS = (
     *(
-        Row(
-            name,
-            f"{what}, 100,000 jobs",
-            _SAME,
-            2.0,
-            partial(_requests, _LIST, parameters),
-            "the 20 jobs of the page",
-        )
+        Row(name, f"{what}, 100,000 jobs", _SAME, 2.0, partial(_requests, _LIST, parameters), "the 20 jobs of the page")
         for name, (what, parameters) in _LISTS.items()
     ),
     Row(

@@ -34,8 +34,7 @@ def _quiet_figures(services: list[Service]) -> dict[str, list[float]]:
     before = [cpu_s(process) for process in processes]
     time.sleep(_QUIET_S)
     used = [
-        100 * max(cpu_s(process) - start, 0.01) / _QUIET_S
-        for process, start in zip(processes, before, strict=True)
+        100 * max(cpu_s(process) - start, 0.01) / _QUIET_S for process, start in zip(processes, before, strict=True)
     ]
     memory = [_megabytes(service.server) + _megabytes(service.agent) for service in services]
     return {"server": used[::2], "agent": used[1::2], "memory": memory}

@@ -10,9 +10,7 @@ from itertools import count
 from benchmarks.rows import Row, Samples
 from benchmarks.service import TRAINYARD, Service, running
 
-_PROGRAM = (
-    "import os, time; time.sleep(1); now = time.time_ns(); os.write(1, b'%d%c' % (now, 10)); os._exit(0)"
-)
+_PROGRAM = "import os, time; time.sleep(1); now = time.time_ns(); os.write(1, b'%d%c' % (now, 10)); os._exit(0)"
 _MODULE, _ARGUMENTS = "timeit", ("-n1", "-r1", _PROGRAM)
 _numbers = count()
 

@@ -114,14 +114,7 @@ ROWS = (
             ("package-seen", f"{_PACKAGE}, its content seen before", partial(_packaged, content="the same")),
         )
     ),
-    Row(
-        "launch-ray",
-        f"{_NO_PACKAGE}: {_FROM}",
-        "Ray Jobs, one entry point",
-        0.25,
-        _against_ray,
-        bound=_OF_A_LAUNCH,
-    ),
+    Row("launch-ray", f"{_NO_PACKAGE}: {_FROM}", "Ray Jobs, one entry point", 0.25, _against_ray, bound=_OF_A_LAUNCH),
     Row(
         "launch-package-new",
         f"{_PACKAGE}, its content new, a missing dependency, wheels cached: {_FROM}",

@@ -48,10 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute or two; writes into build/")
     parser.add_argument(
-        "--costs",
-        type=Path,
-        metavar="FILE",
-        help="simulate with the measurements in this JSON, and measure nothing",
+        "--costs", type=Path, metavar="FILE", help="simulate with the measurements in this JSON, and measure nothing"
     )
     options = parser.parse_args()
     directory = _ROOT / ("build" if options.quick else "benchmarks/results")
@@ -63,10 +60,7 @@ def main() -> None:
         measured = [asdict(series) for series in measured_costs(options.quick, _log)]
         data = {"machine": machine, "commit_ms": _commit_ms(), "series": measured}
     (directory / "scale.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    series = [
-        Series(**{**one, "sizes": tuple(one["sizes"]), "values": tuple(one["values"])})
-        for one in data["series"]
-    ]
+    series = [Series(**{**one, "sizes": tuple(one["sizes"]), "values": tuple(one["values"])}) for one in data["series"]]
     results = simulated(series, data["commit_ms"], _QUICK if options.quick else _ALL)
     text = "\n".join(_page(series, data["commit_ms"], data["machine"], results))
     (directory / "scale.md").write_text(text, encoding="utf-8")

@@ -135,9 +135,7 @@ def bed(agents: int = 0, queued: int = 0, ended: int = 0, settled: bool = True) 
             filled.fill(data, ended)
         tokens = (Token(Role.ADMIN, "admin", _ADMIN), Token(Role.AGENT, "agent", _AGENT))
         app = create_app(
-            Settings(
-                data_dir=data, tokens=tokens, run_loops=False, durable=False, requests_per_s=0, queued_jobs=0
-            )
+            Settings(data_dir=data, tokens=tokens, run_loops=False, durable=False, requests_per_s=0, queued_jobs=0)
         )
         server = ServerBed(app)
         try:

@@ -145,9 +145,7 @@ def _sync_of_runs(rounds: int, runs: int) -> Measured:
         orders = server.sync(0, info=info).runs
         if len(orders) != runs:
             raise RuntimeError(f"{len(orders)} of {runs} jobs have started.")
-        reports = tuple(
-            RunReport(run_id=order.run_id, replicas=(running,), runtime="process") for order in orders
-        )
+        reports = tuple(RunReport(run_id=order.run_id, replicas=(running,), runtime="process") for order in orders)
         seen = server.sync(0, reports, info=info).version
         return _call(server, lambda: server.sync(0, reports, seen, info), rounds)
 

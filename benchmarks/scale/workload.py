@@ -46,15 +46,7 @@ class DrawnJob:
         """The job in the server's queue."""
         name, state, priority = f"job_{key}", JobState.QUEUED, self.priority
         return JobSnapshot(
-            key,
-            self.project,
-            name,
-            state,
-            _INPUT,
-            self.gang,
-            created_at=since,
-            queued_at=since,
-            priority=priority,
+            key, self.project, name, state, _INPUT, self.gang, created_at=since, queued_at=since, priority=priority
         )
 
 
@@ -99,6 +91,4 @@ def _gang(cpus: int, replicas: int) -> tuple[ReplicaRequest, ...]:
 
 
 _INPUT = TrainingInput()
-_GANGS = {
-    (cpus, replicas): _gang(cpus, replicas) for cpus in (4, 8, 16) for replicas in range(1, CPUS // cpus + 1)
-}
+_GANGS = {(cpus, replicas): _gang(cpus, replicas) for cpus in (4, 8, 16) for replicas in range(1, CPUS // cpus + 1)}

@@ -30,9 +30,7 @@ def _server(lines: int) -> Iterator[FilledServer]:
         logs = LogStore(directory / "data" / "logs", durable=False)
         begin, task = datetime.now(UTC) - timedelta(hours=1), Stream(1, "master-replica-0")
         for start in range(0, lines, _CHUNK):
-            times = [
-                rfc3339(begin + timedelta(milliseconds=start + 100 * part)) for part in range(_CHUNK // 100)
-            ]
+            times = [rfc3339(begin + timedelta(milliseconds=start + 100 * part)) for part in range(_CHUNK // 100)]
             chunk = [
                 LogLine(time=times[number // 100], stream="stdout", text=line(start + number))
                 for number in range(_CHUNK)
@@ -63,9 +61,7 @@ def _whole_log(quick: bool) -> Samples:
         return interleaved(ours, docker, 2, "s of CPU", warm_up=0)
 
 
-def _cpu_of(
-    command: Sequence[str], output: Path, lines: int, variables: Mapping[str, str] | None = None
-) -> float:
+def _cpu_of(command: Sequence[str], output: Path, lines: int, variables: Mapping[str, str] | None = None) -> float:
     """CPU seconds of a command that writes so many lines to a file, or a few more."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with output.open("wb") as file:

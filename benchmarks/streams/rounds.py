@@ -76,9 +76,7 @@ class PrintingContainers:
                 ["python3", str(_MODULES / "printer.py"), str(rounds.directory)],
                 detach=True,
                 network_mode="none",
-                volumes={
-                    str(path): {"bind": str(path), "mode": "ro"} for path in (_MODULES, rounds.directory)
-                },
+                volumes={str(path): {"bind": str(path), "mode": "ro"} for path in (_MODULES, rounds.directory)},
             )
             stack.callback(container.remove, force=True)
             self.names.append(str(container.name))

@@ -13,9 +13,7 @@ _RATE = 1000
 
 
 @contextmanager
-def _reader(
-    command: Sequence[str], variables: Mapping[str, str] | None = None
-) -> Iterator[Callable[[], float]]:
+def _reader(command: Sequence[str], variables: Mapping[str, str] | None = None) -> Iterator[Callable[[], float]]:
     """A command that follows a log: what it returns waits for a round."""
     reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables)
     with reader:

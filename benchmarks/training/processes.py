@@ -28,9 +28,7 @@ class Line(NamedTuple):
 class Process:
     """`python ARGUMENTS` on some cores; its output is one JSON object per line."""
 
-    def __init__(
-        self, arguments: Sequence[str], cores: Sequence[int], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], cores: Sequence[int], environment: Mapping[str, str]) -> None:
         self.lines: list[Line] = []
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `__exit__`
         self._command = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, *arguments]
@@ -64,9 +62,7 @@ class Process:
 
     def wait_for(self, enough: Callable[[], object]) -> None:
         """Wait until its output satisfies a condition. Raises RuntimeError if it ended before."""
-        wait_for(
-            lambda: bool(enough()) or not self._reader.is_alive(), f"{self._command} timed out.", _PATIENCE_S
-        )
+        wait_for(lambda: bool(enough()) or not self._reader.is_alive(), f"{self._command} timed out.", _PATIENCE_S)
         if not enough():
             self._fail()
 

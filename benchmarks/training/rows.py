@@ -43,11 +43,7 @@ def _steps(batch_size: int, quick: bool) -> Samples:
 def _scaling(quick: bool) -> _Scaling:
     _need_two_cores()
     measured = _Scaling([], [], [])
-    rates: list[Callable[[Case], float]] = [
-        rate_together,
-        partial(rate_together, processes=2),
-        rate_without_exchange,
-    ]
+    rates: list[Callable[[Case], float]] = [rate_together, partial(rate_together, processes=2), rate_without_exchange]
     turns = list(zip(measured, rates, strict=True))
     with tempfile.TemporaryDirectory() as folder:
         case = Case("transformer", _SYNTHETIC, 32, 8, Path(folder), _SEQUENCES)

@@ -82,9 +82,7 @@ def _training(case: Case, cores: list[int]) -> Iterator[list[Process]]:
         ]
 
 
-def _rate(
-    process: Process, case: Case, replicas: int, since: float = 0.0, until: float = float("inf")
-) -> float:
+def _rate(process: Process, case: Case, replicas: int, since: float = 0.0, until: float = float("inf")) -> float:
     """Examples/s of all steps after the first, by the progress lines whose interval is within these times. The padded
     last batch of an epoch is counted as a full one, since it takes as long."""
     batch_size = replicas * case.batch_size

@@ -124,11 +124,7 @@ class Client(V1Client):
     def another(self) -> "Client":
         """A second client of the same server, for another thread."""
         return Client(
-            self.server,
-            self.project,
-            retry_delays=self._retry_delays,
-            notify=self._notify,
-            timeout=self._timeout,
+            self.server, self.project, retry_delays=self._retry_delays, notify=self._notify, timeout=self._timeout
         )
 
     def answers(self) -> bool:

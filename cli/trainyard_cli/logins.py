@@ -80,11 +80,7 @@ def save_logins(logins: Logins, environment: Mapping[str, str] = os.environ) -> 
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            data = {
-                "current": logins.current,
-                "tokens": dict(logins.tokens),
-                "ca_files": dict(logins.ca_files),
-            }
+            data = {"current": logins.current, "tokens": dict(logins.tokens), "ca_files": dict(logins.ca_files)}
             json.dump(data, file, indent=2)
         Path(draft).replace(path)
     except OSError as error:

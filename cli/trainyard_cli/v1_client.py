@@ -195,9 +195,7 @@ class V1Client:
             if pause is None or not isinstance(failure, Unavailable | TooManyRequests):
                 raise failure
             limited = isinstance(failure, TooManyRequests)
-            if (
-                not (limited and not tries.slept_s) and tries.is_report_due()
-            ):  # the first wait for a limit is short
+            if not (limited and not tries.slept_s) and tries.is_report_due():  # the first wait for a limit is short
                 reason = failure.message if refused else f"The server at {self.server.url} does not answer."
                 self._notify(f"{reason} {tries.going_on(at_home)}")
             if not limited:
@@ -308,10 +306,7 @@ def error_of(response: httpx.Response) -> TrainyardError:
     error = from_body(response.status_code, body)
     if isinstance(error, ResourceExhausted) and "WWW-Authenticate" in response.headers:
         return Unauthenticated(error.message)  # too many wrong tokens; this one was wrong, too
-    if (
-        isinstance(error, ResourceExhausted)
-        and (after := response.headers.get("Retry-After", "")).isdecimal()
-    ):
+    if isinstance(error, ResourceExhausted) and (after := response.headers.get("Retry-After", "")).isdecimal():
         return TooManyRequests(error.message, int(after))
     if body is None and isinstance(error, NotFound):
         return foreign(str(response.url.join("/")))

@@ -23,9 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-_UNKNOWN = re.compile(
-    r'Invalid JSON payload received\. Unknown name "(.*?)".*?: Cannot find field\. ?(.*)', re.S
-)
+_UNKNOWN = re.compile(r'Invalid JSON payload received\. Unknown name "(.*?)".*?: Cannot find field\. ?(.*)', re.S)
 MAX_VIOLATIONS = 20
 """Violations of one error. Beyond that, a job is not mistyped but something else."""
 

@@ -41,11 +41,7 @@ def kind_of(value: object) -> str:
         case int() | float():
             return f"the number {shown(str(value))}"
         case str():
-            return (
-                f"the string {value!r}"
-                if len(value) <= _MAX_SHOWN
-                else f"a string of {len(value)} characters"
-            )
+            return f"the string {value!r}" if len(value) <= _MAX_SHOWN else f"a string of {len(value)} characters"
         case list() | tuple():
             return "a list"
         case dict():
@@ -81,9 +77,7 @@ def _writable(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise validation_error(
-            "must be text; it holds half of a surrogate pair (bytes that are not UTF-8?)."
-        ) from None
+        raise validation_error("must be text; it holds half of a surrogate pair (bytes that are not UTF-8?).") from None
     return value
 
 
@@ -156,10 +150,7 @@ Argument = Annotated[str, BeforeValidator(_argument)]
 
 Int64 = Annotated[int, BeforeValidator(_integer(_INT64)), PlainSerializer(str, when_used="json")]
 Count = Annotated[
-    int,
-    BeforeValidator(_integer(_INT64)),
-    AfterValidator(_not_negative),
-    PlainSerializer(str, when_used="json"),
+    int, BeforeValidator(_integer(_INT64)), AfterValidator(_not_negative), PlainSerializer(str, when_used="json")
 ]
 """An int64 that is not negative; a JSON string in answers."""
 
@@ -181,9 +172,7 @@ def enum_of(kind: type[_E]) -> Any:
                 return kind[name]
         allowed = ", ".join(kind.__members__)
         hint = did_you_mean(value.upper(), kind.__members__) if isinstance(value, str) else ""
-        raise validation_error(
-            f"must be one of {allowed}; this is {kind_of(value)}." + (f" {hint}" if hint else "")
-        )
+        raise validation_error(f"must be one of {allowed}; this is {kind_of(value)}." + (f" {hint}" if hint else ""))
 
     return BeforeValidator(parse)
 

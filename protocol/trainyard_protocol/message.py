@@ -28,9 +28,7 @@ class Message(BaseModel):
         for key, value in data.items():
             name = to_camel(key) if isinstance(key, str) and key in cls.model_fields else str(key)
             if name in renamed:
-                raise validation_error(
-                    f'says "{shown(name)}" twice, once in snake_case and once in camelCase.'
-                )
+                raise validation_error(f'says "{shown(name)}" twice, once in snake_case and once in camelCase.')
             if value is not None:  # proto3 JSON: null is the same as absent
                 renamed[name] = value
         return renamed

@@ -166,9 +166,7 @@ class SettingsReader:
             "(--settings).",
         )
         parser.add_argument(
-            f"--{_FILE}",
-            metavar="FILE",
-            help='a file with options (TOML), as in lease-seconds = 300 or host = "::1"',
+            f"--{_FILE}", metavar="FILE", help='a file with options (TOML), as in lease-seconds = 300 or host = "::1"'
         )
         for kind, title in self._kinds.items():
             group = parser.add_argument_group(*title.split("\n")) if title else parser
@@ -177,9 +175,7 @@ class SettingsReader:
                     _add(group, entry)
         return parser
 
-    def read(
-        self, arguments: Sequence[str] | None, environment: Mapping[str, str]
-    ) -> Mapping[type, dict[str, Any]]:
+    def read(self, arguments: Sequence[str] | None, environment: Mapping[str, str]) -> Mapping[type, dict[str, Any]]:
         """The values that are given, by dataclass and field. Ends the program for a wrong command line. Raises
         InvalidArgument for a value that cannot be used."""
         parser = self.parser()
@@ -255,9 +251,5 @@ def _add(group: "argparse._ActionsContainer", entry: Declared) -> None:
     several = "; may be given several times" if entry.is_repeated else ""
     default = f"; default: {entry.default}" if entry.default else ""
     group.add_argument(
-        option.flag,
-        action="append",
-        metavar=option.metavar,
-        choices=option.choices,
-        help=meaning + several + default,
+        option.flag, action="append", metavar=option.metavar, choices=option.choices, help=meaning + several + default
     )

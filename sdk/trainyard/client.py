@@ -169,9 +169,7 @@ class Client:
         directory = str(get(draft.data, "trainingInput.jobDir") or "")
         if self._storage and directory.startswith("gs://"):
             ensure_bucket(directory, self._storage, logger.info)
-        upload = (
-            to_bucket(staging_bucket, self._storage, logger.info) if staging_bucket else to_server(self._http)
-        )
+        upload = to_bucket(staging_bucket, self._storage, logger.info) if staging_bucket else to_server(self._http)
         created = submission.submit(draft, self._http, upload=upload, notify=logger.info)
         return Job(self._http, created)
 
@@ -311,9 +309,7 @@ class Job:
                 case http.StreamLost():
                     logger.warning("Lost the connection to the server (%s). Reconnecting...", event.reason)
 
-    def metrics(
-        self, *names: str, task: str = "", from_step: int | None = None, to_step: int | None = None
-    ) -> Metrics:
+    def metrics(self, *names: str, task: str = "", from_step: int | None = None, to_step: int | None = None) -> Metrics:
         """The curves of all metrics, or of these: of this replica, or each of the first one that reports it."""
         replica = task_name(task) if task else ""
 

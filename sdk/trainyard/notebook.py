@@ -20,9 +20,7 @@ def html(detail: JobDetail, address: str) -> str:
         f'<span style="color: {colour}; font-weight: 600">{escape(detail.state)}</span>{_progress(detail)}</p>'
     ]
     if reason := _reason(detail):
-        parts.append(
-            f'<pre style="white-space: pre-wrap; max-height: 12em; overflow: auto">{escape(reason)}</pre>'
-        )
+        parts.append(f'<pre style="white-space: pre-wrap; max-height: 12em; overflow: auto">{escape(reason)}</pre>')
     primary = _primary(detail)
     digest = primary.metrics if primary is not None else None
     if digest is not None and digest.metrics:

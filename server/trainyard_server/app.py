@@ -27,9 +27,7 @@ from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.use_cases import UseCases
 
 
-def create_app(
-    settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic
-) -> FastAPI:
+def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic) -> FastAPI:
     """The server as an ASGI application; `app.state.use_cases` has its use cases.
 
     Opens the data directory and closes it at shutdown. Raises InvalidArgument for an invalid file of machine types or

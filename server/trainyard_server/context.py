@@ -60,6 +60,4 @@ class Backend:
         if given or not settings.default_job_dir:
             return given
         directory = "/".join(job_id.split("."))
-        return default_job_dir(
-            settings.default_job_dir, project, "" if settings.one_user else owner, directory
-        )
+        return default_job_dir(settings.default_job_dir, project, "" if settings.one_user else owner, directory)

@@ -41,10 +41,7 @@ class UsageError(Exception):
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     level: str = setting(
-        "info",
-        "the least severe lines of the log",
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
+        "info", "the least severe lines of the log", "--log-level", choices=("debug", "info", "warning", "error")
     )
 
 
@@ -105,9 +102,7 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
         try:
             # First, so that a busy port is reported before anything is opened.
             listeners = _listening(stack, network.host, network.port)
-            google_listeners = (
-                _listening(stack, network.host, network.google_port) if network.google_port else []
-            )
+            google_listeners = _listening(stack, network.host, network.google_port) if network.google_port else []
             stack.callback(os.close, _lock(settings.data_dir, shared=bool(settings.database)))
             google = None
             if google_listeners:
@@ -143,9 +138,7 @@ def _authority(settings: Settings) -> "OwnAuthority":
         authority = OwnAuthority(file, (host, GOOGLES_DOMAIN), _google_names(host))
         authority.refresh(datetime.now(UTC))
     except (ValueError, TypeError) as error:
-        raise UsageError(
-            f"{file} is not the authority that this server made: move it away. {error}"
-        ) from error
+        raise UsageError(f"{file} is not the authority that this server made: move it away. {error}") from error
     return authority
 
 

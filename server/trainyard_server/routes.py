@@ -7,14 +7,7 @@ from fastapi.routing import APIRoute
 
 from trainyard_server.api.agents import agent, packages, uploads
 from trainyard_server.api.description import discovery, openapi
-from trainyard_server.api.google import (
-    batch,
-    cloud_logging,
-    google_access,
-    google_resources,
-    object_storage,
-    v1,
-)
+from trainyard_server.api.google import batch, cloud_logging, google_access, google_resources, object_storage, v1
 from trainyard_server.api.middleware import audit
 from trainyard_server.api.own import agents, extensions, files, health, logs, people, secrets
 from trainyard_server.api.routing import Router
@@ -54,8 +47,5 @@ def add_routes(app: FastAPI) -> None:
         # Not by `include_router`, which makes each route a second time, with the first request.
         app.router.routes.extend(router.routes)
     ACCESS.check(
-        (method, route.path)
-        for route in app.routes
-        if isinstance(route, APIRoute)
-        for method in route.methods or ()
+        (method, route.path) for route in app.routes if isinstance(route, APIRoute) for method in route.methods or ()
     )

@@ -64,9 +64,7 @@ class UseCases:
     """The use cases of a server, as `app.state.use_cases`, on an opened data directory. Each attribute has the name of
     its module or class."""
 
-    def __init__(
-        self, settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock = system_clock, stopwatch: Stopwatch = time.monotonic) -> None:
         """The caller closes `backend.store`. Raises InvalidArgument for a file of machine types or quotas that cannot
         be used and for duplicate tokens, OSError for an unusable data directory."""
         check_tokens(settings.tokens)

@@ -50,10 +50,7 @@ class GooglePort:
 
 
 def serve(
-    app: FastAPI,
-    listeners: Sequence[socket.socket],
-    reached: NetworkSettings,
-    google: GooglePort | None = None,
+    app: FastAPI, listeners: Sequence[socket.socket], reached: NetworkSettings, google: GooglePort | None = None
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
     config = ServerConfig(
@@ -154,8 +151,7 @@ class WebServer(LimitedServer):
         await super().startup(sockets)
         if self._google is not None:
             self.servers += [
-                await self._serve_google(listener, self._google.authority)
-                for listener in self._google.listeners
+                await self._serve_google(listener, self._google.authority) for listener in self._google.listeners
             ]
         for listener in (*sockets, *(self._google.listeners if self._google is not None else ())):
             listener.listen(BACKLOG)  # asyncio sets the kernel's queue, too, to what it accepts at once
@@ -164,9 +160,7 @@ class WebServer(LimitedServer):
         """Serve the same application as uvicorn's own listener does."""
 
         def connection() -> Connection:
-            return Connection(
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )
+            return Connection(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
         return await asyncio.get_running_loop().create_server(
             connection, sock=listener, ssl=authority.context, backlog=self.config.backlog
@@ -189,8 +183,6 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     one line a minute."""
     if descriptors.is_exhausted(context.get("exception")):
         limit = descriptors.limit()
-        _full.warn(
-            "No file descriptor is left, of %d: no connection is accepted until some are closed.", limit
-        )
+        _full.warn("No file descriptor is left, of %d: no connection is accepted until some are closed.", limit)
     else:
         loop.default_exception_handler(context)

@@ -217,9 +217,7 @@ class StorageApi:
 
     def _content(self, call: Call, asked: StorageCall) -> Answer:
         query = call.query
-        record, file = self.store.open(
-            asked.bucket, asked.name, number(query, "generation"), conditions(query)
-        )
+        record, file = self.store.open(asked.bucket, asked.name, number(query, "generation"), conditions(query))
         try:
             headers = object_headers(record)
             part = _range(call.headers.get("range", ""), record.size)
@@ -228,9 +226,7 @@ class StorageApi:
             first, last = part
             if first >= record.size:
                 file.close()
-                return answer(
-                    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Range": f"bytes */{record.size}"}
-                )
+                return answer(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Range": f"bytes */{record.size}"})
             headers["Content-Range"] = f"bytes {first}-{last}/{record.size}"
             return answer(HTTPStatus.PARTIAL_CONTENT, headers, FilePart(file, first, last - first + 1))
         except BaseException:
@@ -239,9 +235,7 @@ class StorageApi:
 
     def _plain_put(self, call: Call, asked: StorageCall) -> Answer:
         headers = object_headers(self._uploads.plain(call, asked))
-        return answer(
-            HTTPStatus.OK, {name: headers[name] for name in ("ETag", "X-Goog-Generation", "X-Goog-Hash")}
-        )
+        return answer(HTTPStatus.OK, {name: headers[name] for name in ("ETag", "X-Goog-Generation", "X-Goog-Hash")})
 
     def _update(self, call: Call, asked: StorageCall) -> Answer:
         query = call.query
@@ -368,9 +362,7 @@ def _token(query: Mapping[str, str]) -> bytes:
     try:
         return base64.b64decode(query.get("pageToken", ""), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(
-            HTTPStatus.BAD_REQUEST, "pageToken is not one that a listing here has answered."
-        ) from None
+        raise Refused(HTTPStatus.BAD_REQUEST, "pageToken is not one that a listing here has answered.") from None
 
 
 def _range(text: str, size: int) -> tuple[int, int] | None:

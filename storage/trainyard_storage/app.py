@@ -93,9 +93,7 @@ class Slots:
     def of_caller(self, connection: "Connection") -> Iterator[None]:
         """Count a connection among the callers. Raises Refused if there are too many."""
         if self._callers >= self._limits.callers:
-            raise Refused(
-                HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests to the storage at a time: try again."
-            )
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests to the storage at a time: try again.")
         self._callers += 1
         self.remove(connection)
         try:
@@ -110,11 +108,7 @@ class StorageApp:
     """The application, for connections of `trainyard_storage.server`: they are in the state of its requests."""
 
     def __init__(
-        self,
-        backend: Backend,
-        secret: str | None,
-        limits: Limits | None = None,
-        proxy: "TensorFlowProxy | None" = None,
+        self, backend: Backend, secret: str | None, limits: Limits | None = None, proxy: "TensorFlowProxy | None" = None
     ) -> None:
         """`secret` None: each caller has its own, which the backend judges."""
         self.proxy = proxy
@@ -164,8 +158,7 @@ class StorageApp:
         if match is None or match[1].lower() not in self._names:
             names = ", ".join(sorted(self._names))
             raise Refused(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                f"The storage emulator answers to {names}, not to {host[:100]!r}.",
+                HTTPStatus.MISDIRECTED_REQUEST, f"The storage emulator answers to {names}, not to {host[:100]!r}."
             )
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             raise Refused(HTTPStatus.FORBIDDEN, "The storage emulator serves programs, not web pages.")
@@ -183,9 +176,7 @@ class StorageApp:
         size = int(call.headers.get("content-length", "0"))
         if size > limit:
             raise _too_large(limit)
-        if size > max(
-            MAX_JSON, self._backend.bodies.room()
-        ):  # small ones may free some, as deletions in a batch
+        if size > max(MAX_JSON, self._backend.bodies.room()):  # small ones may free some, as deletions in a batch
             raise _no_room()
         body = self._backend.bodies.draft()
         try:
@@ -227,9 +218,7 @@ class StorageApp:
                 body.close()
 
         kind = call.headers.get("content-type", "")
-        kind, body = await answer_batch(
-            kind, call.body.read(), (f"{JSON_API}/",), make, _refusal_inside, call.base
-        )
+        kind, body = await answer_batch(kind, call.body.read(), (f"{JSON_API}/",), make, _refusal_inside, call.base)
         return answer(HTTPStatus.OK, {"Content-Type": kind}, body)
 
     async def _answer_inside(self, call: Call, inner: InnerCall) -> bytes:
@@ -316,8 +305,7 @@ def _is_secret(given: str, expected: bytes | None) -> bool:
 
 def _too_large(limit: int) -> Refused:
     return Refused(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"The body is larger than {limit} bytes, which is what this call may have.",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body is larger than {limit} bytes, which is what this call may have."
     )
 
 

@@ -80,9 +80,7 @@ class OwnAuthority:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, self._names))), critical=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
             .sign(signer, hashes.SHA256())
         )
         with tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".leaf-") as file:  # mode 0600
@@ -105,9 +103,7 @@ def _make(file: Path, domains: Sequence[str]) -> None:
         _builder(_CA_NAME, name, key, datetime.now(UTC), _CA_LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.KeyUsage(**uses), critical=True)
-        .add_extension(
-            x509.NameConstraints([x509.DNSName(domain) for domain in domains], None), critical=True
-        )
+        .add_extension(x509.NameConstraints([x509.DNSName(domain) for domain in domains], None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )

@@ -35,9 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.error("%s", error.message)
         return 1
     except OSError as error:
-        _log.error(
-            "cannot use the directory %s, perhaps because another process does: %s", options.data_dir, error
-        )
+        _log.error("cannot use the directory %s, perhaps because another process does: %s", options.data_dir, error)
         return 1
     StorageServer(app, options.port, for_containers=options.for_containers).run(listeners)
     return 0
@@ -47,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainyard_storage.emulator")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument(
-        "--secret-file", type=Path, required=True, help="the first part of the path of every URL"
-    )
+    parser.add_argument("--secret-file", type=Path, required=True, help="the first part of the path of every URL")
     parser.add_argument("--names-dir", type=Path, help="with the certificate for TensorFlow")
     parser.add_argument("--for-containers", action="store_true")
     return parser

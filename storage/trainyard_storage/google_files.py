@@ -85,9 +85,7 @@ class GoogleFiles:
     def save(self, record: GoogleRecord) -> None:
         self._write(self._record, json.dumps(asdict(record), indent=2))
 
-    def write(
-        self, key: "GoogleKey", server: str, project: str, *, local: bool, storage: str = ""
-    ) -> GoogleRecord:
+    def write(self, key: "GoogleKey", server: str, project: str, *, local: bool, storage: str = "") -> GoogleRecord:
         """Write all files, and return the record of it. `storage`: the address of gs:// for google-cloud-storage, which
         takes a universe from no variable; with a secret. Raises FailedPrecondition where somebody else's is in the
         way, OSError."""
@@ -107,8 +105,7 @@ class GoogleFiles:
         self._write(self.ca, key.ca)
         self._write(self.roots, f"{system_roots(self._environment, self.roots)}\n{key.ca}")
         exports = (
-            f"export {name}={shlex.quote(value)}"
-            for name, value in self._variables(key, project, storage).items()
+            f"export {name}={shlex.quote(value)}" for name, value in self._variables(key, project, storage).items()
         )
         self._write(self.env, "\n".join(exports))
         gcloud = self._gcloud_directory()

@@ -78,13 +78,9 @@ class Call:
     def query(self) -> Mapping[str, str]:
         """Raises Refused."""
         try:
-            pairs = parse_qsl(
-                self.target.partition("?")[2], keep_blank_values=True, max_num_fields=_MOST_PARAMETERS
-            )
+            pairs = parse_qsl(self.target.partition("?")[2], keep_blank_values=True, max_num_fields=_MOST_PARAMETERS)
         except ValueError:
-            raise Refused(
-                HTTPStatus.BAD_REQUEST, f"A query may have {_MOST_PARAMETERS} parameters."
-            ) from None
+            raise Refused(HTTPStatus.BAD_REQUEST, f"A query may have {_MOST_PARAMETERS} parameters.") from None
         return dict(pairs)
 
     def overridden(self) -> "Call":
@@ -203,8 +199,7 @@ def check_name(name: object) -> str:
         or len(name.encode(errors="replace")) > LONGEST_NAME
     ):
         raise Refused(
-            HTTPStatus.BAD_REQUEST,
-            f"An object's name has 1 to {LONGEST_NAME} bytes, no line ends, and is not . or ..",
+            HTTPStatus.BAD_REQUEST, f"An object's name has 1 to {LONGEST_NAME} bytes, no line ends, and is not . or .."
         )
     name.encode()  # half a surrogate pair is no text
     return name

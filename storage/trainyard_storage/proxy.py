@@ -117,8 +117,6 @@ def run(url: str, ca_file: Path | None, directory: Path, port: int, *, container
         raise FailedPrecondition(f"The directory {directory} cannot be used: {error}.") from error
     app = StorageApp(RemoteBackend(url, ca_file, directory / "drafts"), None, proxy=proxy)
     listeners = loopback.listen(loopback.IPV4, port, BACKLOG)
-    _log.info(
-        "gs:// of %s is at http://%s:%d/{job}, its authorities in %s", url, loopback.IPV4, port, proxy.roots
-    )
+    _log.info("gs:// of %s is at http://%s:%d/{job}, its authorities in %s", url, loopback.IPV4, port, proxy.roots)
     StorageServer(app, port, for_containers=containers).run(listeners)
     return 0

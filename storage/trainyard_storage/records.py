@@ -80,9 +80,7 @@ class Conditions:
         if self.generation not in (None, generation) or self.metageneration not in (None, metageneration):
             raise ConditionFailed("At least one of the pre-conditions you specified did not hold.")
         if generation == self.not_generation or metageneration == self.not_metageneration:
-            raise ConditionFailed(
-                "At least one of the pre-conditions you specified did not hold.", unchanged=reading
-            )
+            raise ConditionFailed("At least one of the pre-conditions you specified did not hold.", unchanged=reading)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,12 +64,7 @@ class RemoteStorage:
         self._credentials = _ServerCredentials() if self.address == GOOGLE else None
 
     async def send(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: AsyncIterator[bytes],
-        token: str = "",
+        self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes], token: str = ""
     ) -> "httpx.Response":
         """Make a call; the caller closes the answer, whose body is still to be read.
 
@@ -186,23 +181,17 @@ def with_links(value: Any, base: str) -> Any:
 
 def as_json(value: Any, query: Mapping[str, str]) -> Answer:
     """The JSON of a resource or a listing, as the query asks for it."""
-    form: dict[str, Any] = (
-        {"separators": (",", ":")} if query.get("prettyPrint") == "false" else {"indent": 2}
-    )
+    form: dict[str, Any] = {"separators": (",", ":")} if query.get("prettyPrint") == "false" else {"indent": 2}
     body = json.dumps(value, **form).encode()
     return Answer(200, (("content-type", "application/json"), ("content-length", str(len(body)))), body)
 
 
 def _sent(headers: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in headers.items() if name in _SENT or name.startswith("x-goog-meta-")
-    }
+    return {name: value for name, value in headers.items() if name in _SENT or name.startswith("x-goog-meta-")}
 
 
 def _answered(headers: Mapping[str, str]) -> dict[str, str]:
-    answered = {
-        name: value for name, value in headers.items() if name in _ANSWERED or name.startswith("x-goog-")
-    }
+    answered = {name: value for name, value in headers.items() if name in _ANSWERED or name.startswith("x-goog-")}
     content_type = inert_type(headers.get("content-type", ""))
     return {**answered, "content-type": content_type, "content-disposition": "attachment"}
 

@@ -173,9 +173,7 @@ class StorageServer(LimitedServer):
                 try:
                     server = await loop.create_server(self._connection, address, self._port, backlog=BACKLOG)
                 except OSError as error:
-                    _log.warning(
-                        "cannot listen for containers (gs://) on %s:%d: %s", address, self._port, error
-                    )
+                    _log.warning("cannot listen for containers (gs://) on %s:%d: %s", address, self._port, error)
                 else:
                     try:
                         # "": the engine may be restarting

@@ -104,18 +104,14 @@ class ObjectStore:
     def bucket(self, name: str) -> BucketRecord:
         """The bucket. One that nobody has made is there, too: empty, and made with its first object."""
         with self._lock:
-            row = self._database.execute(
-                "SELECT created, properties FROM buckets WHERE name = ?", (name,)
-            ).fetchone()
+            row = self._database.execute("SELECT created, properties FROM buckets WHERE name = ?", (name,)).fetchone()
         return BucketRecord(name, row[0], json.loads(row[1])) if row else BucketRecord(name, 0)
 
     def make_bucket(self, name: str, properties: Properties) -> BucketRecord:
         """Raises Taken."""
         with self._writing():
             try:
-                self._database.execute(
-                    "INSERT INTO buckets VALUES (?, ?, ?)", (name, _now(), json.dumps(properties))
-                )
+                self._database.execute("INSERT INTO buckets VALUES (?, ?, ?)", (name, _now(), json.dumps(properties)))
             except sqlite3.IntegrityError as error:
                 raise Taken(f"The bucket {name} exists already.") from error
         return self.bucket(name)
@@ -123,9 +119,7 @@ class ObjectStore:
     def update_bucket(self, name: str, properties: Properties) -> BucketRecord:
         with self._writing():
             self._ensure_bucket(name)
-            self._database.execute(
-                "UPDATE buckets SET properties = ? WHERE name = ?", (json.dumps(properties), name)
-            )
+            self._database.execute("UPDATE buckets SET properties = ? WHERE name = ?", (json.dumps(properties), name))
         return self.bucket(name)
 
     def delete_bucket(self, name: str) -> None:
@@ -222,9 +216,7 @@ class ObjectStore:
         with self._writing():
             record = self.get(bucket, name, generation)
             conditions.check(record)
-            self._database.execute(
-                "DELETE FROM objects WHERE bucket = ? AND name = ?", (bucket, name.encode())
-            )
+            self._database.execute("DELETE FROM objects WHERE bucket = ? AND name = ?", (bucket, name.encode()))
         self._path(record.file).unlink(missing_ok=True)
 
     def page(self, bucket: str, listing: Listing) -> Page:
@@ -306,9 +298,7 @@ class ObjectStore:
                     self._database.execute("ROLLBACK")
                 raise
 
-    def _commit(
-        self, record: ObjectRecord, conditions: Conditions, upload: UploadRecord | None = None
-    ) -> ObjectRecord:
+    def _commit(self, record: ObjectRecord, conditions: Conditions, upload: UploadRecord | None = None) -> ObjectRecord:
         """Name a content that is on the disk; what had the name before is removed. Raises ConditionFailed."""
         try:
             with self._writing():
@@ -337,9 +327,7 @@ class ObjectStore:
         query = ">= ? AND name < ?" if end else ">= ?"
         values = (bucket, start, end) if end else (bucket, start)
         with self._lock:
-            rows = self._database.execute(
-                f"{_SELECT}{query} ORDER BY name LIMIT ?", (*values, most)
-            ).fetchall()
+            rows = self._database.execute(f"{_SELECT}{query} ORDER BY name LIMIT ?", (*values, most)).fetchall()
         return list(map(_record, rows))
 
     def _new_path(self, file: str) -> Path:

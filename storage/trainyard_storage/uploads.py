@@ -70,8 +70,7 @@ class Uploads:
                 return self._begun(call, asked, query)
             case other:
                 raise Refused(
-                    HTTPStatus.BAD_REQUEST,
-                    f"uploadType is media, multipart or resumable, not {other[:50]!r}.",
+                    HTTPStatus.BAD_REQUEST, f"uploadType is media, multipart or resumable, not {other[:50]!r}."
                 )
 
     def plain(self, call: Call, asked: StorageCall) -> ObjectRecord:
@@ -88,8 +87,7 @@ class Uploads:
         }
         _check(call.body, _hashes(call.headers))
         return self._store.put(
-            *(check_bucket(asked.bucket), check_name(asked.name), call.body),
-            *(properties(resource), conditions(named)),
+            *(check_bucket(asked.bucket), check_name(asked.name), call.body), *(properties(resource), conditions(named))
         )
 
     def _stored(self, call: Call, bucket: str, resource: Mapping[str, Any], body: Draft) -> Answer:
@@ -158,8 +156,7 @@ class Uploads:
             start = int(match[1])
             if call.body.size != int(match[2]) - start + 1:
                 raise Refused(
-                    HTTPStatus.BAD_REQUEST,
-                    f"The body has {call.body.size} bytes, but Content-Range is {text}.",
+                    HTTPStatus.BAD_REQUEST, f"The body has {call.body.size} bytes, but Content-Range is {text}."
                 )
         elif match is not None and call.body.size:
             raise Refused(HTTPStatus.BAD_REQUEST, f"A request with {text} has no body.")
@@ -189,12 +186,7 @@ class Uploads:
         try:
             _check(body, {**_hashes_in(upload.properties), **_hashes(call.headers)})
             record = self._store.put(
-                upload.bucket,
-                upload.name,
-                body,
-                properties(upload.properties),
-                upload.conditions,
-                upload=upload,
+                upload.bucket, upload.name, body, properties(upload.properties), upload.conditions, upload=upload
             )
         except (Refused, ConditionFailed):
             self._store.end_upload(upload)

@@ -52,9 +52,7 @@ class Attacker:
                     connection.close()
 
 
-def request(
-    method: str, path: str, body: bytes = b"", role: str = "", *headers: str, length: int = 0
-) -> bytes:
+def request(method: str, path: str, body: bytes = b"", role: str = "", *headers: str, length: int = 0) -> bytes:
     """A request; `length` is a lie about its body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
     if role:
@@ -110,9 +108,7 @@ def bodies(attacker: Attacker) -> None:
 
 def uploads(attacker: Attacker) -> None:
     """Packages, most of them cut off in the middle, with names and archives that lead elsewhere."""
-    name = attacker.random.choice(
-        ("a.tar.gz", "b.whl", "..%2f..%2fc.tar.gz", "%2e%2e.zip", "d%00.tar.gz", "e.exe")
-    )
+    name = attacker.random.choice(("a.tar.gz", "b.whl", "..%2f..%2fc.tar.gz", "%2e%2e.zip", "d%00.tar.gz", "e.exe"))
     content = attacker.random.choice((*archives(), attacker.random.randbytes(1_000_000)))
     path = f"/upload/trainyard/v1/projects/p/packages/{name}"
     length = attacker.random.choice((0, len(content) + 1000))
@@ -152,12 +148,7 @@ def lies(run: str, random: random.Random) -> list[tuple[str, object]]:
         "message": "",
         "finished_at": "9999-12-31T23:59:59Z",
     }
-    replica = {
-        "task": "master-replica-0",
-        "state": "EXITED",
-        "exit": ended | {"after_stop": False},
-        "address": "x:1",
-    }
+    replica = {"task": "master-replica-0", "state": "EXITED", "exit": ended | {"after_stop": False}, "address": "x:1"}
     line = {"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["line 1"]}
     log = f"/agent/v1/runs/{run}/replicas/master-replica-0/logs"
     sample = {
@@ -168,10 +159,7 @@ def lies(run: str, random: random.Random) -> list[tuple[str, object]]:
         "memory_bytes": 2**63,
     }
     return [
-        (
-            "/agent/v1/sync",
-            {"agent": liar, "runs": [{"run_id": run, "replicas": [replica]}], "seen": "", "wait_s": 0},
-        ),
+        ("/agent/v1/sync", {"agent": liar, "runs": [{"run_id": run, "replicas": [replica]}], "seen": "", "wait_s": 0}),
         ("/agent/v1/sync", {"agent": liar, "runs": [{"run_id": run, "replicas": []}] * 2000}),
         ("/agent/v1/sync", {"agent": liar | {"capacity": None}, "runs": [{}] * 1000}),
         (log, {"start": 0, "blocks": [line], "end": {"count": 1, "sha256": "0" * 64}}),
@@ -182,8 +170,7 @@ def lies(run: str, random: random.Random) -> list[tuple[str, object]]:
 
 
 KINDS: dict[str, Callable[[Attacker], None]] = {
-    function.__name__: function
-    for function in (half_open, guesses, bodies, uploads, event_streams, lying_agents)
+    function.__name__: function for function in (half_open, guesses, bodies, uploads, event_streams, lying_agents)
 }
 
 

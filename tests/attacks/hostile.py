@@ -180,9 +180,7 @@ def outcomes(to: Targets) -> Iterator[dict[str, object]]:
 def main(targets: str) -> None:
     for line in outcomes(json.loads(targets)):
         print(json.dumps(line), flush=True)
-    facts = {
-        name: status(name) for name in ("Uid", "Gid", "Groups", "CapEff", "CapPrm", "CapAmb", "NoNewPrivs")
-    }
+    facts = {name: status(name) for name in ("Uid", "Gid", "Groups", "CapEff", "CapPrm", "CapAmb", "NoNewPrivs")}
     print(json.dumps({"facts": facts}), flush=True)
 
 

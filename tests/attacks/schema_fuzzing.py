@@ -92,25 +92,18 @@ def from_discovery(document: Mapping[str, Any]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for method in _methods(document):
         named = re.findall(r"\{(\w+)\}", method["flatPath"])
-        parameters = [
-            {"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in named
-        ]
+        parameters = [{"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in named]
         for name, one in {**document["parameters"], **method["parameters"]}.items():
             if one["location"] == "query":
                 parameters.append({"name": name, "in": "query", "schema": _json_schema(one)})
-        answer = {
-            "description": "",
-            "content": {"application/json": {"schema": _json_schema(method["response"])}},
-        }
+        answer = {"description": "", "content": {"application/json": {"schema": _json_schema(method["response"])}}}
         operation = {
             "operationId": method["id"],
             "parameters": parameters,
             "responses": {"200": answer, "4XX": {"description": ""}},
         }
         if "request" in method:
-            operation["requestBody"] = {
-                "content": {"application/json": {"schema": _json_schema(method["request"])}}
-            }
+            operation["requestBody"] = {"content": {"application/json": {"schema": _json_schema(method["request"])}}}
         paths.setdefault(f"/{method['flatPath']}", {})[method["httpMethod"].lower()] = operation
     schemas = {name: _json_schema(schema) for name, schema in document["schemas"].items()}
     return {
@@ -156,9 +149,7 @@ def _led(description: dict[str, Any]) -> dict[str, Any]:
     return led
 
 
-def fuzz(
-    service: LiveService, fuzzing: Fuzzing, seed: int, *options: str
-) -> subprocess.CompletedProcess[str]:
+def fuzz(service: LiveService, fuzzing: Fuzzing, seed: int, *options: str) -> subprocess.CompletedProcess[str]:
     path = service.root / f"{fuzzing.name}.json"
     path.write_text(json.dumps(fuzzing.description))
     command = [sys.executable, "-m", "schemathesis.cli", "run", str(path), "--url", str(service.url)]
@@ -167,9 +158,7 @@ def fuzz(
     for name, value in fuzzing.headers.items():
         command += ["--header", f"{name}: {value}"]
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "160"}
-    return subprocess.run(
-        command, cwd=service.root, capture_output=True, text=True, check=False, env=environment
-    )
+    return subprocess.run(command, cwd=service.root, capture_output=True, text=True, check=False, env=environment)
 
 
 def traceback(service: LiveService) -> str:

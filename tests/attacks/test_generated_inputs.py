@@ -51,20 +51,7 @@ YAML: tuple[str, ...] = (
     "%YAML 9.9\n",
     "--- ",
 )
-YAML += (
-    "\t",
-    "'",
-    '"\\U00110000"',
-    "0x_",
-    "2026-13-45",
-    "<<: ",
-    "9" * 5000,
-    "\u2028",
-    "\x85",
-    ".nan",
-    "=",
-    "[" * 500,
-)
+YAML += ("\t", "'", '"\\U00110000"', "0x_", "2026-13-45", "<<: ", "9" * 5000, "\u2028", "\x85", ".nan", "=", "[" * 500)
 
 
 def raw_requests(draw: random.Random) -> bytes:
@@ -86,9 +73,7 @@ def raw_requests(draw: random.Random) -> bytes:
             "/" + "a" * 70_000,
         )
     )
-    start = (
-        draw.choice(("GET", "get", "G\0T", "", "TRACE", "CONNECT", "PRI", "POST", "X" * 5000)) + f" {target} "
-    )
+    start = draw.choice(("GET", "get", "G\0T", "", "TRACE", "CONNECT", "PRI", "POST", "X" * 5000)) + f" {target} "
     start += draw.choice(("HTTP/1.1", "HTTP/1.0", "HTTP/9.9", "HTTP/2.0", "", "FTP/1.1", "HTTP/1.1\0"))
     headers = draw.choices(
         (
@@ -115,14 +100,7 @@ def raw_requests(draw: random.Random) -> bytes:
         k=draw.randrange(8),
     )
     body = draw.choice(
-        (
-            "",
-            "hello",
-            "5\r\nhello\r\n0\r\n\r\n",
-            "ffffffffffffffffff\r\n",
-            "-1\r\n",
-            "GET / HTTP/1.1\r\n\r\n" * 50,
-        )
+        ("", "hello", "5\r\nhello\r\n0\r\n\r\n", "ffffffffffffffffff\r\n", "-1\r\n", "GET / HTTP/1.1\r\n\r\n" * 50)
     )
     end = draw.choice(("\r\n", "\n", "\r"))
     return end.join([start, *headers, "", body]).encode("latin-1", "replace")
@@ -139,10 +117,7 @@ def configs(draw: random.Random) -> str:
 
 def config_checks(draw: random.Random) -> bytes:
     return request(
-        "POST",
-        "/trainyard/v1/projects/p/configs:check",
-        json.dumps({"config": configs(draw)}).encode(),
-        "submitter",
+        "POST", "/trainyard/v1/projects/p/configs:check", json.dumps({"config": configs(draw)}).encode(), "submitter"
     )
 
 
@@ -172,11 +147,7 @@ def damaged(draw: random.Random) -> bytes:
         content = gzip.decompress(content)
     except (OSError, EOFError):
         return _changed(draw, content)
-    return (
-        gzip.compress(_changed(draw, content))
-        if draw.random() < 0.7
-        else _changed(draw, gzip.compress(content))
-    )
+    return gzip.compress(_changed(draw, content)) if draw.random() < 0.7 else _changed(draw, gzip.compress(content))
 
 
 def _changed(draw: random.Random, content: bytes) -> bytes:

@@ -152,9 +152,7 @@ def test_hostile_jobs_reach_nothing_and_leave_nothing(service: AttackedService) 
         *rows, last = map(json.loads, (job_dir / name).read_text().splitlines())
         assert [row for row in rows if not row["held"]] == []
         of_replicas = {"swap_own_log", "write_own_log", "change_environment"} if name == "install" else set()
-        assert [row["attack"] for row in rows] == [
-            name for name in hostile.ATTACKS if name not in of_replicas
-        ]
+        assert [row["attack"] for row in rows] == [name for name in hostile.ATTACKS if name not in of_replicas]
         facts = last["facts"]
         (user,) = set(facts["Uid"].split()) | set(facts["Gid"].split())
         assert FIRST <= int(user) < FIRST + 100

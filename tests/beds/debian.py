@@ -13,23 +13,10 @@ from typing import BinaryIO
 
 from beds.installed.caches import cache_directory
 
-PACKAGES = (
-    "ca-certificates",
-    "python3",
-    "python3-pip",
-    "python3-setuptools",
-    "python3-venv",
-    "python3-wheel",
-)
+PACKAGES = ("ca-certificates", "python3", "python3-pip", "python3-setuptools", "python3-venv", "python3-wheel")
 
 _CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
-_EXCLUDED = (
-    "./usr/share/doc",
-    "./usr/share/man",
-    "./usr/share/locale",
-    "./var/cache/apt",
-    "./var/lib/apt/lists",
-)
+_EXCLUDED = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./var/cache/apt", "./var/lib/apt/lists")
 
 
 @contextmanager

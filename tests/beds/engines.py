@@ -27,9 +27,7 @@ from beds.waiting import until_up
 BASE_IMAGE = "trainyard-test-base"
 
 _TOOLS = ("dockerd", "containerd", "docker-init", "iptables", "ip", "nsenter", "setpriv", "debootstrap")
-_POOL = (
-    "10.211.0.0/16"  # networks of 254 addresses: an engine has room for no more than 31 of its default ones
-)
+_POOL = "10.211.0.0/16"  # networks of 254 addresses: an engine has room for no more than 31 of its default ones
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATIENCE_S = 60.0
 

@@ -138,8 +138,7 @@ class FakeCluster:
             return [
                 one
                 for name, one in sorted(self.objects.items())
-                if name.rpartition("/")[0] == path
-                and wanted.items() <= (one["metadata"].get("labels") or {}).items()
+                if name.rpartition("/")[0] == path and wanted.items() <= (one["metadata"].get("labels") or {}).items()
             ]
 
     def _store(self, path: str, found: Object, kind: str) -> Object:
@@ -254,9 +253,7 @@ def handler(cluster_of: Callable[[], FakeCluster]) -> type[BaseHTTPRequestHandle
         def do_DELETE(self) -> None:
             self._answer()
 
-        def _work(
-            self, cluster: FakeCluster, path: str, query: Mapping[str, str], body: Object
-        ) -> tuple[int, Object]:
+        def _work(self, cluster: FakeCluster, path: str, query: Mapping[str, str], body: Object) -> tuple[int, Object]:
             if self.command == "POST":
                 return cluster.create(path, body)
             if self.command == "PATCH":

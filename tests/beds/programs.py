@@ -24,19 +24,13 @@ class Programs:
 
     command: tuple[str, ...] = ()
 
-    def __init__(
-        self, home: Path, *, inside: Sequence[str] = (), environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, home: Path, *, inside: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         self.url = ""
         self._inside = tuple(inside)
         self._running: dict[str, subprocess.Popen[str]] = {}
-        kept = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith(("TRAINYARD_", "STORAGE_", "XDG_", "SSL_"))
-        }
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINYARD_", "STORAGE_", "XDG_", "SSL_"))}
         own = {"HOME": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "300"}
         self.environment = {**kept, **own, **(environment or {})}
 
@@ -64,18 +58,12 @@ class Programs:
         """Start a server at the URL, or at a free port, and wait for it. `roles` has the role of each token."""
         self.url = url or self.url or f"http://127.0.0.1:{free_ports(1)[0]}"
         address = urlsplit(self.url)
-        given = [
-            *("--data-dir", "data", "--host", str(address.hostname), "--port", str(address.port)),
-            *words,
-        ]
+        given = [*("--data-dir", "data", "--host", str(address.hostname), "--port", str(address.port)), *words]
         for name, role in roles.items():
             given += ["--token-file", f"{role}={self.token(name)}"]
         starts = self.log_of("server").count("startup complete")
         self.spawn("server", sys.executable, "-m", "trainyard_server", *given)
-        until(
-            lambda: self.log_of("server").count("startup complete") > starts,
-            lambda: self.log_of("server")[-5000:],
-        )
+        until(lambda: self.log_of("server").count("startup complete") > starts, lambda: self.log_of("server")[-5000:])
 
     def agent(self, *words: str, umask: int = -1) -> None:
         given = ("--server", self.url, "--token-file", str(self.token("agent")))
@@ -120,9 +108,7 @@ class Programs:
 
     # Commands that end.
 
-    def run(
-        self, *words: str, timeout: float = 180, cwd: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout: float = 180, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self._inside, *self.command, *words],
             env=self.environment,
@@ -133,9 +119,7 @@ class Programs:
             check=False,
         )
 
-    def done(
-        self, *words: str, timeout: float = 180, cwd: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def done(self, *words: str, timeout: float = 180, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command that succeeds."""
         done = self.run(*words, timeout=timeout, cwd=cwd)
         assert done.returncode == 0, f"{words} exited {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -99,9 +99,7 @@ class Registry:
             )
         if not any(known == repository for known, _ in self._manifests):
             detail = {"name": repository}
-            return _Refusal(
-                HTTPStatus.NOT_FOUND, "NAME_UNKNOWN", "repository name not known to registry", detail
-            )
+            return _Refusal(HTTPStatus.NOT_FOUND, "NAME_UNKNOWN", "repository name not known to registry", detail)
         return self._manifests.get((repository, reference)) or _Refusal(
             HTTPStatus.NOT_FOUND, "MANIFEST_UNKNOWN", "manifest unknown", {"Tag": reference}
         )

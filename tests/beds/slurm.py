@@ -130,20 +130,14 @@ class SlurmBed:
         daemon.wait(_PATIENCE_S)
 
     def until_idle(self) -> None:
-        self._until(
-            lambda: self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() == ["idle"] * len(NODES)
-        )
+        self._until(lambda: self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() == ["idle"] * len(NODES))
 
     def until_up(self) -> None:
         """Wait for a controller that knows its nodes again."""
-        self._until(
-            lambda: set(self.run("sinfo", "-h", "-N", "-o", "%t").split()) <= {"idle", "mix", "alloc", "comp"}
-        )
+        self._until(lambda: set(self.run("sinfo", "-h", "-N", "-o", "%t").split()) <= {"idle", "mix", "alloc", "comp"})
 
     def run(self, command: str, *arguments: str) -> str:
-        done = subprocess.run(
-            [str(self.commands / command), *arguments], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([str(self.commands / command), *arguments], capture_output=True, text=True, check=False)
         return done.stdout if done.returncode == 0 else f"{done.stdout}{done.stderr}"
 
     def stored_environments(self) -> str:
@@ -161,8 +155,7 @@ class SlurmBed:
         for process in psutil.process_iter():  # slurmstepd of nodes that were killed
             try:
                 if any(
-                    str(self._root) in word
-                    for word in (*process.cmdline(), process.environ().get("SLURM_CONF", ""))
+                    str(self._root) in word for word in (*process.cmdline(), process.environ().get("SLURM_CONF", ""))
                 ):
                     process.kill()
             except psutil.Error:
@@ -177,9 +170,7 @@ class SlurmBed:
         ports = free_ports(1 + len(NODES))
         plugins = f"{self._programs}/{_LIBRARIES}/slurm-wlm"
         host = socket.gethostname()
-        text = _CONFIG.format(
-            host=host, port=ports[0], root=self._root, plugins=plugins, node_timeout=NODE_TIMEOUT_S
-        )
+        text = _CONFIG.format(host=host, port=ports[0], root=self._root, plugins=plugins, node_timeout=NODE_TIMEOUT_S)
         for node, port in zip(NODES, ports[1:], strict=True):
             shape = f"CPUS={CPUS} RealMemory={MEMORY_MB}"
             text += f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {shape}\n"
@@ -193,21 +184,14 @@ class SlurmBed:
         for name in _COMMANDS:
             variables = [f"{name}='{self._environment[name]}'" for name in ("LD_LIBRARY_PATH", "SLURM_CONF")]
             wrapper = self.commands / name
-            wrapper.write_text(
-                f'#!/bin/sh\n{" ".join(variables)} exec {self._programs}/usr/bin/{name} "$@"\n'
-            )
+            wrapper.write_text(f'#!/bin/sh\n{" ".join(variables)} exec {self._programs}/usr/bin/{name} "$@"\n')
             wrapper.chmod(0o755)
 
     def _spawn(self, name: str, program: str, *arguments: str) -> None:
         command = ["setpriv", "--pdeathsig", "TERM", str(self._programs / "usr" / program), *arguments]
         with (self._root / f"{name}.out.log").open("ab") as log:
             self._daemons[name] = psutil.Popen(
-                command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
     def _until(self, holds: Callable[[], bool]) -> None:
@@ -217,9 +201,7 @@ class SlurmBed:
             raise NoSlurm(f"{error}\n{self.last_words()}") from error
 
     def _ended(self) -> str:
-        return " ".join(
-            f"{name} ended" for name, daemon in self._daemons.items() if daemon.poll() is not None
-        )
+        return " ".join(f"{name} ended" for name, daemon in self._daemons.items() if daemon.poll() is not None)
 
 
 @contextmanager

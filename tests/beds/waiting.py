@@ -7,9 +7,7 @@ PATIENCE_S = 180.0
 _SHORTEST_S, _LONGEST_S = 0.005, 0.1
 
 
-def until(
-    holds: Callable[[], object], what: Callable[[], str] | str = "it", patience_s: float = PATIENCE_S
-) -> str:
+def until(holds: Callable[[], object], what: Callable[[], str] | str = "it", patience_s: float = PATIENCE_S) -> str:
     """Wait until the condition holds; its value as a string. The failure says `what` was awaited."""
     deadline, pause_s = time.monotonic() + patience_s, _SHORTEST_S
     while not (value := holds()):

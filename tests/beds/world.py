@@ -55,13 +55,7 @@ class Machine:
     """One host and the agent on it, which may die and come back. With `engine` it has processes and containers."""
 
     def __init__(
-        self,
-        world: "World",
-        name: str,
-        programs: Programs,
-        cpus: int,
-        mode: str,
-        engine: EngineState | None = None,
+        self, world: "World", name: str, programs: Programs, cpus: int, mode: str, engine: EngineState | None = None
     ) -> None:
         self.world = world
         self.name = name
@@ -136,12 +130,7 @@ class World:
         self.machines: dict[str, Machine] = {}
 
     def machine(
-        self,
-        name: str,
-        programs: Programs,
-        cpus: int = 4,
-        mode: str = "strict",
-        engine: EngineState | None = None,
+        self, name: str, programs: Programs, cpus: int = 4, mode: str = "strict", engine: EngineState | None = None
     ) -> Machine:
         self.machines[name] = Machine(self, name, programs, cpus, mode, engine)
         return self.machines[name]
@@ -175,9 +164,7 @@ class World:
     async def call(self, method: str, path: str, body: object = None) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
         headers = {"Authorization": f"Bearer {TOKENS[Role.ADMIN]}"}
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://server", headers=headers
-        ) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://server", headers=headers) as client:
             return await client.request(method, path, json=body)
 
     async def submit(
@@ -213,9 +200,7 @@ class World:
         answer = await self.call("GET", f"/trainyard/v1/projects/p/jobs/{job_id}/logs?follow=false")
         assert answer.status_code == 200, answer.text
         blocks = answer.text.split("\n\n")
-        data = [
-            line[6:] for b in blocks if "event: log" in b for line in b.splitlines() if line[:6] == "data: "
-        ]
+        data = [line[6:] for b in blocks if "event: log" in b for line in b.splitlines() if line[:6] == "data: "]
         return [LogEntry.model_validate_json(one) for one in data]
 
 

@@ -79,9 +79,7 @@ class DashboardServer:
         token = next(token for token in TOKENS if token.role == role)
         line = cookie("http", urlparse(self.url).netloc, self.session(token), self.api.clock())
         name, _, value = line.partition(";")[0].partition("=")
-        context.add_cookies(
-            [{"name": name, "value": value, "url": self.url, "httpOnly": True, "sameSite": "Lax"}]
-        )
+        context.add_cookies([{"name": name, "value": value, "url": self.url, "httpOnly": True, "sameSite": "Lax"}])
 
     def session(self, token: Token) -> Session:
         return self.api.use_cases.sessions.open(token.credential, self.api.clock())
@@ -140,9 +138,7 @@ def axe(page: Page, viewport: Viewport = Viewport.LIGHT) -> list[str]:
     """Violations that axe-core finds. In dark viewports only colours are checked: the rest is the same as in light
     ones, and axe is the slowest part of a test."""
     rules = (
-        {"type": "rule", "values": _OF_COLOURS}
-        if viewport.scheme == "dark"
-        else {"type": "tag", "values": _STANDARDS}
+        {"type": "rule", "values": _OF_COLOURS} if viewport.scheme == "dark" else {"type": "tag", "values": _STANDARDS}
     )
     # Without "resultTypes" it also describes every element that passes.
     results = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]})

@@ -77,9 +77,7 @@ def server_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def dashboard(
-    tmp_path: Path, server_settings: dict[str, Any], network: QuietNetwork
-) -> Iterator[DashboardServer]:
+def dashboard(tmp_path: Path, server_settings: dict[str, Any], network: QuietNetwork) -> Iterator[DashboardServer]:
     """An empty server that ticks by itself, behind a socket."""
     with ExitStack() as stack:
         running = stack.enter_context(ExitStack())
@@ -130,9 +128,7 @@ def open_page(chromium: Browser, dashboard: DashboardServer) -> Iterator[Callabl
 
 
 @contextmanager
-def _context(
-    chromium: Browser, dashboard: DashboardServer, role: str, viewport: Viewport
-) -> Iterator[BrowserContext]:
+def _context(chromium: Browser, dashboard: DashboardServer, role: str, viewport: Viewport) -> Iterator[BrowserContext]:
     context = chromium.new_context(
         base_url=dashboard.url,
         viewport={"width": viewport.width, "height": viewport.height},
@@ -160,7 +156,5 @@ def _watch(page: Page, url: str, errors: list[str]) -> None:
     page.on("pageerror", lambda error: errors.append(f"script: {error}"))
     page.on(
         "console",
-        lambda message: (
-            errors.append(f"console: {message.text}") if message.type in ("error", "warning") else None
-        ),
+        lambda message: errors.append(f"console: {message.text}") if message.type in ("error", "warning") else None,
     )

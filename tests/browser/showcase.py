@@ -56,9 +56,7 @@ class Show:
             self._succeeded(name, hours, owner, labels)
         self._failed(4.5, "segmenter_v0", ALICE, "The loss is NaN at step 1840: lower the learning rate.", 1)
         self._out_of_memory(1.7)
-        self._failed(
-            1.2, FAILED, ALICE, "ValueError: image size (224, 192) is not a multiple of the patch size 16", 1
-        )
+        self._failed(1.2, FAILED, ALICE, "ValueError: image size (224, 192) is not a multiple of the patch size 16", 1)
         self._cancelled(3.2, "bert_ner_v3_try")
         for number, rate in enumerate(("0.1", "0.03", "0.01")):
             name = f"resnet50_lr{rate}".replace(".", "_")
@@ -95,9 +93,7 @@ class Show:
             "jobDir": job_dir,
         }
         answer = self._dashboard.api.client.post(
-            "/v1/projects/research/jobs",
-            json={"jobId": name, "trainingInput": given, "labels": labels},
-            headers=owner,
+            "/v1/projects/research/jobs", json={"jobId": name, "trainingInput": given, "labels": labels}, headers=owner
         )
         assert answer.status_code == 200, answer.text
 
@@ -111,9 +107,7 @@ class Show:
                     return agent, run
         raise AssertionError(f"{name} was not placed")
 
-    def _log(
-        self, agent: ScriptedAgent, run: RunOrder, task: str, lines: Iterable[tuple[datetime, str, str]]
-    ) -> None:
+    def _log(self, agent: ScriptedAgent, run: RunOrder, task: str, lines: Iterable[tuple[datetime, str, str]]) -> None:
         start = agent.shipped.get((run.run_id, task), 0)
         shipped = tuple(
             LogLine.parse({"time": at.isoformat().replace("+00:00", "Z"), "stream": stream, "text": text})
@@ -122,17 +116,13 @@ class Show:
         agent.shipped[run.run_id, task] = agent.ship(task, LogChunk.of(start, shipped), run).next
         self._lines.setdefault((run.run_id, task), []).extend(shipped)
 
-    def _exit(
-        self, agent: ScriptedAgent, run: RunOrder, task: str = "master-replica-0", **ending: Any
-    ) -> None:
+    def _exit(self, agent: ScriptedAgent, run: RunOrder, task: str = "master-replica-0", **ending: Any) -> None:
         lines = self._lines.get((run.run_id, task), [])
         end = LogEnd(count=len(lines), sha256=digest(lines))
         agent.ship(task, LogChunk(start=len(lines), end=end), run)
         agent.exit(task, run=run, logs=False, **ending)
 
-    def _train(
-        self, agent: ScriptedAgent, run: RunOrder, minutes: float, steps: int, done: int, rate: float
-    ) -> None:
+    def _train(self, agent: ScriptedAgent, run: RunOrder, minutes: float, steps: int, done: int, rate: float) -> None:
         """Log lines and usage of a training that began so long ago."""
         begin = self._clock()
         points = 220
@@ -150,11 +140,7 @@ class Show:
                 event["examples_per_second"] = round(1180 + self._dice.gauss(0, 25), 1)
                 lines.append((at, "stdout", json.dumps(event)))
                 if n % 20 == 0 and replica.task.startswith("master"):
-                    held = {
-                        "event": "evaluation",
-                        "step": step,
-                        "held_out_loss": round(loss * 1.08 + 0.05, 4),
-                    }
+                    held = {"event": "evaluation", "step": step, "held_out_loss": round(loss * 1.08 + 0.05, 4)}
                     lines.append((at, "stdout", json.dumps(held)))
                     lines.append((at, "stdout", json.dumps({"event": "checkpoint", "step": step})))
                 if n % 70 == 3:

@@ -16,9 +16,7 @@ def test_rows_are_shown_and_filtered(
         dashboard.submit(f"digits_{number}")
     client = dashboard.api.client
     client.post("/v1/projects/p/jobs/digits_0:cancel", headers=BOB)
-    client.get(
-        "/v1/projects/<b>q/jobs", headers={"Authorization": "Bearer wrong", "User-Agent": "<i>scanner</i>"}
-    )
+    client.get("/v1/projects/<b>q/jobs", headers={"Authorization": "Bearer wrong", "User-Agent": "<i>scanner</i>"})
     page = open_page("/")
     page.get_by_role("link", name="Audit").click()
     rows = page.locator("[data-row]")

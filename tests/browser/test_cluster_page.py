@@ -29,8 +29,7 @@ def samples(run: RunOrder, cpu: float, memory_bytes: int, busy: float = 0.0) -> 
             cpu=cpu,
             memory_bytes=memory_bytes,
             gpus=tuple(
-                GpuUsage(id=gpu, utilization=busy, memory_bytes=9 * GB, memory_total=16 * GB)
-                for gpu in replica.gpus
+                GpuUsage(id=gpu, utilization=busy, memory_bytes=9 * GB, memory_total=16 * GB) for gpu in replica.gpus
             ),
         )
         for replica in run.replicas
@@ -44,9 +43,7 @@ def busy(dashboard: DashboardServer) -> DashboardServer:
     digits = dashboard.started(laptop, "digits_baseline", workerType="local-1", workerCount="1")
     trains = dashboard.started(box, "resnet50_gpus", **TWO_GPUS)
     dashboard.report(*samples(digits, 0.62, 310_000_000), *samples(trains, 3.4, 6 * GB, busy=0.93))
-    dashboard.submit(
-        "needs_four", **{**TWO_GPUS, "masterConfig": {"acceleratorConfig": {"type": T4, "count": "4"}}}
-    )
+    dashboard.submit("needs_four", **{**TWO_GPUS, "masterConfig": {"acceleratorConfig": {"type": T4, "count": "4"}}})
     dashboard.submit("needs_many", masterType="n1-standard-96", project="research")
     dashboard.submit("patient", masterType="n1-standard-16", scheduling={"priority": 5})
     dashboard.api.use_cases.controller.tick()
@@ -90,9 +87,7 @@ def test_machines_and_queue_are_shown_and_followed(busy: DashboardServer, open_p
     expect(page).to_have_url(f"{busy.url}/projects/p/jobs/resnet50_gpus")
 
 
-def test_row_of_the_queue_unfolds_to_holders_and_the_smallest_change(
-    busy: DashboardServer, open_page: Open
-) -> None:
+def test_row_of_the_queue_unfolds_to_holders_and_the_smallest_change(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/cluster")
     row = page.locator(".queue [data-row]").filter(has_text="patient")
     row.locator("summary").click()
@@ -139,9 +134,7 @@ def test_empty_cluster_shows_what_to_do_next(dashboard: DashboardServer, open_pa
     assert axe(page) == []
 
 
-def test_long_queue_has_pages(
-    dashboard: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_queue_has_pages(dashboard: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cluster, cluster_page):
         monkeypatch.setattr(module, "QUEUE_PAGE", 5)
     for number in range(12):

@@ -28,9 +28,7 @@ def busy(dashboard: DashboardServer) -> DashboardServer:
     dashboard.submit("transformer_lr4", labels={"team": "language"})
     for step in range(100, 1300, 100):
         loss = 2.3 / (1 + step / 150) + 0.05 * (step % 300 == 0)
-        agent.log(
-            f'{{"event": "progress", "step": {step}, "steps": 5000, "epoch": 2, "loss": {loss}}}', run=running
-        )
+        agent.log(f'{{"event": "progress", "step": {step}, "steps": 5000, "epoch": 2, "loss": {loss}}}', run=running)
     dashboard.submit("waits", workerCount="1", workerType="local-1")
     return dashboard
 
@@ -81,9 +79,7 @@ def test_state_is_on_the_page_within_a_second(dashboard: DashboardServer, open_p
     )
     agent.start(run)
     eventually(lambda: page.evaluate("window.shownAt"))
-    moved = next(
-        e for e in dashboard.api.detail("digits")["events"] if e["kind"] == "job" and e["after"] == "RUNNING"
-    )
+    moved = next(e for e in dashboard.api.detail("digits")["events"] if e["kind"] == "job" and e["after"] == "RUNNING")
     late_s = page.evaluate("window.shownAt") / 1000 - datetime.fromisoformat(moved["time"]).timestamp()
     print(f"shown after {late_s:.2f} s")
     assert late_s >= -0.01  # how late it is depends on the machine: benchmarks measure it
@@ -124,19 +120,13 @@ def test_columns_sort(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     names = page.locator("[data-row] .name")
     page.locator("th.col-job").get_by_role("link").click()
-    expect(names).to_have_text(
-        ["cnn_large", "digits_baseline", "transformer_lr3", "transformer_lr4", "waits"]
-    )
+    expect(names).to_have_text(["cnn_large", "digits_baseline", "transformer_lr3", "transformer_lr4", "waits"])
     page.locator("th.col-job").get_by_role("link").click()
-    expect(names).to_have_text(
-        ["waits", "transformer_lr4", "transformer_lr3", "digits_baseline", "cnn_large"]
-    )
+    expect(names).to_have_text(["waits", "transformer_lr4", "transformer_lr3", "digits_baseline", "cnn_large"])
     expect(page.locator("th.col-job")).to_have_attribute("aria-sort", "descending")
 
 
-def test_pages_follow_each_other(
-    dashboard: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_follow_each_other(dashboard: DashboardServer, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (job_search, jobs_page):
         monkeypatch.setattr(module, "PAGE_SIZE", 5)
     for number in range(12):

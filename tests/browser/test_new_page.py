@@ -71,9 +71,7 @@ def test_mistake_is_marked_at_its_line_and_gone_when_it_is_corrected(
     page.wait_for_url("**/projects/local/jobs/job_*")
 
 
-def test_newest_answer_wins_over_an_older_one_that_is_late(
-    dashboard: DashboardServer, open_page: Open
-) -> None:
+def test_newest_answer_wins_over_an_older_one_that_is_late(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/new")
     held: list[Route] = []
     page.route("**/configs:check", lambda route: held.append(route))
@@ -142,9 +140,7 @@ def test_message_is_beside_a_wrong_field(open_page: Open) -> None:
         expect(page.locator(f"#{field.get_attribute('id')}-wrong")).to_contain_text(message)
 
 
-def test_id_that_exists_meanwhile_is_marked_and_another_suggested(
-    dashboard: DashboardServer, open_page: Open
-) -> None:
+def test_id_that_exists_meanwhile_is_marked_and_another_suggested(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/new?project=p")
     type_config(page, GOOD)
     page.get_by_label("Job id").fill("twice")
@@ -264,9 +260,7 @@ def test_painted_text_is_the_text_with_marks_at_their_places(open_page: Open) ->
     page = open_page("/new")
     for text in PAINTED:
         type_config(page, text)
-        shown = page.evaluate(
-            "() => [...document.querySelectorAll('.sheet .row')].map((it) => it.textContent)"
-        )
+        shown = page.evaluate("() => [...document.querySelectorAll('.sheet .row')].map((it) => it.textContent)")
         assert shown == text.split("\n")
         assert len(shown) == page.locator(".numbers > div").count()
     type_config(page, 'trainingInput: {args: ["\U0001f600\U0001f600", true], pythonModule: a.b}\n')
@@ -312,9 +306,7 @@ def test_viewer_cannot_submit(dashboard: DashboardServer, open_page: Open) -> No
 
 
 @pytest.mark.parametrize("viewport", Viewport)
-def test_new_job_page_in_each_viewport(
-    dashboard: DashboardServer, open_page: Open, viewport: Viewport
-) -> None:
+def test_new_job_page_in_each_viewport(dashboard: DashboardServer, open_page: Open, viewport: Viewport) -> None:
     dashboard.agent("gpu-host", cpus=32, memory_gb=128)
     dashboard.agent("small", cpus=2)
     page = open_page("/new?project=research", viewport=viewport)

@@ -47,11 +47,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -
     directory = tmp_path_factory.mktemp("showcase")
     clock = ShowClock()
     job_dirs = directory / "jobs"
-    changes: dict[str, Any] = {
-        "run_loops": False,
-        "silent_after_s": 36_000.0,
-        "stall_action": StallAction.REPORT,
-    }
+    changes: dict[str, Any] = {"run_loops": False, "silent_after_s": 36_000.0, "stall_action": StallAction.REPORT}
     changes |= {"job_dir_roots": (str(directory),), "one_user": True}
     with (
         server(directory / "server", clock, **changes) as api,  # type: ignore[arg-type]

@@ -13,9 +13,7 @@ from trainyard_cli.local.host_names import DASHBOARD_HOST
 
 
 @pytest.mark.parametrize("viewport", Viewport)
-def test_page_shows_where_the_token_is(
-    dashboard: DashboardServer, open_page: Open, viewport: Viewport
-) -> None:
+def test_page_shows_where_the_token_is(dashboard: DashboardServer, open_page: Open, viewport: Viewport) -> None:
     page = open_page("/", role="", viewport=viewport)
     expect(page).to_have_url(f"{dashboard.url}/sign-in")
     expect(page.get_by_text("trainyard dashboard")).to_be_visible()
@@ -23,9 +21,7 @@ def test_page_shows_where_the_token_is(
     assert axe(page, viewport) == []
 
 
-def test_wrong_token_is_refused_and_the_right_one_signs_in_and_out(
-    dashboard: DashboardServer, open_page: Open
-) -> None:
+def test_wrong_token_is_refused_and_the_right_one_signs_in_and_out(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/?state=FAILED", role="")
     page.get_by_label("Token").fill("wrong")
     page.get_by_role("button", name="Sign in").click()

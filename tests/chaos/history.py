@@ -23,16 +23,7 @@ from chaos.service.cluster import CALM_CLUSTER, ChaosCluster, ClusterWeather, Tr
 from chaos.service.people import Answer, GaveUp, Log, Person
 from chaos.service.proxy import CALM, Network, Weather
 from chaos.service.replicas import Key, Replicas, truths
-from chaos.service.services import (
-    AGENT_KNOBS,
-    CLUSTER_KNOBS,
-    LEASE_S,
-    RETRIES,
-    SERVER_KNOBS,
-    SILENT_S,
-    Forge,
-    Service,
-)
+from chaos.service.services import AGENT_KNOBS, CLUSTER_KNOBS, LEASE_S, RETRIES, SERVER_KNOBS, SILENT_S, Forge, Service
 from support.addresses import free_ports
 from trainyard_agent.host.files import holder
 from trainyard_agent.lease.watchdog_files import LOCK
@@ -98,9 +89,7 @@ class Outcome:
     def effects(self) -> dict[str, int]:
         """Counts of what the planned operations met: what was done to replicas, and how runs ended of it."""
         done = Counter(how for harms in self.harmed.values() for how in harms)
-        runs = [
-            run for detail in self.details.values() for gang in detail.runs for run in (gang, *gang.restarts)
-        ]
+        runs = [run for detail in self.details.values() for gang in detail.runs for run in (gang, *gang.restarts)]
         ends = Counter(run.verdict.reason.value for run in runs if run.verdict is not None)
         lost = {reason: ends[reason] for reason in ("HOST_LOST", "HOST_FAILED", "GIVEN_BACK") if ends[reason]}
         disks = {"disks filled": count} if (count := self.faults["disks filled"]) else {}
@@ -163,9 +152,7 @@ class History:
                 (self.root / f"{name}.json").write_text(detail.model_dump_json(indent=1))
             for service in [*self.agents, *(server for server, _ in self.servers)]:
                 status = service.stop(signal.SIGTERM)
-                assert status == 0, (
-                    f"{service.name} was told to end and ended with {status}: see {service.log}"
-                )
+                assert status == 0, f"{service.name} was told to end and ended with {status}: see {service.log}"
             outcome.seconds = time.monotonic() - self._started
             return outcome
         finally:
@@ -223,9 +210,7 @@ class History:
             arguments += ["--replica-env", f"{variable}={value}"]
         if self.plan.agents > 1:
             arguments += ["--cpus", str(number)]
-        is_frozen = any(
-            o.kind == "freeze_agent" and o.values["agent"] == number for o in self.plan.operations
-        )
+        is_frozen = any(o.kind == "freeze_agent" and o.values["agent"] == number for o in self.plan.operations)
         # One that is started on a full disk says so, and ends; a frozen one is killed by its watchdog.
         may_end = number in self._disks or is_frozen
         return Service(
@@ -396,9 +381,7 @@ class History:
     def _speaks_on(self, job: str) -> str:
         """The agent with the last run of a job, once that run has said something."""
         runs = self.person.detail(job).runs
-        spoken = {
-            truth.run for truth in truths(self.root) if truth.job == job and any(truth.written.values())
-        }
+        spoken = {truth.run for truth in truths(self.root) if truth.job == job and any(truth.written.values())}
         return runs[-1].agent if runs and runs[-1].run_id[:10] in spoken else ""
 
     def do_jump(self, who: str, seconds: float, for_s: float) -> None:
@@ -470,9 +453,7 @@ class History:
                     agent.keep_up()
             self._check_errors()
             if all(event.is_set() for event in self._is_submitted.values()):
-                open_ = [
-                    n for n in self.answers if n not in details or details[n].state not in FINAL_JOB_STATES
-                ]
+                open_ = [n for n in self.answers if n not in details or details[n].state not in FINAL_JOB_STATES]
                 details |= {name: self.person.detail(name) for name in open_}
                 ended = all(detail.state in FINAL_JOB_STATES for detail in details.values())
                 if ended and not self._left() and all(not t.is_alive() for t in self._threads):

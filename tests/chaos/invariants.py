@@ -11,15 +11,7 @@ from chaos.plan import MAX_WIDTH
 from chaos.service.cluster import CLUSTER_FAULTS
 from chaos.service.program import line
 from chaos.service.replicas import Key, Truth, processes_of, truths
-from trainyard_protocol.states import (
-    FAULTS,
-    FINAL_JOB_STATES,
-    Fault,
-    JobState,
-    Reason,
-    ReplicaState,
-    RunState,
-)
+from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.states import Outcome as RunOutcome
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
 from trainyard_protocol.wire.logs import LogLine, digest
@@ -60,9 +52,7 @@ def every_job_has_ended_by_legal_moves(outcome: Outcome) -> None:
             check_history(detail)
             check_ending(detail, is_clock_steady=is_clock_steady)
         except AssertionError as error:
-            raise AssertionError(
-                f"{name}: {error or error.__traceback__}; events {_events_of(detail)}"
-            ) from error
+            raise AssertionError(f"{name}: {error or error.__traceback__}; events {_events_of(detail)}") from error
 
 
 def cancelled_is_cancelled_or_had_truly_ended(outcome: Outcome) -> None:
@@ -138,9 +128,7 @@ def only_failures_cost_a_retry(outcome: Outcome) -> None:
     """Not what an engine did not start, or took away."""
     for name, detail in outcome.details.items():
         # The last one too, where the job was cancelled before its next run.
-        queued = {
-            event.run for event in detail.events if event.kind == "job" and event.after == JobState.QUEUED
-        }
+        queued = {event.run for event in detail.events if event.kind == "job" and event.after == JobState.QUEUED}
         runs = [run for run in detail.runs if run.number in queued]
         reasons = [run.verdict.reason for run in runs if run.verdict is not None]
         failed = [reason for reason in reasons if FAULTS[reason] is Fault.INFRASTRUCTURE]
@@ -151,9 +139,7 @@ def only_failures_cost_a_retry(outcome: Outcome) -> None:
 def each_replica_lives_once_and_no_two_runs_at_once(outcome: Outcome) -> None:
     seen: dict[Key, Truth] = {}
     for truth in truths(outcome.root):
-        assert truth.key not in seen, (
-            f"{truth.task} of run {truth.run} lived twice: {seen[truth.key]}, {truth}"
-        )
+        assert truth.key not in seen, f"{truth.task} of run {truth.run} lived twice: {seen[truth.key]}, {truth}"
         seen[truth.key] = truth
         strangers = [name for name in truth.overlaps if not _restarted(outcome, truth, name)]
         assert not strangers, f"{truth.job}: {truth.name} lived beside {strangers} of another run"
@@ -162,11 +148,7 @@ def each_replica_lives_once_and_no_two_runs_at_once(outcome: Outcome) -> None:
 def _restarted(outcome: Outcome, truth: Truth, name: str) -> bool:
     """Whether one of the two lives is a restart of an evaluator, and the other one is of its gang, and another
     replica."""
-    gangs = {
-        run.run_id[:10]: gang.number
-        for gang in outcome.details[truth.job].runs
-        for run in (gang, *gang.restarts)
-    }
+    gangs = {run.run_id[:10]: gang.number for gang in outcome.details[truth.job].runs for run in (gang, *gang.restarts)}
     other, _, rest = name.partition(".")
     mine = gangs.get(truth.run)
     return mine is not None and gangs.get(other) == mine and rest.partition(".")[0] != truth.task
@@ -287,9 +269,7 @@ def _check_lines(
                 continue
             last = number == len(texts) - 1 and truth.code is None
             assert last, f"{where}: line {number} of {stream} is {text!r}, not {whole!r}"
-            assert line(truth.name, stream, number, MAX_WIDTH).startswith(text), (
-                f"{where}: {text!r} at its end"
-            )
+            assert line(truth.name, stream, number, MAX_WIDTH).startswith(text), f"{where}: {text!r} at its end"
         if not lossy:
             assert len(texts) >= truth.written[stream], (
                 f"{where}: {len(texts)} lines of {stream}, and {truth.written[stream]} were written ({truth.name})"
@@ -301,16 +281,12 @@ def _stream(outcome: Outcome, entry: LogEntry) -> str:
     return (*entry.text.split(" "), "", "")[1] if outcome.plan.runtime == "kubernetes" else entry.stream
 
 
-def _check_count(
-    outcome: Outcome, name: str, run: RunView, replica: ReplicaView, lines: list[LogEntry]
-) -> None:
+def _check_count(outcome: Outcome, name: str, run: RunView, replica: ReplicaView, lines: list[LogEntry]) -> None:
     where = f"{name}, run {run.number}, {replica.task}"
     assert replica.log_lines == len(lines), f"{where} counts {replica.log_lines} lines and shows {len(lines)}"
     damaged = _damage(outcome, name, run, replica)
     lossy = _may_lack_its_end(outcome, name, run, replica)
-    assert lossy or (replica.log_complete and not damaged), (
-        f"{where}: log_complete={replica.log_complete} {damaged}"
-    )
+    assert lossy or (replica.log_complete and not damaged), f"{where}: log_complete={replica.log_complete} {damaged}"
     summary = outcome.logs[name].summary
     assert summary is not None
     reported = summary.sha256.get(f"{run.number}/{replica.task}")
@@ -321,9 +297,7 @@ def _check_count(
 
 def _may_lack_its_end(outcome: Outcome, name: str, run: RunView, replica: ReplicaView) -> bool:
     """It lost lines to what was done to it, and the job says so."""
-    is_reported = any(
-        re.search("may lack|lacks", message) for message in _damage(outcome, name, run, replica)
-    )
+    is_reported = any(re.search("may lack|lacks", message) for message in _damage(outcome, name, run, replica))
     if not is_reported:
         return False
     key = _key(run, replica.task)

@@ -124,9 +124,7 @@ CLUSTER_WEIGHTS: Mapping[str, float] = {
 
 def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
     random_ = random.Random(f"{runtime} {seed}")
-    slow = {"process": 1.0, "docker": 2.0, "kubernetes": 2.0}[
-        runtime
-    ]  # containers take their time to come up
+    slow = {"process": 1.0, "docker": 2.0, "kubernetes": 2.0}[runtime]  # containers take their time to come up
     weights = CLUSTER_WEIGHTS if runtime == "kubernetes" else WEIGHTS
     crowd = _Crowd(
         jobs=random_.choice([2, 3, 3]),
@@ -138,8 +136,7 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
     jobs = tuple(_job(random_, number, length) for number in range(crowd.jobs))
     kinds = random_.choices(list(weights), list(weights.values()), k=random_.randint(3, 7))
     operations = [
-        Operation(round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, crowd))
-        for kind in kinds
+        Operation(round(random_.uniform(0.1, length), 2), kind, _DRAWS[kind](random_, crowd)) for kind in kinds
     ]
     own = random.Random(f"disk {runtime} {seed}")  # so that older seeds draw what they drew besides
     if runtime == "process" and crowd.agents > 1 and own.random() < 0.5:
@@ -187,9 +184,7 @@ def sweep(seed: int, runtime: Runtime, each: int) -> Plan:
     random_.shuffle(stages)
     jobs = tuple(PlannedJob(f"job_{n}", 0.0, 1, script, False) for n in range(len(stages)))
     cancels = tuple(
-        Operation(
-            0.0, "cancel", {"job": n, "times": 1, "when": stage, "after_s": round(0.3 * random_.random(), 2)}
-        )
+        Operation(0.0, "cancel", {"job": n, "times": 1, "when": stage, "after_s": round(0.3 * random_.random(), 2)})
         for n, stage in enumerate(stages)
     )
     return Plan(seed, runtime, 1, 1, jobs, cancels, 0.0)
@@ -210,9 +205,7 @@ def full_disk(seed: int) -> Plan:
         for number in range(6)
     )
     fill = Operation(
-        round(random_.uniform(1.4, 2.2), 2),
-        "fill_disk",
-        {"agent": 0, "for_s": round(random_.uniform(3.0, 5.0), 2)},
+        round(random_.uniform(1.4, 2.2), 2), "fill_disk", {"agent": 0, "for_s": round(random_.uniform(3.0, 5.0), 2)}
     )
     return Plan(seed, "process", 2, 1, jobs, (fill,), 5.0)
 
@@ -235,9 +228,7 @@ _EVALUATORS: Sequence[list[list[Any]]] = (
 
 def _job(random_: random.Random, number: int, length: float) -> PlannedJob:
     workers = random_.choice([0, 0, 1, 1, 1, 2])
-    script = (
-        {"master": _steps(random_), "worker": _steps(random_)} if workers else {"master": _steps(random_)}
-    )
+    script = {"master": _steps(random_), "worker": _steps(random_)} if workers else {"master": _steps(random_)}
     own = random.Random(str(random_.getstate()))  # so that older seeds draw what they drew
     if own.random() < 0.35:
         script["evaluator"] = own.choice(_EVALUATORS)
@@ -263,9 +254,7 @@ def _steps(random_: random.Random) -> list[list[Any]]:
             case "say":
                 steps.append(["say", stream, random_.randint(1, 8), random_.choice([0.0, 0.02, 0.1])])
             case "burst":
-                steps.append(
-                    ["burst", stream, random_.choice([10, 300, 3000]), random_.choice([0, MAX_WIDTH])]
-                )
+                steps.append(["burst", stream, random_.choice([10, 300, 3000]), random_.choice([0, MAX_WIDTH])])
             case "sleep":
                 steps.append(["sleep", round(random_.uniform(0.0, 0.5), 2)])
     if random_.random() < 0.3:

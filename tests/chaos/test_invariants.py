@@ -174,10 +174,7 @@ def _holds(invariant: Callable[[Outcome], None], outcome: Outcome) -> bool:
 
 
 LOST = ("log-damaged", f"The log of {CHIEF} may lack its end: its host was lost.")
-KILLED = (
-    "log-damaged",
-    f"The log of {CHIEF} may lack its last lines: what stored them was killed or removed.",
-)
+KILLED = ("log-damaged", f"The log of {CHIEF} may lack its last lines: what stored them was killed or removed.")
 BACK = ("log-complete", "Its agent is back.")
 
 

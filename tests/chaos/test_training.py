@@ -58,9 +58,7 @@ class Training(History):
             until(partial(self._goes_on, run, lines), "the training to go on", PATIENCE_S)
             time.sleep(random_.uniform(0.0, 1.0))
             victim = VICTIMS[number % len(VICTIMS)]
-            assert not self.answers[KILLED].followed.summary, (
-                f"it was over before kill {number + 1}, of {victim}"
-            )
+            assert not self.answers[KILLED].followed.summary, f"it was over before kill {number + 1}, of {victim}"
             if victim == "server":
                 self.do_kill_server(0, down_s=0.1)
             elif victim == "agent":

@@ -78,9 +78,7 @@ def sample(field: dict[str, Any]) -> Any:
         return [sample(field["items"])]
     if "enum" in field:
         return field["enum"][-1]
-    return SPECIAL.get(field.get("format", "")) or SAMPLES.get(
-        field.get("format", ""), SAMPLES.get(field["type"])
-    )
+    return SPECIAL.get(field.get("format", "")) or SAMPLES.get(field.get("format", ""), SAMPLES.get(field["type"]))
 
 
 @pytest.mark.parametrize("name", list(MESSAGES))

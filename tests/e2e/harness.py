@@ -43,9 +43,7 @@ class Service(Programs):
             "COLUMNS": "200",
         }
 
-    def run(
-        self, *words: str, timeout: float = 180, cwd: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout: float = 180, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         return super().run(*words, timeout=timeout, cwd=cwd or self.work)
 
     def train(self, job: str, *words: str, cwd: Path | None = None) -> str:

@@ -11,12 +11,8 @@ def submit(service: Service, job: str, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_trainer_that_exits_3_makes_the_command_exit_3_with_replica_code_and_last_lines(
-    service: Service,
-) -> None:
-    service.program(
-        "import sys\nprint('loading data')\nprint('no such bucket', file=sys.stderr)\nsys.exit(3)\n"
-    )
+def test_trainer_that_exits_3_makes_the_command_exit_3_with_replica_code_and_last_lines(service: Service) -> None:
+    service.program("import sys\nprint('loading data')\nprint('no such bucket', file=sys.stderr)\nsys.exit(3)\n")
     service.config(**local())
     code, printed = submit(service, "exits_3")
     assert code == 3
@@ -84,9 +80,7 @@ def test_interrupted_stream_leaves_the_job_running_and_prints_how_to_resume(serv
 
     service.program("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     service.config(**local())
-    stream = service.start(
-        "jobs", "submit", "training", "left_alone", "--config", "config.yaml", "--stream-logs"
-    )
+    stream = service.start("jobs", "submit", "training", "left_alone", "--config", "config.yaml", "--stream-logs")
     service.wait_for("left_alone", "RUNNING")
     stream.send_signal(signal.SIGINT)
     out, err = stream.communicate(timeout=30)

@@ -34,9 +34,7 @@ def test_job_survives_kill_of_server_then_of_agent_with_every_line_exactly_once(
     service = own_service
     service.program(COUNTS)
     service.config(**local(workers=1))
-    stream = service.start(
-        "jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs"
-    )
+    stream = service.start("jobs", "submit", "training", "survivor", "--config", "config.yaml", "--stream-logs")
     service.wait_for("survivor", "RUNNING")
     service.wait_for_line("survivor", "line 20")
 

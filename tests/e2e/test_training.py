@@ -125,15 +125,11 @@ def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(serv
 
 
 @pytest.mark.long
-def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_undisturbed(
-    service: Service,
-) -> None:
+def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_undisturbed(service: Service) -> None:
     """TFRecord shards of JPEGs of mixed sizes on gs://, and one worker on a folder of them; checkpoints on gs://."""
     copy = template(service)
     kill = service.work / "kill"
-    (copy / "trainer" / "narrow.py").write_text(
-        NARROW.format(kill=str(kill), cache=str(service.work / "xla"))
-    )
+    (copy / "trainer" / "narrow.py").write_text(NARROW.format(kill=str(kill), cache=str(service.work / "xla")))
     config = yaml.safe_load((copy / "config.yaml").read_text())
     for workers in (1, 3):
         config["trainingInput"] |= {"workerCount": workers, "pythonModule": "trainer.narrow"}
@@ -156,9 +152,7 @@ def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_u
 
     kill.touch()
     _, begun = trained("folder", str(photos), workers=1)
-    assert (kill.exists(), len(set(begun))) == (False, 2), (
-        "the second run resumes from a checkpoint of the first"
-    )
+    assert (kill.exists(), len(set(begun))) == (False, 2), "the second run resumes from a checkpoint of the first"
 
     environment = json.loads(service.ok("jobs", "explain", "folder", "-o", "json"))["environment"]
     emulator = {"STORAGE_EMULATOR_HOST": environment["STORAGE_EMULATOR_HOST"]}
@@ -172,16 +166,12 @@ def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_u
     assert (kill.exists(), len(set(begun))) == (False, 2)
     assert disturbed == undisturbed
     photo = next(photos.rglob("*.jpg"))
-    predicted = run_python(
-        service, "trainer.predict", "--model", "gs://models/shards2/model", str(photo), **emulator
-    )
+    predicted = run_python(service, "trainer.predict", "--model", "gs://models/shards2/model", str(photo), **emulator)
     assert json.loads(predicted)["label"] in ("stripes", "waves")
 
 
 @pytest.mark.long
-def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_each_trial(
-    service: Service,
-) -> None:
+def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_each_trial(service: Service) -> None:
     config = yaml.safe_load((REPOSITORY / "configs" / "tuning.yaml").read_text())
     config["trainingInput"]["hyperparameters"] |= {"maxTrials": 2, "hyperparameterMetricTag": "val_accuracy"}
     (service.work / "tuning.yaml").write_text(yaml.safe_dump(config))

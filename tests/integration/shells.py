@@ -14,9 +14,7 @@ OPERATOR = ADMIN["Authorization"].split()[1]
 class Shell:
     """Runs commands in this process."""
 
-    def __init__(
-        self, api: Server, url: str, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
-    ) -> None:
+    def __init__(self, api: Server, url: str, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         self.api = api
         self.url = url
         self._capture = capture

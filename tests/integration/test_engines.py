@@ -27,9 +27,7 @@ PROGRAMS = by_module(
 
 def engine(world: World, programs: Programs = PROGRAMS) -> Machine:
     machine = world.machine("cluster", programs)
-    nodes = Pool(
-        nodes=2, vcpus=4, memory_bytes=16 * 10**9, accelerator_type="NVIDIA_TESLA_T4", accelerator_count=1
-    )
+    nodes = Pool(nodes=2, vcpus=4, memory_bytes=16 * 10**9, accelerator_type="NVIDIA_TESLA_T4", accelerator_count=1)
     machine.info = machine.info.model_copy(
         update={"kind": CLUSTER, "capacity": Capacity.of_pools(nodes), "runs_images": True}
     )
@@ -72,9 +70,7 @@ async def test_what_a_run_waits_for_is_shown_until_it_is_given_back_for_a_new_on
     assert [run.number for run in (await world.detail("j")).runs] == [1, 2]
 
 
-async def test_job_waits_out_a_full_cluster_without_a_retry_until_its_wait_time_is_over(
-    tmp_path: Path,
-) -> None:
+async def test_job_waits_out_a_full_cluster_without_a_retry_until_its_wait_time_is_over(tmp_path: Path) -> None:
     """It may take any number of start deadlines: no run that has not started is a failure."""
     is_full = True
 
@@ -128,9 +124,7 @@ async def test_preempted_run_gets_a_new_one_that_costs_no_retry(world: World) ->
     assert not [event for event in detail.events if "retry" in event.message]
 
 
-async def test_engine_whose_agent_is_silent_keeps_its_runs_until_a_cancel_gives_up_on_them(
-    world: World,
-) -> None:
+async def test_engine_whose_agent_is_silent_keeps_its_runs_until_a_cancel_gives_up_on_them(world: World) -> None:
     machine = engine(world)
     await world.settle()
     await world.submit("j", module="forever.task")

@@ -40,17 +40,13 @@ async def test_evaluator_that_fails_is_started_again_alone_and_ends_with_the_job
     (again,) = gang.restarts
     assert (again.number, [one.task for one in again.replicas]) == (2, [EVALUATOR])
     assert again.replicas[0].cpus == gang.replicas[2].cpus
-    assert "The replica evaluator 0 starts again, alone (restart 1 of 5)." in [
-        event.message for event in detail.events
-    ]
+    assert "The replica evaluator 0 starts again, alone (restart 1 of 5)." in [event.message for event in detail.events]
     first, second = (launch for _, launch in machine.host.launches if launch.task == EVALUATOR)
     configs = [json.loads(launch.environment["TF_CONFIG"]) for launch in (first, second)]
     assert configs[0] == configs[1]
     assert configs[1]["cluster"].keys() == {"chief", "worker"}
     assert configs[1]["task"] == {"type": "evaluator", "index": 0}
-    explained = (
-        await world.call("GET", f"/trainyard/v1/projects/p/jobs/j/explain?task={EVALUATOR}&run=2")
-    ).json()
+    explained = (await world.call("GET", f"/trainyard/v1/projects/p/jobs/j/explain?task={EVALUATOR}&run=2")).json()
     assert json.loads(explained["environment"]["TF_CONFIG"]) == configs[1]
 
     # Nobody else gets its CPU meanwhile, and it counts once.

@@ -87,9 +87,7 @@ async def test_job_of_a_machine_without_room_runs_on_another_and_there_again_whe
     assert await agents_of(world, "second") == [], "nothing is tried on the machine that said it has no room"
     why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/second/why")).json()
     lacks = {one["agent"]: one["lacks"] for one in why["agents"]}
-    assert (
-        lacks["a-full"] == f"no room on its disk: {disk.path} is full (No space left on device), 0 B are free"
-    )
+    assert lacks["a-full"] == f"no room on its disk: {disk.path} is full (No space left on device), 0 B are free"
     assert "room on the disk of agent a-full" in " ".join(change["message"] for change in why["changes"])
     health = (await world.call("GET", "/healthz")).json()
     assert health["checks"]["agents"]["status"] == "degraded"
@@ -103,9 +101,7 @@ async def test_job_of_a_machine_without_room_runs_on_another_and_there_again_whe
     assert (await world.detail("second")).state is JobState.RUNNING
 
 
-async def test_job_waits_for_the_only_machine_until_it_can_be_written_again(
-    world: World, disk: SmallDisk
-) -> None:
+async def test_job_waits_for_the_only_machine_until_it_can_be_written_again(world: World, disk: SmallDisk) -> None:
     only = on_disk(world, "laptop", disk)
     disk.forbid_writes()
     only.disks.look()
@@ -116,8 +112,7 @@ async def test_job_waits_for_the_only_machine_until_it_can_be_written_again(
     detail = await world.detail("j")
     assert (detail.state, detail.runs) == (JobState.QUEUED, ())
     assert detail.waiting == (
-        f"needs room on a disk: on agent laptop {disk.path} cannot be written (Read-only file system), "
-        "16.8 MB are free"
+        f"needs room on a disk: on agent laptop {disk.path} cannot be written (Read-only file system), 16.8 MB are free"
     )
     disk.allow_writes()
     only.disks.look()
@@ -125,9 +120,7 @@ async def test_job_waits_for_the_only_machine_until_it_can_be_written_again(
     assert (await world.detail("j")).state is JobState.RUNNING
 
 
-async def test_program_that_fails_on_a_full_disk_is_told_that_this_may_be_why(
-    world: World, disk: SmallDisk
-) -> None:
+async def test_program_that_fails_on_a_full_disk_is_told_that_this_may_be_why(world: World, disk: SmallDisk) -> None:
     on_disk(world, "laptop", disk)
     await world.settle()
     await world.submit("j", module="fails.task")
@@ -143,9 +136,7 @@ async def test_program_that_fails_on_a_full_disk_is_told_that_this_may_be_why(
     assert message.startswith(f"The replica master 0 exited with a non-zero status of 1. {full}")
 
 
-async def test_job_returns_to_the_machine_that_failed_it_when_no_other_had_room_for_long(
-    world: World,
-) -> None:
+async def test_job_returns_to_the_machine_that_failed_it_when_no_other_had_room_for_long(world: World) -> None:
     """A machine whose disks have room, and which starts nothing all the same."""
 
     class Fails(FakeRuntime):

@@ -12,16 +12,7 @@ import httpx
 import pytest
 
 from beds import storage_emulator
-from integration.api.api_support import (
-    ALICE,
-    VERA,
-    Clock,
-    ScriptedAgent,
-    Server,
-    running_agent,
-    server,
-    serving,
-)
+from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, running_agent, server, serving
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.net.gcs import CloudStorage
 from trainyard_server.api.own.files import disposition
@@ -195,10 +186,7 @@ def test_job_dir_in_a_bucket_is_listed_and_its_files_downloaded(api: Server, buc
     assert names(listed(api, path="model")) == [("weights", "file")]
     assert ask(api, "/content", path="model/weights").content == weights
     assert ask(api, "/content", path=ODD).content == b"odd"
-    assert refusal(ask(api, "/content", path="none")) == (
-        404,
-        "There is no file gs://models/runs/digits/none.",
-    )
+    assert refusal(ask(api, "/content", path="none")) == (404, "There is no file gs://models/runs/digits/none.")
     assert refusal(ask(api, "/content", path="../digits-2/other"))[0] == 400
 
 
@@ -232,10 +220,7 @@ def test_empty_and_missing_buckets_are_distinguished(api: Server, bucket: Any) -
     assert (listing["entries"], listing["model"]) == ([], "")
     submit(api, "gs://no-such-bucket/x", "lost")
     code, message = refusal(ask(api, job_id="lost"))
-    assert (code, message.startswith("There is no bucket gs://no-such-bucket at http://127.0.0.1")) == (
-        404,
-        True,
-    )
+    assert (code, message.startswith("There is no bucket gs://no-such-bucket at http://127.0.0.1")) == (404, True)
 
 
 def test_unreachable_storage_is_503(tmp_path: Path) -> None:
@@ -256,25 +241,19 @@ def test_storage_that_hangs_times_out(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (code, message.startswith("No answer for gs://models/x within")) == (503, True)
 
 
-def test_emulator_of_the_agent_is_used_without_one_of_the_server(
-    tmp_path: Path, emulator: str, bucket: Any
-) -> None:
+def test_emulator_of_the_agent_is_used_without_one_of_the_server(tmp_path: Path, emulator: str, bucket: Any) -> None:
     bucket.blob("theirs/file").upload_from_string("x")
     with server(tmp_path, Clock()) as api:
         submit(api, "gs://models/theirs")
         agent = ScriptedAgent(api)
-        agent.info = agent.info.model_copy(
-            update={"replica_environment": {"STORAGE_EMULATOR_HOST": emulator}}
-        )
+        agent.info = agent.info.model_copy(update={"replica_environment": {"STORAGE_EMULATOR_HOST": emulator}})
         agent.sync()
         agent.sync()
         assert agent.run.job_id == "job"
         assert names(listed(api)) == [("file", "file")]
 
 
-def test_own_credentials_are_used_for_allowed_buckets_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_credentials_are_used_for_allowed_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A submitter chooses the job-dir, and must not read the server's own buckets through it."""
     table = (  # the root, one user, whether it is shown
         ("gs://", True, True),
@@ -390,9 +369,7 @@ def test_download_of_a_shrinking_file_aborts_the_connection(api: Server, job_dir
 
     def read(url: str) -> None:
         where = f"{url}/trainyard/v1/projects/p/jobs/job/files/content"
-        with httpx.stream(
-            "GET", where, params={"path": "large"}, headers=ALICE, trust_env=False, timeout=60
-        ) as answer:
+        with httpx.stream("GET", where, params={"path": "large"}, headers=ALICE, trust_env=False, timeout=60) as answer:
             parts = answer.iter_raw(2**16)
             next(parts)
             large.write_bytes(b"")

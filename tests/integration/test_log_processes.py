@@ -57,9 +57,7 @@ def expected(task: str) -> list[str]:
     return [f"{task} {n} " + "x" * (n % 90) for n in range(LINES)]
 
 
-def test_writers_of_one_log_in_several_processes_one_of_them_killed_write_each_line_once(
-    tmp_path: Path,
-) -> None:
+def test_writers_of_one_log_in_several_processes_one_of_them_killed_write_each_line_once(tmp_path: Path) -> None:
     dice = random.Random()
     writers = [run(WRITER, tmp_path, seed, ",".join(TASKS), LINES) for seed in range(3)]
     victims = [

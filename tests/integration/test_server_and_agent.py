@@ -71,9 +71,7 @@ async def test_agent_that_is_back_after_its_lease_delivers_every_line_whenever_t
             await home.step()
             await other.step()
             world.tick()
-        written = [
-            line.text for line in home.runtime.read_log(run_id, "master-replica-0", 0, 1000, 1 << 20).lines
-        ]
+        written = [line.text for line in home.runtime.read_log(run_id, "master-replica-0", 0, 1000, 1 << 20).lines]
         assert len(written) > 50
         home.network.cut = False
         await world.settle(8)
@@ -152,9 +150,7 @@ async def test_steps_of_a_replica_are_known_while_it_runs_and_exact_at_the_verdi
 
 
 @on_every_database
-async def test_steps_are_right_at_the_verdict_though_the_server_died_before_it_wrote_any(
-    world: World,
-) -> None:
+async def test_steps_are_right_at_the_verdict_though_the_server_died_before_it_wrote_any(world: World) -> None:
     script = Script((*steps(1, 2, 3), checkpoint(3.5, 3), (4.0, Exit(3))))
     machine = world.machine("m", by_module({"t.task": {"*": script}}))
     await world.settle()
@@ -171,9 +167,7 @@ async def test_steps_are_right_at_the_verdict_though_the_server_died_before_it_w
     assert detail.verdict.step == 3
 
 
-async def test_run_that_stands_still_is_stopped_named_and_started_anew_until_the_budget_is_spent(
-    world: World,
-) -> None:
+async def test_run_that_stands_still_is_stopped_named_and_started_anew_until_the_budget_is_spent(world: World) -> None:
     hangs, waits = Script(steps(1, 2, 3, 4)), Script(steps(1, 2, 3, 4, 5))
     world.machine("m", by_module({"t.task": {"worker-replica-0": hangs, "*": waits}}))
     await world.settle()
@@ -182,20 +176,14 @@ async def test_run_that_stands_still_is_stopped_named_and_started_anew_until_the
     detail = await minutes(world, 4, "j", JobState.QUEUED)
     (first, *_) = detail.runs
     assert first.verdict is not None
-    assert (first.verdict.reason, first.verdict.replica, first.verdict.step) == (
-        Reason.STALLED,
-        "worker-replica-0",
-        4,
-    )
+    assert (first.verdict.reason, first.verdict.replica, first.verdict.step) == (Reason.STALLED, "worker-replica-0", 4)
     assert "stands still at step 4 for 3" in first.verdict.message
     assert "the others wait at step 5" in first.verdict.message
     assert all("cannot be read" in replica.stacks for replica in first.replicas)
     detail = await minutes(world, 60, "j", JobState.FAILED)
     assert detail.state is JobState.FAILED
     assert len(detail.runs) == 1 + world.settings.retries
-    assert detail.job["errorMessage"].startswith(
-        "The replica worker 0 stalled: worker-replica-0 stands still"
-    )
+    assert detail.job["errorMessage"].startswith("The replica worker 0 stalled: worker-replica-0 stands still")
     assert [event.kind for event in detail.events].count("stalled") == len(detail.runs)
 
 

@@ -15,16 +15,7 @@ import pytest
 from sqlalchemy import event
 
 from beds.mounts import SmallDisk, small_disk
-from integration.api.api_support import (
-    ADMIN,
-    AGENT,
-    Clock,
-    ScriptedAgent,
-    Server,
-    package_job,
-    server,
-    serving,
-)
+from integration.api.api_support import ADMIN, AGENT, Clock, ScriptedAgent, Server, package_job, server, serving
 from trainyard_protocol.views.health import Check, CheckStatus
 from trainyard_server.background import tick_forever
 from trainyard_server.control.leader_election import LeaderElection
@@ -120,15 +111,10 @@ def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk:
 
     assert_unavailable(submit(api), "disk", "full")
     assert_unavailable(api.client.post("/v1/projects/p/jobs/before:cancel", headers=ADMIN), "full")
-    request = {
-        "start": 0,
-        "blocks": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["x" * 9999]}],
-    }
+    request = {"start": 0, "blocks": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["x" * 9999]}]}
     logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
     assert_unavailable(api.client.post(logs, json=request, headers=AGENT), "full")
-    upload = api.client.post(
-        "/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x" * 9999, headers=ADMIN
-    )
+    upload = api.client.post("/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x" * 9999, headers=ADMIN)
     assert_unavailable(upload, "full")
     code, answer = health(api)
     assert (code, answer["status"], answer["checks"]["disk"]["status"]) == (503, "down", "down")
@@ -186,10 +172,7 @@ def test_database_that_another_process_locks_is_waited_for_and_then_refused(
 
     assert_unavailable(submit(api), "locked by another process")
     code, answer = health(api)
-    assert (code, answer["checks"]["database"]["message"]) == (
-        503,
-        "the database is locked by another process",
-    )
+    assert (code, answer["checks"]["database"]["message"]) == (503, "the database is locked by another process")
     assert api.job("before")["state"] == "QUEUED"
 
     other.execute("ROLLBACK")
@@ -260,9 +243,7 @@ def test_below_the_reserve_nothing_new_is_taken_and_jobs_go_on(disk: SmallDisk, 
         agent.sync()
 
         assert_unavailable(submit(api), "accepts nothing new", "Free some space")
-        upload = api.client.post(
-            "/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN
-        )
+        upload = api.client.post("/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN)
         assert_unavailable(upload, "accepts nothing new")
         body = {"jobId": "job", "trainingInput": package_job()}
         checked = api.client.post("/v1/projects/p/jobs?validateOnly=true", json=body, headers=ADMIN)

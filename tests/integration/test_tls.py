@@ -116,9 +116,7 @@ def test_server_answers_to_the_names_in_its_certificate_with_tls_alone(served: T
     context = ssl.create_default_context(cafile=served.authority.ca_file)
     with httpx.Client(verify=context, base_url=served.url, timeout=60) as browser:
         page = browser.post(
-            "/sign-in",
-            data={"token": long_token("operator")},
-            headers={"Accept": "text/html", "Origin": served.url},
+            "/sign-in", data={"token": long_token("operator")}, headers={"Accept": "text/html", "Origin": served.url}
         )
     assert "Secure" in page.headers["Set-Cookie"]
     old = ssl.create_default_context(cafile=served.authority.ca_file)

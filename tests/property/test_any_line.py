@@ -55,9 +55,7 @@ numbers = st.sampled_from(
 ) | st.sampled_from((400, 5000)).map(lambda digits: "9" * digits)
 texts = (
     st.text(max_size=12)
-    | st.sampled_from(
-        ("\0", "\u2028\u2029\x85", "\x1b]0;x\x07", "\x1b[31m", "\ud800", "\U0010ffff", "\x9b2J", "\r")
-    )
+    | st.sampled_from(("\0", "\u2028\u2029\x85", "\x1b]0;x\x07", "\x1b[31m", "\ud800", "\U0010ffff", "\x9b2J", "\r"))
     | st.just(5000).map(lambda length: "a" * length)
 )
 nested = st.builds(
@@ -98,9 +96,7 @@ shapes = st.sampled_from(
     )
 )
 filled = st.builds(lambda shape, parts: shape.format(*parts), shapes, st.tuples(*[numbers | texts] * 3))
-lines = st.lists(
-    texts | objects | nested | filled | st.builds("{}{}".format, objects, nested), min_size=1, max_size=6
-)
+lines = st.lists(texts | objects | nested | filled | st.builds("{}{}".format, objects, nested), min_size=1, max_size=6)
 
 written = lines.map(lambda printed: "\n".join(printed).encode(errors="surrogatepass"))
 
@@ -118,14 +114,7 @@ any_line = settings(max_examples=150)
 
 def entry(text: str, number: int = 0, time: str = TIMES[0], stream: Any = "stdout") -> LogEntry:
     return LogEntry(
-        cursor=number + 1,
-        run=1,
-        task=TASK,
-        number=number,
-        time=time,
-        stream=stream,
-        severity="INFO",
-        text=text,
+        cursor=number + 1, run=1, task=TASK, number=number, time=time, stream=stream, severity="INFO", text=text
     )
 
 
@@ -149,10 +138,7 @@ def test_any_line_has_a_severity_and_progress_within_bounds(printed: list[str]) 
 @given(lines)
 @example(list(CRASHES))
 def test_any_line_has_a_cause_and_no_model_that_is_no_text(printed: list[str]) -> None:
-    entries = [
-        entry(text, number, stream="stderr" if number % 2 else "stdout")
-        for number, text in enumerate(printed)
-    ]
+    entries = [entry(text, number, stream="stderr" if number % 2 else "stdout") for number, text in enumerate(printed)]
     cause = Cause.of(entries, TASK)
     assert cause is None or not _has_control(cause.text)
     main_stack("Thread 1\n" + "\n".join(printed))
@@ -200,14 +186,9 @@ def _is_text(text: str) -> bool:
 
 
 @any_line
-@given(
-    printed=lines.map(lambda printed: [text for text in printed if _is_text(text)]),
-    time=st.sampled_from(TIMES),
-)
+@given(printed=lines.map(lambda printed: [text for text in printed if _is_text(text)]), time=st.sampled_from(TIMES))
 @example(printed=list(CRASHES), time=TIMES[1])
-def test_any_line_is_stored_and_sent_as_it_is(
-    stored: tuple[Store, LogStore], printed: list[str], time: str
-) -> None:
+def test_any_line_is_stored_and_sent_as_it_is(stored: tuple[Store, LogStore], printed: list[str], time: str) -> None:
     store, logs = stored
     job = f"job{next(NUMBERS)}"
     sent = [LogLine(time=time, stream="stdout", text=text) for text in printed]
@@ -237,9 +218,7 @@ def test_any_line_is_stored_and_sent_as_it_is(
 @any_line
 @given(lines, st.sampled_from(TIMES[:4]))
 @example(list(CRASHES), TIMES[1])
-def test_any_line_is_shown_on_a_terminal_without_its_control_characters(
-    printed: list[str], time: str
-) -> None:
+def test_any_line_is_shown_on_a_terminal_without_its_control_characters(printed: list[str], time: str) -> None:
     log, layout, out = LiveLog(), Layout(), io.StringIO()
     shown: list[str] = [local_time(time)]
     for number, text in enumerate(printed):
@@ -269,18 +248,14 @@ def _has_control(text: str) -> bool:
 @any_line
 @given(
     st.lists(
-        st.binary(max_size=60) | lines.map(lambda some: "\n".join(some).encode(errors="surrogatepass")),
-        max_size=5,
+        st.binary(max_size=60) | lines.map(lambda some: "\n".join(some).encode(errors="surrogatepass")), max_size=5
     )
 )
 def test_any_bytes_are_lines_of_text(chunks: Sequence[bytes]) -> None:
     splitter, reader = LineSplitter(max_line=50, progress=20), LineReader()
     texts = [text for chunk in chunks for text, _ in splitter.feed(chunk)]
     texts += [text for text, _ in splitter.end()]
-    frames = [
-        b"\x01\0\0\0" + (31 + len(c)).to_bytes(4, "big") + b"2026-11-20T12:00:00.000000000Z " + c
-        for c in chunks
-    ]
+    frames = [b"\x01\0\0\0" + (31 + len(c)).to_bytes(4, "big") + b"2026-11-20T12:00:00.000000000Z " + c for c in chunks]
     records = [line for frame in frames for line in reader.feed(frame)] + reader.end()
     texts += [json.loads(record)["text"] for record in records]
     assert all(_is_text(text) and "\n" not in text for text in texts)

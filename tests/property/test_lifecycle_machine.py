@@ -44,9 +44,7 @@ PROGRAMS = {
     "vanishes.task": Script((*LINES, (0.7, Exit(None)))),
     "stubborn.task": Script(LINES, ignores_sigterm=True),
     "forever.task": FOREVER,
-    "stalls.task": Script(
-        tuple((0.3 * n, Print(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))
-    ),
+    "stalls.task": Script(tuple((0.3 * n, Print(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))),
 }
 FURTHEST = 4
 RETRIES = 2

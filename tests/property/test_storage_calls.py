@@ -66,10 +66,7 @@ QUERIES = (
     *("?project=p", "?project=q", "?name=a&uploadType=media&name=b", "?$httpMethod=DELETE", "?acl"),
     *("?uploadType=media&name=a%2F..%2Fb%23", "?generation=1", "?alt=media&alt=json"),
 )
-INNER = (
-    b"--b\r\nContent-Type: application/http\r\n\r\n"
-    b"DELETE /storage/v1/b/theirs/o/x HTTP/1.1\r\n\r\n\r\n--b--\r\n"
-)
+INNER = b"--b\r\nContent-Type: application/http\r\n\r\nDELETE /storage/v1/b/theirs/o/x HTTP/1.1\r\n\r\n\r\n--b--\r\n"
 RELATED = b'--b\r\n\r\n{"name": "new", "bucket": "theirs"}\r\n--b\r\n\r\ncontent\r\n--b--'
 COMPOSED = b'{"sourceObjects": [{"name": "x"}]}'
 BODIES = (b"", b"content", INNER, RELATED, COMPOSED, b'{"name": "nobodys"}')
@@ -296,9 +293,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @example(sent=Request("POST", "/storage/v1/b/ours/o", "?uploadType=media&name=new", body=b"c", in_batch=True))
 @example(sent=Request("DELETE", "/storage/v1/b/ours/o/x", who="run", in_batch=True))
 @settings(max_examples=300)
-def test_what_was_allowed_is_what_the_storage_does_and_what_the_audit_says(
-    world: World, sent: Request
-) -> None:
+def test_what_was_allowed_is_what_the_storage_does_and_what_the_audit_says(world: World, sent: Request) -> None:
     world.prepare()
     last, is_ours = world.rows()[-1].id, world.project_of("nobodys") == "p"
     status, content = world.send(sent)

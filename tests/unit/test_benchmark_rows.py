@@ -35,9 +35,7 @@ def test_report_has_ratios_of_rounds_and_says_what_is_missed(tmp_path: Path) -> 
         Row("rate", "c", "d", 2.0, samples, is_rate=True),
         Row("figure", "e", "f", 2.5, samples, is_figure=True),
     )
-    later = Row(
-        "later", "e", "f", 0.3, lambda _quick: Samples([1.5, 1.25], [1.25, 1.0], "s", is_difference=True)
-    )
+    later = Row("later", "e", "f", 0.3, lambda _quick: Samples([1.5, 1.25], [1.25, 1.0], "s", is_difference=True))
     results = [(row, row.run(True)) for row in (*rows, later)]
     left_out = [(rows[0], "There is no engine.")]
     report.write(results, tmp_path / "page.md", tmp_path / "results" / "data.json", left_out=left_out)

@@ -54,7 +54,5 @@ def test_baseline_step_on_the_same_batches_gives_the_templates_parameters(name: 
 
     assert loss == pytest.approx(float(sums[0] / sums[-1]), rel=1e-4)
     ends = templates.params, model.statistics.unravel(templates.statistics)
-    jax.tree.map(
-        lambda hand, end: np.testing.assert_allclose(hand, end, rtol=1e-3, atol=1e-5), by_hand[:2], ends
-    )
+    jax.tree.map(lambda hand, end: np.testing.assert_allclose(hand, end, rtol=1e-3, atol=1e-5), by_hand[:2], ends)
     assert not np.allclose(model.params.ravel(first), model.params.ravel(templates.params))

@@ -130,9 +130,7 @@ def test_database_is_the_one_that_is_started_unless_another_is_named() -> None:
     own = "postgresql+psycopg://trainyard@/trainyard?host=/run/postgresql"
     assert options_of_server()["database"] == [own]
     assert dict(dependencies("server"))["postgres"] == {"condition": "service_healthy"}
-    assert options_of_server(DATABASE="postgresql+psycopg://u@h/d")["database"] == [
-        "postgresql+psycopg://u@h/d"
-    ]
+    assert options_of_server(DATABASE="postgresql+psycopg://u@h/d")["database"] == ["postgresql+psycopg://u@h/d"]
 
 
 def test_command_of_the_agent_is_one_that_it_takes() -> None:
@@ -205,9 +203,7 @@ def test_reach_of_what_answers_is_a_success() -> None:
         assert chores("reach", f"{server.url}/healthz") == 0
 
 
-def test_reach_of_what_does_not_answer_is_a_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reach_of_what_does_not_answer_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert chores("reach", "http://127.0.0.1:1/healthz") == 1
     assert chores("reach", f"unix://{tmp_path}/docker.sock") == 1
     assert "docker.sock: " in capsys.readouterr().err

@@ -79,9 +79,7 @@ def test_example_configs_are_valid() -> None:
     from trainyard_protocol.job.machines import default_catalog
     from trainyard_protocol.job.training_input import parse_training_input
 
-    configs = [
-        p for p in (ROOT / "configs").glob("*.yaml") if "trainingInput" in yaml.safe_load(p.read_text())
-    ]
+    configs = [p for p in (ROOT / "configs").glob("*.yaml") if "trainingInput" in yaml.safe_load(p.read_text())]
     configs.append(ROOT / "trainer_template" / "config.yaml")
     assert len(configs) >= 2
     for path in configs:

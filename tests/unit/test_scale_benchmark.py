@@ -45,9 +45,7 @@ def test_simulation_repeats_itself_and_each_job_is_somewhere() -> None:
         assert result.arrived == result.ended + result.queued + result.running
         assert result.ended > 30
         assert result.silenced == 0
-        assert (
-            len(result.answers) < 20 * result.arrived + 3 * 900 / 20
-        )  # some for each job, and for each hold
+        assert len(result.answers) < 20 * result.arrived + 3 * 900 / 20  # some for each job, and for each hold
         assert len(result.waits) >= result.ended - 3 * 8  # those that ran at the beginning have not waited
 
 

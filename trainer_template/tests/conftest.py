@@ -148,9 +148,7 @@ class Launcher:
         counts = {"chief": 1, "worker": workers, "ps": ps, "evaluator": evaluators}
         addresses = iter(free_addresses(1 + workers + ps))
         cluster = {
-            kind: list(itertools.islice(addresses, counts[kind]))
-            for kind in ("chief", "worker", "ps")
-            if counts[kind]
+            kind: list(itertools.islice(addresses, counts[kind])) for kind in ("chief", "worker", "ps") if counts[kind]
         }
         trainers = {}
         for kind, index in ((kind, index) for kind, count in counts.items() for index in range(count)):

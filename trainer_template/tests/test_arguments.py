@@ -41,9 +41,7 @@ REFUSALS = {
 
 
 def test_arguments_are_typed() -> None:
-    parsed = {
-        line: (field, getattr(parse_arguments(line.split()), field)) for line, (field, _) in VALUES.items()
-    }
+    parsed = {line: (field, getattr(parse_arguments(line.split()), field)) for line, (field, _) in VALUES.items()}
     assert parsed == VALUES
 
 

@@ -68,9 +68,7 @@ SPECS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_tf_config_gives_each_task_its_place_in_the_cluster() -> None:
     expected = {name: fields for name, (_, fields) in SPECS.items()}
     specs = {name: parse_tf_config(text) for name, (text, _) in SPECS.items()}
-    parsed = {
-        name: {field: getattr(specs[name], field) for field in fields} for name, fields in expected.items()
-    }
+    parsed = {name: {field: getattr(specs[name], field) for field in fields} for name, fields in expected.items()}
     assert parsed == expected
 
 
@@ -130,9 +128,7 @@ def test_environment_jax_coordinator_address_wins_where_there_are_several_proces
     assert clusters.cluster_from_environment() == ClusterSpec()
 
 
-def test_divide_cpus_divides_a_host_among_its_processes_unless_they_are_pinned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_divide_cpus_divides_a_host_among_its_processes_unless_they_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     def divided(count: int, allowed: set[int], index: int, processes: int) -> set[int]:
         after = [allowed]
         monkeypatch.setattr(os, "cpu_count", lambda: count)
@@ -148,9 +144,7 @@ def test_divide_cpus_divides_a_host_among_its_processes_unless_they_are_pinned(
         (4, 1): [{0, 1, 2, 3}],
     }
     assert expected == {
-        (count, processes): [
-            divided(count, set(range(count)), index, processes) for index in range(processes)
-        ]
+        (count, processes): [divided(count, set(range(count)), index, processes) for index in range(processes)]
         for count, processes in expected
     }
     assert divided(8, {2, 3}, 1, 2) == {2, 3}

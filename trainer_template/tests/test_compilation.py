@@ -29,9 +29,7 @@ def test_second_start_of_a_gang_and_its_evaluator_compiles_nothing_and_trains_bi
             job_dir = f"{place}/{start}" if place.startswith("gs://") else place
             gang = launcher.gang("--steps", "3", "--job-dir", job_dir, evaluators=1, **environment)
             gang.succeed()
-            assert {MISS in trainer.stderr for trainer in gang} == {start == 1}, gang[
-                "chief-0"
-            ].describe_job()
+            assert {MISS in trainer.stderr for trainer in gang} == {start == 1}, gang["chief-0"].describe_job()
             ends.append(gang["chief-0"].parameters_sha256)
             if start == 1 and job_dir == place:
                 for checkpoint in ("checkpoints", "model"):

@@ -63,13 +63,9 @@ def test_missing_process_is_named_in_those_that_wait_for_it() -> None:
     with ThreadPoolExecutor() as pool:
         worker = pool.submit(outcome, member(address, 1), 60)
         message = f"After 1 s the chief at {address} still waits for: worker 1."
-        assert (
-            outcome(member(address, 0), 1) == f"{message} Do they run, and can they connect to this address?"
-        )
+        assert outcome(member(address, 0), 1) == f"{message} Do they run, and can they connect to this address?"
         assert worker.result() == message
-    assert outcome(member(address, 1), 1).startswith(
-        f"Could not join the chief at {address} within 1 s: [Errno"
-    )
+    assert outcome(member(address, 1), 1).startswith(f"Could not join the chief at {address} within 1 s: [Errno")
 
 
 def test_state_above_2_gib_is_broadcast_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

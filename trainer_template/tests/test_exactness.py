@@ -19,12 +19,7 @@ TOLERANCE = 2e-5  # of float32, after nine steps, on any processor
 
 
 def plain_loop(
-    params: Any,
-    statistics: Any,
-    inputs: NDArray[Any],
-    labels: NDArray[Any],
-    orders: list[NDArray[Any]],
-    pieces: int,
+    params: Any, statistics: Any, inputs: NDArray[Any], labels: NDArray[Any], orders: list[NDArray[Any]], pieces: int
 ) -> tuple[Any, Any]:
     """Parameters and statistics after a step for each batch of each order; BatchNorm normalizes each piece."""
 
@@ -46,9 +41,7 @@ def plain_loop(
             rate = RATE / weights.sum()
             for part, _ in parts:
                 params = jax.tree.map(lambda leaf, change, rate=rate: leaf - rate * change, params, part)
-            mean, variance = (
-                sum(values) / pieces for values in zip(*(seen for _, seen in parts), strict=True)
-            )
+            mean, variance = (sum(values) / pieces for values in zip(*(seen for _, seen in parts), strict=True))
             statistics = {
                 "mean": 0.9 * statistics["mean"] + 0.1 * mean, "var": 0.9 * statistics["var"] + 0.1 * variance
             }  # fmt: skip
@@ -57,9 +50,7 @@ def plain_loop(
 
 @pytest.mark.parametrize("pieces", [1, 2, 4])
 @pytest.mark.parametrize("sharding", ["data", "off"])
-def test_training_with_a_last_batch_of_one_example_is_that_of_a_plain_loop(
-    pieces: int, sharding: Any
-) -> None:
+def test_training_with_a_last_batch_of_one_example_is_that_of_a_plain_loop(pieces: int, sharding: Any) -> None:
     model = tiny.normalized()
     inputs, labels = tiny.examples(model, EXAMPLES)
     split = Split((Arrays(inputs, labels),), (EXAMPLES,))
@@ -82,9 +73,6 @@ def test_training_with_a_last_batch_of_one_example_is_that_of_a_plain_loop(
         expected, seen = plain_loop(params, before, inputs.astype(np.float64), labels, orders, pieces)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, atol=TOLERANCE),
-            (
-                alone.to_host(training.params),
-                model.statistics.unravel(np.asarray(training.statistics))["BatchNorm_0"],
-            ),
+            (alone.to_host(training.params), model.statistics.unravel(np.asarray(training.statistics))["BatchNorm_0"]),
             (jax.device_get(expected), jax.device_get(seen)),
         )

@@ -68,9 +68,7 @@ def test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_aft
         write_photos(tmp_path / "photos")
         flags = (*flags, "--data", str(tmp_path / "photos"), "--augment", "crop,flip")
 
-    def train(
-        job_dir: str, *more: str, command: tuple[str, ...] = ("-m", "trainer.task"), **env: str
-    ) -> Trainer:
+    def train(job_dir: str, *more: str, command: tuple[str, ...] = ("-m", "trainer.task"), **env: str) -> Trainer:
         job = ("--job-dir", str(tmp_path / job_dir))
         return launcher.alone(*flags, *job, *more, command=command, PYTHONPATH=python_path, **env)
 
@@ -140,11 +138,7 @@ def test_network_that_cannot_be_exported_is_named_before_the_first_step_and_trai
     assert not trainer.events("saved")
     assert sorted(entry.name for entry in job_dir.iterdir()) == ["checkpoints", "logs"]
     log = trainer.stderr
-    assert (
-        log.index("The model cannot be exported")
-        < log.index("0 of 5 steps done")
-        < log.index("There is no model")
-    )
+    assert log.index("The model cannot be exported") < log.index("0 of 5 steps done") < log.index("There is no model")
 
 
 def test_module_or_flags_that_do_not_fit_a_task_are_refused_in_one_line() -> None:

@@ -71,9 +71,7 @@ def test_open_a_bucket_without_a_name_is_an_error() -> None:
         open_folder("gs:///a")
 
 
-def test_write_that_fails_half_way_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_that_fails_half_way_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = open_folder(str(tmp_path))
     folder.write("a", b"whole")
 
@@ -81,9 +79,7 @@ def test_write_that_fails_half_way_leaves_the_old_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.fsync", disk_full)
-    with pytest.raises(
-        StorageError, match=r"/a: No space left on device\. When .* the same command continues"
-    ):
+    with pytest.raises(StorageError, match=r"/a: No space left on device\. When .* the same command continues"):
         folder.write("a", b"torn")
     assert folder.read("a") == b"whole"
     assert folder.children() == ["a"]  # what was written of the other is no longer on the disk

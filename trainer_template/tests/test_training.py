@@ -30,9 +30,7 @@ INTERRUPTIBLE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from trainer import task; task.main()",
 )
 GETS_SIGTERM_EARLY = gets("SIGTERM", 20)
-GETS_SIGTERM_AND_WAITS = with_event(
-    "os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()", 1, "steps"
-)
+GETS_SIGTERM_AND_WAITS = with_event("os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()", 1, "steps")
 GETS_SIGTERM_AND_WAITS_FOR_DATA = """
 import os, signal, threading
 from trainer import evaluator, task
@@ -87,9 +85,7 @@ def test_alone_reports_every_ten_steps_and_at_the_end_of_each_epoch(trained: tup
     assert [line["epoch"] for line in trained[0].events("evaluation")] == [1, 2, 3, 4, 5]
 
 
-def test_predict_in_a_new_process_recognizes_the_digits(
-    trained: tuple[Trainer, Path], launcher: Launcher
-) -> None:
+def test_predict_in_a_new_process_recognizes_the_digits(trained: tuple[Trainer, Path], launcher: Launcher) -> None:
     flags = ("--model", str(trained[1] / "model"), "--digits", "10")
     predict = launcher.alone(*flags, command=("-m", "trainer.predict"))
     assert predict.wait() == 0, predict.stderr
@@ -235,13 +231,9 @@ def test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histogra
     logs = [tmp_path / job / "logs/train" for job in ("whole", "killed")]
     traces = [{path.name for path in (log / "plugins/profile").iterdir()} for log in logs]
     assert (traces[0], len(traces[1])) == ({"steps-3-4"}, 2)
-    assert all(
-        list(trace.glob("*.xplane.pb")) for log in logs for trace in (log / "plugins/profile").iterdir()
-    )
+    assert all(list(trace.glob("*.xplane.pb")) for log in logs for trace in (log / "plugins/profile").iterdir())
     (events,) = logs[0].glob("events*")
-    assert all(
-        name in events.read_bytes() for name in (b"parameters/Dense_1/kernel", b"gradients/Dense_1/bias")
-    )
+    assert all(name in events.read_bytes() for name in (b"parameters/Dense_1/kernel", b"gradients/Dense_1/bias"))
 
 
 def test_killed_at_any_step_the_same_command_resumes_bitwise_equal(

@@ -59,9 +59,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
     )
     net = parser.add_argument_group("model and devices")
     which = net.add_mutually_exclusive_group()
-    which.add_argument(
-        "--model", choices=("cnn", "resnet50", "transformer"), default="cnn", help="the network"
-    )
+    which.add_argument("--model", choices=("cnn", "resnet50", "transformer"), default="cnn", help="the network")
     which.add_argument(
         "--task", metavar="MODULE",
         help="a model of your own: the variable `task` of a module, such as trainer.my_model",
@@ -117,9 +115,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
 
     training = parser.add_argument_group("training")
     training.add_argument(
-        "--epochs",
-        type=positive_int,
-        help="passes over the training examples (default: 5, or as --steps needs)",
+        "--epochs", type=positive_int, help="passes over the training examples (default: 5, or as --steps needs)"
     )
     training.add_argument("--steps", type=positive_int, metavar="N", help="end after so many steps")
     training.add_argument(
@@ -144,21 +140,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
         help="how the rate grows with the global batch",
     )  # fmt: skip
     training.add_argument(
-        "--warmup",
-        type=fraction,
-        default=0.2,
-        help="fraction of the steps in which the rate rises to its peak",
+        "--warmup", type=fraction, default=0.2, help="fraction of the steps in which the rate rises to its peak"
     )
-    training.add_argument(
-        "--seed", type=whole_number, default=0, help="of the initial parameters and of the shuffling"
-    )
+    training.add_argument("--seed", type=whole_number, default=0, help="of the initial parameters and of the shuffling")
 
     output = parser.add_argument_group("output")
     output.add_argument(
         "--job-dir",
         default=os.environ.get("TRAINYARD_JOB_DIR") or "./output",
-        help="directory of checkpoints and the model: a path or gs://... "
-        "(default: TRAINYARD_JOB_DIR, else ./output)",
+        help="directory of checkpoints and the model: a path or gs://... (default: TRAINYARD_JOB_DIR, else ./output)",
     )
     output.add_argument("--keep", type=positive_int, default=3, help="number of checkpoints to keep")
     output.add_argument(
@@ -195,9 +185,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
         "--heartbeat", type=not_negative, default=30.0,
         help="seconds without output after which a heartbeat line is written; 0: never",
     )  # fmt: skip
-    return Arguments(
-        **vars(parser.parse_args([_hyphens(word) for word in (sys.argv[1:] if argv is None else argv)]))
-    )
+    return Arguments(**vars(parser.parse_args([_hyphens(word) for word in (sys.argv[1:] if argv is None else argv)])))
 
 
 def positive_int(text: str) -> int:

@@ -126,9 +126,7 @@ def _task(config: Mapping[str, Any]) -> tuple[str, int]:
     try:
         return str(task["type"]), int(task["index"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ClusterError(
-            f"TF_CONFIG has a cluster, but its task has no type and index: {task!r}."
-        ) from error
+        raise ClusterError(f"TF_CONFIG has a cluster, but its task has no type and index: {task!r}.") from error
 
 
 def _tasks(addresses: Any) -> dict[tuple[str, int], str]:

@@ -89,9 +89,7 @@ def _let_worker_write() -> None:
 
     write = getattr(compiler, "_cache_write", None)
     if write is None:
-        log.info(
-            "This version of JAX lets only process 0 write to the compilation cache: this process compiles anew."
-        )
+        log.info("This version of JAX lets only process 0 write to the compilation cache: this process compiles anew.")
         return
 
     def write_as_first(*arguments: Any, **keywords: Any) -> None:

@@ -33,9 +33,7 @@ def initialize(cluster: ClusterSpec) -> None:
         return
     import jax
 
-    log.info(
-        "Process %d of %d, coordinator %s.", cluster.process_id, cluster.num_processes, cluster.coordinator
-    )
+    log.info("Process %d of %d, coordinator %s.", cluster.process_id, cluster.num_processes, cluster.coordinator)
     meet(cluster, START_TIMEOUT)
     jax.distributed.initialize(
         coordinator_address=cluster.coordinator,

@@ -98,14 +98,10 @@ def evaluate_checkpoints(arguments: Arguments, strategy: Strategy) -> None:
         except _StopRequestedError:
             continue
         if entry is not None and arrays is None:
-            log.warning(
-                "The checkpoint of step %d was removed before its evaluation: raise --keep.", entry.step
-            )
+            log.warning("The checkpoint of step %d was removed before its evaluation: raise --keep.", entry.step)
         if entry is not None:
             evaluated, waited = entry.step, 0.0
-            finished = finished or (
-                arrays is not None and position is not None and not experiment.steps_left(position)
-            )
+            finished = finished or (arrays is not None and position is not None and not experiment.steps_left(position))
             continue
         stopped.wait(0.0 if finished else POLL)
         waited += POLL

@@ -81,9 +81,7 @@ class Experiment:
         """Whether --early-stopping ends the training: so many evaluations were no better than the best."""
         worse = (position.epochs - position.best_epochs) // max(1, self.arguments.evaluate_every)
         return bool(
-            self.arguments.early_stopping
-            and position.best is not None
-            and worse >= self.arguments.early_stopping
+            self.arguments.early_stopping and position.best is not None and worse >= self.arguments.early_stopping
         )
 
     @property
@@ -141,9 +139,7 @@ class Experiment:
             "first_example": first.hexdigest()[:8],
         }
 
-    def restore_or_initialize(
-        self, saver: Saver
-    ) -> tuple[State, TrainingPosition, optax.GradientTransformation]:
+    def restore_or_initialize(self, saver: Saver) -> tuple[State, TrainingPosition, optax.GradientTransformation]:
         """The state of the chief's newest checkpoint, or the initial state.
 
         The chief broadcasts it, as other processes may not see the same disk.
@@ -216,9 +212,7 @@ class Experiment:
             return self.arguments.best
         return ("accuracy", "max") if "accuracy" in self.model.task.metrics else ("loss", "min")
 
-    def best_state(
-        self, saver: Saver, last: State, position: TrainingPosition
-    ) -> tuple[State, TrainingPosition]:
+    def best_state(self, saver: Saver, last: State, position: TrainingPosition) -> tuple[State, TrainingPosition]:
         """The state of the best evaluation, in every process; the last one if its checkpoint is missing."""
         best = saver.best() if self.cluster.is_chief else None
         header = json.loads(distribute.broadcast(json.dumps(best and best[0].position).encode()))
@@ -247,9 +241,7 @@ class Experiment:
         if not self.cluster.is_chief:
             return
         if function is None:
-            log.warning(
-                "There is no model, as it cannot be exported; the last checkpoint has what was trained."
-            )
+            log.warning("There is no model, as it cannot be exported; the last checkpoint has what was trained.")
             return
         facts: dict[str, Any] = {"steps": position.steps}
         facts |= {f"held_out_{name}": value for name, value in evaluated.items() if name != "loss"}
@@ -301,9 +293,7 @@ def prepare(
         dataset = datasets.in_memory(f"the data of {task.name}", task.data(), sharding)
     names = ("loss", *task.metrics)
     if arguments.best is not None and arguments.best[0] not in names:
-        raise TaskError(
-            f"--best {':'.join(arguments.best)}: the metrics of {task.name} are {', '.join(names)}."
-        )
+        raise TaskError(f"--best {':'.join(arguments.best)}: the metrics of {task.name} are {', '.join(names)}.")
     if arguments.augment and len(dataset.input_shape) != 3:
         raise datasets.DataError(
             f"--augment is for images [H, W, C]; the data has {dataset.input_dtype} {list(dataset.input_shape)}."

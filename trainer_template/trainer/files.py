@@ -28,9 +28,7 @@ def convert(source: str, to: str, shards: int, out_dir: str) -> list[str]:
     """
     urls = find(source)
     if len(urls) != 1 or not urls[0].endswith((".npz", "/")):
-        raise FileError(
-            f"{source} cannot be converted; allowed is an .npz file or a folder of images by class."
-        )
+        raise FileError(f"{source} cannot be converted; allowed is an .npz file or a folder of images by class.")
     (url,) = urls
     file = open_file(url, input_shape=read_shape(url) or ())
     if not 1 <= shards <= len(file):

@@ -37,9 +37,7 @@ class ExampleError(ValueError):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.predict", description="Predictions of an exported model."
-    )
+    parser = argparse.ArgumentParser(prog="python -m trainer.predict", description="Predictions of an exported model.")
     parser.add_argument("--model", required=True, help="the model's directory: a path or gs://...")
     parser.add_argument(
         "--digits", type=int, metavar="N", help="predict N held-out digits and compare with their labels"
@@ -118,9 +116,7 @@ def predict_digits(saved: SavedModel, count: int) -> None:
     numbers = np.arange(min(count, len(held_out)))
     images, expected = held_out.rows(numbers)
     inputs = np.round(255 * images) if saved.input_dtype == np.uint8 else images
-    predicted = predictions(
-        saved, (_checked(example, f"digit {n}", saved) for n, example in enumerate(inputs))
-    )
+    predicted = predictions(saved, (_checked(example, f"digit {n}", saved) for n, example in enumerate(inputs)))
     right = 0
     for number, (prediction, label) in enumerate(zip(predicted, expected, strict=True)):
         verdict = "right" if prediction["class"] == label else "wrong"
@@ -171,9 +167,7 @@ def _checked(example: NDArray[Any], source: str, saved: SavedModel) -> NDArray[A
         )
     converted: NDArray[Any] = example.astype(saved.input_dtype)
     if saved.input_dtype.kind in "iu" and (converted != example).any():
-        raise ExampleError(
-            f"{source} has {example.min()} to {example.max()}; the model takes {saved.input_dtype}."
-        )
+        raise ExampleError(f"{source} has {example.min()} to {example.max()}; the model takes {saved.input_dtype}.")
     return converted
 
 

@@ -51,9 +51,7 @@ def _wait_for_workers(cluster: ClusterSpec, timeout: float) -> None:
                 connection, _ = server.accept()
                 process = _greeting(closing.enter_context(connection), cluster)
                 if process is not None:
-                    workers[process] = (
-                        connection  # of two with one id, the newer: a worker that was restarted
-                    )
+                    workers[process] = connection  # of two with one id, the newer: a worker that was restarted
             missing = [
                 process
                 for process in range(1, cluster.num_processes)
@@ -63,9 +61,7 @@ def _wait_for_workers(cluster: ClusterSpec, timeout: float) -> None:
                 break
             names = ", ".join(cluster.names[process] for process in missing)
             if time.monotonic() > deadline:
-                refusal = (
-                    f"After {timeout:.0f} s the chief at {cluster.coordinator} still waits for: {names}."
-                )
+                refusal = f"After {timeout:.0f} s the chief at {cluster.coordinator} still waits for: {names}."
                 for connection in workers.values():
                     _send(connection, refusal)
                 raise JoinError(f"{refusal} Do they run, and can they connect to this address?")

@@ -71,9 +71,7 @@ def from_arrays(shapes: State, arrays: Mapping[str, NDArray[Any]]) -> State:
     for kind, prefixes in (("model", (".params", ".statistics")), ("optimizer", (".optimizer",))):
         expected = {name: shape for name, shape in names.items() if name.startswith(prefixes)}
         if expected != {name: array.shape for name, array in arrays.items() if name.startswith(prefixes)}:
-            raise CheckpointError(
-                f"The checkpoint in --job-dir is of another {kind}; choose another --job-dir."
-            )
+            raise CheckpointError(f"The checkpoint in --job-dir is of another {kind}; choose another --job-dir.")
     state: State = jax.tree.unflatten(structure, [arrays[name] for name in names])
     return state
 

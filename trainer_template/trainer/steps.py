@@ -34,9 +34,7 @@ def matrices(params: PyTree) -> PyTree:
 
 # The values of --optimizer: (learning rate or schedule, weight decay) -> optimizer.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "adam": lambda rate, decay: (
-        optax.adamw(rate, weight_decay=decay, mask=matrices) if decay else optax.adam(rate)
-    ),
+    "adam": lambda rate, decay: optax.adamw(rate, weight_decay=decay, mask=matrices) if decay else optax.adam(rate),
     "momentum": lambda rate, decay: optax.chain(
         optax.add_decayed_weights(decay, matrices) if decay else optax.identity(),
         optax.sgd(rate, momentum=0.9, nesterov=True),
@@ -99,9 +97,7 @@ def make_train_step(
     gradient = _make_gradient(model, strategy, seed)
 
     def step(state: State, sums_M: jax.Array, *batch: jax.Array) -> tuple[State, jax.Array]:
-        gradients, statistics, step_sums_M = gradient(
-            Variables(state.params, state.statistics, state.step), batch
-        )
+        gradients, statistics, step_sums_M = gradient(Variables(state.params, state.statistics, state.step), batch)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         new = State(params, statistics, optimizer_state, state.step + 1)

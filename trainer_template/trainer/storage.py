@@ -202,9 +202,7 @@ class BucketFolder:
 
     def write(self, name: str, data: bytes) -> None:
         with self.errors(name):
-            self._blob(name).upload_from_string(
-                data, content_type="application/octet-stream", retry=self._retry()
-            )
+            self._blob(name).upload_from_string(data, content_type="application/octet-stream", retry=self._retry())
 
     def read_version(self, name: str) -> tuple[bytes, int]:
         """The file's content and generation; empty and 0 if there is no such file."""
@@ -218,9 +216,7 @@ class BucketFolder:
                 generation: int = blob.generation
                 # Replaced or removed between the two requests: read it again.
                 with contextlib.suppress(NotFound, PreconditionFailed):
-                    return blob.download_as_bytes(
-                        if_generation_match=generation, retry=self._retry()
-                    ), generation
+                    return blob.download_as_bytes(if_generation_match=generation, retry=self._retry()), generation
 
     def write_version(self, name: str, data: bytes, generation: int) -> bool:
         """Like `write`, if the file is of this generation; 0: if there is none. Returns whether it was."""
@@ -264,9 +260,7 @@ class BucketFolder:
         """Names of the files that start with the prefix; without `below` none with a further `/`."""
         delimiter = None if below else "/"
         with self.errors(prefix):
-            for blob in self._bucket.list_blobs(
-                prefix=self._prefix + prefix, delimiter=delimiter, retry=self._retry()
-            ):
+            for blob in self._bucket.list_blobs(prefix=self._prefix + prefix, delimiter=delimiter, retry=self._retry()):
                 yield blob.name.removeprefix(self._prefix)
 
     def remove(self, name: str) -> None:

@@ -129,9 +129,7 @@ class Mirrored:
         def placed(leaf: Any) -> jax.Array:
             host = np.asarray(leaf)
             # Copies, else the caller's memory could be donated.
-            return jax.make_array_from_callback(
-                host.shape, self.sharding(host), lambda part: np.array(host[part])
-            )
+            return jax.make_array_from_callback(host.shape, self.sharding(host), lambda part: np.array(host[part]))
 
         replicated: Tree = jax.tree.map(placed, state)
         return replicated
@@ -148,9 +146,7 @@ class Mirrored:
         return mapped
 
     def constrain(self, state: Tree) -> Tree:
-        laid_out: Tree = jax.tree.map(
-            lambda leaf: jax.lax.with_sharding_constraint(leaf, self.sharding(leaf)), state
-        )
+        laid_out: Tree = jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, self.sharding(leaf)), state)
         return laid_out
 
     def compile(self, step: Callable[..., PyTree], donate_state: bool) -> Callable[..., PyTree]:
@@ -248,9 +244,7 @@ def choose_strategy(name: Name, cluster: ClusterSpec) -> Name:
             return "parameter-server"
         return "multi-worker-mirrored" if cluster.num_processes > 1 else "auto"
     if name == "parameter-server" and not cluster.parameter_servers:
-        raise ClusterError(
-            "--strategy parameter-server requires ps tasks in the cluster: parameterServerCount."
-        )
+        raise ClusterError("--strategy parameter-server requires ps tasks in the cluster: parameterServerCount.")
     if name in ("one-device", "mirrored") and (cluster.num_processes > 1 or cluster.parameter_servers):
         raise ClusterError(
             f"--strategy {name} is for one process, and TF_CONFIG has {cluster.num_processes} that train: leave "
@@ -261,9 +255,7 @@ def choose_strategy(name: Name, cluster: ClusterSpec) -> Name:
 
 def make_strategy(name: Name, parallel: Parallel = "shard-map", accumulate: int = 1) -> Strategy:
     """Create the strategy; call it after distribute.initialize, when JAX's devices are known."""
-    if name == "one-device" or (
-        name not in ("mirrored", "multi-worker-mirrored") and jax.local_device_count() == 1
-    ):
+    if name == "one-device" or (name not in ("mirrored", "multi-worker-mirrored") and jax.local_device_count() == 1):
         return OneDevice(accumulate)
     return PARALLEL[parallel](accumulate)
 

@@ -27,9 +27,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until training begins: see output/profile.py
         print(json.dumps({"event": "start", "stacks": signal.SIGUSR1.name}), flush=True)
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     log.setLevel(logging.INFO)
     try:
         run(arguments)
@@ -84,9 +82,7 @@ def _is_of_a_peer(error: Exception) -> bool:
     import jax
 
     words = ("gloo", "nccl", "coordination", "heartbeat", "connection", "socket", "unavailable")
-    return isinstance(error, jax.errors.JaxRuntimeError) and any(
-        word in str(error).casefold() for word in words
-    )
+    return isinstance(error, jax.errors.JaxRuntimeError) and any(word in str(error).casefold() for word in words)
 
 
 def _first_line(error: Exception) -> str:

@@ -41,9 +41,7 @@ def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy) -> Non
             "together: choose --checkpoint-every."
         )
     if arguments.early_stopping and not arguments.evaluate_every:
-        raise ClusterError(
-            "--early-stopping needs evaluations, and --evaluate-every 0 leaves them to an evaluator."
-        )
+        raise ClusterError("--early-stopping needs evaluations, and --evaluate-every 0 leaves them to an evaluator.")
     # A piece of --accumulate is to the data what a further replica would be.
     pieces = strategy.local_replicas * strategy.accumulate
     shard = Shard(cluster.process_id, cluster.num_processes, pieces)
@@ -79,9 +77,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
         if should_stop():
             raise _StopRequestedError
 
-    summaries: Summaries = (
-        TensorBoard(arguments.job_dir, position.steps) if cluster.is_chief else NoSummaries()
-    )
+    summaries: Summaries = TensorBoard(arguments.job_dir, position.steps) if cluster.is_chief else NoSummaries()
     progress = Progress(
         position.steps, steps, experiment.epochs(position), arguments.log_every, arguments.heartbeat, summaries,
         experiment.model.metric_names, strategy.replicate(no_sums(experiment.model)), strategy.to_host,
@@ -115,9 +111,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
             evaluated, score, is_best = None, None, False
             if last or (arguments.evaluate_every and after.epochs % arguments.evaluate_every == 0):
                 variables = (training.params, training.statistics)
-                evaluated = experiment.evaluate(
-                    evaluation_step, variables, after, summaries, on_batch=check_stop
-                )
+                evaluated = experiment.evaluate(evaluation_step, variables, after, summaries, on_batch=check_stop)
                 score = experiment.score(evaluated)
                 is_best = math.isfinite(score) and (after.best is None or score > after.best)
                 if is_best:
@@ -147,9 +141,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     if evaluated is None or exported != position:
         variables = strategy.replicate((host_state.params, host_state.statistics))
         evaluated = experiment.evaluate(evaluation_step, variables, exported, summaries)
-        if (
-            experiment.cluster.is_chief and exported != position
-        ):  # the value at the highest step is the trial's
+        if experiment.cluster.is_chief and exported != position:  # the value at the highest step is the trial's
             report_to_tuning_service(evaluated, position.steps, experiment.best_metric)
     experiment.save_model(saver, function, host_state, exported, evaluated)
     summaries.close()
@@ -171,9 +163,7 @@ def _snapshot(strategy: Strategy, training: State) -> Callable[[], State]:
     return lambda: strategy.to_host(copies.pop())  # which frees the devices' memory
 
 
-def _batches(
-    experiment: Experiment, position: TrainingPosition
-) -> Iterator[tuple[int, int, tuple[Any, Any, Any]]]:
+def _batches(experiment: Experiment, position: TrainingPosition) -> Iterator[tuple[int, int, tuple[Any, Any, Any]]]:
     """The remaining batches of the epoch: examples, advance, and this process's part, in transfer to the devices."""
     put = experiment.strategy.put
     batches = experiment.epoch_batches(position)

@@ -19,16 +19,7 @@ from pathlib import Path
 
 from trainyard_agent.control.launch import launches
 from trainyard_agent.control.log_shipper import LogShipper
-from trainyard_agent.control.reconcile import (
-    Action,
-    GiveUp,
-    LocalRun,
-    Prepare,
-    Remove,
-    Start,
-    Stop,
-    reconcile,
-)
+from trainyard_agent.control.reconcile import Action, GiveUp, LocalRun, Prepare, Remove, Start, Stop, reconcile
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
@@ -280,9 +271,7 @@ class Agent:
     async def _sync(self, request: SyncRequest) -> None:
         await self._handle_answer(request, self._control_plane.sync(request), self._clock.monotonic())
 
-    async def _handle_answer(
-        self, request: SyncRequest, answer: Awaitable[SyncResponse], sent: float
-    ) -> None:
+    async def _handle_answer(self, request: SyncRequest, answer: Awaitable[SyncResponse], sent: float) -> None:
         """Act on the answer to a request that was sent at `sent`. Logs repeated errors once, and raises them."""
         try:
             response = await answer
@@ -305,9 +294,7 @@ class Agent:
         await self._act(response)
 
     async def _request(self, wait_s: float) -> SyncRequest:
-        return SyncRequest(
-            agent=self._info().reported(), runs=await self._reports(), wait_s=wait_s, seen=self._version
-        )
+        return SyncRequest(agent=self._info().reported(), runs=await self._reports(), wait_s=wait_s, seen=self._version)
 
     async def _ship(self) -> bool:
         """True if more can be sent at once."""
@@ -336,16 +323,13 @@ class Agent:
         """A report for every run that the runtime holds or the server ordered."""
         observed = await self._observe()
         await self._note_disks(observed)
-        measured = await asyncio.to_thread(
-            self._metric_files.with_measurements, dict(self._handles), observed
-        )
+        measured = await asyncio.to_thread(self._metric_files.with_measurements, dict(self._handles), observed)
         staging = self._stager.status()
         reports = [
             RunReport(
                 run_id=run_id,
                 replicas=self._stall_monitor.annotate(
-                    run_id,
-                    self._exit_notes.annotate(run_id, self._start_deadline.annotate(run_id, run.replicas)),
+                    run_id, self._exit_notes.annotate(run_id, self._start_deadline.annotate(run_id, run.replicas))
                 ),
                 runtime=self._handles[run_id].runtime,
                 runtime_reason=staging[run_id].runtime_reason if run_id in staging else "",
@@ -358,9 +342,7 @@ class Agent:
         for run_id, order in self._orders.items():
             if run_id in observed or run_id in self._given_up:
                 continue
-            pending = tuple(
-                ReplicaReport(task=replica.task, state=ReplicaState.PENDING) for replica in order.replicas
-            )
+            pending = tuple(ReplicaReport(task=replica.task, state=ReplicaState.PENDING) for replica in order.replicas)
             prepared = staging.get(run_id, _NOTHING_STAGED)
             reports.append(
                 RunReport(
@@ -428,16 +410,10 @@ class Agent:
 
     def _actions(self, response: SyncResponse, local: Mapping[str, LocalRun]) -> list[Action]:
         return reconcile(
-            response.runs,
-            local,
-            self._stager.status(),
-            self._given_up.keys(),
-            no_images=_why_no_images(self._info()),
+            response.runs, local, self._stager.status(), self._given_up.keys(), no_images=_why_no_images(self._info())
         )
 
-    async def _try_all(
-        self, actions: Sequence[Action], retries: Mapping[tuple[str, type[Action]], _Retry]
-    ) -> None:
+    async def _try_all(self, actions: Sequence[Action], retries: Mapping[tuple[str, type[Action]], _Retry]) -> None:
         """`retries`: of actions that failed before, which wait for their times."""
         for action in actions:
             key = (_run_of(action), type(action))
@@ -562,8 +538,7 @@ class Agent:
         """Stop the runs whose lease expires, each despite failures of others: the server may start them elsewhere."""
         expiring = [handle for handle in self._handles.values() if self._lease.must_stop(handle.grace_s)]
         stops = [
-            self._stop(handle.run_id, self._lease.grace_left(handle.grace_s), Reason.HOST_LOST)
-            for handle in expiring
+            self._stop(handle.run_id, self._lease.grace_left(handle.grace_s), Reason.HOST_LOST) for handle in expiring
         ]
         for outcome in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(outcome, BaseException):

@@ -1,13 +1,7 @@
 """Checks before an agent joins a server: its address, its certificate, the token, and the versions of both."""
 
 from trainyard_agent.server_client import ServerClient
-from trainyard_protocol.errors import (
-    FailedPrecondition,
-    Internal,
-    NotFound,
-    PermissionDenied,
-    Unauthenticated,
-)
+from trainyard_protocol.errors import FailedPrecondition, Internal, NotFound, PermissionDenied, Unauthenticated
 
 
 async def check_server(client: ServerClient, version: str) -> str:

@@ -44,9 +44,7 @@ logger = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     settings, command = parse(argv, registry.kinds())
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
     try:
         if command.doctor:
@@ -172,9 +170,7 @@ async def _run_agent(settings: AgentSettings) -> None:
                 settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,
                 disks,
             )
-            logger.info(
-                "agent %s (--runtime %s) connects to %s", me.agent_id, settings.runtime, settings.server
-            )
+            logger.info("agent %s (--runtime %s) connects to %s", me.agent_id, settings.runtime, settings.server)
             try:
                 await _run_until_lost(agent, opened.exclusion)
             finally:

@@ -38,9 +38,7 @@ class OpenRuntimes:
 
 
 @contextmanager
-def open_engines(
-    settings: AgentSettings, agent_id: str, control_plane: ServerClient
-) -> Iterator[OpenRuntimes]:
+def open_engines(settings: AgentSettings, agent_id: str, control_plane: ServerClient) -> Iterator[OpenRuntimes]:
     """Open the engines for these settings. Raises SettingsRefused, InvalidArgument."""
     chosen = chosen_engines(settings.runtime)
     private = tuple(path for kind in kinds().values() for path in kind.private_files())
@@ -54,9 +52,7 @@ def open_engines(
         yield as_one(admitted, {name: opened[name] for name in kinds() if name in opened})
 
 
-def as_one(
-    admitted: Mapping[RuntimeName, OpenEngine], opened: Mapping[RuntimeName, OpenEngine]
-) -> OpenRuntimes:
+def as_one(admitted: Mapping[RuntimeName, OpenEngine], opened: Mapping[RuntimeName, OpenEngine]) -> OpenRuntimes:
     """The opened engines as one. Of these, `admitted` are those that start new runs."""
 
     def chosen(order: RunOrder) -> Choice:
@@ -109,8 +105,7 @@ def described(
     """The agent with what it offers now. `info.capacity` is the machine's: an engine may have a part of it, which is
     then the capacity for all runs."""
     offers = {
-        name: engine.offer().model_copy(update={"retiring": name not in admitted})
-        for name, engine in opened.items()
+        name: engine.offer().model_copy(update={"retiring": name not in admitted}) for name, engine in opened.items()
     }
     default = choose(TrainingInput(), False, admitted, opened).runtime
     info = info.model_copy(

@@ -110,9 +110,7 @@ class ServerClient:
 
     async def _post(self, path: str, body: BaseModel, kind: type[_Answer], **options: Any) -> _Answer:
         headers = {"Content-Type": "application/json"}
-        return await self._call(
-            "POST", path, kind, content=body.model_dump_json(), headers=headers, **options
-        )
+        return await self._call("POST", path, kind, content=body.model_dump_json(), headers=headers, **options)
 
     async def _call(self, method: str, path: str, kind: type[_Answer], **options: Any) -> _Answer:
         try:

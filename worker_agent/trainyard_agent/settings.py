@@ -165,9 +165,7 @@ class AgentSettings:
         read=_user_ids,
         default_text=f"{job_users.DEFAULT[0]}-{job_users.DEFAULT[-1]}",
     )
-    runtimes: Path | None = setting(
-        None, "images for runtime versions, added to the shipped table", metavar="FILE"
-    )
+    runtimes: Path | None = setting(None, "images for runtime versions, added to the shipped table", metavar="FILE")
     pids_limit: int = setting(
         PROCESSES,
         "limit of processes and threads for each replica, in a container or with a user of its own",
@@ -290,24 +288,15 @@ class Command:
 
     stop_all: bool = setting(False, "stop every replica under the state directory")
     doctor: bool = setting(False, "print the orphans of ended runs on this machine as JSON")
-    check: bool = setting(
-        False, "check the options, the server's address and certificate, the token and the versions"
-    )
+    check: bool = setting(False, "check the options, the server's address and certificate, the token and the versions")
     fix: bool = setting(False, "with --doctor: remove the orphans")
-    grace: float = setting(
-        10.0, "with --stop-all: time between SIGTERM and SIGKILL", metavar="SECONDS", read=positive
-    )
+    grace: float = setting(10.0, "with --stop-all: time between SIGTERM and SIGKILL", metavar="SECONDS", read=positive)
 
 
-def parse(
-    argv: Sequence[str] | None, engines: Mapping[str, type[EngineSettings]]
-) -> tuple[AgentSettings, Command]:
+def parse(argv: Sequence[str] | None, engines: Mapping[str, type[EngineSettings]]) -> tuple[AgentSettings, Command]:
     """Parse the arguments. `engines`: the settings of each by name. Exits with status 2, as argparse does, for invalid
     ones."""
-    titles: dict[type, str] = {
-        AgentSettings: "",
-        Command: "commands\nDo this in place of running jobs, and exit.",
-    }
+    titles: dict[type, str] = {AgentSettings: "", Command: "commands\nDo this in place of running jobs, and exit."}
     titles |= {kind: kind.title for kind in engines.values()}
     reader = SettingsReader(
         "python -m trainyard_agent",

@@ -75,18 +75,14 @@ class AgentManifest:
         server["value"] = self.server
         if self.ca_file is not None:
             (mount,) = (entry for entry in container["volumeMounts"] if entry["name"] == "access")
-            container["env"].append(
-                {"name": "TRAINYARD_CA_FILE", "value": f"{mount['mountPath']}/{_CA_FILE}"}
-            )
+            container["env"].append({"name": "TRAINYARD_CA_FILE", "value": f"{mount['mountPath']}/{_CA_FILE}"})
 
     def _runtimes(self, file: Path, pod: dict[str, Any]) -> dict[str, Any]:
         """The ConfigMap with the runtimes file, which the pod gets as its agent's."""
         load_runtimes(file)  # it can be read, and is valid
         (container,) = pod["containers"]
         container["args"].append(f"--runtimes={_RUNTIMES_DIRECTORY}/{_RUNTIMES_FILE}")
-        container["volumeMounts"].append(
-            {"name": "runtimes", "mountPath": _RUNTIMES_DIRECTORY, "readOnly": True}
-        )
+        container["volumeMounts"].append({"name": "runtimes", "mountPath": _RUNTIMES_DIRECTORY, "readOnly": True})
         pod["volumes"].append({"name": "runtimes", "configMap": {"name": RUNTIMES}})
         return {
             "apiVersion": "v1",

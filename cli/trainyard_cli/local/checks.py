@@ -38,9 +38,7 @@ def ok(check: str, found: str) -> Finding:
 
 
 def problem(check: str, found: str, meaning: str, advice: str, *, fixable: bool = False) -> Finding:
-    return Finding(
-        check=check, status="problem", found=found, meaning=meaning, advice=advice, fixable=fixable
-    )
+    return Finding(check=check, status="problem", found=found, meaning=meaning, advice=advice, fixable=fixable)
 
 
 def services(state: LocalState, fix: bool) -> Iterator[Finding]:
@@ -61,11 +59,7 @@ def services(state: LocalState, fix: bool) -> Iterator[Finding]:
     else:
         for name, what in crashed.items():
             if alive or what:
-                found = (
-                    f"The {name} exited unexpectedly: {what} is gone."
-                    if what
-                    else f"The {name} is not running."
-                )
+                found = f"The {name} exited unexpectedly: {what} is gone." if what else f"The {name} is not running."
                 advice = f"`trainyard up` starts it again. Its log is {state.log_file(name)}."
                 yield problem("services", found, _MEANINGS[name], advice, fixable=not alive)
 
@@ -75,9 +69,7 @@ def ports(state: LocalState) -> Iterator[Finding]:
     options = state.options()
     configured: dict[ProcessName, int] = {"server": options.server_port, "storage": options.storage_port}
     taken = {
-        name: port
-        for name, port in configured.items()
-        if port and state.process(name) is None and not is_free(port)
+        name: port for name, port in configured.items() if port and state.process(name) is None and not is_free(port)
     }
     running = any(state.process(name) for name in PROCESSES)
     for name, port in taken.items():
@@ -155,9 +147,7 @@ def _listener(port: int) -> str:
     """The process that listens on a port, as far as this user may see."""
     with suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
-            is_there = (
-                connection.status == psutil.CONN_LISTEN and getattr(connection.laddr, "port", 0) == port
-            )
+            is_there = connection.status == psutil.CONN_LISTEN and getattr(connection.laddr, "port", 0) == port
             if is_there and connection.pid:
                 process = psutil.Process(connection.pid)
                 return f"process {process.pid} ({process.name()})"

@@ -81,9 +81,7 @@ class JoinedAgent:
     def examine(self) -> tuple[Finding, ...]:
         """Findings of the agent's doctor. Raises FailedPrecondition."""
         command = [sys.executable, "-m", "trainyard_agent", "--state-dir", str(self.directory.absolute())]
-        done = subprocess.run(
-            [*command, "--doctor", *self.options], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*command, "--doctor", *self.options], capture_output=True, text=True, check=False)
         try:
             return TypeAdapter(tuple[Finding, ...]).validate_json(done.stdout)
         except ValidationError as error:
@@ -100,9 +98,7 @@ class JoinedAgent:
         root = os.geteuid() == 0
         directory = _SYSTEM_UNITS if root else _user_units()
         path = directory / f"{UNIT}.service"
-        template = Template(
-            files("trainyard_cli.local").joinpath("agent.service").read_text(encoding="utf-8")
-        )
+        template = Template(files("trainyard_cli.local").joinpath("agent.service").read_text(encoding="utf-8"))
         text = template.substitute(
             url=self.url.replace("%", "%%"),
             command=" ".join(map(_quoted, self._command())),

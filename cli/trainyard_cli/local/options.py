@@ -45,9 +45,7 @@ class ContainerUser(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not re.fullmatch(r"auto|image|[1-9][0-9]{0,9}(:[0-9]{1,10})?", text):
-            self.fail(
-                f"{text!r} is neither image nor ids such as 1000:1000, which are not root's.", param, ctx
-            )
+            self.fail(f"{text!r} is neither image nor ids such as 1000:1000, which are not root's.", param, ctx)
         return text
 
 
@@ -88,10 +86,7 @@ class Options:
     )
     cpus: str = _option("", None, "CPUs for jobs, such as 0,2-5.  [default: all]", "agent", "0,1,...")
     memory_gb: float | None = _option(
-        None,
-        click.FloatRange(min=0, min_open=True),
-        "Memory for jobs, in GB.  [default: this machine's]",
-        "agent",
+        None, click.FloatRange(min=0, min_open=True), "Memory for jobs, in GB.  [default: this machine's]", "agent"
     )
     machine_types: str = _option("", FilePath(), "File with your own machine types.", "server")
     quotas: str = _option("", FilePath(), "File with the quota of each project.")
@@ -118,9 +113,7 @@ class Options:
         "GB",
     )
     pull: str = _option(
-        "missing",
-        click.Choice(["missing", "always", "never"]),
-        "When to pull a job's image.  [default: missing]",
+        "missing", click.Choice(["missing", "always", "never"]), "When to pull a job's image.  [default: missing]"
     )
     container_user: str = _option(
         "auto",

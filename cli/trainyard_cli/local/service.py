@@ -46,11 +46,7 @@ _PORT_ATTEMPTS = 3
 _LOCAL_MODULES = ("uvicorn", "docker", "h11")  # of the extra `local`
 _RUNNING = (JobState.PREPARING, JobState.RUNNING)
 
-_PARTS: Mapping[ProcessName, str] = {
-    "server": "server",
-    "storage": "storage emulator",
-    "agent": "worker agent",
-}
+_PARTS: Mapping[ProcessName, str] = {"server": "server", "storage": "storage emulator", "agent": "worker agent"}
 
 Notify = Callable[[str], None]
 
@@ -228,9 +224,7 @@ def status(state: LocalState) -> Status:
     server = state.server()
     if server is None:
         return Status(
-            tuple(parts),
-            None,
-            f"The local service was never started in {state.root}. `trainyard up` starts it.",
+            tuple(parts), None, f"The local service was never started in {state.root}. `trainyard up` starts it."
         )
     if state.process("server") is None:
         return Status(tuple(parts), None, "The local service is not running. `trainyard up` starts it.")
@@ -310,9 +304,7 @@ def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> N
         load_catalog(Path(options.machine_types))
 
 
-def apply_quotas(
-    state: LocalState, before: Options, requested: Options, notify: Notify, *, changed: bool
-) -> None:
+def apply_quotas(state: LocalState, before: Options, requested: Options, notify: Notify, *, changed: bool) -> None:
     """Have a running server read the requested quota file; one that is to start reads it then.
 
     Raises InvalidArgument, with file and line, for a file that the server refuses; the old one stays in force.
@@ -380,9 +372,7 @@ def _wait_until_ready(
                 if process.poll() is not None:
                     raise _start_failure(state, options, name, process.returncode, logged.get(name, 0))
             answers = answers or _is_answering(state, client)
-            missing = (
-                _missing(client, options, since if "agent" in started else None) if answers else "server"
-            )
+            missing = _missing(client, options, since if "agent" in started else None) if answers else "server"
             if missing is None:
                 return
             report(f"starting the {_PARTS[missing]}")
@@ -394,9 +384,7 @@ def _wait_until_ready(
             if time.monotonic() > deadline:
                 tail = _tail(state, missing, logged.get(missing, 0))
                 checks = _failed_checks(client) if answers else ""
-                raise Unavailable(
-                    f"The local {missing} was not ready within {timeout_s:.0f} s.{checks}{tail}"
-                )
+                raise Unavailable(f"The local {missing} was not ready within {timeout_s:.0f} s.{checks}{tail}")
             time.sleep(_POLL_S)
 
 
@@ -413,9 +401,7 @@ def _refusal(state: LocalState, after: int) -> str:
     return words
 
 
-def _start_failure(
-    state: LocalState, options: Options, name: ProcessName, code: int, logged: int
-) -> Unavailable:
+def _start_failure(state: LocalState, options: Options, name: ProcessName, code: int, logged: int) -> Unavailable:
     port = {"server": options.server_port, "storage": options.storage_port}.get(name)
     if port and not is_free(port):
         return PortLost(f"Another program bound port {port} before the local {name} did.")
@@ -460,9 +446,7 @@ def _running_jobs(state: LocalState) -> list[str]:
     except TrainyardError:
         return []
     others = sum(counts.get(name, 0) for name in _RUNNING) - len(running)
-    return [f"the job {job}" for job in running] + (
-        [f"{others} jobs of other projects"] if others > 0 else []
-    )
+    return [f"the job {job}" for job in running] + ([f"{others} jobs of other projects"] if others > 0 else [])
 
 
 def _stop_replicas(state: LocalState) -> None:

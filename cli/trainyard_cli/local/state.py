@@ -185,11 +185,7 @@ class LocalState:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        record = {
-            "pid": started.pid,
-            "created": psutil.Process(started.pid).create_time(),
-            "command": list(command),
-        }
+        record = {"pid": started.pid, "created": psutil.Process(started.pid).create_time(), "command": list(command)}
         _write_private(self._pid_file(name), json.dumps(record))
         return started
 
@@ -283,9 +279,7 @@ def check_cpus(text: str, usable: Set[int]) -> None:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
         if match is None:
-            raise InvalidArgument(
-                f"argument --cpus: {part.strip()!r} is not a CPU number or range such as 0,2-5."
-            )
+            raise InvalidArgument(f"argument --cpus: {part.strip()!r} is not a CPU number or range such as 0,2-5.")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise InvalidArgument(f"argument --cpus: the range {part.strip()} is reversed.")
@@ -343,9 +337,7 @@ def stop_all_command(state: LocalState) -> list[str]:
 
 def environment(base: Mapping[str, str], storage_url: str) -> dict[str, str]:
     """Environment of the three processes: without Trainyard's own variables, with the address of gs://. Pure."""
-    inherited = {
-        name: value for name, value in base.items() if not name.startswith(("TRAINYARD_", "_TRAINYARD_"))
-    }
+    inherited = {name: value for name, value in base.items() if not name.startswith(("TRAINYARD_", "_TRAINYARD_"))}
     return {**inherited, "STORAGE_EMULATOR_HOST": storage_url}
 
 

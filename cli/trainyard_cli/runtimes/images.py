@@ -150,11 +150,7 @@ def use_of(runtimes: "Runtimes", name: str) -> str:
     versions = sorted(using - {ANY_VERSION})
     if runtimes.package_jobs == "container" and ANY_VERSION in using:
         return "Package jobs run in it."
-    lines = (
-        [f"Package jobs with runtimeVersion {' or '.join(versions)} run in it from now on."]
-        if versions
-        else []
-    )
+    lines = [f"Package jobs with runtimeVersion {' or '.join(versions)} run in it from now on."] if versions else []
     others = "Other package jobs" if versions else "Package jobs"
     if ANY_VERSION in using:
         lines.append(
@@ -237,9 +233,7 @@ def project(directory: Path, image: str = "") -> Recipe:
             f"{directory} has no {DOCKERFILE}. Give the directory of one, or name an image that exists with "
             "--master-image-uri."
         )
-    ignored = (
-        _content(directory / ".dockerignore").decode() if (directory / ".dockerignore").is_file() else ""
-    )
+    ignored = _content(directory / ".dockerignore").decode() if (directory / ".dockerignore").is_file() else ""
     patterns = [line.strip() for line in ignored.splitlines() if line.strip() and not line.startswith("#")]
     paths = sorted(exclude_paths(str(directory), [*patterns, f"!{DOCKERFILE}"]))
     name = directory.resolve().name

@@ -16,13 +16,7 @@ from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.config import indentation
 from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.limits import MAX_BYTES
-from trainyard_protocol.job.config.text import (
-    NotReadable,
-    TextPosition,
-    ValueLocation,
-    position_of,
-    violation_message,
-)
+from trainyard_protocol.job.config.text import NotReadable, TextPosition, ValueLocation, position_of, violation_message
 
 _SHOWN_LINES = 60
 _MAX_SHOWN = 400  # characters of a line of the config
@@ -161,9 +155,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise InvalidArgument(f"{_shown(path)}: cannot be read: {error.strerror}.") from error
     if len(raw) > MAX_BYTES:
-        raise InvalidArgument(
-            f"{_shown(path)}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?"
-        )
+        raise InvalidArgument(f"{_shown(path)}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

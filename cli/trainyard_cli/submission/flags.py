@@ -31,9 +31,7 @@ class KeyValues(click.ParamType[Mapping[str, str]]):
         self._keys = keys
         self._required = required
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Mapping[str, str]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, str]:
         if isinstance(value, Mapping):
             return value
         pairs: dict[str, str] = {}
@@ -87,19 +85,9 @@ class Flag:
 
 def _replica_flags(flag: str, prefix: str, what: str, *, counted: bool) -> Iterator[Flag]:
     config = f"trainingInput.{prefix}Config"
-    yield Flag(
-        f"--{flag}-machine-type",
-        f"Machine type of {what}.",
-        f"trainingInput.{prefix}Type",
-        {"metavar": "TYPE"},
-    )
+    yield Flag(f"--{flag}-machine-type", f"Machine type of {what}.", f"trainingInput.{prefix}Type", {"metavar": "TYPE"})
     if counted:
-        yield Flag(
-            f"--{flag}-count",
-            f"Number of {what}.",
-            f"trainingInput.{prefix}Count",
-            {"type": click.IntRange(0)},
-        )
+        yield Flag(f"--{flag}-count", f"Number of {what}.", f"trainingInput.{prefix}Count", {"type": click.IntRange(0)})
     yield Flag(
         f"--{flag}-accelerator",
         f"Accelerators of each of {what}; count defaults to 1.",

@@ -22,9 +22,7 @@ def trial_config(
     metric = goal = ""
     if not flags.given.get("sweep"):
         metric, goal = flags.text("metric"), flags.text("goal")
-        flags = JobFlags(
-            {name: value for name, value in flags.given.items() if name not in ("metric", "goal")}
-        )
+        flags = JobFlags({name: value for name, value in flags.given.items() if name not in ("metric", "goal")})
     trial = name if "." in name else f"{name}.{_best(client, name, metric, goal)}"
     sent: dict[str, Any] = client.get_job(trial)["trainingInput"]
     kept = {key: value for key, value in sent.items() if key != "jobDir"}

@@ -25,9 +25,7 @@ def add_cpus(data: dict[str, Any], origins: dict[str, str], flags: JobFlags) -> 
     tier = str(get(data, f"{_TRAINING}.scaleTier") or "CUSTOM").upper()
     if tier != "CUSTOM":
         where = "--scale-tier" if flags.text("scale_tier") else "the config's scaleTier"
-        raise InvalidArgument(
-            f"--cpus and {where} {tier}, which has machines of its own, exclude each other."
-        )
+        raise InvalidArgument(f"--cpus and {where} {tier}, which has machines of its own, exclude each other.")
     if flags.text("master_machine_type"):
         raise InvalidArgument("Only one of --cpus, --master-machine-type can be set.")
     put(data, f"{_TRAINING}.scaleTier", "CUSTOM")

@@ -56,17 +56,13 @@ class Program:
         others = [name for name in self.files if name != self.entry]
         if self.path.is_dir() or not others:
             return str(self.path)
-        return (
-            f"{self.path} and what it imports ({', '.join(others[:3])}{', ...' if len(others) > 3 else ''})"
-        )
+        return f"{self.path} and what it imports ({', '.join(others[:3])}{', ...' if len(others) > 3 else ''})"
 
     @property
     def uploaded(self) -> str:
         """The packed files in words, for the error about a file that is not among them."""
         if self.path.is_dir():
-            return (
-                f"{self.path.resolve().name} (hidden directories, environments and build output are left out)"
-            )
+            return f"{self.path.resolve().name} (hidden directories, environments and build output are left out)"
         return f"{self.entry} (--package-path with its directory uploads all that is beside it)"
 
 
@@ -170,9 +166,7 @@ def _directory(path: Path, module: str) -> Program:
             raise InvalidArgument(f"The module {module} is not in {path}. {hint}")
     else:
         entry, choice = _only_entry(path, _python_files(path) or sorted(path.glob("*.sh")))
-    files, empty = (
-        tuple(file.relative_to(path).as_posix() for file in paths) for paths in packaging.files_of(path)
-    )
+    files, empty = (tuple(file.relative_to(path).as_posix() for file in paths) for paths in packaging.files_of(path))
     return replace(_program(path, entry, files, choice), empty=empty)
 
 
@@ -228,9 +222,7 @@ def _module_name(stem: str) -> str:
 def _module_file(directory: Path, parts: Sequence[str]) -> Path | None:
     """The file that `python -m` runs for a dotted name below a directory."""
     base = directory.joinpath(*parts)
-    return next(
-        (file for file in (base.with_name(f"{base.name}.py"), base / "__main__.py") if file.is_file()), None
-    )
+    return next((file for file in (base.with_name(f"{base.name}.py"), base / "__main__.py") if file.is_file()), None)
 
 
 def _python_files(directory: Path) -> list[Path]:
@@ -279,15 +271,11 @@ def _shell_of(path: Path) -> str:
 def _check_shell_script(path: Path, shell: str) -> None:
     """Raises InvalidArgument for Windows line endings and, where the shell is installed here, for a syntax error."""
     if b"\r\n" in path.read_bytes():
-        raise InvalidArgument(
-            f"{path}:1: has Windows line endings (CR LF), which {shell} does not understand."
-        )
+        raise InvalidArgument(f"{path}:1: has Windows line endings (CR LF), which {shell} does not understand.")
     program = shutil.which(shell)
     if program is None:
         return
-    done = subprocess.run(
-        [program, "-n", str(path)], capture_output=True, text=True, errors="replace", check=False
-    )
+    done = subprocess.run([program, "-n", str(path)], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         reason = "".join(c if c.isprintable() else " " for c in done.stderr.strip().partition("\n")[0])
         raise InvalidArgument(f"{path} is not a valid {shell} script: {reason}")

@@ -33,10 +33,7 @@ _CACHES = ("__pycache__", ".cache", ".ipynb_checkpoints", ".pytest_cache", ".myp
 _SHOWN = 5  # names in a message
 _REQUEST_S = 60.0  # for a storage to take or give a block
 _PARTIAL = ".trainyard-partial"
-_FORWARDED = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
-    *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
-)
+_FORWARDED = (*(signal.SIGTERM, signal.SIGINT, signal.SIGHUP), *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2))
 _PR_SET_PDEATHSIG = 1
 
 _State = Tuple[int, int]  # noqa: UP006 - older Pythons need it
@@ -145,13 +142,7 @@ def _explain(error: FileNotFoundError, directory: Path, uploaded: str) -> None:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     is_command = trace is not None and trace.tb_frame.f_code.co_filename == subprocess.__file__
-    if (
-        not isinstance(name, str)
-        or not name
-        or Path(name).is_absolute()
-        or is_command
-        or Path.cwd() != directory
-    ):
+    if not isinstance(name, str) or not name or Path(name).is_absolute() or is_command or Path.cwd() != directory:
         return
     what = "it" if Path(name).parent.is_dir() else f"the directory {Path(name).parent}"
     error.strerror = f"{error.strerror}; {what} was not uploaded with {uploaded}"

@@ -49,9 +49,7 @@ def launcher(program: Program) -> str:
         "uploaded": program.uploaded,
     }
     arguments = [repr(program.entry), folder, *(f"{name}={value!r}" for name, value in options.items())]
-    return Path(script_launcher.__file__).read_text(encoding="utf-8") + _CALL.format(
-        arguments=", ".join(arguments)
-    )
+    return Path(script_launcher.__file__).read_text(encoding="utf-8") + _CALL.format(arguments=", ".join(arguments))
 
 
 def metadata(program: Program) -> str:
@@ -82,11 +80,7 @@ def _write(path: Path, program: Program) -> None:
         for name in sorted(program.files):
             file = program.root / name
             try:
-                add(
-                    f"{_folder(program)}/{name}",
-                    file.read_bytes(),
-                    0o755 if file.stat().st_mode & 0o100 else 0o644,
-                )
+                add(f"{_folder(program)}/{name}", file.read_bytes(), 0o755 if file.stat().st_mode & 0o100 else 0o644)
             except OSError as error:
                 raise InvalidArgument(f"{file} cannot be packaged: {error.strerror}.") from error
         add(f"{info}/METADATA", metadata(program).encode())

@@ -105,9 +105,7 @@ def check_module(path: Path, module: str) -> None:
                     f"{current}:{node.lineno}: `{_written(node)}` is a relative import beyond the package {top}. "
                     "Import by the full name instead."
                 )
-            waiting += [
-                file for name in _modules(node, package) if name[:1] == (top,) for file in _file(root, name)
-            ]
+            waiting += [file for name in _modules(node, package) if name[:1] == (top,) for file in _file(root, name)]
 
 
 def _modules(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -153,8 +151,7 @@ def _is_file(path: Path) -> bool:
 def has_main_guard(path: Path) -> bool:
     """Whether a file has `if __name__ == "__main__":`. Raises InvalidArgument for a syntax error."""
     return any(
-        isinstance(node, ast.If)
-        and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+        isinstance(node, ast.If) and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
         for node in parse(path).body
     )
 
@@ -167,9 +164,7 @@ def _syntax_error(path: Path, error: SyntaxError) -> str:
     if _PYTHON_2.match(line):
         message += " This looks like Python 2: convert it first."
     elif line.lstrip().startswith(("%", "!")):
-        message += (
-            " Lines with % and ! work in a notebook only: `jupyter nbconvert --to script` converts them."
-        )
+        message += " Lines with % and ! work in a notebook only: `jupyter nbconvert --to script` converts them."
     if shown.strip():
         column = max((error.offset or 1) - 1, 0)
         indent = "".join(c if c == "\t" else " " for c in shown[:column])
@@ -195,8 +190,7 @@ def _local_files(directory: Path, name: str) -> list[Path]:
     return [
         path
         for path in sorted(package.rglob("*"))
-        if path.is_file()
-        and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(package).parts)
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(package).parts)
     ]
 
 
@@ -213,9 +207,7 @@ def _refuse_relative_imports(path: Path, tree: ast.Module, directory: Path) -> N
 
 
 def _written(node: ast.ImportFrom) -> str:
-    return (
-        f"from {'.' * node.level}{node.module or ''} import {', '.join(alias.name for alias in node.names)}"
-    )
+    return f"from {'.' * node.level}{node.module or ''} import {', '.join(alias.name for alias in node.names)}"
 
 
 def _read_notebook(path: Path, tree: ast.Module, content: _Found) -> None:
@@ -224,11 +216,7 @@ def _read_notebook(path: Path, tree: ast.Module, content: _Found) -> None:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         owner = node.func.value
-        if not (
-            isinstance(owner, ast.Call)
-            and isinstance(owner.func, ast.Name)
-            and owner.func.id == "get_ipython"
-        ):
+        if not (isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "get_ipython"):
             continue
         content.is_notebook = True
         words = [str(argument.value) if isinstance(argument, ast.Constant) else "" for argument in node.args]

@@ -40,9 +40,7 @@ def to_bucket(bucket: str, emulator: str, notify: Notify) -> Uploader:
                     _create_bucket(client, name)
                 client.bucket(name).blob(blob).upload_from_filename(str(archive.path))
         except TrainyardError as error:
-            raise FailedPrecondition(
-                f"{archive.path.name} cannot be uploaded to {bucket}: {error.message}"
-            ) from error
+            raise FailedPrecondition(f"{archive.path.name} cannot be uploaded to {bucket}: {error.message}") from error
         notify(f"Uploaded {archive.path.name} to {url}.")
         return url
 
@@ -58,9 +56,7 @@ def ensure_bucket(url: str, emulator: str, notify: Notify) -> None:
             if _create_bucket(client, name):
                 notify(f"Created the bucket gs://{name} in the local storage.")
     except (TrainyardError, ValueError) as error:
-        raise FailedPrecondition(
-            f"The bucket gs://{name} cannot be created in the local storage: {error}"
-        ) from error
+        raise FailedPrecondition(f"The bucket gs://{name} cannot be created in the local storage: {error}") from error
 
 
 def cloud_storage(emulator: str) -> CloudStorage:

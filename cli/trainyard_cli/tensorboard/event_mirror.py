@@ -35,9 +35,7 @@ class EventFileMirror:
     def poll(self, stop: threading.Event) -> int:
         """Copy new data and return the number of event files. Raises the storage's errors."""
         count = 0
-        for blob in self._storage.list_blobs(
-            self._bucket, prefix=self._prefix or None, timeout=_TIMEOUT, retry=None
-        ):
+        for blob in self._storage.list_blobs(self._bucket, prefix=self._prefix or None, timeout=_TIMEOUT, retry=None):
             path = PurePosixPath(blob.name.removeprefix(self._prefix))
             if stop.is_set():
                 break

@@ -52,12 +52,8 @@ def show(detail: JobDetail, emulator: str, *, host: str, port: int | None) -> in
     if not remote:
         _check_directory(detail, job_dir)
     if importlib.util.find_spec("tensorboard") is None:
-        elsewhere = (
-            "" if remote else f" On a machine that has it: `tensorboard --logdir {shlex.quote(job_dir)}`."
-        )
-        raise FailedPrecondition(
-            f"TensorBoard is not installed: `pip install 'trainyard[tensorboard]'`.{elsewhere}"
-        )
+        elsewhere = "" if remote else f" On a machine that has it: `tensorboard --logdir {shlex.quote(job_dir)}`."
+        raise FailedPrecondition(f"TensorBoard is not installed: `pip install 'trainyard[tensorboard]'`.{elsewhere}")
     port = usable_port(host, port)
     try:
         with _interrupted_by_signals():

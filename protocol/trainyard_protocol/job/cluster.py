@@ -103,9 +103,7 @@ def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> 
     return _config(job, _cluster(addresses, "master"), task, "master")
 
 
-def environment(
-    job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = ""
-) -> dict[str, str]:
+def environment(job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = "") -> dict[str, str]:
     """Every variable that the service sets for one replica, in a fixed order.
 
     `job_dir` is the job's directory, which its jobDir or the service chose. The job of a trial is its study.

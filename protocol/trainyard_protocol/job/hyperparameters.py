@@ -127,9 +127,7 @@ class ParameterSpec(Message):
         if not (math.isfinite(self.min_value) and math.isfinite(self.max_value)):
             raise validation_error("needs finite numbers as minValue and maxValue.")
         if self.min_value > self.max_value:
-            raise validation_error(
-                f"has a minValue ({self.min_value}) above its maxValue ({self.max_value})."
-            )
+            raise validation_error(f"has a minValue ({self.min_value}) above its maxValue ({self.max_value}).")
         if not math.isfinite(self.max_value - self.min_value):
             raise validation_error("has a minValue and a maxValue that are too far apart.")
         whole = self.min_value.is_integer() and self.max_value.is_integer()
@@ -187,10 +185,7 @@ class HyperparameterSpec(Message):
     def needs_metric(self) -> bool:
         """Whether the study is nothing without its metric. A grid is tried as a whole: one whose config names no metric
         takes a metric that its trials report."""
-        return (
-            self.algorithm is not Algorithm.GRID_SEARCH
-            or "hyperparameter_metric_tag" in self.model_fields_set
-        )
+        return self.algorithm is not Algorithm.GRID_SEARCH or "hyperparameter_metric_tag" in self.model_fields_set
 
     @property
     def grid_size(self) -> int | None:
@@ -215,9 +210,7 @@ class LocatedParameter(NamedTuple):
     parent: ParameterSpec | None
 
 
-def _located(
-    path: str, specs: tuple[ParameterSpec, ...], parent: ParameterSpec | None
-) -> Iterator[LocatedParameter]:
+def _located(path: str, specs: tuple[ParameterSpec, ...], parent: ParameterSpec | None) -> Iterator[LocatedParameter]:
     for number, spec in enumerate(specs):
         at = f"{path}[{number}]"
         yield LocatedParameter(at, spec, parent)
@@ -232,9 +225,7 @@ def _size(params: Sequence[ParameterSpec]) -> int | None:
 def _size_with_children(param: ParameterSpec) -> int | None:
     if param.type is ParameterType.DOUBLE:
         return None
-    below = dict.fromkeys(
-        (value for child in param.child_parameter_specs for value in child.parent_values), 1
-    )
+    below = dict.fromkeys((value for child in param.child_parameter_specs for value in child.parent_values), 1)
     for child in param.child_parameter_specs:
         size = _size_with_children(child)
         if size is None:

@@ -55,9 +55,7 @@ class Catalog:
     """`kubernetes` has what pods get of every machine type, where its own entry says nothing else."""
 
     machine_types: Mapping[str, MachineType] = field(default_factory=lambda: MappingProxyType({}))
-    scale_tiers: Mapping[str, Mapping[TaskType, TierReplicas]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    scale_tiers: Mapping[str, Mapping[TaskType, TierReplicas]] = field(default_factory=lambda: MappingProxyType({}))
     kubernetes: KubernetesPart = field(default_factory=KubernetesPart)
 
     def names(self) -> list[str]:
@@ -137,9 +135,7 @@ def gang(training_input: TrainingInput, catalog: Catalog) -> list[ReplicaRequest
             accelerator_type=accelerator.type if accelerator else "",
             accelerator_count=accelerator.count if accelerator else 0,
         )
-        requests += [
-            ReplicaRequest(Task(task_type, index), machine_type, resources) for index in range(count)
-        ]
+        requests += [ReplicaRequest(Task(task_type, index), machine_type, resources) for index in range(count)]
     return requests
 
 

@@ -15,9 +15,7 @@ _LabelKey = Annotated[str, StringConstraints(pattern=_QUALIFIED)]
 _TaintKey = Annotated[str, StringConstraints(pattern=f"^({_QUALIFIED[1:-1]})?$")]
 _LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
 _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
-_Resource = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]{1,63}$")
-]
+_Resource = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]{1,63}$")]
 _User = Annotated[int, Field(ge=1, lt=2**31)]
 
 

@@ -123,9 +123,7 @@ def _checked(path: Path, table: _RuntimesFile) -> Runtimes:
             if name not in table.images:
                 images = ", ".join(table.images)
                 raise InvalidArgument(f"{path}: versions.{version}: unknown image {name!r}; known: {images}.")
-    return Runtimes(
-        images=table.images, versions=table.versions, package_jobs=table.package_jobs or "process"
-    )
+    return Runtimes(images=table.images, versions=table.versions, package_jobs=table.package_jobs or "process")
 
 
 def _read(path: Path) -> _RuntimesFile:
@@ -137,9 +135,7 @@ def _read(path: Path) -> _RuntimesFile:
     return table.model_copy(
         update={
             "versions": {
-                entry.strip(): names
-                for versions, names in table.versions.items()
-                for entry in versions.split(",")
+                entry.strip(): names for versions, names in table.versions.items() for entry in versions.split(",")
             },
             "images": {name: _with_absolute_dockerfile(path, image) for name, image in table.images.items()},
         }

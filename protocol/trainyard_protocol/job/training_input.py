@@ -169,9 +169,7 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 def _job_id(value: str) -> str:
     if not _JOB_ID.fullmatch(value):
-        raise validation_error(
-            "A name should start with a letter and contain only letters, numbers and underscores"
-        )
+        raise validation_error("A name should start with a letter and contain only letters, numbers and underscores")
     if len(value) > 128:
         raise validation_error(f"A name should have at most 128 characters; this one has {len(value)}.")
     return value

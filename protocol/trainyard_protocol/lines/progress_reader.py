@@ -38,9 +38,7 @@ _KERAS_FIRST = frozenset("0123456789 \x1b\b")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08")
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)"
 _END = r"(?=[\s,;|)\]}'\"%]|\.(?:\s|$)|$)(?!,\d)"
-_VALUE = re.compile(
-    rf"([:=])(\s{{0,8}})['\"]?(?:tensor\(|array\(|np\.float\d\d\()?({_NUMBER}){_END}", re.IGNORECASE
-)
+_VALUE = re.compile(rf"([:=])(\s{{0,8}})['\"]?(?:tensor\(|array\(|np\.float\d\d\()?({_NUMBER}){_END}", re.IGNORECASE)
 _SPACED = re.compile(
     r"(?:loss|acc|accuracy|ppl|perplexity|bpc|bleu|rouge|auc|f1|precision|recall|iou|dice|psnr|ssim|fid|mse|mae|rmse"
     rf"|reward|return|score|error|err|lr)(?:@\d{{1,3}})?(?=[ \t])[ \t]{{1,8}}({_NUMBER}){_END}"
@@ -61,8 +59,7 @@ _STEP = re.compile(
 )
 _NOT_BEFORE = re.compile(r"(?:[\w.@/-]|\b(?:max|num|total|warmup|start|best|last|per|every) )$")
 _HEADER = re.compile(
-    r"\s{0,8}epoch\s{0,4}:?\s{0,4}\[?(\d{1,9})(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,9}))?\]?[\s:.-]{0,80}",
-    re.IGNORECASE,
+    r"\s{0,8}epoch\s{0,4}:?\s{0,4}\[?(\d{1,9})(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,9}))?\]?[\s:.-]{0,80}", re.IGNORECASE
 )
 _SAMPLES = re.compile(r"\[\s{0,8}(\d{1,15})\s{0,2}/\s{0,8}(\d{1,15})\]\s{0,8}$")
 _KERAS = re.compile(
@@ -183,9 +180,7 @@ class ProgressReader:
         if step is None and epoch is None:
             message = fields.get("message")
             return self._text(message) if isinstance(message, str) and len(message) <= MAX_LINE else None
-        metrics = {
-            name: value for name, value in metrics_of(fields).items() if not _NO_METRICS.fullmatch(name)
-        }
+        metrics = {name: value for name, value in metrics_of(fields).items() if not _NO_METRICS.fullmatch(name)}
         steps = next((s for name in ("steps", "total_steps") if (s := _whole(fields.get(name)))), None)
         return self._placed(_Report(metrics, step, steps, epoch, _whole(fields.get("epochs"))))
 
@@ -263,11 +258,7 @@ class ProgressReader:
         steps = report.steps
         if before is None or self.last is None:
             self.base = (epoch - self.first_epoch) * steps if steps and epoch > self.first_epoch else 0
-        elif (
-            report.bar is None
-            and report.step > self.last
-            and (not self.per_epoch or self.last < self.per_epoch)
-        ):
+        elif report.bar is None and report.step > self.last and (not self.per_epoch or self.last < self.per_epoch):
             self.is_global, self.base, steps = True, 0, None
         else:
             size = steps or self.per_epoch or self.last
@@ -297,14 +288,7 @@ class ProgressReader:
             step = (report.epoch - first + 1) * unit if self.per_epoch else report.epoch
         steps = min(epochs * unit, MAX_STEP) if epochs is not None and is_position else None
         return ProgressEvent(
-            "",
-            max(0, min(step, MAX_STEP)),
-            steps,
-            "",
-            report.epoch,
-            epochs,
-            report.metrics,
-            is_position=is_position,
+            "", max(0, min(step, MAX_STEP)), steps, "", report.epoch, epochs, report.metrics, is_position=is_position
         )
 
 
@@ -330,9 +314,7 @@ def _whole(value: object) -> int | None:
     """A whole number, also as a float; None for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return (
-        value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_STEP else None
-    )
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_STEP else None
 
 
 def _tqdm_report(text: str) -> _Report | None:
@@ -404,11 +386,7 @@ def _position(pattern: "re.Pattern[str]", text: str) -> "re.Match[str] | None":
 def _is_argument(text: str, start: int) -> bool:
     """Whether a place is inside the parentheses of a call, as in a line of a program: `fit(x, epoch=3)`."""
     opened = text.rfind("(", 0, start)
-    return (
-        opened > 0
-        and (text[opened - 1].isalnum() or text[opened - 1] == "_")
-        and ")" not in text[opened:start]
-    )
+    return opened > 0 and (text[opened - 1].isalnum() or text[opened - 1] == "_") and ")" not in text[opened:start]
 
 
 def _pairs(text: str) -> Iterator[tuple[str, float]]:

@@ -19,31 +19,8 @@ _LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _SEARCHED = 400  # characters at the beginning of a line
 
 _WORDS = (
-    *(
-        "info",
-        "error",
-        "warn",
-        "debug",
-        "notice",
-        "critical",
-        "fatal",
-        "exception",
-        "traceback",
-        "exit",
-        "interrupt",
-    ),
-    *(
-        "failure",
-        "timeout",
-        "panic",
-        "killed",
-        "abort",
-        "terminate",
-        "fault",
-        "illegal",
-        "not found",
-        "no such file",
-    ),
+    *("info", "error", "warn", "debug", "notice", "critical", "fatal", "exception", "traceback", "exit", "interrupt"),
+    *("failure", "timeout", "panic", "killed", "abort", "terminate", "fault", "illegal", "not found", "no such file"),
     *("denied", "is a directory", "cannot execute"),
 )
 """Every line with a severity of its own has one of them in its beginning, but for those of glog and TensorFlow."""
@@ -63,9 +40,7 @@ _PYTHON_WARNING = re.compile(r"(?:\S{1,300}:\d{1,9}: )?(?:[A-Za-z_]\w{0,80}\.){0
 _TRACEBACK = re.compile(
     r"(?:\[rank\d{1,6}\]: ?)?[\s|+╭─]{0,200}(?:Exception Group )?Traceback \(most recent call last\)"
 )
-_CHAINED = re.compile(
-    r"During handling of the above exception, |The above exception was the direct cause of "
-)
+_CHAINED = re.compile(r"During handling of the above exception, |The above exception was the direct cause of ")
 _LABELLED = re.compile(
     r"(?:[^\s:]{1,100}: ){0,3}(?:(fatal|panic|(?:fatal |internal |runtime )?error)|(warning)): (?![-+]?[\d.])",
     re.IGNORECASE,

@@ -108,6 +108,4 @@ def _union(mask: Mask, other: Mask) -> Mask:
 
 
 def _refusal(text: str, why: str) -> InvalidArgument:
-    return InvalidArgument(
-        Violation("fields", f"{shown(text)!r} is not a selection such as jobs(jobId,state): {why}.")
-    )
+    return InvalidArgument(Violation("fields", f"{shown(text)!r} is not a selection such as jobs(jobId,state): {why}."))

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from trainyard_protocol.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    Unavailable,
-    quoted,
-    shown,
-)
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable, quoted, shown
 from trainyard_protocol.net.storage_calls import BUCKET_RULE, LONGEST_NAME, is_bucket_name
 
 if TYPE_CHECKING:

@@ -49,13 +49,9 @@ def exposure_of(path: Path, mode: int, is_ours: bool) -> Exposure | None:
     """
     octal = f"{stat.S_IMODE(mode):04o}"
     if mode & _MAY_WRITE:
-        return Exposure(
-            f"Others may change the file {path} (mode {octal}): {_how_to_close(path, is_ours)}", True
-        )
+        return Exposure(f"Others may change the file {path} (mode {octal}): {_how_to_close(path, is_ours)}", True)
     if is_ours and mode & _OTHERS:
-        return Exposure(
-            f"Others may read the file {path} (mode {octal}): {_how_to_close(path, is_ours)}", True
-        )
+        return Exposure(f"Others may read the file {path} (mode {octal}): {_how_to_close(path, is_ours)}", True)
     if mode & stat.S_IROTH:
         return Exposure(f"Every user of this machine may read the file {path} (mode {octal}).", False)
     return None

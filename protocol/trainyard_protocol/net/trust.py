@@ -11,13 +11,7 @@ _NOT_YET_VALID, _EXPIRED = 9, 10
 _OTHER_NAME, _OTHER_ADDRESS = 62, 64
 _UNKNOWN_ISSUER = (2, 18, 19, 20, 21)
 _NO_TLS = frozenset(
-    (
-        "HTTP_REQUEST",
-        "PACKET_LENGTH_TOO_LONG",
-        "RECORD_LAYER_FAILURE",
-        "UNKNOWN_PROTOCOL",
-        "WRONG_VERSION_NUMBER",
-    )
+    ("HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "WRONG_VERSION_NUMBER")
 )
 """Reasons of OpenSSL for an answer that is not TLS."""
 
@@ -39,9 +33,7 @@ def client_context(ca_file: Path | None = None) -> ssl.SSLContext:
         try:
             context.load_verify_locations(ca_file)
         except OSError as error:  # SSLError is one
-            reason = (
-                "it holds no certificate in PEM form" if isinstance(error, ssl.SSLError) else error.strerror
-            )
+            reason = "it holds no certificate in PEM form" if isinstance(error, ssl.SSLError) else error.strerror
             raise InvalidArgument(f"The CA file {ca_file} cannot be used: {reason}.") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -72,9 +64,7 @@ def _reason(error: ssl.SSLCertVerificationError, ca_file: Path | None) -> str:
                 f"operator and give it with --ca-file FILE or {CA_FILE_VARIABLE}, or add it to the operating system's."
             )
         case code if code in (_OTHER_NAME, _OTHER_ADDRESS):
-            return (
-                f"{error.verify_message.rstrip('.')}. Use a name that it has, or have one made for this name."
-            )
+            return f"{error.verify_message.rstrip('.')}. Use a name that it has, or have one made for this name."
         case code if code == _EXPIRED:
             return "it has expired. Have the server's operator renew it; the clock of this machine may also be wrong."
         case code if code == _NOT_YET_VALID:

@@ -450,9 +450,7 @@ class AgentView(Wire):
     def runtimes_summary(self) -> str:
         """Which jobs run in what, and what waits for an engine, as a sentence; "" for an agent that reports neither."""
         offers = {offer.name: offer for offer in self.runtimes if not offer.retiring}
-        barred = next(
-            (offer.problem for offer in self.runtimes if offer.name == "process" and offer.retiring), ""
-        )
+        barred = next((offer.problem for offer in self.runtimes if offer.name == "process" and offer.retiring), "")
         if slurm := offers.get("slurm"):
             return f"{slurm.problem or slurm.about}: package jobs wait in Slurm's queue; image jobs do not run here."
         if pods := offers.get("kubernetes"):

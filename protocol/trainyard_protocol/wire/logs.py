@@ -50,13 +50,7 @@ class LogBlock(Wire):
     def of(cls, lines: Iterable[LogLine]) -> "tuple[LogBlock, ...]":
         blocks = groupby(lines, itemgetter(0, 1, 3, 4))
         return tuple(
-            cls(
-                time=time,
-                stream=stream,
-                texts=tuple(map(itemgetter(2), some)),
-                partial=part,
-                overwritten=over,
-            )
+            cls(time=time, stream=stream, texts=tuple(map(itemgetter(2), some)), partial=part, overwritten=over)
             for (time, stream, part, over), some in blocks
         )
 

@@ -30,13 +30,7 @@ from trainyard_server.api.middleware import security_headers
 from trainyard_server.domain.access.route_access import AccessTable, wants_page
 from trainyard_server.services.people.guess_limits import TooManyGuesses
 from trainyard_server.storage.db.repository import ConcurrentUpdate
-from trainyard_server.storage.failures import (
-    DatabaseError,
-    FailureLog,
-    UnstorableValue,
-    failure_detail,
-    failure_of,
-)
+from trainyard_server.storage.failures import DatabaseError, FailureLog, UnstorableValue, failure_detail, failure_of
 
 RETRY_AFTER_S = 5
 
@@ -79,9 +73,7 @@ def error_json(error: TrainyardError, headers: dict[str, str] | None = None) -> 
     return JSONResponse(to_body(error), error.http_status, _headers(error, headers))
 
 
-def error_response(
-    request: Request, error: TrainyardError, headers: dict[str, str] | None = None
-) -> Response:
+def error_response(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
     """The error as a page if the browser asks for one, else as its JSON envelope."""
     if not wants_page(request.method, request.url.path, request.headers.get("accept", "")):
         return error_json(error, headers)
@@ -160,24 +152,19 @@ class _TransientErrors:
         failure = failure_of(error)
         if failure is None and isinstance(error, OSError):
             return error_response(
-                request,
-                Unavailable("The server could not use a file. Its log has the reason; try again later."),
+                request, Unavailable("The server could not use a file. Its log has the reason; try again later.")
             )
         if failure is None:
             return error_response(request, _INTERNAL)
         if failure.is_damage:  # not for who tries again what passes
-            return error_response(
-                request, Internal(f"The server cannot do that: {failure.reason}. {failure.remedy}")
-            )
+            return error_response(request, Internal(f"The server cannot do that: {failure.reason}. {failure.remedy}"))
         return error_response(
             request, Unavailable(f"The server cannot do that now: {failure.reason}. {failure.remedy}")
         )
 
 
 async def _concurrent_update(request: Request, _error: Exception) -> Response:
-    return error_response(
-        request, Unavailable("The job was changed by another request at the same time: try again.")
-    )
+    return error_response(request, Unavailable("The job was changed by another request at the same time: try again."))
 
 
 async def _disconnected(request: Request, _error: Exception) -> Response:

@@ -59,24 +59,16 @@ class Router:
         """A route that changes nothing, unless it has an action."""
         return self.add("GET", path, access, what, action, **options)
 
-    def post(
-        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
-    ) -> _Decorator:
+    def post(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
         return self.add("POST", path, access, what, action, **options)
 
-    def put(
-        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
-    ) -> _Decorator:
+    def put(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
         return self.add("PUT", path, access, what, action, **options)
 
-    def patch(
-        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
-    ) -> _Decorator:
+    def patch(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
         return self.add("PATCH", path, access, what, action, **options)
 
-    def delete(
-        self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]
-    ) -> _Decorator:
+    def delete(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
         return self.add("DELETE", path, access, what, action, **options)
 
     def add(

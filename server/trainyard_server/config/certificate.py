@@ -93,9 +93,7 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
         raise InvalidArgument(_what_is_wrong(certificate, key, error)) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        name = (
-            f"--tls-cert: {certificate} cannot be read" if isinstance(error, OSError) else f"--tls-key: {key}"
-        )
+        name = f"--tls-cert: {certificate} cannot be read" if isinstance(error, OSError) else f"--tls-key: {key}"
         raise InvalidArgument(f"{name}: {reason}.") from error
     return context
 
@@ -110,9 +108,7 @@ def _what_is_wrong(certificate: Path, key: Path, error: ssl.SSLError) -> str:
 
 
 def _refuse_encrypted() -> NoReturn:
-    raise ValueError(
-        "the key is encrypted, and nobody is asked for its password. Remove it: openssl pkey -in KEY"
-    )
+    raise ValueError("the key is encrypted, and nobody is asked for its password. Remove it: openssl pkey -in KEY")
 
 
 def _parsed(certificate: Path) -> "x509.Certificate":

@@ -25,9 +25,7 @@ Block = ipaddress.IPv4Network | ipaddress.IPv6Network
 def read_host_name(text: str) -> str:
     """A host name, without scheme, port and wildcards. Raises InvalidArgument."""
     if len(text) > _LONGEST_NAME or not _NAME.fullmatch(text):
-        raise InvalidArgument(
-            f"takes a name without scheme and port, such as trainyard.example.com; this is {text!r}."
-        )
+        raise InvalidArgument(f"takes a name without scheme and port, such as trainyard.example.com; this is {text!r}.")
     return text
 
 
@@ -46,9 +44,7 @@ def _block(text: str) -> Block:
     try:
         block = ipaddress.ip_network(text, strict=False)
     except ValueError as error:
-        raise InvalidArgument(
-            f"takes an address, or a network such as 172.18.0.0/16; this is {text!r}."
-        ) from error
+        raise InvalidArgument(f"takes an address, or a network such as 172.18.0.0/16; this is {text!r}.") from error
     if block.prefixlen == 0:
         raise InvalidArgument(
             f"{text} is every address: anybody could connect without TLS and claim any address. Give that of the proxy."
@@ -79,9 +75,7 @@ class NetworkSettings:
         "the names in it. It is read again when the file changes",
         metavar="FILE",
     )
-    tls_key: Path | None = setting(
-        None, "the key of `--tls-cert` (PEM), which nobody else can read", metavar="FILE"
-    )
+    tls_key: Path | None = setting(None, "the key of `--tls-cert` (PEM), which nobody else can read", metavar="FILE")
     google_port: int = setting(
         0,
         "serve HTTPS there, too, for Google's clients: by the names ml, logging, storage, oauth2, ... below "

@@ -17,13 +17,7 @@ def _address(text: str) -> str:
         usable = bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
-    if (
-        not usable
-        or parts.query
-        or parts.fragment
-        or "@" in parts.netloc
-        or not _is_safe(parts.scheme, parts.hostname)
-    ):
+    if not usable or parts.query or parts.fragment or "@" in parts.netloc or not _is_safe(parts.scheme, parts.hostname):
         raise InvalidArgument(
             f"is an https:// address without a query, or an http:// address of this machine; this is {text!r}."
         )
@@ -43,9 +37,7 @@ def _is_local(host: str) -> bool:
 
 def _public_url(text: str) -> str:
     if urlsplit(_address(text)).path not in ("", "/"):
-        raise InvalidArgument(
-            f"is an address without a path, such as https://trains.example.com; this is {text!r}."
-        )
+        raise InvalidArgument(f"is an address without a path, such as https://trains.example.com; this is {text!r}.")
     return text.rstrip("/")
 
 
@@ -60,11 +52,7 @@ class OidcOptions:
     """An issuer, and this server as its client. Without a secret the server is a public client; PKCE is always used."""
 
     issuer: str = setting(
-        "",
-        "the issuer, such as `https://accounts.example.com`",
-        "--oidc-issuer",
-        metavar="URL",
-        read=_address,
+        "", "the issuer, such as `https://accounts.example.com`", "--oidc-issuer", metavar="URL", read=_address
     )
     client_id: str = setting("", "this server's id at the issuer", "--oidc-client-id", metavar="ID")
     public_url: str = setting(

@@ -55,9 +55,7 @@ class QuotaFile:
         """Read the file again and put its quotas in force. Raises InvalidArgument, and FailedPrecondition without a
         file; the quotas then stay as they were."""
         if self._path is None:
-            raise FailedPrecondition(
-                "The server was started without --quotas, so it has no file to read again."
-            )
+            raise FailedPrecondition("The server was started without --quotas, so it has no file to read again.")
         self.quotas, self.images = load_quotas(self._path)
         logger.info("Quotas of %s are in force", self._path.resolve())
         return self.quotas
@@ -74,9 +72,7 @@ def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
     except ValidationError as error:
         raise entry_problem(path, text, _File, error) from error
     default = file.default.named()
-    quotas = Quotas(
-        _limits(default), {name: _limits(default | own.named()) for name, own in file.projects.items()}
-    )
+    quotas = Quotas(_limits(default), {name: _limits(default | own.named()) for name, own in file.projects.items()})
     images = {
         name: own.images if "images" in own.model_fields_set else file.default.images
         for name, own in file.projects.items()

@@ -175,9 +175,7 @@ class Settings:
             "replicas before their lease ends",
         ),
     )
-    silent_after_s: float = constant(
-        30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN"
-    )
+    silent_after_s: float = constant(30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN")
     grace_s: float = constant(GRACE_S, "between SIGTERM and SIGKILL of a replica")
     stall_action: StallAction = constant(
         StallAction.RESTART,
@@ -207,9 +205,7 @@ class Settings:
         "heartbeat",
     )
     ping_s: float = constant(15.0, "how often an idle event stream sends a keep-alive comment")
-    upload_limit: int = constant(
-        512 * 2**20, "the largest package that may be uploaded", default_text="512 MiB"
-    )
+    upload_limit: int = constant(512 * 2**20, "the largest package that may be uploaded", default_text="512 MiB")
     disk_reserve: int = constant(
         256 * 2**20,
         "kept free on the disk of `data_dir` for running jobs: with less, no job and no package is accepted, and a "
@@ -253,8 +249,7 @@ class Settings:
     )
     log_quota: int = setting(
         2**30,
-        "maximum size of the log of a job, 0 for no limit; what exceeds it is dropped, with a notice "
-        "([logs](logs.md))",
+        "maximum size of the log of a job, 0 for no limit; what exceeds it is dropped, with a notice ([logs](logs.md))",
         metavar="BYTES",
         read=number(int, 0, rule="0 (no quota) or more bytes"),
         default_text="1 GiB",

@@ -240,9 +240,7 @@ class Controller:
         with self._backend.store.read() as reader:
             self._workload.refresh(reader)
 
-    def _watch_agents(
-        self, busy: set[str], heartbeats: Sequence[revisions.AgentHeartbeat], now: datetime
-    ) -> None:
+    def _watch_agents(self, busy: set[str], heartbeats: Sequence[revisions.AgentHeartbeat], now: datetime) -> None:
         """Update the runs of agents that are silent or lost."""
         settings = self._backend.settings
         silent_s = self._backend.agent_liveness.silent_s
@@ -347,9 +345,7 @@ class Controller:
         return tuple(entry.text for entry in entries[-count:] if count), cause
 
 
-def _apply(
-    writer: Writer, job: JobRow, run: RunRow | None, step: decisions.Transition, now: datetime
-) -> None:
+def _apply(writer: Writer, job: JobRow, run: RunRow | None, step: decisions.Transition, now: datetime) -> None:
     verdict = step.verdict.model_dump(mode="json") if step.verdict is not None else None
     if step.restart is not None and run is not None:
         writer.add_restart(run, *step.restart, now)
@@ -364,9 +360,7 @@ def _apply(
         writer.move_run(run, step.run, now, step.run_message, **values)
     if step.job is not None:
         number = run.number if run is not None else None
-        writer.move_job(
-            job, step.job, now, step.job_message, run=number, **_job_values(job, step, verdict, now)
-        )
+        writer.move_job(job, step.job, now, step.job_message, run=number, **_job_values(job, step, verdict, now))
 
 
 def _job_values(

@@ -47,10 +47,7 @@ class LeaderElection:
             lease = reader.lease(LEASE)
         self._renewed = None
         if lease is not None and lease.holder != self.name:
-            if self._seen is None or (lease.holder, lease.heartbeat) != (
-                self._seen.holder,
-                self._seen.heartbeat,
-            ):
+            if self._seen is None or (lease.holder, lease.heartbeat) != (self._seen.holder, self._seen.heartbeat):
                 self._seen = _ObservedLease(lease.holder, lease.heartbeat, now)
             if now - self._seen.at < lease.ttl_s:
                 return False

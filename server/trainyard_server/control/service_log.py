@@ -85,8 +85,7 @@ class ServiceLog:
         logs = self._backend.logs
         have = logs.count(project, job_id, SERVICE)
         lines = [
-            LogLine(rfc3339(event.time), "stdout", event.message, routine=is_routine(event))
-            for event in events[have:]
+            LogLine(rfc3339(event.time), "stdout", event.message, routine=is_routine(event)) for event in events[have:]
         ]
         if lines and logs.append(project, job_id, SERVICE, have, lines).new:
             self._backend.notifier.publish(log_topic(key))

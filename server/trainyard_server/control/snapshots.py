@@ -36,10 +36,7 @@ def agents_now(reader: Reader, backend: Backend) -> list[AgentSnapshot]:
             ended = reader.run(run_id)
             if ended is not None:
                 gangs.setdefault(row.agent_id, []).append(gang_of(ended, reader.replicas([run_id])))
-    return [
-        agent_snapshot(row, gangs.get(row.agent_id, ()), backend.agent_liveness.is_alive(row))
-        for row in agents
-    ]
+    return [agent_snapshot(row, gangs.get(row.agent_id, ()), backend.agent_liveness.is_alive(row)) for row in agents]
 
 
 def idle_agents(reader: Reader) -> list[AgentSnapshot]:

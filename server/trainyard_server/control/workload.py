@@ -89,9 +89,7 @@ class Workload:
         self.heartbeats = list(revisions.heartbeats(reader))
         if before is None or before.value != revision.value:
             self._read(reader, None if before is None else before.value)
-            if revisions.unfinished_count(reader) != len(self.jobs) + len(self.studies) + len(
-                self._unreadable
-            ):
+            if revisions.unfinished_count(reader) != len(self.jobs) + len(self.studies) + len(self._unreadable):
                 self._read(reader, None)  # a job ended and was deleted between two refreshes
         if before is not None and before.noted != revision.noted:
             self.notes = revisions.waiting_notes(reader)
@@ -150,13 +148,7 @@ class Workload:
 
     def _forget(self) -> None:
         """Forget everything that was read."""
-        maps: tuple[dict[Any, Any], ...] = (
-            self.jobs,
-            self.queue,
-            self._gangs,
-            self._on_agent,
-            self._deadlines,
-        )
+        maps: tuple[dict[Any, Any], ...] = (self.jobs, self.queue, self._gangs, self._on_agent, self._deadlines)
         for cache in (*maps, self.notes, self.agents, self._orphans, self._interned):
             cache.clear()
         for keys in (self.studies, self._restless, self._unreadable, self._unseen):

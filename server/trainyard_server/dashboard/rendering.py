@@ -63,10 +63,7 @@ class Rendering:
     def parts(self, template: str, context: Mapping[str, Any]) -> dict[str, str]:
         """Live blocks of the template and of its parents, by name without `live_`."""
         shared = self._environment.get_template(template).new_context(dict(context))
-        return {
-            name.removeprefix(LIVE): "".join(block(shared))
-            for name, block in self._live_blocks(template).items()
-        }
+        return {name.removeprefix(LIVE): "".join(block(shared)) for name, block in self._live_blocks(template).items()}
 
     def _live_blocks(self, template: str) -> dict[str, Callable[[Context], Iterator[str]]]:
         live_blocks = self._blocks.get(template)
@@ -76,9 +73,7 @@ class Rendering:
             assert self._environment.loader is not None
             source = self._environment.loader.get_source(self._environment, template)[0]
             for parent in self._environment.parse(source).find_all(Extends):
-                assert isinstance(parent.template, Const), (
-                    f"{template} extends a template that only its context names"
-                )
+                assert isinstance(parent.template, Const), f"{template} extends a template that only its context names"
                 live_blocks = self._live_blocks(parent.template.value) | live_blocks
             self._blocks[template] = live_blocks
         return live_blocks

@@ -14,9 +14,7 @@ WIDTH, HEIGHT = 600.0, 150.0
 _MARGIN = 4.0
 _LINES = 3
 # As in curves.js.
-_VARIANT = re.compile(
-    r"(held_out|validation|val|valid|eval|test|dev|training|train)[_/.-](.+)", re.IGNORECASE
-)
+_VARIANT = re.compile(r"(held_out|validation|val|valid|eval|test|dev|training|train)[_/.-](.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,7 @@ def _chart(results: Sequence[MetricResult]) -> ResultChart | None:
     steps, values = [step for step, _ in points], [value for _, value in points]
     low, high, first, last = min(values), max(values), min(steps), max(steps)
     frame = Frame(WIDTH, HEIGHT, first, last, low, high, _MARGIN)
-    lines = [
-        ResultLine(line.name, frame.path(_finite(line)), number) for number, line in enumerate(drawn, start=1)
-    ]
+    lines = [ResultLine(line.name, frame.path(_finite(line)), number) for number, line in enumerate(drawn, start=1)]
     return ResultChart(results[0].name, base, lines, low, high, first, last)
 
 

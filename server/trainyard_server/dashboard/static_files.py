@@ -33,10 +33,7 @@ router = Router()
 def static_file(version: str, name: str, request: Request) -> Response:
     """The current file, also at the path of another version; only that of this version may be cached."""
     content, media_type = _read(name)
-    headers = {
-        "Cache-Control": _IMMUTABLE if version == static_version() else "no-cache",
-        "Vary": "Accept-Encoding",
-    }
+    headers = {"Cache-Control": _IMMUTABLE if version == static_version() else "no-cache", "Vary": "Accept-Encoding"}
     if media_type.startswith(_COMPRESSED) and "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
         content = _compressed(name)

@@ -102,9 +102,7 @@ class _Replica:
     offsets: Sequence[float]
     whole: float
 
-    def chart(
-        self, key: str, title: str, unit: str, lines: Mapping[str, Values], given: float, of: str
-    ) -> UsageChart:
+    def chart(self, key: str, title: str, unit: str, lines: Mapping[str, Values], given: float, of: str) -> UsageChart:
         numbers = [value for values in lines.values() for value in values if value is not None]
         peak = max(numbers, default=0.0)
         # Below a tenth of the allocation the curve would lie at the bottom: it is scaled to its own peak.

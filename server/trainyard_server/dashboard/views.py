@@ -111,9 +111,7 @@ def add_page(router: Router, path: str, access: Access, what: str, describe: Cal
     def page(request: Request, pages: Pages, view: Annotated[View, Depends(describe)]) -> HTMLResponse:
         return HTMLResponse(pages.page(request, view))
 
-    async def live(
-        request: Request, pages: Pages, view: Annotated[View, Depends(describe)]
-    ) -> EventSourceResponse:
+    async def live(request: Request, pages: Pages, view: Annotated[View, Depends(describe)]) -> EventSourceResponse:
         await pages.poll(view.read)  # raises the page's errors before the stream has a status
         return EventSourceResponse(
             _events(pages.changes(request, view), request.state.csrf),

@@ -30,9 +30,7 @@ class AllowedImages:
         if patterns is None:
             return ""
         if _IMAGE_ID.fullmatch(image):  # an engine takes it for any image that it has
-            return (
-                f"{image} may be the id of any image; give its name with a tag, such as {image[:20]}:latest."
-            )
+            return f"{image} may be the id of any image; give its name with a tag, such as {image[:20]}:latest."
         if any(_matches(pattern, image) for pattern in patterns):
             return ""
         allowed = f"allowed are {', '.join(patterns)}" if patterns else "no image is"

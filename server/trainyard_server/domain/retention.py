@@ -37,9 +37,7 @@ class Removals:
     logs: tuple[int, ...] = ()
 
 
-def removals(
-    ended: Iterable[EndedJob], all_log_bytes: int, now: datetime, policy: RetentionPolicy
-) -> Removals:
+def removals(ended: Iterable[EndedJob], all_log_bytes: int, now: datetime, policy: RetentionPolicy) -> Removals:
     """The removals that the policy asks for now. `all_log_bytes` counts the logs of jobs that have not ended, too."""
     ordered = sorted(ended, key=lambda job: (job.ended_at, job.key))
     jobs = [job for job in ordered if policy.keep_jobs is not None and now - job.ended_at > policy.keep_jobs]

@@ -49,9 +49,7 @@ _FILES: Mapping[int, Failure] = {
 }
 
 # Parts of the messages of SQLite and PostgreSQL that are not caused by the statement, and their meaning.
-_LOCKED = Failure(
-    "the database is locked by another process", "End what holds it. It goes on by itself then."
-)
+_LOCKED = Failure("the database is locked by another process", "End what holds it. It goes on by itself then.")
 _FULL = Failure("the disk of the database is full", _ROOM)
 _READ_ONLY = Failure("the database is read-only", _WRITABLE)
 RESTORE_DATABASE = (

@@ -151,9 +151,7 @@ class ProgressTracker:
                     self._replicas[key].written = progress
         return True
 
-    def final_values(
-        self, project: str, job_id: str, stream: Stream, run_id: str, count: int
-    ) -> dict[str, object]:
+    def final_values(self, project: str, job_id: str, stream: Stream, run_id: str, count: int) -> dict[str, object]:
         """Values of the row of a replica whose log is complete with `count` lines. Forgets the replica."""
         with self._lock:
             log = self._replicas.pop((run_id, stream.task), _ReplicaLog())

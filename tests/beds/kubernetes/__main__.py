@@ -14,10 +14,7 @@ def main() -> int:
         with beds.started() as bed:
             print(f"export KUBECONFIG={bed.admin}")
             print(f"alias kubectl={bed.kubectl}")
-            print(
-                f"# nodes {', '.join(bed.nodes)}; image {beds.BASE_IMAGE}; logs {bed.admin.parent}/*.log",
-                flush=True,
-            )
+            print(f"# nodes {', '.join(bed.nodes)}; image {beds.BASE_IMAGE}; logs {bed.admin.parent}/*.log", flush=True)
             signal.pause()
     except NoKubernetes as error:
         print(error, file=sys.stderr)

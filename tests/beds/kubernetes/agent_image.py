@@ -29,10 +29,7 @@ def agent_image() -> Iterator[Image]:
 
 
 def _files() -> dict[str, Path]:
-    found = {
-        package.__name__: Path(str(package.__file__)).parent
-        for package in (trainyard_agent, trainyard_protocol)
-    }
+    found = {package.__name__: Path(str(package.__file__)).parent for package in (trainyard_agent, trainyard_protocol)}
     found["trainyard_protocol/configs"] = configs_dir()
     for distribution in requirements(metadata.distribution("trainyard"), "agent"):
         found |= top_levels(distribution)

@@ -194,8 +194,7 @@ def _with_schemas(source: Path) -> list[str]:
             if not file.name.endswith("_test.go") and mark.search(file.read_bytes()):
                 found.add(file.parent.relative_to(source).as_posix())
     return sorted(
-        re.sub(r"^(pkg|cmd)/", r"k8s.io/kubernetes/\1/", re.sub(r"^(staging/src|vendor)/", "", name))
-        for name in found
+        re.sub(r"^(pkg|cmd)/", r"k8s.io/kubernetes/\1/", re.sub(r"^(staging/src|vendor)/", "", name)) for name in found
     )
 
 

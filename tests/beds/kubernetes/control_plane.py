@@ -66,9 +66,7 @@ class ControlPlane:
     def plug_in(self, node: Node) -> None:
         """A link to the node, and the way to its pods."""
         machine = node.machine
-        self.machine.link(
-            *("link", "add", node.name, "type", "veth", "peer", "name", "eth0", "netns", machine.network)
-        )
+        self.machine.link(*("link", "add", node.name, "type", "veth", "peer", "name", "eth0", "netns", machine.network))
         self.machine.link("link", "set", node.name, "master", "nodes", "up")
         self.machine.link("route", "replace", node.pod_network, "via", node.address)
         machine.link("address", "add", f"{node.address}/24", "dev", "eth0")
@@ -106,10 +104,7 @@ class ControlPlane:
             *("--secure-port=443", f"--service-cluster-ip-range={_SERVICES}"),
             *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
             *(f"--client-ca-file={file['ca.crt']}", "--allow-privileged=true", "--profiling=false"),
-            *(
-                f"--tls-cert-file={file['api-server']}.crt",
-                f"--tls-private-key-file={file['api-server']}.key",
-            ),
+            *(f"--tls-cert-file={file['api-server']}.crt", f"--tls-private-key-file={file['api-server']}.key"),
             *(f"--kubelet-certificate-authority={file['ca.crt']}",),
             *(f"--kubelet-client-certificate={file['kubelet-client']}.crt",),
             *(f"--kubelet-client-key={file['kubelet-client']}.key",),

@@ -77,9 +77,7 @@ def _follow(server: str, tls: ssl.SSLContext, names: Names) -> None:
     """List the Endpoints again and again: there are few."""
     while True:
         try:
-            with urllib.request.urlopen(
-                f"{server}/api/v1/endpoints", timeout=_TIMEOUT_S, context=tls
-            ) as listed:
+            with urllib.request.urlopen(f"{server}/api/v1/endpoints", timeout=_TIMEOUT_S, context=tls) as listed:
                 names.replace(json.load(listed)["items"])
         except (OSError, ValueError) as error:
             print(error, flush=True)

@@ -171,12 +171,7 @@ class Machine:
     """One machine; the first one has the disks of all others. To be used in a thread that lives as long as they do."""
 
     def __init__(
-        self,
-        name: str,
-        home: Home,
-        programs: Programs,
-        first: "Machine | None" = None,
-        zone: Path | None = None,
+        self, name: str, home: Home, programs: Programs, first: "Machine | None" = None, zone: Path | None = None
     ) -> None:
         """`zone`: the file of its time zone; None: UTC."""
         missing = [tool for tool in _TOOLS if not shutil.which(tool)]
@@ -273,9 +268,7 @@ class Machine:
             start_new_session=True,
         )
 
-    def start_outside(
-        self, name: str, command: list[str], inside: tuple[str, ...] = (), fd: int = -1
-    ) -> None:
+    def start_outside(self, name: str, command: list[str], inside: tuple[str, ...] = (), fd: int = -1) -> None:
         """Start a program of the host on this machine's behalf; of its namespaces only those `inside`."""
         with self._log(name) as log:
             self._running[name] = subprocess.Popen(
@@ -303,12 +296,7 @@ class Machine:
 
     def _run(self, command: list[str]) -> None:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=self._environment,
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=self._environment
         )
         if done.returncode:
             raise NoKubernetes(f"`{' '.join(command)}` fails on this machine: {done.stderr.strip()}")

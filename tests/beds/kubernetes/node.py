@@ -92,11 +92,7 @@ class Node:
         )
 
     def _cni(self) -> dict[str, object]:
-        addresses = {
-            "type": "host-local",
-            "ranges": [[{"subnet": self.pod_network}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
-        }
+        addresses = {"type": "host-local", "ranges": [[{"subnet": self.pod_network}]], "routes": [{"dst": "0.0.0.0/0"}]}
         bridge = {"type": "bridge", "bridge": "pods", "isGateway": True, "hairpinMode": True}
         return {"cniVersion": "0.4.0", "name": "pods", "plugins": [{**bridge, "ipam": addresses}]}
 

@@ -7,9 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class EmptyRegistry(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         is_root = self.path.rstrip("/") == "/v2"
-        body = (
-            b"{}" if is_root else b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
-        )
+        body = b"{}" if is_root else b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
         self.send_response(200 if is_root else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

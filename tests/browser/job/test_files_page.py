@@ -49,9 +49,7 @@ def test_files_are_listed_and_downloaded(dashboard: DashboardServer, open_page: 
     assert axe(page) == []
 
 
-def test_large_directory_has_further_pages(
-    dashboard: DashboardServer, open_page: Open, job_dir: Path
-) -> None:
+def test_large_directory_has_further_pages(dashboard: DashboardServer, open_page: Open, job_dir: Path) -> None:
     for number in range(PAGE_SIZE + 1):
         (job_dir / "checkpoints" / f"{number:04}").touch()
     dashboard.submit("digits", jobDir=str(job_dir))
@@ -63,9 +61,7 @@ def test_large_directory_has_further_pages(
     expect(page.locator("[data-row]")).to_have_count(PAGE_SIZE)
 
 
-def test_entries_that_cannot_be_shown_say_why(
-    dashboard: DashboardServer, open_page: Open, job_dir: Path
-) -> None:
+def test_entries_that_cannot_be_shown_say_why(dashboard: DashboardServer, open_page: Open, job_dir: Path) -> None:
     dashboard.submit("digits", jobDir="/etc")
     page = open_page(FILES)
     expect(page.get_by_text("is below no directory that this server may show")).to_be_visible()
@@ -81,9 +77,7 @@ def test_entries_that_cannot_be_shown_say_why(
     expect(page.get_by_text("There is no none in the job-dir.")).to_be_visible()
 
 
-def test_file_that_a_running_job_writes_appears(
-    dashboard: DashboardServer, open_page: Open, job_dir: Path
-) -> None:
+def test_file_that_a_running_job_writes_appears(dashboard: DashboardServer, open_page: Open, job_dir: Path) -> None:
     agent = dashboard.agent()
     dashboard.started(agent, "digits", jobDir=str(job_dir))
     page = open_page(f"{FILES}?path=checkpoints")

@@ -22,9 +22,7 @@ def test_failed_job_shows_why_on_top(dashboard: DashboardServer, open_page: Open
     page = open_page("/projects/p/jobs/cnn_large")
     expect(page.get_by_role("heading", name="Why it failed")).to_be_visible()
     expect(page.locator("#live-verdict .lead")).to_have_text("ValueError: no data")
-    expect(page.get_by_role("link", name="This line in the log")).to_have_attribute(
-        "href", re.compile(r"/logs#L\d+$")
-    )
+    expect(page.get_by_role("link", name="This line in the log")).to_have_attribute("href", re.compile(r"/logs#L\d+$"))
     assert axe(page) == []
 
 
@@ -47,9 +45,7 @@ def test_running_job_is_followed_until_its_result(dashboard: DashboardServer, op
     assert axe(page) == []
 
 
-def test_job_that_is_deleted_leaves_a_message_on_its_open_page(
-    dashboard: DashboardServer, open_page: Open
-) -> None:
+def test_job_that_is_deleted_leaves_a_message_on_its_open_page(dashboard: DashboardServer, open_page: Open) -> None:
     dashboard.submit("digits")
     dashboard.api.cancel("digits")
     page = open_page("/projects/p/jobs/digits")

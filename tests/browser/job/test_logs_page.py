@@ -36,20 +36,12 @@ def training(dashboard: DashboardServer, agent: ScriptedAgent, run: RunOrder, st
     for step in range(steps):
         task = TASKS[step % 4]
         at = f"2026-11-20T14:{step // 60:02}:{step % 60:02}.250000Z"
-        texts = [
-            f"step {step * 25:>6}  loss {2.3 * 0.97**step:.4f}  lr 1.0e-03  {dice.randint(900, 990)} examples/s"
-        ]
+        texts = [f"step {step * 25:>6}  loss {2.3 * 0.97**step:.4f}  lr 1.0e-03  {dice.randint(900, 990)} examples/s"]
         if step % 13 == 7:
             texts.append("WARNING:absl:the input pipeline is slower than the step; see data.prefetch")
         if step % 17 == 11:
             texts.append("\x1b[32mcheckpoint\x1b[0m saved to \x1b[1mgs://models/cnn/step_275\x1b[0m")
-        ship(
-            dashboard,
-            agent,
-            run,
-            *(LogLine(time=at, stream="stdout", text=text) for text in texts),
-            task=task,
-        )
+        ship(dashboard, agent, run, *(LogLine(time=at, stream="stdout", text=text) for text in texts), task=task)
 
 
 def shown(page: Page) -> list[int]:
@@ -73,13 +65,7 @@ def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open) -> None:
     trace = ["Traceback (most recent call last):", '  File "/app/trainer/task.py", line 88, in <module>', "    main()",
              "ValueError: loss is not finite at step 1000: nan"]  # fmt: skip
     at = "2026-11-20T14:00:41Z"
-    ship(
-        dashboard,
-        agent,
-        run,
-        *(LogLine(time=at, stream="stderr", text=text) for text in trace),
-        task=TASKS[2],
-    )
+    ship(dashboard, agent, run, *(LogLine(time=at, stream="stderr", text=text) for text in trace), task=TASKS[2])
     page = open_page(PATH)
     following(page)
     expect(page.locator(".ln").last).to_contain_text("ValueError")
@@ -91,9 +77,7 @@ def test_log_of_a_gang(dashboard: DashboardServer, open_page: Open) -> None:
     page.locator("[data-task=worker-replica-1]").click()
     expect(page.locator(".ln .by").first).to_have_text("worker-1")
     assert axe(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
-        "nothing is wider than the window"
-    )
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the window"
 
 
 def test_every_line_is_shown_once_over_a_restart_of_the_server(
@@ -252,9 +236,7 @@ def test_filters_are_in_the_address_and_select_lines(
     page.get_by_label("Only matches").check()
     expect(page.locator(".ln")).to_have_count(2)
     expect(page.locator("mark")).to_have_text(["pipeline"] * 2)
-    page.wait_for_url(
-        "**/logs?task=worker-replica-2&task=worker-replica-0&severity=WARNING&search=PIPELINE&only=yes*"
-    )
+    page.wait_for_url("**/logs?task=worker-replica-2&task=worker-replica-0&severity=WARNING&search=PIPELINE&only=yes*")
     with page.expect_download() as waiting:
         page.get_by_role("link", name="Download").click()
     assert waiting.value.suggested_filename == "cnn.log"
@@ -347,9 +329,7 @@ def test_lines_of_a_program_are_text(dashboard: DashboardServer, open_page: Open
     assert "y" * 40_000 in (long.locator(".msg").text_content() or "")
 
 
-def test_runs_damage_and_quotas_are_shown(
-    dashboard: DashboardServer, open_page: Open, tmp_path: Path
-) -> None:
+def test_runs_damage_and_quotas_are_shown(dashboard: DashboardServer, open_page: Open, tmp_path: Path) -> None:
     object.__setattr__(dashboard.api.use_cases.backend.settings, "log_quota", 4000)
     agent, run = started(dashboard)
     agent.log("of the first run", "to be damaged", run=run)

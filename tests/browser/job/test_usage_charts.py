@@ -15,9 +15,7 @@ from trainyard_protocol.wire.sync import RunOrder
 PATH = "/projects/p/jobs/resnet50"
 
 
-def sample(
-    run: RunOrder, task: str, at: datetime, cpu: float, memory: float, busy: float = 0.0
-) -> UsageSample:
+def sample(run: RunOrder, task: str, at: datetime, cpu: float, memory: float, busy: float = 0.0) -> UsageSample:
     gpus = next(replica.gpus for replica in run.replicas if replica.task == task)
     return UsageSample(
         run_id=run.run_id,
@@ -26,9 +24,7 @@ def sample(
         cpu=cpu,
         memory_bytes=round(memory * GB),
         gpus=tuple(
-            GpuUsage(
-                id=gpu, utilization=max(0.0, busy - n / 10), memory_bytes=(9 + n) * GB, memory_total=16 * GB
-            )
+            GpuUsage(id=gpu, utilization=max(0.0, busy - n / 10), memory_bytes=(9 + n) * GB, memory_total=16 * GB)
             for n, gpu in enumerate(gpus)
         ),
     )

@@ -151,9 +151,7 @@ class ChaosCluster(FakeCluster):
     def create(self, path: str, body: Object) -> tuple[int, Object]:
         with self.changed:
             if "stringData" in body:
-                values = {
-                    name: b64encode(text.encode()).decode() for name, text in body["stringData"].items()
-                }
+                values = {name: b64encode(text.encode()).decode() for name, text in body["stringData"].items()}
                 body = {**body, "data": values}
             owners = [owner["uid"] for owner in body["metadata"].get("ownerReferences") or ()]
             code, made = super().create(path, body)
@@ -181,10 +179,7 @@ class ChaosCluster(FakeCluster):
             if known is not None and known <= asked:
                 return 200, self._store(path, found, "MODIFIED") if known == 0 else found
             ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=asked)
-            deleted = {
-                "deletionGracePeriodSeconds": asked,
-                "deletionTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            }
+            deleted = {"deletionGracePeriodSeconds": asked, "deletionTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
             return 200, self._store(path, {**found, "metadata": {**metadata, **deleted}}, "MODIFIED")
 
     def _collect(self, owner: str) -> None:
@@ -199,19 +194,13 @@ class ChaosCluster(FakeCluster):
     def of_runs(self) -> list[str]:
         with self.changed:
             return [
-                path
-                for path, found in self.objects.items()
-                if objects.RUN in (found["metadata"].get("labels") or {})
+                path for path, found in self.objects.items() if objects.RUN in (found["metadata"].get("labels") or {})
             ]
 
     def host_names(self) -> set[str]:
         """Host names of all pods."""
         with self.changed:
-            return {
-                found["spec"]["hostname"]
-                for path, found in self.objects.items()
-                if path.startswith(f"{PODS}/")
-            }
+            return {found["spec"]["hostname"] for path, found in self.objects.items() if path.startswith(f"{PODS}/")}
 
     # What operations of a history do.
 
@@ -285,10 +274,7 @@ class Pod(threading.Thread):
             ended = self._until_it_ends()
             self._pause(seeing_end)
             self._when_kubelet_is_there()
-            self._set(
-                {"terminated": {**ended, "startedAt": started}},
-                "Failed" if ended["exitCode"] else "Succeeded",
-            )
+            self._set({"terminated": {**ended, "startedAt": started}}, "Failed" if ended["exitCode"] else "Succeeded")
         while not self._cluster.is_over and (found := self._found()):
             if found["metadata"].get("deletionTimestamp") and found["metadata"]["deletionGracePeriodSeconds"]:
                 self._cluster.delete(self.path, 0)
@@ -318,26 +304,17 @@ class Pod(threading.Thread):
 
     def _start(self, found: Object) -> None:
         container = found["spec"]["containers"][0]
-        words = [
-            word.replace("$$", "$") for word in (*container.get("command", ()), *container.get("args", ()))
-        ]
+        words = [word.replace("$$", "$") for word in (*container.get("command", ()), *container.get("args", ()))]
         variables = {one["name"]: one["value"].replace("$$", "$") for one in container["env"]}
         process = subprocess.Popen(
             words,
-            env={
-                "PATH": os.environ["PATH"],
-                **variables,
-                "HOSTNAME": found["spec"]["hostname"],
-                _MARK: self._mark,
-            },
+            env={"PATH": os.environ["PATH"], **variables, "HOSTNAME": found["spec"]["hostname"], _MARK: self._mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._readers = [
-            threading.Thread(target=self._read, args=(s,)) for s in (process.stdout, process.stderr)
-        ]
+        self._readers = [threading.Thread(target=self._read, args=(s,)) for s in (process.stdout, process.stderr)]
         for reader in self._readers:
             reader.start()
         self._process, self.has_begun = process, True
@@ -440,9 +417,7 @@ def _chaos_handler(cluster_of: Callable[[], ChaosCluster]) -> type[Any]:
             if pod is None:
                 self._send(404, status(404, f"pods {path} not found", "NotFound"))
             elif not pod.has_begun:
-                self._send(
-                    400, status(400, "container main is waiting to start: ContainerCreating", "BadRequest")
-                )
+                self._send(400, status(400, "container main is waiting to start: ContainerCreating", "BadRequest"))
             else:
                 self._send_log(cluster, pod, query)
 
@@ -500,8 +475,6 @@ def _kubeconfig(url: str, authority: Path) -> Object:
         "kind": "Config",
         "clusters": [{"name": "chaos", "cluster": {"server": url, "certificate-authority": str(authority)}}],
         "users": [{"name": "agent", "user": {"token": "chaos"}}],
-        "contexts": [
-            {"name": "chaos", "context": {"cluster": "chaos", "user": "agent", "namespace": NAMESPACE}}
-        ],
+        "contexts": [{"name": "chaos", "context": {"cluster": "chaos", "user": "agent", "namespace": NAMESPACE}}],
         "current-context": "chaos",
     }

@@ -54,9 +54,7 @@ class Person:
                 raise GaveUp(f"{method} {path} after {attempts} attempts: {failure}")
 
     def submit(self, name: str, training_input: dict[str, Any]) -> Answer:
-        return self.ask(
-            "POST", f"/v1/projects/{PROJECT}/jobs", {"jobId": name, "trainingInput": training_input}
-        )
+        return self.ask("POST", f"/v1/projects/{PROJECT}/jobs", {"jobId": name, "trainingInput": training_input})
 
     def cancel(self, name: str) -> Answer:
         return self.ask("POST", f"/v1/projects/{PROJECT}/jobs/{name}:cancel", {})

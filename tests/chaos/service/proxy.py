@@ -95,11 +95,7 @@ class Proxy:
         return True
 
     async def _forward(
-        self,
-        request: bytes,
-        near: asyncio.StreamReader,
-        writer: asyncio.StreamWriter | None,
-        cut_short: bool = False,
+        self, request: bytes, near: asyncio.StreamReader, writer: asyncio.StreamWriter | None, cut_short: bool = False
     ) -> None:
         """Send it, and pass the answer on, if there is somebody to pass it to and the asker is still there."""
         reader, far = await asyncio.open_connection("127.0.0.1", self.random_.choice(self.targets))
@@ -132,9 +128,7 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
     return b"\r\n".join([*kept, b"Connection: close", b"", body])
 
 
-async def _pass_on(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter | None, cut_short: bool
-) -> None:
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter | None, cut_short: bool) -> None:
     while block := await reader.read(_BLOCK):
         if writer is not None:
             writer.write(block[: len(block) // 2] if cut_short else block)

@@ -123,9 +123,7 @@ class Replicas:
         found: list[str] = []
         for agent_id in self._agent_ids():
             mine: _Filters = {"label": f"trainyard.agent={agent_id}"}
-            found += [
-                str(c.name) for c in self._docker.containers.list(all=True, filters=mine, ignore_removed=True)
-            ]
+            found += [str(c.name) for c in self._docker.containers.list(all=True, filters=mine, ignore_removed=True)]
             found += [str(network.name) for network in self._docker.networks.list(filters=mine)]
         return found
 

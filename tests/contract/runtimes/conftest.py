@@ -88,15 +88,9 @@ def kubernetes_namespaces(kubernetes: Bed) -> Iterator[Namespaces]:
 
 @pytest.fixture(scope="session")
 def side_by_side(
-    request: pytest.FixtureRequest,
-    kubernetes_namespaces: Namespaces,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, kubernetes_namespaces: Namespaces, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SideBySide]:
-    items = [
-        item
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and runs_side_by_side(item)
-    ]
+    items = [item for item in request.session.items if isinstance(item, pytest.Function) and runs_side_by_side(item)]
     tests = SideBySide(items, kubernetes_namespaces.lab, tmp_path_factory.mktemp("side-by-side"))
     yield tests
     tests.close()

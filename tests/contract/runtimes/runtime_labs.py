@@ -87,9 +87,7 @@ FOREVER = Program((Print("up"),))
 STUBBORN = Program((Print("up"),), ignores_sigterm=True)
 FINE = Program((Print("done"),), code=0)
 BUSY = Program((Print("up"),), shell="while :; do :; done")
-MANY = Program(
-    (Print("up"),), shell="while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done"
-)
+MANY = Program((Print("up"),), shell="while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done")
 MISSING = Program(missing=True)
 
 
@@ -198,9 +196,7 @@ class Driver:
             self.lab.pause()
 
 
-def order(
-    run_id: str, *tasks: str, grace_s: float = 5.0, log_quota: int = 0, metric_tag: str = ""
-) -> RunOrder:
+def order(run_id: str, *tasks: str, grace_s: float = 5.0, log_quota: int = 0, metric_tag: str = "") -> RunOrder:
     replicas = [ReplicaOrder(task=t, machine_type="local-1", cpus=(), memory_bytes=1 << 30) for t in tasks]
     return RunOrder(
         run_id=run_id,
@@ -212,9 +208,7 @@ def order(
         replicas=tuple(replicas),
         grace_s=grace_s,
         log_quota_bytes=log_quota,
-        trial=TrialOrder(study="s", number=1, metric_tag=metric_tag, hyperparameters={})
-        if metric_tag
-        else None,
+        trial=TrialOrder(study="s", number=1, metric_tag=metric_tag, hyperparameters={}) if metric_tag else None,
     )
 
 

@@ -10,9 +10,7 @@ CHIEF, WORKER, OTHER = "master-replica-0", "worker-replica-0", "worker-replica-1
 RUN = unique_run("1")
 
 
-def test_preempted_replica_is_reported_as_such_unless_a_stop_or_its_end_came_before(
-    engine_lab: EngineLab,
-) -> None:
+def test_preempted_replica_is_reported_as_such_unless_a_stop_or_its_end_came_before(engine_lab: EngineLab) -> None:
     driver = Driver(engine_lab)
     driver.start_and_wait(RUN, {CHIEF: STUBBORN, WORKER: FOREVER, OTHER: Program(code=4)})
     driver.until(lambda: driver.reports(RUN)[OTHER].exit)

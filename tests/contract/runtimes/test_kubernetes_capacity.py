@@ -51,12 +51,7 @@ def test_capacity_is_room_on_nodes_or_else_in_the_quota_of_the_namespace(
     namespace, group = client.namespace, "rbac.authorization.k8s.io"
     here, roles = f"/api/v1/namespaces/{namespace}", f"/apis/{group}/v1"
     limits = {"cpu": "1", "memory": "64Mi"}
-    container = {
-        "name": "c",
-        "image": BASE_IMAGE,
-        "command": ["sleep", "1000"],
-        "resources": {"limits": limits},
-    }
+    container = {"name": "c", "image": BASE_IMAGE, "command": ["sleep", "1000"], "resources": {"limits": limits}}
     other = {"metadata": {"name": "other"}, "spec": {"containers": [container]}}
     hard = {"requests.cpu": "8", "requests.memory": "10G"}
     quota = {"metadata": {"name": "all"}, "spec": {"hard": hard}}

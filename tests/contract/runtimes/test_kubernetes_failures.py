@@ -74,9 +74,7 @@ class Failures:
         self.elsewhere.start(AWAY, {CHIEF: CHATTERBOX})
         self.driver.start(run_of("rotated"), {CHIEF: CHATTERBOX})
         image = f"{registry}/no/image:1"
-        self._start(
-            "no image", {CHIEF: FOREVER, WORKER: FOREVER}, {CHIEF: lambda one: replace(one, image=image)}
-        )
+        self._start("no image", {CHIEF: FOREVER, WORKER: FOREVER}, {CHIEF: lambda one: replace(one, image=image)})
         self._start("no program", {CHIEF: FOREVER, WORKER: MISSING})
         eats = Program(python="import time; hoard = b'x' * (200 << 20); time.sleep(1000)")
         self._start("no memory", {CHIEF: eats}, {CHIEF: lambda one: replace(one, memory_bytes=64 << 20)})
@@ -99,10 +97,7 @@ class Failures:
         assert self.lab.remaining(run_of(row)) == []
 
     def _start(
-        self,
-        row: str,
-        programs: Mapping[str, Program],
-        changes: Mapping[str, Callable[[Launch], Launch]] | None = None,
+        self, row: str, programs: Mapping[str, Program], changes: Mapping[str, Callable[[Launch], Launch]] | None = None
     ) -> None:
         self.driver.place(run_of(row), *sorted(programs))
         launches = {task: self.lab.launch(task, programs[task]) for task in sorted(programs)}
@@ -210,9 +205,7 @@ def _is_killed(ended: ExitReport) -> bool:
     )
 
 
-def test_program_that_is_not_there_fails_its_replica_and_leaves_the_others_to_the_server(
-    failures: Failures,
-) -> None:
+def test_program_that_is_not_there_fails_its_replica_and_leaves_the_others_to_the_server(failures: Failures) -> None:
     ended = failures.end_of("no program", WORKER)
     assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
     assert "/nowhere/program" in ended.message
@@ -257,9 +250,7 @@ def test_first_of_two_failures_within_a_second_is_the_first_in_order(failures: F
     assert firsts == dict.fromkeys(range(3), 3)
 
 
-def test_log_that_is_rotated_is_complete_where_it_was_followed_and_says_its_gap_where_not(
-    failures: Failures,
-) -> None:
+def test_log_that_is_rotated_is_complete_where_it_was_followed_and_says_its_gap_where_not(failures: Failures) -> None:
     """One agent follows from the beginning; the other one comes late, and is then away for a while."""
     lines = [f"line {number}".ljust(WIDTH, ".") for number in range(LINES)]
     elsewhere, run_id = failures.elsewhere, AWAY
@@ -565,9 +556,7 @@ def _is_given_back(driver: Driver, reason: Reason, why: str) -> None:
     assert driver.lab.remaining(RUN) == []
 
 
-def test_agent_without_its_directory_goes_on_where_the_log_of_the_server_ends(
-    kubernetes_lab: KubernetesLab,
-) -> None:
+def test_agent_without_its_directory_goes_on_where_the_log_of_the_server_ends(kubernetes_lab: KubernetesLab) -> None:
     driver = Driver(kubernetes_lab)
     driver.start(RUN, {CHIEF: Program(tuple(Print(f"line {n}") for n in range(50)), code=0)})
     driver.wait_for_log(RUN, CHIEF)

@@ -37,9 +37,7 @@ def api(kubernetes: Bed) -> Iterator[KubeApi]:
         api.delete(f"{DEFINITIONS}/{name}")
 
 
-def test_usage_is_what_the_cluster_measures_of_the_program(
-    kubernetes_lab: KubernetesLab, api: KubeApi
-) -> None:
+def test_usage_is_what_the_cluster_measures_of_the_program(kubernetes_lab: KubernetesLab, api: KubeApi) -> None:
     driver, namespace = Driver(kubernetes_lab), kubernetes_lab.client.namespace
     driver.until(lambda: kubernetes_lab.client.has_group(metrics.GROUP))
     assert not driver.runtime.traits.measures_usage

@@ -19,10 +19,7 @@ AWKWARD = {
     "NUL and colours": (r"b'a\0b\x1b[1mc\n'", ["a\0b\x1b[1mc"]),
     "one MiB": (r"b'x' * (1 << 20) + b'\n'", ["x" * (1 << 20)]),
     "one MiB and more": (r"b'x' * ((2 << 20) + 5) + b'\n'", ["x" * (1 << 20)] * 2 + ["xxxxx"]),
-    "a character on the limit": (
-        r"('a' + 'é' * (1 << 19)).encode() + b'\n'",
-        ["a" + "é" * ((1 << 19) - 1), "é"],
-    ),
+    "a character on the limit": (r"('a' + 'é' * (1 << 19)).encode() + b'\n'", ["a" + "é" * ((1 << 19) - 1), "é"]),
 }
 
 

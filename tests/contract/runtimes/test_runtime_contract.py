@@ -155,9 +155,7 @@ def test_log_has_every_line_in_order_with_its_stream(driver: Driver) -> None:
     assert splits or {line.stream for line in lines} == {"stdout"}
     for stream in ("stdout", "stderr"):  # between two pipes there is no order to promise
         texts = [line.text for line in printed if line.stream == stream]
-        assert [
-            line.text for line in lines if (line.stream == stream if splits else line.text in texts)
-        ] == texts
+        assert [line.text for line in lines if (line.stream == stream if splits else line.text in texts)] == texts
     assert len(lines) == 30
 
 
@@ -239,9 +237,7 @@ def test_usage_never_loses_what_processes_that_have_ended_have_used(driver: Driv
     counted: list[float] = []
 
     def counted_enough() -> bool:
-        counted.append(
-            round(driver.usage(RUN, CHIEF).cpu_s, 6)
-        )  # sums of the same floats differ by their order
+        counted.append(round(driver.usage(RUN, CHIEF).cpu_s, 6))  # sums of the same floats differ by their order
         return len(set(counted)) > 5
 
     driver.until(counted_enough)

@@ -67,9 +67,7 @@ def test_job_that_ends_itself_in_the_grace_of_a_preemption_is_preempted(
     lab.reopen()
     polite = Program((Print("up"),), shell="trap 'exit 0' TERM; while :; do sleep 0.1; done")
     driver.start_and_wait(RUN, {CHIEF: polite, WORKER: polite})
-    slurm.run(
-        "sbatch", "-p", "urgent", "-N3", "--exclusive", "--wrap", "true", "-o", "/dev/null", "-J", "taking"
-    )
+    slurm.run("sbatch", "-p", "urgent", "-N3", "--exclusive", "--wrap", "true", "-o", "/dev/null", "-J", "taking")
     try:
         for exit_ in driver.ends(RUN).values():
             assert (exit_.code, exit_.reason, exit_.after_stop) == (0, Reason.PREEMPTED, False), exit_
@@ -98,9 +96,7 @@ def test_node_that_is_lost_is_blamed_and_not_the_peer_that_fails_of_it(
     connection = tmp_path / "connection"
     connection.touch()
     asked = order(RUN, CHIEF, WORKER)
-    halves = [
-        replica.model_copy(update={"vcpus": 3}) for replica in asked.replicas
-    ]  # of one node: none has both
+    halves = [replica.model_copy(update={"vcpus": 3}) for replica in asked.replicas]  # of one node: none has both
     driver.runtime.place(asked.model_copy(update={"replicas": tuple(halves)}))
     fails = Program(shell=f"while test -e {connection}; do sleep 0.05; done; exit 3")
     driver.runtime.start(RUN, [lab.launch(CHIEF, fails), lab.launch(WORKER, STUBBORN)])
@@ -178,9 +174,7 @@ def test_replicas_of_different_machines_are_parts_of_one_job(driver: Driver, slu
     for task in programs:
         driver.until(partial(driver.texts, RUN, task))
         assert driver.texts(RUN, task) == [f"{RUN}/{task}"]
-    rows = [
-        row.split() for row in slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%i %C %D").splitlines()
-    ]
+    rows = [row.split() for row in slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%i %C %D").splitlines()]
     assert sorted((job.partition("+")[2], cpus, nodes) for job, cpus, nodes in rows) == [
         ("0", "3", "1"),
         ("1", "2", "1"),
@@ -235,9 +229,7 @@ def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(
     assert "Every job of the agent" in agent("--doctor")
 
 
-def test_controller_that_was_killed_stops_nothing_and_is_not_needed_for_a_stop(
-    driver: Driver, slurm: SlurmBed
-) -> None:
+def test_controller_that_was_killed_stops_nothing_and_is_not_needed_for_a_stop(driver: Driver, slurm: SlurmBed) -> None:
     stopped = unique_run("3")
     driver.start_and_wait(stopped, {CHIEF: FOREVER, WORKER: STUBBORN})
     driver.start_and_wait(NEXT, {CHIEF: FOREVER})

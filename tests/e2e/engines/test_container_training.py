@@ -39,9 +39,7 @@ def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield made
 
 
-def test_trainer_as_an_image_trains_on_two_containers_and_saves_to_gs(
-    service: Service, engine: Engine
-) -> None:
+def test_trainer_as_an_image_trains_on_two_containers_and_saves_to_gs(service: Service, engine: Engine) -> None:
     config = yaml.safe_load((REPOSITORY / "configs" / "custom-image.yaml").read_text())
     for task in ("masterConfig", "workerConfig"):
         config["trainingInput"][task]["imageUri"] = TRAINER

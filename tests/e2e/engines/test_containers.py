@@ -134,9 +134,7 @@ def test_custom_image_gets_the_tf_config_that_explain_prints(containers: Service
     assert '"chief": ["cmle-training-master-' in printed
 
 
-def test_worker_image_defaults_to_the_masters_and_the_service_stops_it(
-    containers: Service, engine: Engine
-) -> None:
+def test_worker_image_defaults_to_the_masters_and_the_service_stops_it(containers: Service, engine: Engine) -> None:
     forever = "import time; print('up', flush=True); time.sleep(1000)"
     config = image_job(
         containers,
@@ -173,9 +171,7 @@ def test_agent_killed_while_containers_run_finds_them_again(containers: Service,
     containers.ok("up")
     containers.wait_for("orphaned", "SUCCEEDED")
     printed = containers.ok("jobs", "stream-logs", "orphaned", "--task", "master-replica-0")
-    assert [line.split()[-1] for line in printed.splitlines() if " line " in line] == [
-        str(n) for n in range(100)
-    ]
+    assert [line.split()[-1] for line in printed.splitlines() if " line " in line] == [str(n) for n in range(100)]
     assert "run 2" not in containers.ok("jobs", "describe", "orphaned").lower()
 
 

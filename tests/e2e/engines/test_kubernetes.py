@@ -51,16 +51,12 @@ def config(path: Path, machine: str, workers: int) -> str:
     return str(path)
 
 
-def test_gang_of_four_meets_on_two_nodes_and_one_that_finds_no_room_says_so(
-    kubernetes: Bed, tmp_path: Path
-) -> None:
+def test_gang_of_four_meets_on_two_nodes_and_one_that_finds_no_room_says_so(kubernetes: Bed, tmp_path: Path) -> None:
     with Programs(tmp_path).ending() as operator:
         operator.server(roles={"admin": "admin", "agent": "agent"})
         operator.ok("trainyard", "login", operator.url, "--token-file", str(operator.token("admin")))
         kubeconfig = str(kubernetes.with_role(f"jobs-{os.getpid()}", RULES))
-        operator.agent(
-            "--name", "bed", "--runtime", "kubernetes", "--kubeconfig", kubeconfig, "--pool", "2x8x64"
-        )
+        operator.agent("--name", "bed", "--runtime", "kubernetes", "--kubeconfig", kubeconfig, "--pool", "2x8x64")
         until(lambda: "bed" in operator.ok("trainyard", "agents", "list"), "the agent")
         submit = ("jobs", "submit", "training")
         wide = config(tmp_path / "wide.yaml", "n1-standard-8", 1)

@@ -70,9 +70,7 @@ def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed
                 return operator.ok(*kubectl, "logs", "deployment/trainyard-agent")
 
             def lines() -> list[int]:
-                with Client(
-                    Server(url, long_token("admin"), ca_file=authority.ca_file), DEFAULT_PROJECT
-                ) as client:
+                with Client(Server(url, long_token("admin"), ca_file=authority.ca_file), DEFAULT_PROJECT) as client:
                     logged = [one for one in client.logs("counts", follow=False) if isinstance(one, LogEntry)]
                 texts = [one.text for one in logged if one.task == "master-replica-0"]
                 return [int(text.removeprefix("line ")) for text in texts if text.startswith("line ")]

@@ -61,9 +61,7 @@ class ClusterService(RemoteService):
 
     def page(self, path: str) -> str:
         headers = {"Authorization": f"Bearer {long_token('admin')}"}
-        return (
-            httpx.get(self.url + path, headers=headers, trust_env=False, timeout=60).raise_for_status().text
-        )
+        return httpx.get(self.url + path, headers=headers, trust_env=False, timeout=60).raise_for_status().text
 
     def remaining(self) -> list[str]:
         """Objects of runs in the namespace."""
@@ -130,9 +128,7 @@ def starts(output: str) -> list[str]:
     return [line for line in output.splitlines() if "INFO trainer: Process" in line]
 
 
-def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_user(
-    cluster: ClusterService,
-) -> None:
+def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_user(cluster: ClusterService) -> None:
     program = cluster.program(
         "import os, pathlib, shutil, sys\n"
         "content = pathlib.Path(__file__).with_name('data.py').read_bytes()\n"

@@ -97,9 +97,7 @@ def cluster(slurm: SlurmBed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert slurm.run("squeue", "-h", "-t", "PENDING,RUNNING") == ""
 
 
-def test_digits_are_trained_over_three_nodes_with_two_machine_types(
-    cluster: SlurmService, slurm: SlurmBed
-) -> None:
+def test_digits_are_trained_over_three_nodes_with_two_machine_types(cluster: SlurmService, slurm: SlurmBed) -> None:
     """No node holds this gang. The nodes share no job-dir, but the storage emulator."""
     shape = {"masterType": "node-3", "workerType": "node-2", "workerCount": 3}
     copy = template(cluster, **shape, jobDir="gs://models/digits")
@@ -110,9 +108,7 @@ def test_digits_are_trained_over_three_nodes_with_two_machine_types(
     explained = json.loads(cluster.ok("jobs", "explain", "digits", "-o", "json"))["environment"]
     addresses = json.loads(explained["TF_CONFIG"])["cluster"]
     assert {kind: len(several) for kind, several in addresses.items()} == {"chief": 1, "worker": 3}
-    assert all(
-        address.rpartition(":")[2].isdecimal() for several in addresses.values() for address in several
-    )
+    assert all(address.rpartition(":")[2].isdecimal() for several in addresses.values() for address in several)
     assert predict(cluster, "gs://models/digits/model", STORAGE_EMULATOR_HOST=cluster.storage)
 
 
@@ -185,7 +181,6 @@ def test_job_that_reaches_its_partitions_time_limit_again_and_again_succeeds(
     for verdict in limited:
         assert verdict is not None
         assert verdict.reason is Reason.TIME_LIMIT
-        assert (
-            "reached a time limit. Slurm ended its job at the time limit of 1:00 in the partition brief"
-            in (verdict.message)
+        assert "reached a time limit. Slurm ended its job at the time limit of 1:00 in the partition brief" in (
+            verdict.message
         )

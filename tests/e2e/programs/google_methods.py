@@ -25,9 +25,7 @@ def main(words: list[str]) -> None:
         ml = discovery.build("ml", "v1")
     job = "plain" if words else "by_name"
     answers = {name: _answer(call) for name, call in calls(ml.projects(), job)}
-    print(
-        json.dumps({"called": sorted(called), "answers": json.loads(json.dumps(answers).replace(job, "JOB"))})
-    )
+    print(json.dumps({"called": sorted(called), "answers": json.loads(json.dumps(answers).replace(job, "JOB"))}))
 
 
 def calls(projects: Any, job: str) -> Any:

@@ -114,23 +114,10 @@ def test_estimator_trains_with_a_parameter_server_and_is_evaluated(then: Service
     assert any("Saving dict for global step" in line for line in lines["evaluator-replica-0"])
 
 
-def test_program_of_the_tutorial_trains_on_a_chief_and_a_worker_and_saves_to_gs_by_tensorflow(
-    then: Service,
-) -> None:
-    config = then.config(
-        "cassava.yaml", pythonModule="trainer.task", **local(workers=1), runtimeVersion="2.11"
-    )
+def test_program_of_the_tutorial_trains_on_a_chief_and_a_worker_and_saves_to_gs_by_tensorflow(then: Service) -> None:
+    config = then.config("cassava.yaml", pythonModule="trainer.task", **local(workers=1), runtimeVersion="2.11")
     then.ok(
-        *(
-            "jobs",
-            "submit",
-            "training",
-            "cassava",
-            "--config",
-            str(config),
-            "--job-dir",
-            "gs://pictures/cassava",
-        ),
+        *("jobs", "submit", "training", "cassava", "--config", str(config), "--job-dir", "gs://pictures/cassava"),
         *("--package-path", str(PROGRAMS / "cassava" / "trainer"), "--", "--epochs", "1"),
     )
     succeeded(then, "cassava")
@@ -141,9 +128,7 @@ def test_program_of_the_tutorial_trains_on_a_chief_and_a_worker_and_saves_to_gs_
     assert "workertemp_0/cassava/saved_model.pb" in names
 
 
-def test_script_of_one_line_imports_the_tensorflow_of_its_runtime_version_without_an_option(
-    plain: Service,
-) -> None:
+def test_script_of_one_line_imports_the_tensorflow_of_its_runtime_version_without_an_option(plain: Service) -> None:
     script = plain.root / "one_line.py"
     script.write_text("import tensorflow\n")
     config = plain.config("one_line.yaml", pythonModule=None, runtimeVersion="2.11", **local())
@@ -186,40 +171,18 @@ def _join_with_front(service: Service, stack: ExitStack, packages: Path, *flags:
         url, token = client.server.url, client.server.token
     headers = {"Authorization": f"Bearer {token}"}
     made = httpx.post(
-        f"{url}/storage/v1/b?project=local",
-        json={"name": "shared"},
-        headers=headers,
-        trust_env=False,
-        timeout=60,
+        f"{url}/storage/v1/b?project=local", json={"name": "shared"}, headers=headers, trust_env=False, timeout=60
     )
     assert made.status_code == 200, made.text
     _, _, name = service.ok("agents", "list", "--format", "value(name)").strip().rpartition("\n")
     service.ok("agents", "drain", name)
     secret = write_token(service.root / "agent-token", service.ok("agents", "add", "second").strip())
     (port,) = free_ports(1)
-    front = (
-        "agent",
-        "storage",
-        url,
-        "--containers",
-        "--port",
-        str(port),
-        "--state-dir",
-        str(service.root / "front"),
-    )
+    front = ("agent", "storage", url, "--containers", "--port", str(port), "--state-dir", str(service.root / "front"))
     roots = service.root / "front" / "roots.pem"
     agent = (
         *("agent", "join", url, "--token-file", str(secret), "--state-dir", str(service.root / "joined")),
-        *(
-            "--runtime",
-            "docker",
-            "--one-user",
-            "--pull",
-            "never",
-            "--job-dir-root",
-            str(packages.parent),
-            *flags,
-        ),
+        *("--runtime", "docker", "--one-user", "--pull", "never", "--job-dir-root", str(packages.parent), *flags),
         *("--replica-env", f"STORAGE_EMULATOR_HOST=http://127.0.0.1:{port}/{{job}}"),
         *("--replica-env", f"STORAGE_EMULATOR_ROOTS={roots}"),
     )
@@ -229,7 +192,4 @@ def _join_with_front(service: Service, stack: ExitStack, packages: Path, *flags:
         stack.callback(process.terminate)
         until(roots.exists, "the front")
     with service.client() as client:
-        until(
-            lambda: ("second", "alive") in [(one.name, one.state) for one in client.status().agents],
-            "the agent",
-        )
+        until(lambda: ("second", "alive") in [(one.name, one.state) for one in client.status().agents], "the agent")

@@ -100,8 +100,7 @@ class Machine:
         """Every file outside the state directory that a command could have changed."""
         paths = [self.hosts, *self.home.rglob("*")]
         return {
-            str(path): (stat.S_IMODE(path.stat().st_mode), path.read_text() if path.is_file() else "")
-            for path in paths
+            str(path): (stat.S_IMODE(path.stat().st_mode), path.read_text() if path.is_file() else "") for path in paths
         }
 
 
@@ -168,8 +167,7 @@ def test_bundled_client_calls_every_method_and_trains_by_name_as_pipelines_do(ma
     machine.ok("trainyard", "disconnect", "google", connected=False)
     audit = ("trainyard", "audit", "list", "--format", "value(subject)", "--action")
     made, revoked = (
-        sorted(machine.ok(*audit, f"google-keys.{done}", connected=False).split())
-        for done in ("create", "revoke")
+        sorted(machine.ok(*audit, f"google-keys.{done}", connected=False).split()) for done in ("create", "revoke")
     )
     assert (len(made), revoked) == (2, made)
     assert machine.snapshot() == before
@@ -223,12 +221,7 @@ def _methods_of_training() -> set[str]:
     """Methods of the discovery document: those of projects, jobs, locations and operations."""
     projects = json.loads(DOCUMENT.read_text())["resources"]["projects"]
     inside = projects["resources"]
-    groups = (
-        inside["jobs"],
-        inside["operations"],
-        inside["locations"],
-        inside["locations"]["resources"]["operations"],
-    )
+    groups = (inside["jobs"], inside["operations"], inside["locations"], inside["locations"]["resources"]["operations"])
     found = {method["id"] for group in groups for method in group["methods"].values()}
     return {*found, projects["methods"]["getConfig"]["id"]}
 
@@ -263,9 +256,7 @@ def _packages(client: str) -> Path:
 
 @pytest.mark.clients
 @pytest.mark.frameworks  # tensorflow_cloud imports TensorFlow
-def test_airflow_and_tensorflow_cloud_train_without_an_edit(
-    machine: Machine, frameworks_python: Path
-) -> None:
+def test_airflow_and_tensorflow_cloud_train_without_an_edit(machine: Machine, frameworks_python: Path) -> None:
     airflow, cloud = _packages("airflow"), _packages("tensorflow_cloud")
     machine.service.program('print("trained by", __name__)', "trainer")
     package = _sdist(machine.service.work)

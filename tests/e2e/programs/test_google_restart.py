@@ -27,9 +27,7 @@ def test_server_that_loses_its_port_as_it_starts_anew_runs_again_with_its_jobs(
 ) -> None:
     state = LocalState(own_service.state_dir)
     own_service.program("import time; time.sleep(600)")
-    own_service.ok(
-        "jobs", "submit", "training", "goes_on", "--package-path", "prog", "--module-name", "prog.task"
-    )
+    own_service.ok("jobs", "submit", "training", "goes_on", "--package-path", "prog", "--module-name", "prog.task")
     own_service.wait_for("goes_on", "RUNNING")
     before = state.options()
 

@@ -70,10 +70,7 @@ def test_programs_run_unchanged_on_two_replicas_with_curves(service: Service) ->
     shell = printed(service, "train.sh")
     assert (shell["master-replica-0"][0], shell["worker-replica-0"][0]) == ("rank 0 of 2", "rank 1 of 2")
     assert printed(service, "notebook.py")["master-replica-0"][-1] == "from a cell"
-    assert {path.name for path in service.job_dir("train").joinpath("model").iterdir()} == {
-        "rank-0",
-        "rank-1",
-    }
+    assert {path.name for path in service.job_dir("train").joinpath("model").iterdir()} == {"rank-0", "rank-1"}
     assert service.job_dir("events").joinpath("logs", "0").is_dir()
 
 
@@ -124,9 +121,7 @@ def test_files_that_a_script_leaves_in_its_directory_are_in_the_jobs(service: Se
     log = service.log(job)
     assert "params: lr: 0.1\n" in log
     assert "arguments: []\n" in log
-    assert (
-        "of the working directory lost (huge (2.15 GB)): a replica's may have 1.07 GB and 10000 files" in log
-    )
+    assert "of the working directory lost (huge (2.15 GB)): a replica's may have 1.07 GB and 10000 files" in log
     if job_dir == "out":
         assert (source / "out/outputs/master-replica-0/outputs/model.npz").read_text() == "weights"
 

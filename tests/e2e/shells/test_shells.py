@@ -118,22 +118,16 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
 
 def test_jobs_submit_typed_in_a_shell_reaches_trainyard_with_its_words(shell: Shell) -> None:
     printed = shell.run("jobs submit training --config config.yaml -- --epochs 5")
-    assert shell.recorded() == [
-        ["jobs", "submit", "training", "--config", "config.yaml", "--", "--epochs", "5"]
-    ]
+    assert shell.recorded() == [["jobs", "submit", "training", "--config", "config.yaml", "--", "--epochs", "5"]]
     assert "recorded 7 words" in printed
 
 
 def test_jobs_submit_with_quoted_words_keeps_each_word_whole(shell: Shell) -> None:
     shell.run("""jobs submit training -- --note 'two  words; $HOME *' "" --x=1""")
-    assert shell.recorded() == [
-        ["jobs", "submit", "training", "--", "--note", "two  words; $HOME *", "", "--x=1"]
-    ]
+    assert shell.recorded() == [["jobs", "submit", "training", "--", "--note", "two  words; $HOME *", "", "--x=1"]]
 
 
-@pytest.mark.parametrize(
-    "verb", ["describe", "list", "cancel", "stream-logs", "update", "explain", "validate"]
-)
+@pytest.mark.parametrize("verb", ["describe", "list", "cancel", "stream-logs", "update", "explain", "validate"])
 def test_every_verb_typed_in_bash_reaches_trainyard(verb: str, tmp_path: Path) -> None:
     need_program("bash")
     bash = Shell("bash", tmp_path)
@@ -187,12 +181,7 @@ def test_shell_init_in_a_strict_script_does_not_end_it(name: str, options: str, 
     shell = Shell(name, tmp_path)
     shell.close()
     done = subprocess.run(
-        [name, options, "-c", script],
-        env=shell.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [name, options, "-c", script], env=shell.environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("reached the end\n")

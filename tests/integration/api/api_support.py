@@ -170,9 +170,7 @@ class Server:
     def stream(self, job_id: str = "job", **params: Any) -> list[tuple[str, dict[str, Any], str]]:
         """Everything that a stream without `follow` sends: (event, data, id)."""
         headers = ADMIN | ({"Last-Event-ID": params.pop("last")} if "last" in params else {})
-        answer = self.client.get(
-            f"/trainyard/v1/projects/p/jobs/{job_id}/logs", params=params, headers=headers
-        )
+        answer = self.client.get(f"/trainyard/v1/projects/p/jobs/{job_id}/logs", params=params, headers=headers)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/event-stream")
         return list(parse_events(answer.text))
@@ -238,9 +236,7 @@ class ScriptedAgent:
             for number, replica in enumerate(order.replicas):
                 self.replicas.setdefault(
                     (order.run_id, replica.task),
-                    ReplicaReport(
-                        task=replica.task, state=ReplicaState.PENDING, address=f"127.0.0.1:{2222 + number}"
-                    ),
+                    ReplicaReport(task=replica.task, state=ReplicaState.PENDING, address=f"127.0.0.1:{2222 + number}"),
                 )
         return self.response
 
@@ -324,9 +320,7 @@ class ScriptedAgent:
 
     def ship(self, task: str, chunk: LogChunk, run: RunOrder) -> LogReceipt:
         answer = self.server.client.post(
-            f"/agent/v1/runs/{run.run_id}/replicas/{task}/logs",
-            content=chunk.model_dump_json(),
-            headers=AGENT,
+            f"/agent/v1/runs/{run.run_id}/replicas/{task}/logs", content=chunk.model_dump_json(), headers=AGENT
         )
         assert answer.status_code == 200, answer.text
         return LogReceipt.model_validate_json(answer.content)

@@ -98,9 +98,7 @@ def test_value_is_in_no_answer_and_nowhere_on_the_servers_disk(api: Server, tmp_
     variables = api.get(f"/trainyard/v1/{job}/explain")["environment"]
     assert variables["TOKEN"] == "***"
     assert value not in agent.response.model_dump_json()
-    assert not [
-        path for path in tmp_path.rglob("*") if path.is_file() and value.encode() in path.read_bytes()
-    ]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and value.encode() in path.read_bytes()]
 
 
 def test_bounds_of_names_and_values(api: Server) -> None:
@@ -151,9 +149,7 @@ def test_job_that_refers_to_an_unknown_secret_is_refused_at_submit_and_fails_if_
     assert "no secret TOKEN any more" in message
     agent.exit(code=None, reason=Reason.SECRETS_FAILED, message=message)
     assert api.job()["state"] == "FAILED"
-    assert api.job()["errorMessage"].startswith(
-        "The replica master 0 could not get its secrets: The project p"
-    )
+    assert api.job()["errorMessage"].startswith("The replica master 0 could not get its secrets: The project p")
 
 
 def test_row_that_is_moved_to_another_secret_is_worth_nothing(api: Server) -> None:

@@ -29,11 +29,7 @@ def test_package_that_cannot_be_read_is_refused_where_the_site_says_so(tmp_path:
     client = CloudStorage("The test", emulator).client()
     client.bucket("models").blob("there/a-1.tar.gz").upload_from_string("x")
     client.close()
-    there, missing, nowhere = (
-        "gs://models/there/a-1.tar.gz",
-        "gs://models/b-1.tar.gz",
-        "gs://no-such/c-1.tar.gz",
-    )
+    there, missing, nowhere = ("gs://models/there/a-1.tar.gz", "gs://models/b-1.tar.gz", "gs://no-such/c-1.tar.gz")
     with server(tmp_path, Clock(), storage_emulator=emulator, check_packages=True) as api:
         assert refusal(api, there)[0] == 200
         status, error = refusal(api, there, missing, nowhere)

@@ -7,10 +7,7 @@ from integration.shells import OPERATOR, Shell
 
 def test_operator_lets_a_person_in_who_logs_in_and_makes_a_token(shell: Shell) -> None:
     out = shell.out(f"login {shell.url}/ --token-file -", OPERATOR)
-    assert (
-        out
-        == f"Logged in to {shell.url} as admin (admin of all projects). Commands use that server from now on.\n"
-    )
+    assert out == f"Logged in to {shell.url} as admin (admin of all projects). Commands use that server from now on.\n"
     code, out, err = shell("projects add-member carl --role submitter --project vision")
     assert (code, out, err) == (0, "", "carl is a submitter of the project vision.\n")
     carls = shell.out("tokens create --for carl --expires 90d --description laptop")

@@ -125,12 +125,7 @@ def test_config_that_is_wrong_raises_all_that_is_and_uploads_nothing(client: Cli
     config = {"trainingInput": {"workerCount": "two", "masterType": "n1-standrd-4"}}
     with pytest.raises(InvalidArgument) as caught:
         client.submit(config, package_path="trainer", labels={"Team": "x"}, secrets={"PATH": "a"})
-    where = (
-        "config:3: workerCount",
-        "config:4: masterType",
-        "--labels: has the key 'Team'",
-        "--set-secrets: PATH is",
-    )
+    where = ("config:3: workerCount", "config:4: masterType", "--labels: has the key 'Team'", "--set-secrets: PATH is")
     for part in where:
         assert part in caught.value.message
     assert client.jobs() == []

@@ -24,15 +24,10 @@ def test_secret_is_set_listed_given_to_a_job_and_deleted(shell: Shell, tmp_path:
     ]
 
     config = tmp_path / "config.yaml"
-    config.write_text(
-        "trainingInput:\n  pythonModule: trainer.task\n  secrets:\n  - name: HF\n  - name: KEY\n"
-    )
+    config.write_text("trainingInput:\n  pythonModule: trainer.task\n  secrets:\n  - name: HF\n  - name: KEY\n")
     submit = f"jobs submit training one --config {config} --project vision"
     code, _, err = shell(submit)
-    assert (code, f"{config}:5: secrets[1].name: The project vision has no secret KEY." in err) == (
-        1,
-        True,
-    ), err
+    assert (code, f"{config}:5: secrets[1].name: The project vision has no secret KEY." in err) == (1, True), err
     assert shell(f"{submit} --set-secrets HF_TOKEN=HF,/run/key.json=key")[0] == 0
     described = shell.out("jobs describe one --project vision")
     assert "/run/key.json" in described

@@ -11,16 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from integration.api.api_support import (
-    ADMIN,
-    TOKENS,
-    Clock,
-    ScriptedAgent,
-    eventually,
-    package_job,
-    server,
-    serving,
-)
+from integration.api.api_support import ADMIN, TOKENS, Clock, ScriptedAgent, eventually, package_job, server, serving
 from trainyard_cli.client import Client, LogEvent, StreamLost, StreamResumed
 from trainyard_cli.settings import Server as Address
 from trainyard_protocol.views.views import LogEntry, LogSummary
@@ -55,9 +46,7 @@ class Postgresql:
 
 @pytest.fixture
 def postgresql() -> Iterator[Postgresql]:
-    with tempfile.TemporaryDirectory(
-        prefix="ty-pg-", dir="/tmp"
-    ) as directory:  # short: it makes a socket there
+    with tempfile.TemporaryDirectory(prefix="ty-pg-", dir="/tmp") as directory:  # short: it makes a socket there
         database = Postgresql(Path(directory) / "data")
         try:
             yield database

@@ -27,11 +27,7 @@ def test_state_directory_of_the_first_release_opens(service: Service) -> None:
             "study": "SUCCEEDED",
         }
         good, bad = client.detail("good"), client.detail("bad")
-        assert (good.job["labels"], good.owner, good.job_dir) == (
-            {"purpose": "show"},
-            "root",
-            "gs://results/good",
-        )
+        assert (good.job["labels"], good.owner, good.job_dir) == ({"purpose": "show"}, "root", "gs://results/good")
         assert len(good.events) == 15
         assert good.events[-1].message == "Job completed successfully."
 
@@ -50,10 +46,7 @@ def test_state_directory_of_the_first_release_opens(service: Service) -> None:
         assert (len(curves["loss"].steps), curves["val_loss"].values[-1]) == (400, 0.00275)
 
         study = client.trials("study")
-        assert (study.best, [trial.parameters for trial in study.trials]) == (
-            1,
-            [{"lr": "0.1"}, {"lr": "0.2"}],
-        )
+        assert (study.best, [trial.parameters for trial in study.trials]) == (1, [{"lr": "0.1"}, {"lr": "0.2"}])
         assert study.trials[0].final is not None
         assert study.trials[0].final.value == 0.091667
 
@@ -62,9 +55,7 @@ def test_state_directory_of_the_first_release_opens(service: Service) -> None:
         assert (service.work / "result.txt").read_text() == "0.5\n"
 
         assert [(secret.name, secret.set_by) for secret in client.secrets().secrets] == [("API_KEY", "root")]
-        assert [(member.name, member.role) for member in client.members("local").members] == [
-            ("alice", "submitter")
-        ]
+        assert [(member.name, member.role) for member in client.members("local").members] == [("alice", "submitter")]
     service.environment["TRAINYARD_TOKEN"] = TOKEN_OF_ALICE
     assert "good" in service.ok("jobs", "list")
     del service.environment["TRAINYARD_TOKEN"]

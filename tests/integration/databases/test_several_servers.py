@@ -54,11 +54,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
 def test_job_goes_through_both_servers_call_by_call(pair: tuple[Server, Server]) -> None:
     one, other = pair
     agents = ScriptedAgent(one), ScriptedAgent(other)
-    agents[1].runs, agents[1].replicas, agents[1].shipped = (
-        agents[0].runs,
-        agents[0].replicas,
-        agents[0].shipped,
-    )
+    agents[1].runs, agents[1].replicas, agents[1].shipped = (agents[0].runs, agents[0].replicas, agents[0].shipped)
     one.create()
     agents[0].sync()
     other.tick()
@@ -84,8 +80,7 @@ def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) ->
     with ExitStack() as stack:
         one, other = (stack.enter_context(server(tmp_path, Clock())) for _ in range(2))
         here, there = (
-            httpx.Client(base_url=stack.enter_context(serving(s.app)), timeout=PATIENCE_S)
-            for s in (one, other)
+            httpx.Client(base_url=stack.enter_context(serving(s.app)), timeout=PATIENCE_S) for s in (one, other)
         )
         stack.enter_context(here)
         stack.enter_context(there)
@@ -119,23 +114,16 @@ def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) ->
         assert time.monotonic() - began < 20, "it was woken, and did not just end its wait"
 
 
-def test_session_that_is_ended_at_one_is_over_at_the_other_with_its_streams(
-    pair: tuple[Server, Server],
-) -> None:
+def test_session_that_is_ended_at_one_is_over_at_the_other_with_its_streams(pair: tuple[Server, Server]) -> None:
     one, other = pair
     session = one.use_cases.sessions.open(TOKENS[0].credential, one.clock())
     with serving(other.app) as url:
         cookie = {"Cookie": f"{cookie_name('http', url.removeprefix('http://'))}={session.value}"}
-        with httpx.stream(
-            "GET", f"{url}/live/", headers=cookie, trust_env=False, timeout=PATIENCE_S
-        ) as stream:
+        with httpx.stream("GET", f"{url}/live/", headers=cookie, trust_env=False, timeout=PATIENCE_S) as stream:
             lines = stream.iter_lines()
             assert next(lines) == "event: hello"
             one.use_cases.revoked_sessions.revoke(session)
-            assert (
-                httpx.get(f"{url}/trainyard/v1/me", headers=cookie, trust_env=False, timeout=60).status_code
-                == 401
-            )
+            assert httpx.get(f"{url}/trainyard/v1/me", headers=cookie, trust_env=False, timeout=60).status_code == 401
             assert list(lines)[-3:] == ["event: over", "data:", ""]
 
 

@@ -40,9 +40,7 @@ class Host:
         self.runtime = self._new_runtime(self.connection)
 
     def _new_runtime(self, connection: DockerClient) -> DockerRuntime:
-        return DockerRuntime(
-            self.state_dir, connection, self.owner, networks=self.networks, disk_bytes=self.disk_bytes
-        )
+        return DockerRuntime(self.state_dir, connection, self.owner, networks=self.networks, disk_bytes=self.disk_bytes)
 
     def order(self, *tasks: str) -> RunOrder:
         return run_order(uuid.uuid4().hex, *tasks)

@@ -9,9 +9,7 @@ from integration.engine.runs import Host, host_on
 def test_engine_that_rotates_logs_by_default_loses_no_line(own_engine: OwnEngine, tmp_path: Path) -> None:
     own_engine.restart(log_opts={"max-size": "4k", "max-file": "2"})
     with host_on(own_engine, tmp_path / "state") as host:
-        assert host.run("i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done") == [
-            str(n) for n in range(3000)
-        ]
+        assert host.run("i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done") == [str(n) for n in range(3000)]
 
 
 BARS = """
@@ -23,9 +21,7 @@ print("end")
 """
 
 
-def test_log_whose_beginning_the_engine_dropped_while_no_agent_looked_is_cut(
-    host: Host, tmp_path: Path
-) -> None:
+def test_log_whose_beginning_the_engine_dropped_while_no_agent_looked_is_cut(host: Host, tmp_path: Path) -> None:
     """Lines that are overwritten again and again are much to the engine, and little to us."""
     data = tmp_path / "data"
     data.mkdir()

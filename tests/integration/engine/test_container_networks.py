@@ -157,12 +157,8 @@ class Scene:
                     host.launch(f'exec python3 -c "{_SERVE}"', WORKER),
                 ],
             )
-            (network,) = self.engine.client().networks.list(
-                filters={"label": f"{spec.AGENT}={host.owner.agent_id}"}
-            )
-            self.bridges |= {
-                value for label, value in network.attrs["Labels"].items() if label == spec.BRIDGE
-            }
+            (network,) = self.engine.client().networks.list(filters={"label": f"{spec.AGENT}={host.owner.agent_id}"})
+            self.bridges |= {value for label, value in network.attrs["Labels"].items() if label == spec.BRIDGE}
             return set(json.loads(host.log(order.run_id)[-1]))
 
 
@@ -204,10 +200,7 @@ def test_rules_that_somebody_removed_are_installed_again_and_orphaned_ones_remov
 
     firewall.install(orphan, ["-j DROP"])
     found = [
-        one
-        for fix in (False, True)
-        for one in examine(AgentSettings(state_dir=tmp_path), fix)
-        if orphan in one.found
+        one for fix in (False, True) for one in examine(AgentSettings(state_dir=tmp_path), fix) if orphan in one.found
     ]
     assert [one.status for one in found] == ["problem", "fixed"]
     assert orphan not in firewall.survey()[1]

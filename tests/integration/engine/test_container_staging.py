@@ -56,17 +56,13 @@ class Host:
         return Runtimes(images=images, versions={"*": RuntimeVersion(cpu="base")})
 
     @asynccontextmanager
-    async def stager(
-        self, network: Mapping[str, Any] | None = None, **settings: Any
-    ) -> AsyncIterator[ContainerStager]:
+    async def stager(self, network: Mapping[str, Any] | None = None, **settings: Any) -> AsyncIterator[ContainerStager]:
         given = ContainerSettings(**{"runtimes": self.runtimes, **settings})
         with closing(DockerClient(self.engine.url)) as connection:
             async with self.server.client() as client:
                 fetcher = PackageFetcher(client, "")
                 networks = Networks(connection, self.owner, **(network or {}))
-                stager = ContainerStager(
-                    self.root / "staging", connection, self.owner, fetcher, given, networks
-                )
+                stager = ContainerStager(self.root / "staging", connection, self.owner, fetcher, given, networks)
                 try:
                     yield stager
                 finally:
@@ -243,9 +239,7 @@ async def test_package_that_does_not_build_says_what_pip_said(host: Host) -> Non
     assert "there is no compiler" in failed.message
 
 
-async def test_package_gets_nothing_of_the_agents_environment(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_package_gets_nothing_of_the_agents_environment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     uri = host.package(**{"setup.py": "import os; raise SystemExit('secret' in os.environ.values())"})
@@ -257,16 +251,8 @@ async def test_package_gets_nothing_of_the_agents_environment(
 @pytest.mark.parametrize(
     ("setup", "limits", "words"),
     [
-        (
-            "bytearray(1 << 30)",
-            InstallLimits(memory_bytes=200 * 10**6),
-            "ran out of memory; its limit is 0.2 GB",
-        ),
-        (
-            "time.sleep(1000)",
-            InstallLimits(seconds=2.0),
-            "took longer than 2 s, the agent's --install-timeout",
-        ),
+        ("bytearray(1 << 30)", InstallLimits(memory_bytes=200 * 10**6), "ran out of memory; its limit is 0.2 GB"),
+        ("time.sleep(1000)", InstallLimits(seconds=2.0), "took longer than 2 s, the agent's --install-timeout"),
         (
             "open('/tmp/big', 'wb').write(bytes(20 << 20)); time.sleep(1000)",
             InstallLimits(disk_bytes=20 * 10**6),
@@ -286,9 +272,7 @@ async def test_package_that_installs_beyond_a_limit_fails_with_it(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="packet filter rules take root")
-async def test_package_that_installs_reaches_its_index_and_no_other_service_of_the_machine(
-    host: Host,
-) -> None:
+async def test_package_that_installs_reaches_its_index_and_no_other_service_of_the_machine(host: Host) -> None:
     with socket.create_server(("0.0.0.0", 0)) as index, socket.create_server(("0.0.0.0", 0)) as other:
         ports = {server.getsockname()[1]: name for name, server in (("index", index), ("other", other))}
         setup = (

@@ -30,9 +30,7 @@ def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> 
     run_id = host.start_gang({CHIEF: f'exec python3 -c "{listen}"', WORKER: "sleep 1000"})
     host.until(lambda: host.printed(run_id) == ["up"])
     chief = spec.host_name(run_id, Task.parse(CHIEF))
-    inside = host.engine.client().containers.list(
-        filters={"label": [f"{spec.RUN}={run_id}", f"{spec.TASK}={WORKER}"]}
-    )
+    inside = host.engine.client().containers.list(filters={"label": [f"{spec.RUN}={run_id}", f"{spec.TASK}={WORKER}"]})
     ask = f"import socket; print(socket.create_connection(('{chief}', 2222), 5).recv(9))"
     assert b"hello" in inside[0].exec_run(["python3", "-c", ask]).output
 
@@ -63,9 +61,7 @@ def test_replica_finds_peers_that_have_not_started_yet(host: Host) -> None:
 
 def test_replica_is_called_by_its_host_name_and_that_is_reachable(host: Host) -> None:
     """JAX's collectives listen at the address of the machine's own name."""
-    program = (
-        "import socket; n = socket.gethostname(); print(n, not socket.gethostbyname(n).startswith('127.'))"
-    )
+    program = "import socket; n = socket.gethostname(); print(n, not socket.gethostbyname(n).startswith('127.'))"
     run_id = host.start(f'exec python3 -c "{program}"', task=WORKER)
     assert host.log(run_id, WORKER) == [f"{spec.host_name(run_id, Task.parse(WORKER))} True"]
 
@@ -86,17 +82,14 @@ def test_replica_has_no_privilege_and_cannot_gain_any(host: Host) -> None:
 def test_replica_is_held_to_its_cpus_memory_and_shared_memory(host: Host) -> None:
     cpu = max(os.sched_getaffinity(0))
     program = (
-        "import os; print(sorted(os.sched_getaffinity(0)));"
-        "s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)"
+        "import os; print(sorted(os.sched_getaffinity(0)));s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)"
     )
     printed = host.run(f'exec python3 -c "{program}"', cpus=(cpu,), memory_bytes=200 << 20)
     assert printed == [f"[{cpu}]", str(100 << 20)]
 
 
 def test_replica_that_allocates_past_its_limit_ran_out_of_memory(host: Host) -> None:
-    run_id = host.start(
-        'exec python3 -c "b = [bytearray(1 << 20) for _ in range(900)]"', memory_bytes=_GB // 10
-    )
+    run_id = host.start('exec python3 -c "b = [bytearray(1 << 20) for _ in range(900)]"', memory_bytes=_GB // 10)
     ended = host.end(run_id)
     assert (ended.code, ended.reason) == (137, Reason.OUT_OF_MEMORY)
     assert ended.message == "Its memory limit is 0.1 GB."
@@ -109,13 +102,9 @@ def test_replica_whose_child_ran_out_of_memory_says_so(host: Host) -> None:
     assert (ended.code, ended.reason) == (1, Reason.OUT_OF_MEMORY)
 
 
-def test_replica_that_fills_its_disk_is_killed_and_says_so(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replica_that_fills_its_disk_is_killed_and_says_so(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_limit, "MEASURE_S", 0.1)
-    image = host.engine.build(
-        f"volume-{uuid.uuid4().hex[:8]}", f"FROM {host.engine.base_image}\nVOLUME /data\n"
-    )
+    image = host.engine.build(f"volume-{uuid.uuid4().hex[:8]}", f"FROM {host.engine.base_image}\nVOLUME /data\n")
     host.disk_bytes = 20 * 10**6
     host.new_agent()
     fill = "head -c 30000000 /dev/zero > {}; sleep 1000"
@@ -135,9 +124,7 @@ def test_replica_that_fills_its_disk_is_killed_and_says_so(
 
 
 def test_fork_bomb_stays_in_its_container_and_is_removed_with_it(host: Host) -> None:
-    bomb = (
-        "import os,sys\nwhile True:\n    try: os.fork()\n    except OSError: print('full', flush=True); break"
-    )
+    bomb = "import os,sys\nwhile True:\n    try: os.fork()\n    except OSError: print('full', flush=True); break"
     run_id = host.start(f'python3 -c "{bomb}"; sleep 1000', memory_bytes=_GB)
     host.until(lambda: "full" in host.printed(run_id))
     assert host.running(run_id)
@@ -148,15 +135,11 @@ def test_fork_bomb_stays_in_its_container_and_is_removed_with_it(host: Host) -> 
 
 
 def test_pids_limit_is_the_agents(host: Host) -> None:
-    assert host.run("cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null || true") == [
-        "4096"
-    ]
+    assert host.run("cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null || true") == ["4096"]
 
 
 def test_program_gets_sigterm_and_the_time_to_save(host: Host) -> None:
-    run_id = host.start(
-        "trap 'echo saving; sleep 0.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    )
+    run_id = host.start("trap 'echo saving; sleep 0.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
     host.until(lambda: host.printed(run_id) == ["up"])
     host.runtime.stop(run_id, 30.0)
     ended = host.end(run_id)
@@ -207,9 +190,7 @@ def test_program_that_fails_says_which_user_it_had_in_place_of_the_images(host: 
     run_id = host.start("touch /etc/x", user=ProgramUser(4321, 8765, "ann"))
     host.new_agent()
     message = host.end(run_id).message
-    assert message.startswith(
-        "It exited with a non-zero status of 1. It ran as user 4321:8765, not as its image's"
-    )
+    assert message.startswith("It exited with a non-zero status of 1. It ran as user 4321:8765, not as its image's")
 
 
 def test_job_dir_inside_that_of_a_running_job_is_reached_through_it(host: Host, tmp_path: Path) -> None:

@@ -35,9 +35,7 @@ class Left:
             made = str(client.networks.create(spec.network_name(order), labels=labels).id)
         else:
             command = ["sleep", "1000"]
-            container = client.containers.run(
-                self._engine.base_image, command, labels=labels, detach=True, init=True
-            )
+            container = client.containers.run(self._engine.base_image, command, labels=labels, detach=True, init=True)
             made = str(container.id)
         self._made.append((role, made))
         return made

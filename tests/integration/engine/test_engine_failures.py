@@ -112,9 +112,7 @@ def test_container_killed_from_outside_is_told_as_killed(host: Host) -> None:
 
 
 @pytest.mark.parametrize("agent_runs", [True, False])
-def test_container_removed_from_outside_vanished_and_its_log_may_lack_lines(
-    host: Host, agent_runs: bool
-) -> None:
+def test_container_removed_from_outside_vanished_and_its_log_may_lack_lines(host: Host, agent_runs: bool) -> None:
     """`docker rm -f`"""
     run_id = host.start_gang({CHIEF: "echo up; sleep 1000", WORKER: "sleep 1000"})
     host.until(lambda: host.printed(run_id) == ["up"])
@@ -187,9 +185,7 @@ def test_containers_of_a_run_that_nobody_knows_any_more_are_removed(host: Host) 
     host.until(lambda: host.remaining() == [])
 
 
-def test_engine_restart_ends_its_containers_and_is_nobodys_failure(
-    fragile: Host, own_engine: OwnEngine
-) -> None:
+def test_engine_restart_ends_its_containers_and_is_nobodys_failure(fragile: Host, own_engine: OwnEngine) -> None:
     """The program saves on SIGTERM and exits 0: that must not count as a success."""
     run_id = fragile.start("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
     fragile.until(lambda: fragile.printed(run_id) == ["up"])
@@ -199,9 +195,7 @@ def test_engine_restart_ends_its_containers_and_is_nobodys_failure(
     assert fragile.log(run_id) == ["up", "saved"]
 
 
-def test_engine_restart_while_no_agent_looks_is_seen_by_the_next_one(
-    fragile: Host, own_engine: OwnEngine
-) -> None:
+def test_engine_restart_while_no_agent_looks_is_seen_by_the_next_one(fragile: Host, own_engine: OwnEngine) -> None:
     run_id = fragile.start("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done")
     fragile.until(lambda: fragile.printed(run_id) == ["up"])
     fragile.runtime.close()
@@ -232,9 +226,7 @@ def test_engine_killed_with_live_restore_loses_no_line(fragile: Host, own_engine
     assert fragile.log(run_id) == [str(n) for n in range(100)]
 
 
-def test_engine_that_is_down_ends_nothing_and_a_stop_waits_for_it(
-    fragile: Host, own_engine: OwnEngine
-) -> None:
+def test_engine_that_is_down_ends_nothing_and_a_stop_waits_for_it(fragile: Host, own_engine: OwnEngine) -> None:
     own_engine.restart(live_restore=True)
     run_id = fragile.start("echo up; sleep 1000")
     fragile.until(lambda: fragile.printed(run_id) == ["up"])
@@ -324,9 +316,7 @@ def test_full_disk_of_the_agent_starts_nothing_and_is_the_machines_fault(
     assert host.remaining() == []
 
 
-def test_full_disk_of_the_agent_delays_an_exit_and_loses_no_line(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_of_the_agent_delays_an_exit_and_loses_no_line(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = host.start("echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo down; exit 3")
     host.until(lambda: host.printed(run_id) == ["up"])
     with monkeypatch.context() as disk:

@@ -76,9 +76,7 @@ def test_image_that_was_built_is_listed_and_has_what_it_was_given(
     assert printed.out.startswith(f"Built {site.image}: ")
     assert "tiny  2/6  FROM ${BASE_IMAGE}" in printed.err.splitlines()
     assert here(site, capsys) is True
-    built = site.read(
-        "command -v python3; cat /opt/greeting /opt/ca-bundle.crt; grep -c . /opt/requirements.txt"
-    )
+    built = site.read("command -v python3; cat /opt/greeting /opt/ca-bundle.crt; grep -c . /opt/requirements.txt")
     assert built.splitlines()[:3] == ["/opt/runtime/bin/python3", "hello", "certificates"]
     assert "einops" in site.read("cat /opt/requirements.txt").splitlines()
 

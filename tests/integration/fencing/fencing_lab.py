@@ -117,9 +117,7 @@ class Network:
 class Worker:
     """A state directory, and the agent that works in it now."""
 
-    def __init__(
-        self, root: Path, name: str, network: Network, flags: list[str], env: Mapping[str, str]
-    ) -> None:
+    def __init__(self, root: Path, name: str, network: Network, flags: list[str], env: Mapping[str, str]) -> None:
         self.state_dir = root / name
         self.network = network
         self._command = [sys.executable, "-m", "trainyard_agent", "--server", network.url, "--name", name]
@@ -139,9 +137,7 @@ class Worker:
 
     @property
     def holds_a_run(self) -> bool:
-        return any(self.state_dir.glob("runs/*/run.json")) or any(
-            self.state_dir.glob("containers/*/run.json")
-        )
+        return any(self.state_dir.glob("runs/*/run.json")) or any(self.state_dir.glob("containers/*/run.json"))
 
     @property
     def has_lease(self) -> bool:
@@ -185,13 +181,7 @@ class Cluster:
         for name in ("one", "two"):
             network = Network(port)
             stack.callback(network.close)
-            flags_of_both = [
-                *flags,
-                "--capacity",
-                "strict",
-                "--replica-env",
-                f"PYTHONPATH={root / 'modules'}",
-            ]
+            flags_of_both = [*flags, "--capacity", "strict", "--replica-env", f"PYTHONPATH={root / 'modules'}"]
             worker = Worker(root, name, network, flags_of_both, env)
             stack.callback(worker.end)
             self.workers.append(worker)

@@ -97,9 +97,7 @@ async def test_running_time_goes_on_over_the_pause_and_a_restart_and_ends_the_ne
     await world.settle()
     assert (await world.detail("j")).state is JobState.QUEUED
     world.restart_server()
-    assert await state_after(world, 30 - JUST) is JobState.QUEUED, (
-        "its maxRunningTime is over, and it does not run"
-    )
+    assert await state_after(world, 30 - JUST) is JobState.QUEUED, "its maxRunningTime is over, and it does not run"
     world.clock.advance(JUST)
     await world.settle()
     assert (await world.detail("j")).state is JobState.CANCELLED

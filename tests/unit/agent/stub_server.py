@@ -18,14 +18,7 @@ from trainyard_protocol.views.secrets import RunSecrets
 from trainyard_protocol.views.usage import UsageBatch, UsageReceipt, UsageSample
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo
 from trainyard_protocol.wire.logs import LogChunk, LogLine, LogReceipt, digest
-from trainyard_protocol.wire.sync import (
-    PackageLinks,
-    ReplicaOrder,
-    ReplicaReport,
-    RunOrder,
-    SyncRequest,
-    SyncResponse,
-)
+from trainyard_protocol.wire.sync import PackageLinks, ReplicaOrder, ReplicaReport, RunOrder, SyncRequest, SyncResponse
 
 TOKEN, KEY = "agent-token", "0" * 64
 _LOGS = re.compile(r"/agent/v1/runs/([^/]+)/replicas/([^/]+)/logs")
@@ -102,9 +95,7 @@ class StubServer:
 
     def _links(self, run_id: str) -> PackageLinks:
         uris = self.orders[run_id].training_input.package_uris
-        return PackageLinks(
-            paths={uri: f"/link/{uri.split('/')[2]}" for uri in uris if uri.startswith("staging")}
-        )
+        return PackageLinks(paths={uri: f"/link/{uri.split('/')[2]}" for uri in uris if uri.startswith("staging")})
 
     def _usage(self, batch: UsageBatch) -> UsageReceipt:
         self.batches += 1
@@ -187,9 +178,7 @@ class StubServer:
                 thread.join()
 
 
-def run_order(
-    run_id: str, *tasks: str, target: str = "run", grace_s: float = 5.0, **training_input: Any
-) -> RunOrder:
+def run_order(run_id: str, *tasks: str, target: str = "run", grace_s: float = 5.0, **training_input: Any) -> RunOrder:
     job = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "trainer.task", **training_input}
     return RunOrder.model_validate(
         {

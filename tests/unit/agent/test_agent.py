@@ -241,9 +241,7 @@ async def test_job_with_an_image_goes_back_to_the_queue_without_an_engine(world:
     assert world.exit(CHIEF).message == "It needs the image gcr.io/p/i, and no Docker engine answers at x."
 
 
-async def test_engine_that_starts_later_is_reported_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_engine_that_starts_later_is_reported_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.use_real_time()
     held = hold_syncs(world, monkeypatch)
     async with looping(world.new_agent()):
@@ -312,9 +310,7 @@ async def test_environment_of_a_run_is_that_of_its_runtime(world: World) -> None
     ((_, launch),) = world.host.launches
     assert launch.environment["STORAGE_EMULATOR_HOST"] == "http://h:1/s3cret"
     assert "s3cret" not in "".join(request.model_dump_json() for request in world.server.requests)
-    assert world.server.requests[-1].agent.environment_in("fake") == {
-        "STORAGE_EMULATOR_HOST": "http://h:1/***"
-    }
+    assert world.server.requests[-1].agent.environment_in("fake") == {"STORAGE_EMULATOR_HOST": "http://h:1/***"}
     assert {run.runtime for run in world.server.requests[-1].runs} == {"fake"}
 
 
@@ -360,9 +356,7 @@ async def test_unreachable_server_leaves_replicas_alone_and_is_said_once(
         (EngineUnavailable("the API server is busy"), Reason.GIVEN_BACK),
     ],
 )
-async def test_trouble_with_one_run_does_not_hold_up_the_others(
-    world: World, error: Exception, reason: Reason
-) -> None:
+async def test_trouble_with_one_run_does_not_hold_up_the_others(world: World, error: Exception, reason: Reason) -> None:
     class Stumbles(FakeRuntime):
         def place(self, order: RunOrder) -> Handle:
             if order.run_id == RUN:

@@ -20,11 +20,7 @@ TABLE = Runtimes(
         "torch": RuntimeImage(image="torch:2"),
         "built": RuntimeImage(image="built:3", dockerfile="/built.Dockerfile"),
     },
-    versions={
-        "*": RuntimeVersion(cpu="jax"),
-        "2.11": RuntimeVersion(cpu="torch"),
-        "3.0": RuntimeVersion(cpu="built"),
-    },
+    versions={"*": RuntimeVersion(cpu="jax"), "2.11": RuntimeVersion(cpu="torch"), "3.0": RuntimeVersion(cpu="built")},
 )
 EVERY_IMAGE = frozenset({"jax:1", "torch:2", "built:3"})
 HOST = FakeHost(ManualClock(), lambda _: FOREVER)

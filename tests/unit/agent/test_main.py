@@ -95,9 +95,7 @@ def machine(tmp_path: Path, server: StubServer) -> Iterator[Machine]:
 WAITS = "import time\nprint('up')\ntime.sleep(1000)\n"
 
 
-def test_agent_told_to_end_exits_cleanly_and_leaves_its_replicas(
-    machine: Machine, server: StubServer
-) -> None:
+def test_agent_told_to_end_exits_cleanly_and_leaves_its_replicas(machine: Machine, server: StubServer) -> None:
     machine.module(WAITS)
     server.order(RUN, TASK, pythonModule="program")
     agent = machine.start_agent()
@@ -231,9 +229,7 @@ def test_wrong_flags_are_a_usage_error(
     assert words in capsys.readouterr().err
 
 
-def test_variables_of_replicas_are_in_no_message_and_no_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_variables_of_replicas_are_in_no_message_and_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--state-dir", str(tmp_path), "--doctor", "--replica-env"]
     assert "hush" not in repr(agent_settings(*flags, "TOKEN=hush"))
     with pytest.raises(SystemExit):
@@ -241,9 +237,7 @@ def test_variables_of_replicas_are_in_no_message_and_no_log(
     assert "hush" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"), [(["--cpus", "99999"], "cannot be used;"), ([], "cannot be read")]
-)
+@pytest.mark.parametrize(("flags", "words"), [(["--cpus", "99999"], "cannot be used;"), ([], "cannot be read")])
 def test_what_cannot_be_is_one_line_and_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
 ) -> None:
@@ -256,9 +250,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
     assert words in line
 
 
-def test_damaged_state_is_one_line_and_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_state_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_token(tmp_path / "token", "t")
     (tmp_path / "agent.json").write_text("{half")
     flags = ["--server", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]

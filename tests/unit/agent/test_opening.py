@@ -86,9 +86,7 @@ def test_offer_of_an_agent_for_many_users_never_falls_back_to_processes() -> Non
     assert (info.engine_problem, info.no_processes) == (AWAY, "it may not")
 
 
-def test_processes_alone_are_refused_where_they_may_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_alone_are_refused_where_they_may_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(SettingsRefused, match=r"--runtime process: .* Add --one-user"):
         opened(tmp_path, "--runtime", "process").__enter__()
@@ -122,9 +120,7 @@ def test_network_of_containers_is_this_machines_only_for_one_user(tmp_path: Path
     assert settings(tmp_path, "--network", "none").of(DockerSettings).policy(one_user=True) == "none"
 
 
-def test_network_policy_that_cannot_be_enforced_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_network_policy_that_cannot_be_enforced_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Answers(EngineProbe):
         def poll(self) -> EngineState:
             self.state = EngineState(ENGINE)
@@ -137,9 +133,7 @@ def test_network_policy_that_cannot_be_enforced_is_refused(
         pass
 
 
-def test_docker_without_an_engine_is_refused_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_docker_without_an_engine_is_refused_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker_engine, "_ENGINE_TIMEOUT_S", 0.0)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     refused = f"--runtime docker: no Docker engine answers at unix://{tmp_path}/none.sock"

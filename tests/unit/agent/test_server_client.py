@@ -6,14 +6,7 @@ import httpx
 import pytest
 
 from trainyard_agent.server_client import ServerClient
-from trainyard_protocol.errors import (
-    Internal,
-    NotFound,
-    TrainyardError,
-    Unauthenticated,
-    Unavailable,
-    to_body,
-)
+from trainyard_protocol.errors import Internal, NotFound, TrainyardError, Unauthenticated, Unavailable, to_body
 from trainyard_protocol.wire.logs import LogChunk
 
 
@@ -52,9 +45,7 @@ async def test_server_that_does_not_answer_is_said_with_the_reason() -> None:
     cut = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
     expected: dict[Exception, str] = {
         httpx.ReadTimeout(""): "The server at http://stub does not answer (ReadTimeout).",
-        httpx.ConnectError(
-            "Connection refused"
-        ): "The server at http://stub does not answer (Connection refused).",
+        httpx.ConnectError("Connection refused"): "The server at http://stub does not answer (Connection refused).",
         caused(httpx.ConnectError("EOF"), cut): "The server at http://stub does not answer (EOF).",
         caused(httpx.ConnectError(""), plain): (
             "There is no TLS at http://stub (WRONG_VERSION_NUMBER): does the server there speak http:// only?"

@@ -91,10 +91,7 @@ def test_call_beyond_a_limit_is_made_again_when_the_server_says(script: Scripted
 def test_call_without_an_answer_reports_the_address_and_what_to_check(waits: Waits) -> None:
     messages: list[str] = []
     server = Server("http://127.0.0.1:1", "t")
-    with (
-        Client(server, "p", sleep=waits, notify=messages.append) as client,
-        pytest.raises(Unavailable) as caught,
-    ):
+    with Client(server, "p", sleep=waits, notify=messages.append) as client, pytest.raises(Unavailable) as caught:
         client.get_job("j")
     assert "http://127.0.0.1:1 does not answer: nothing accepts connections there" in caught.value.message
     assert len(waits) == 4, "nothing listens on this machine"
@@ -159,9 +156,7 @@ def test_call_to_a_server_that_stands_still_says_so_and_ends_in_time(monkeypatch
     assert tries.pause(at_home=False) is None
 
 
-def test_refusal_is_raised_as_it_is_and_not_tried_again(
-    script: ScriptedServer, client: Client, waits: Waits
-) -> None:
+def test_refusal_is_raised_as_it_is_and_not_tried_again(script: ScriptedServer, client: Client, waits: Waits) -> None:
     for error in (
         InvalidArgument(Violation("region", "no.")),
         FailedPrecondition("no"),
@@ -186,9 +181,7 @@ def test_answer_of_another_server_is_reported(script: ScriptedServer, client: Cl
         client.status()
 
 
-def test_create_whose_answer_was_lost_returns_the_same_job_and_no_other(
-    script: ScriptedServer, client: Client
-) -> None:
+def test_create_whose_answer_was_lost_returns_the_same_job_and_no_other(script: ScriptedServer, client: Client) -> None:
     script.answers = [CUT, EXISTS, ok(ECHO)]
     assert client.create_job(SENT) == ECHO
     assert [request.method for request in script.requests] == ["POST", "POST", "GET"]
@@ -212,15 +205,11 @@ def test_list_jobs_reads_page_after_page_up_to_the_limit(script: ScriptedServer,
     assert "pageSize=1&pageToken=t%2F2" in script.requests[1].path
 
 
-def test_upload_that_was_cut_sends_the_whole_file_again(
-    script: ScriptedServer, client: Client, tmp_path: Path
-) -> None:
+def test_upload_that_was_cut_sends_the_whole_file_again(script: ScriptedServer, client: Client, tmp_path: Path) -> None:
     content = bytes(range(256)) * 9000
     (tmp_path / "trainer-0.0.0.tar.gz").write_bytes(content)
     script.answers = [BUSY, ok({"uri": "staging://x/trainer-0.0.0.tar.gz", "sha256": "x", "size": 1})]
     staged = client.upload(tmp_path / "trainer-0.0.0.tar.gz")
     assert staged.uri == "staging://x/trainer-0.0.0.tar.gz"
     assert [request.body for request in script.requests] == [content, content]
-    assert (
-        script.requests[0].path == "/upload/trainyard/v1/projects/my%20project/packages/trainer-0.0.0.tar.gz"
-    )
+    assert script.requests[0].path == "/upload/trainyard/v1/projects/my%20project/packages/trainer-0.0.0.tar.gz"

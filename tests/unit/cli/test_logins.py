@@ -37,19 +37,13 @@ def test_logout_leaves_the_other_logins(environment: dict[str, str]) -> None:
     assert logins.without(OTHER) == Logins(URL, {URL: "a"}, {URL: "/ca.pem"})
 
 
-def test_commands_use_the_login_unless_something_else_is_named(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_commands_use_the_login_unless_something_else_is_named(tmp_path: Path, environment: dict[str, str]) -> None:
     save_logins(Logins(URL, {URL: "a", OTHER: "b"}, {URL: "/ca.pem"}), environment)
     ca = Path("/ca.pem")
     assert remote_server(target(tmp_path), environment) == Server(URL, "a", ca_file=ca)
     assert remote_server(target(tmp_path, OTHER), environment) == Server(OTHER, "b")
-    assert remote_server(target(tmp_path), environment | {"TRAINYARD_SERVER": f"{OTHER}/"}) == Server(
-        OTHER, "b"
-    )
-    assert remote_server(target(tmp_path), environment | {"TRAINYARD_TOKEN": "c"}) == Server(
-        URL, "c", ca_file=ca
-    )
+    assert remote_server(target(tmp_path), environment | {"TRAINYARD_SERVER": f"{OTHER}/"}) == Server(OTHER, "b")
+    assert remote_server(target(tmp_path), environment | {"TRAINYARD_TOKEN": "c"}) == Server(URL, "c", ca_file=ca)
     named = environment | {"TRAINYARD_CA_FILE": "/other.pem"}
     assert remote_server(target(tmp_path), named) == Server(URL, "a", ca_file=Path("/other.pem"))
     assert remote_server(target(tmp_path, local=True), environment) is None

@@ -74,10 +74,7 @@ def test_run_interrupted_exits_130(error: BaseException, capsys: pytest.CaptureF
             "At most one of --async | --stream-logs can be specified.",
         ),
         ("jobs submit training --raw", "argument --raw: It needs --stream-logs."),
-        (
-            "jobs submit training --cancel-on-interrupt",
-            "argument --cancel-on-interrupt: It needs --stream-logs.",
-        ),
+        ("jobs submit training --cancel-on-interrupt", "argument --cancel-on-interrupt: It needs --stream-logs."),
         ("jobs submit training --no-such-flag", "No such option"),
         ("jobs submit training a b", "unexpected extra argument"),
         ("jobs submit training --scale-tier huge", "--scale-tier"),
@@ -98,9 +95,7 @@ def test_run_interrupted_exits_130(error: BaseException, capsys: pytest.CaptureF
         ("jobs wait", "Missing argument 'JOB...'"),
     ],
 )
-def test_run_wrong_usage_exits_2_with_the_reason(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_wrong_usage_exits_2_with_the_reason(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tree.trainyard, "trainyard", words.split()) == 2
     printed = capsys.readouterr()
     assert message in printed.err
@@ -118,9 +113,7 @@ def test_status_where_nothing_runs_exits_3(capsys: pytest.CaptureFixture[str]) -
     assert "was never started" in capsys.readouterr().out
 
 
-def test_down_where_nothing_runs_exits_0_and_makes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_down_where_nothing_runs_exits_0_and_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tree.trainyard, "trainyard", ["down"]) == 0
     assert capsys.readouterr().out == "The local service was not running.\n"
     assert not (tmp_path / "state").exists()
@@ -128,13 +121,7 @@ def test_down_where_nothing_runs_exits_0_and_makes_nothing(
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "jobs submit training --help",
-        "runtimes build --help",
-        "build --help",
-        "doctor --help",
-        "connect google --help",
-    ],
+    ["jobs submit training --help", "runtimes build --help", "build --help", "doctor --help", "connect google --help"],
 )
 def test_start_imports_nothing_heavy(words: str) -> None:
     program = (
@@ -177,9 +164,7 @@ def test_list_of_jobs_loads_no_models(script: ScriptedServer) -> None:
     )
     script.answers = [ok({"jobs": [{"jobId": "a", "state": "QUEUED"}]})]
     environment = {**os.environ, "TRAINYARD_SERVER": script.url, "TRAINYARD_TOKEN": "secret"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     lines = done.stdout.splitlines()
     assert lines[1].split() == ["a", "QUEUED"]
     assert lines[-1] == "[]"
@@ -199,9 +184,7 @@ def test_output_that_nobody_reads_any_more_ends_quietly_with_141(tmp_path: Path)
     assert (child.returncode, err) == (141, b"")
 
 
-def test_output_to_a_full_disk_is_one_line_and_no_bug(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_to_a_full_disk_is_one_line_and_no_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "trainyard_cli", "jobs", "--help"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -212,9 +195,7 @@ def test_output_to_a_full_disk_is_one_line_and_no_bug(
     assert not (tmp_path / "state").exists()
 
 
-def test_path_that_cannot_be_used_is_one_line_and_no_bug(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_path_that_cannot_be_used_is_one_line_and_no_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_with(PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/a/train.sh")) == 1
     sentence = "cannot be used: Permission denied. Check the path and its permissions.\n"
     assert capsys.readouterr().err == f"ERROR: /home/a/train.sh {sentence}"
@@ -229,9 +210,7 @@ def test_ctrl_c_in_a_real_process_exits_130_without_a_traceback() -> None:
         "f = click.Command('x', callback=lambda: (print('up', flush=True), time.sleep(60)));"
         "sys.exit(run(f, 'x', []))"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as child:
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
         child.send_signal(signal.SIGINT)

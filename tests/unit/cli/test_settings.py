@@ -44,9 +44,7 @@ def test_remote_server_is_that_of_the_flags_or_else_of_the_environment(tmp_path:
 
 
 def test_remote_server_that_cannot_be_asked_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"run `trainyard login .*, give --token-file, or set TRAINYARD_TOKEN"
-    ):
+    with pytest.raises(InvalidArgument, match=r"run `trainyard login .*, give --token-file, or set TRAINYARD_TOKEN"):
         remote_server(target(server=URL), {})
     with pytest.raises(InvalidArgument, match="must be a URL"):
         remote_server(target(server="host:8470"), {"TRAINYARD_TOKEN": "t"})

@@ -30,9 +30,7 @@ def test_envelope_of_a_duplicate_is_the_one_that_clients_parse() -> None:
             "details": [
                 {
                     "@type": "type.googleapis.com/google.rpc.BadRequest",
-                    "fieldViolations": [
-                        {"field": "job.job_id", "description": "A job with this id already exists."}
-                    ],
+                    "fieldViolations": [{"field": "job.job_id", "description": "A job with this id already exists."}],
                 }
             ],
         }
@@ -63,9 +61,7 @@ def test_error_survives_the_envelope(error: TrainyardError) -> None:
     assert back.violations == error.violations or not any(v.field for v in error.violations)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(404, NotFound), (429, Unavailable), (502, Unavailable), (418, Internal)]
-)
+@pytest.mark.parametrize(("status", "kind"), [(404, NotFound), (429, Unavailable), (502, Unavailable), (418, Internal)])
 def test_answer_without_an_envelope_still_becomes_an_error(status: int, kind: type[TrainyardError]) -> None:
     assert type(from_body(status, "<html>")) is kind
     assert str(status) in from_body(status, None).message

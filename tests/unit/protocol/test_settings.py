@@ -73,9 +73,7 @@ def test_value_that_cannot_be_used_is_refused_by_the_name_of_its_source(tmp_path
         assert says in refused.value.message
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["--root", "/", "--lease-seconds", "soon"], ["--root", "/", "--fixed", "1"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["--root", "/", "--lease-seconds", "soon"], ["--root", "/", "--fixed", "1"]])
 def test_command_line_that_is_wrong_ends_the_program(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         read(arguments)

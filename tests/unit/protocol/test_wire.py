@@ -85,19 +85,9 @@ RETIRING = RuntimeOffer(name="docker", retiring=True)
             "process + docker",
             "No Docker engine answers at x: image jobs wait until one does; package jobs run as processes.",
         ),
-        (
-            "docker",
-            (PROCESSES, CONTAINERS),
-            "process + docker",
-            "Docker engine 20.10: jobs run in containers.",
-        ),
+        ("docker", (PROCESSES, CONTAINERS), "process + docker", "Docker engine 20.10: jobs run in containers."),
         ("docker", (AWAY,), "docker", "No Docker engine answers at x: jobs wait until one does."),
-        (
-            "docker",
-            (BARRED, AWAY),
-            "docker",
-            "No Docker engine answers at x: jobs wait until one does. It may not.",
-        ),
+        ("docker", (BARRED, AWAY), "docker", "No Docker engine answers at x: jobs wait until one does. It may not."),
         (
             "process",
             (PROCESSES, RETIRING),

@@ -21,9 +21,7 @@ def fetch(first: int | None, last: int | None) -> MetricsView:
         few = asked if len(asked) <= LIMIT else [asked[0], asked[-1]]
         steps, values = tuple(step for step, _ in few), tuple(value for _, value in few)
         if asked:
-            one = MetricSeries(
-                name=name, task=task, run=1, steps=steps, values=values, times=steps, total=len(asked)
-            )
+            one = MetricSeries(name=name, task=task, run=1, steps=steps, values=values, times=steps, total=len(asked))
             series.append(one)
     tasks = ("master-replica-0", "worker-replica-0", "worker-replica-1")
     return MetricsView(metrics=tuple(series), names=("loss", "rate"), tasks=tasks)
@@ -32,10 +30,7 @@ def fetch(first: int | None, last: int | None) -> MetricsView:
 def test_curve_of_too_many_points_is_read_in_parts() -> None:
     metrics = read(fetch, None, None)
     assert list(metrics) == ["loss", "rate"]
-    assert (
-        list(zip(metrics["loss"].steps, metrics["loss"].values, strict=True))
-        == CURVES["loss", "master-replica-0"]
-    )
+    assert list(zip(metrics["loss"].steps, metrics["loss"].values, strict=True)) == CURVES["loss", "master-replica-0"]
     assert list(read(fetch, 20, 29)["loss"].steps) == list(range(20, 30))
 
 

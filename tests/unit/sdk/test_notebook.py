@@ -18,12 +18,7 @@ def detail(state: JobState, name: str = "loss", error: str = "") -> JobDetail:
         metrics=MetricsDigest(main=name, metrics=(curve,)),
     )
     run = RunView(
-        run_id="r",
-        number=1,
-        state=RunState.RUNNING,
-        agent="a",
-        created_at="2026-11-22T10:00:00Z",
-        replicas=(replica,),
+        run_id="r", number=1, state=RunState.RUNNING, agent="a", created_at="2026-11-22T10:00:00Z", replicas=(replica,)
     )
     return JobDetail(job={"jobId": "digits", "errorMessage": error}, state=state, runs=(run,))
 

@@ -73,13 +73,7 @@ def test_proxy_elsewhere_is_the_only_one_that_connects_and_is_believed() -> None
     words = ["--data-dir", "d", "--host", "0.0.0.0", *proxies]
     _, network = read_settings(words)
     assert network.believed == ("127.0.0.0/8", "::1/128", "172.18.0.0/16", "10.0.0.5/32")
-    admitted = {
-        "172.18.3.4": True,
-        "10.0.0.5": True,
-        "127.0.0.1": True,
-        "10.0.0.6": False,
-        "fe80::1%eth0": False,
-    }
+    admitted = {"172.18.3.4": True, "10.0.0.5": True, "127.0.0.1": True, "10.0.0.6": False, "fe80::1%eth0": False}
     assert {address: network.admits(address) for address in admitted} == admitted
     assert NetworkSettings().admits("192.0.2.1"), "it listens on loopback, or has TLS"
 
@@ -87,16 +81,9 @@ def test_proxy_elsewhere_is_the_only_one_that_connects_and_is_believed() -> None
 @pytest.mark.parametrize(("address", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
 @pytest.mark.parametrize("option", ["--port", "--google-port"])
 def test_port_that_is_busy_is_said(
-    option: str,
-    address: str,
-    shown: str,
-    tmp_path: Path,
-    tokens: list[str],
-    capsys: pytest.CaptureFixture[str],
+    option: str, address: str, shown: str, tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(
-        (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET
-    ) as busy:
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as busy:
         port = busy.getsockname()[1]
         error = refused(capsys, "--data-dir", tmp_path / "data", "--port", "0", option, port, *tokens)
     assert error == (
@@ -115,10 +102,7 @@ def test_files_that_cannot_be_used_are_said(
     rows: list[tuple[tuple[object, ...], str]] = [
         (("--data-dir", file), f"cannot use the data directory {file}: File exists."),
         (("--data-dir", tmp_path), f"cannot use the data directory {tmp_path}: file is not a database."),
-        (
-            ("--data-dir", tmp_path / "data", "--machine-types", file),
-            "types.yaml:1: machineTypes.box.vcpus: ",
-        ),
+        (("--data-dir", tmp_path / "data", "--machine-types", file), "types.yaml:1: machineTypes.box.vcpus: "),
     ]
     for words, says in rows:
         assert says in refused(capsys, "--port", 0, *words, *tokens)
@@ -129,9 +113,7 @@ def test_token_file_that_cannot_be_used_is_said(tmp_path: Path, capsys: pytest.C
         "admin": "--token-file takes ROLE=FILE",
         "root=x": "the role being viewer, submitter, admin or agent",
         "admin=/nonexistent/token": "The token file /nonexistent/token cannot be read: No such file",
-        "submitter:alice=/dev/null": (
-            "--token-file submitter:alice=/dev/null: The token file /dev/null is empty"
-        ),
+        "submitter:alice=/dev/null": ("--token-file submitter:alice=/dev/null: The token file /dev/null is empty"),
         "submitter:=/dev/null": "'' is not a valid name: letters",
         "submitter:al ice=/dev/null": "'al ice' is not a valid name: letters",
     }
@@ -251,15 +233,7 @@ def test_command_line_that_is_wrong_is_a_usage_error(capsys: pytest.CaptureFixtu
 
 
 def test_server_starts_without_what_it_may_never_need() -> None:
-    heavy = (
-        "httpx",
-        "cryptography",
-        "joserfc",
-        "alembic",
-        "google.cloud",
-        "optuna",
-        "sqlalchemy.dialects.postgresql",
-    )
+    heavy = ("httpx", "cryptography", "joserfc", "alembic", "google.cloud", "optuna", "sqlalchemy.dialects.postgresql")
     program = f"import sys, trainyard_server.main; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

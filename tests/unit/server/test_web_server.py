@@ -25,16 +25,13 @@ def test_some_descriptors_are_kept_for_files(limit: int, most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "exhausted"),
-    [(OSError(errno.EMFILE, ""), True), (OSError(errno.ENOENT, ""), False), (None, False)],
+    ("error", "exhausted"), [(OSError(errno.EMFILE, ""), True), (OSError(errno.ENOENT, ""), False), (None, False)]
 )
 def test_which_errors_say_that_no_descriptor_is_left(error: OSError | None, exhausted: bool) -> None:
     assert descriptors.is_exhausted(error) is exhausted
 
 
-def test_many_connections_are_accepted_a_few_at_a_time_and_the_others_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_connections_are_accepted_a_few_at_a_time_and_the_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     connections = 5 * ACCEPTED_AT_ONCE
     turns = [0]  # the connections that each turn of the event loop accepts
     servers: list[WebServer] = []

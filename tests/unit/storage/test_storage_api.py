@@ -88,12 +88,7 @@ def test_multipart_is_read_with_any_boundary_and_checked(local: Local) -> None:
     """gcloud's boundary is in single quotes."""
     content = b"--==1==\r\n\0 and lines\r\nwithout an end"
     described = {"name": "a/b", "metadata": {"k": "v"}, "md5Hash": _md5(content), "crc32c": _crc(content)}
-    cases = (
-        ("===123==", b"\r\n", '"'),
-        ("b", b"\n", '"'),
-        ("a'()+_,-./:=? b", b"\r\n", '"'),
-        ("==4==", b"\n", "'"),
-    )
+    cases = (("===123==", b"\r\n", '"'), ("b", b"\n", '"'), ("a'()+_,-./:=? b", b"\r\n", '"'), ("==4==", b"\n", "'"))
     for boundary, line, sign in cases:
         mark = b"--" + boundary.encode()
         head = [mark, b"Content-Type: application/json", b"", json.dumps(described).encode(), mark]
@@ -212,9 +207,7 @@ def test_listing_has_pages_prefixes_and_bounds(local: Local) -> None:
     assert local.ask("GET", f"{OBJECTS}?pageToken=%25").status == 400
 
 
-def test_listing_of_directories_reads_little_of_what_is_in_them(
-    local: Local, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_of_directories_reads_little_of_what_is_in_them(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(400):
         local.put(f"{number // 20:02}/{number}")
     record = Mock(wraps=object_store._record)
@@ -294,20 +287,13 @@ def test_buckets_are_there_when_they_are_used(local: Local) -> None:
     assert local.ask("GET", "/storage/v1/b/later").json["name"] == "later"
     assert local.ask("GET", "/storage/v1/b/later/o").json == {"kind": "storage#objects"}
     local.put("first")
-    assert (
-        local.ask("POST", "/storage/v1/b?project=p", {"name": "made", "location": "EU"}).json["location"]
-        == "EU"
-    )
+    assert local.ask("POST", "/storage/v1/b?project=p", {"name": "made", "location": "EU"}).json["location"] == "EU"
     assert local.ask("POST", "/storage/v1/b", {"name": "data"}).reason == "conflict"
     listed = local.ask("GET", "/storage/v1/b?maxResults=1").json
     assert [bucket["name"] for bucket in listed["items"]] == ["data"]
     rest = local.ask("GET", f"/storage/v1/b?pageToken={listed['nextPageToken']}").json
     assert [bucket["name"] for bucket in rest["items"]] == ["made"]
-    assert [local.ask("DELETE", f"/storage/v1/b/{name}").status for name in ("data", "made", "made")] == [
-        409,
-        204,
-        404,
-    ]
+    assert [local.ask("DELETE", f"/storage/v1/b/{name}").status for name in ("data", "made", "made")] == [409, 204, 404]
     layout = local.ask("GET", "/storage/v1/b/data/storageLayout").json
     assert layout["hierarchicalNamespace"] == {"enabled": False}
     folders = local.ask("GET", "/storage/v1/b/data/managedFolders").json

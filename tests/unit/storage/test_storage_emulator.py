@@ -98,9 +98,7 @@ def answers(address: str, port: int) -> bool:
         return probe.connect_ex((address, port)) == 0
 
 
-def test_nobody_without_the_secret_and_no_web_page_is_served_and_nothing_deletes_all(
-    storage: Storage,
-) -> None:
+def test_nobody_without_the_secret_and_no_web_page_is_served_and_nothing_deletes_all(storage: Storage) -> None:
     storage.put("kept", b"content")
     inside, outside = f"/{SECRET}/storage/v1/b", "/storage/v1/b"
     table: list[tuple[str, str, dict[str, str], int, bytes]] = [
@@ -137,22 +135,11 @@ def test_nobody_without_the_secret_and_no_web_page_is_served_and_nothing_deletes
 
 def test_what_jobs_stored_runs_in_no_browser(storage: Storage) -> None:
     kinds = {"text/html", "TEXT/HTML", "text/html; charset=utf-8", "image/svg+xml", "application/xhtml+xml"}
-    kinds |= {
-        "text/xml",
-        "text/javascript",
-        "application/pdf",
-        "x",
-        "text/plain, text/html",
-        "text/plain\x80",
-    }
+    kinds |= {"text/xml", "text/javascript", "application/pdf", "x", "text/plain, text/html", "text/plain\x80"}
     for kind in kinds:
         storage.put("page.html", b"<script>", kind)
         for path in ("download/storage/v1/b/models/o/page.html?alt=media", "models/page.html"):
-            wish = (
-                "&response-content-disposition=inline"
-                if "?" in path
-                else "?response-content-disposition=inline"
-            )
+            wish = "&response-content-disposition=inline" if "?" in path else "?response-content-disposition=inline"
             status, headers, _ = storage.ask("GET", f"/{SECRET}/{path}{wish}")
             assert (status, headers["content-type"]) == (200, "application/octet-stream"), kind
             assert headers["content-disposition"] == "attachment"
@@ -165,9 +152,7 @@ def test_what_jobs_stored_runs_in_no_browser(storage: Storage) -> None:
 def test_half_requests_block_nobody_and_are_closed(storage: Storage) -> None:
     storage.put("large", bytes(1 << 24))
     host = f"HTTP/1.1\r\nHost: localhost:{storage.port}\r\n"
-    upload = (
-        f"POST /{SECRET}/upload/storage/v1/b/models/o?uploadType=media&name=half {host}Content-Type: a/b\r\n"
-    )
+    upload = f"POST /{SECRET}/upload/storage/v1/b/models/o?uploadType=media&name=half {host}Content-Type: a/b\r\n"
     halves = [
         *[""] * 20,
         *["GET /"] * 20,
@@ -244,9 +229,7 @@ def test_googles_client_works_below_the_secret_from_every_address(storage: Stora
     addresses = [f"http://{host}:{storage.port}/{SECRET}" for host in ("127.0.0.2", "localhost")]
     with contextlib.ExitStack() as stack:
         of_container, here = (
-            stack.enter_context(contextlib.closing(CloudStorage("The test", address).client())).bucket(
-                "models"
-            )
+            stack.enter_context(contextlib.closing(CloudStorage("The test", address).client())).bucket("models")
             for address in addresses
         )
         blob: Any = of_container.blob("a/x y?#ü", chunk_size=1 << 18)
@@ -349,19 +332,13 @@ def asked_at_once(context: ssl.SSLContext, connection: socket.socket, name: str,
 def test_tensorflow_finds_googles_names_by_the_proxy_with_a_certificate(storage: Storage) -> None:
     context = ssl.create_default_context(cafile=storage.directory.parent / "names" / "roots.pem")
     for name, request, expected in (
-        (
-            "www.googleapis.com",
-            "POST /upload/storage/v1/b/models/o?uploadType=resumable&name=t",
-            b"https://www.",
-        ),
+        ("www.googleapis.com", "POST /upload/storage/v1/b/models/o?uploadType=resumable&name=t", b"https://www."),
         ("storage.googleapis.com", "GET /models/nothing", b"404"),
     ):
         with connected(storage, f"{name}:443") as (status, connection):
             assert b" 200 " in status
             head = f"{request} HTTP/1.1\r\nHost: {name}\r\nContent-Length: 0\r\n"
-            answer = asked_at_once(
-                context, connection, name, f"{head}Transfer-Encoding: identity\r\n\r\n".encode()
-            )
+            answer = asked_at_once(context, connection, name, f"{head}Transfer-Encoding: identity\r\n\r\n".encode())
         assert expected in answer
 
 
@@ -384,8 +361,6 @@ def test_proxy_passes_on_what_others_call_and_knows_the_secret(storage: Storage)
 
 def test_start_loads_neither_clients_nor_models() -> None:
     heavy = ("httpx", "rich", "pydantic", "psutil", "yaml", "cryptography")
-    program = (
-        f"import sys, trainyard_storage.emulator;print([name for name in {heavy!r} if name in sys.modules])"
-    )
+    program = f"import sys, trainyard_storage.emulator;print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -53,9 +53,7 @@ def test_digits_are_those_of_scikit_learn_which_is_not_imported_in_the_same_spli
         np.testing.assert_array_equal(images[..., 0] * 16, theirs.images[which])
         np.testing.assert_array_equal(labels, theirs.target[which])
     assert digits.label_names == tuple("0123456789")
-    program = (
-        "import sys; from trainer.data import datasets; datasets.digits(); sys.exit('sklearn' in sys.modules)"
-    )
+    program = "import sys; from trainer.data import datasets; datasets.digits(); sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=TEMPLATE, check=False).returncode == 0
 
 
@@ -124,9 +122,7 @@ def test_text_holds_out_the_end_of_each_file(tmp_path: Path) -> None:
     assert not set(trained.ravel().tolist()) & set(labels.ravel().tolist())
 
 
-def test_held_out_files_leave_the_training_files_whole_and_rows_come_in_the_order_asked_for(
-    files: Path,
-) -> None:
+def test_held_out_files_leave_the_training_files_whole_and_rows_come_in_the_order_asked_for(files: Path) -> None:
     dataset = load(f"{files}/[01].npz", held_out=f"{files}/2.npz")
     assert numbers_of(dataset.train) == list(range(40))
     assert numbers_of(dataset.held_out) == list(range(40, 70))
@@ -165,9 +161,7 @@ def test_sharding_by_file_opens_no_other_process_files(files: Path, caplog: pyte
     assert "3 files cannot be divided evenly between 2 processes" in caplog.text
 
 
-def test_files_that_differ_or_leave_a_process_without_examples_are_refused_and_auto_chooses_data(
-    files: Path,
-) -> None:
+def test_files_that_differ_or_leave_a_process_without_examples_are_refused_and_auto_chooses_data(files: Path) -> None:
     two, patterns = Shard(0, 2, 1), f"{files}/*.npz"
     with pytest.raises(DataError, match="files of process 1 have no example to evaluate on"):
         load(patterns, two, sharding="file", gather=lambda _: np.array([[20, 5, 30]]))

@@ -146,17 +146,13 @@ def test_find_names_the_pattern_without_matches(put: Put, job_dir: str) -> None:
         with pytest.raises(FileError, match=re.escape(f"{job_dir}/{pattern} finds no file. Allowed")):
             find(f"{job_dir}/{pattern}")
     for pattern in ("b/README.md", "b/*"):
-        with pytest.raises(
-            FileError, match=r"b/README.md is of no known kind. Allowed .* \.npz, \.txt, \.tf"
-        ):
+        with pytest.raises(FileError, match=r"b/README.md is of no known kind. Allowed .* \.npz, \.txt, \.tf"):
             find(f"{job_dir}/{pattern}")
     with pytest.raises(FileError, match="names no file"):
         find(" ,")
 
 
-def test_find_in_no_bucket_or_one_that_is_away_is_one_clear_error(
-    bucket: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_in_no_bucket_or_one_that_is_away_is_one_clear_error(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
     with pytest.raises(FileError, match=re.escape("gs://none/*.npz finds no file")):
         find("gs://none/*.npz")
@@ -180,9 +176,7 @@ def test_find_on_a_relative_path_opens(tmp_path: Path, monkeypatch: pytest.Monke
 # Every kind.
 
 
-@pytest.mark.parametrize(
-    "name", ["a.npz", *RECORD_NAMES, "a.tfrecords-00001-of-00002", "a.arrayrecord-00001-of-00002"]
-)
+@pytest.mark.parametrize("name", ["a.npz", *RECORD_NAMES, "a.tfrecords-00001-of-00002", "a.arrayrecord-00001-of-00002"])
 def test_rows_come_back_in_the_order_asked_for(put: Put, tmp_path: Path, name: str) -> None:
     url = put(name, images(tmp_path, name))
     file = open_file(url, input_shape=SHAPE, cache_dir=tmp_path / "cache")
@@ -267,18 +261,14 @@ def test_streamed_tfrecord_is_read_by_ranges_and_leaves_no_file(
 
 def test_npz_types_and_names(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
-    np.savez(
-        path, images=IMAGES[..., 0].astype(np.float64), y=LABELS.astype(np.int64), label_names=["a", "é"]
-    )
+    np.savez(path, images=IMAGES[..., 0].astype(np.float64), y=LABELS.astype(np.int64), label_names=["a", "é"])
     assert read_shape(str(path)) == SHAPE
     file = open_file(str(path), input_shape=SHAPE)
     assert file.label_names == ("a", "é")
     inputs, labels = rows(file)
     assert (inputs.dtype.name, labels.dtype.name) == ("float32", "int32")
     np.testing.assert_array_equal(inputs, IMAGES)
-    np.savez_compressed(
-        path, x=IMAGES[..., 0].astype(np.int64), labels=IMAGES[..., 0], label_names=[b"a", b"b"]
-    )
+    np.savez_compressed(path, x=IMAGES[..., 0].astype(np.int64), labels=IMAGES[..., 0], label_names=[b"a", b"b"])
     assert read_shape(str(path)) == SHAPE[:2]
     file = open_file(str(path), input_shape=SHAPE[:2])
     assert file.label_names == ("a", "b")
@@ -369,18 +359,9 @@ def test_images_are_decoded_converted_and_resized(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (
-            example(IMAGES[0, :2], 1),
-            r"6 bytes in its feature inputs.*\(4, 3, 1\), 12 \(uint8\) or 48 \(float32\)",
-        ),
-        (
-            example(IMAGES[0, :2] / 1, 1),
-            r"6 numbers in its feature inputs; the input shape \(4, 3, 1\) takes 12",
-        ),
-        (
-            with_features(pixels=[b""], label=[1]),
-            "none of the features inputs, image, .*; its features: label, pixels",
-        ),
+        (example(IMAGES[0, :2], 1), r"6 bytes in its feature inputs.*\(4, 3, 1\), 12 \(uint8\) or 48 \(float32\)"),
+        (example(IMAGES[0, :2] / 1, 1), r"6 numbers in its feature inputs; the input shape \(4, 3, 1\) takes 12"),
+        (with_features(pixels=[b""], label=[1]), "none of the features inputs, image, .*; its features: label, pixels"),
         (with_features(x=[b"a" * 12]), "none of the features labels, label, .*; its features: x"),
         (with_features(x=[b"a" * 12], y=[1.5]), "no whole number in its feature y"),
         (with_features(x=[b"a" * 12], y=[2**40]), "numbers in its feature y of .* where int32 is allowed"),

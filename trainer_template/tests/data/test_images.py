@@ -54,9 +54,7 @@ def shades_and_labels(split: Split) -> list[tuple[int, int]]:
     inputs, labels = split.rows(np.arange(len(split)))
     assert inputs.shape[1:] == SHAPE
     assert (np.ptp(inputs.astype(int), axis=(1, 2, 3)) <= 2).all()
-    return [
-        (int(round(float(image.mean()), -1)), int(label)) for image, label in zip(inputs, labels, strict=True)
-    ]
+    return [(int(round(float(image.mean()), -1)), int(label)) for image, label in zip(inputs, labels, strict=True)]
 
 
 def test_images_of_any_size_in_a_folder_and_in_converted_shards_are_the_same_examples(

@@ -21,20 +21,13 @@ def dataset(lengths: Sequence[int], policy: Sharding, process: int, processes: i
         for start, length in zip(starts, lengths, strict=False)
     ]
     owners = tuple(file % processes for file in range(len(lengths))) if policy == "file" else None
-    own_files = tuple(
-        file if owners is None or owners[index] == process else None for index, file in enumerate(files)
-    )
+    own_files = tuple(file if owners is None or owners[index] == process else None for index, file in enumerate(files))
     split = Split(own_files, tuple(lengths), owners)
     return Dataset(split, split, (2,), np.dtype(np.float32), (), policy, shuffle_files=policy == "file")
 
 
 def epoch(
-    lengths: Sequence[int],
-    batch_size: int,
-    processes: int,
-    devices: int,
-    policy: Sharding = "data",
-    done: int = 0,
+    lengths: Sequence[int], batch_size: int, processes: int, devices: int, policy: Sharding = "data", done: int = 0
 ) -> list[list[Batch]]:
     """The batches of an epoch in each process, from a number of examples on."""
     read = []
@@ -78,10 +71,7 @@ def test_steps_have_the_same_examples_on_any_number_of_processes(policy: Shardin
     for processes in (1, 2, 4):
         by_process = epoch(lengths, 8 // processes, processes, 1, policy)
         seen.append(
-            [
-                sorted(n for batch in at_step for n in labels([batch]))
-                for at_step in zip(*by_process, strict=True)
-            ]
+            [sorted(n for batch in at_step for n in labels([batch])) for at_step in zip(*by_process, strict=True)]
         )
     assert seen[0] == seen[1] == seen[2]
 

@@ -79,9 +79,7 @@ def test_measure_refuses_what_is_not_one_value_for_each_example() -> None:
 
 
 def test_measure_sums_with_weights_over_examples_and_means_over_tokens() -> None:
-    logits = jnp.log(
-        jnp.array([[[0.5, 0.5], [0.25, 0.75]], [[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.9, 0.1]]])
-    )
+    logits = jnp.log(jnp.array([[[0.5, 0.5], [0.25, 0.75]], [[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.9, 0.1]]]))
     labels = jnp.array([[0, 1], [0, 0], [1, 1]])
     loss, correct, examples = tiny.transformer().measure(logits, labels, jnp.array([1.0, 1.0, 0.0]))
     expected = -(np.log(0.5) + np.log(0.75)) / 2 - np.log(0.5)

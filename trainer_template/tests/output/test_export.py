@@ -124,9 +124,7 @@ def test_network_that_needs_a_concrete_batch_or_platform_is_exported_for_that_wi
         np.testing.assert_allclose(loaded(images)["logits"], logits, rtol=1e-5, atol=1e-6)
 
 
-def test_labels_that_json_does_not_have_are_named_before_the_training(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_labels_that_json_does_not_have_are_named_before_the_training(caplog: pytest.LogCaptureFixture) -> None:
     assert export.export_function(tiny.cnn(), 4, (np.int64(1),)) is None  # type: ignore[arg-type]
     assert "int64 is not JSON serializable" in caplog.text
 
@@ -165,9 +163,7 @@ def test_predict_of_files_predicts_each_example_in_order(
     images, _ = tiny.examples(tiny.cnn(), 300)
     np.savez(tmp_path / "a.npz", images=images[..., 0])
     np.save(tmp_path / "b.npy", images)
-    (tmp_path / "c.jsonl").write_text(
-        "".join(json.dumps({"inputs": image.tolist()}) + "\n" for image in images)
-    )
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"inputs": image.tolist()}) + "\n" for image in images))
     predictions = ask(capsys, "--model", where, str(tmp_path / "a.npz"))
     assert len(predictions) == 300
     assert predictions == ask(capsys, "--model", where, str(tmp_path / "b.npy"))

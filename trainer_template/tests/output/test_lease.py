@@ -46,9 +46,7 @@ def change(folder: Folder, **entries: object) -> None:
     folder.write(LEASE, json.dumps(json.loads(data) | entries).encode())
 
 
-def test_a_second_trainer_is_refused_until_the_first_releases_or_is_killed(
-    folder: Folder, job_dir: str
-) -> None:
+def test_a_second_trainer_is_refused_until_the_first_releases_or_is_killed(folder: Folder, job_dir: str) -> None:
     program = HOLDS + f"held = lock(open_folder({folder.url!r})); print('held', flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", program], cwd=TEMPLATE, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -57,9 +55,7 @@ def test_a_second_trainer_is_refused_until_the_first_releases_or_is_killed(
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         if not job_dir.startswith("gs://"):  # of a bucket, see the heartbeat's test
-            with pytest.raises(
-                JobDirLockedError, match=f"writes to --job-dir {job_dir}: process {holder.pid} on "
-            ):
+            with pytest.raises(JobDirLockedError, match=f"writes to --job-dir {job_dir}: process {holder.pid} on "):
                 lock(folder)
         holder.kill()
     for _ in range(2):

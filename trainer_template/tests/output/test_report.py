@@ -56,9 +56,7 @@ def test_progress_reports_means_since_the_previous_line(capsys: pytest.CaptureFi
     assert remembers.points[0][2].items() >= {"loss": 1.0, "accuracy": 0.5}.items()
 
 
-def test_progress_of_interleaved_steps_reports_at_each_multiple_of_ten(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_progress_of_interleaved_steps_reports_at_each_multiple_of_ten(capsys: pytest.CaptureFixture[str]) -> None:
     reported = progress(every=10, done=3)
     for step, staleness in ((6, 2), (9, 2), (12, 5), (15, 0)):
         reported.add(step, 1, 8, reported.sums + sums(1, 1, 1), staleness)
@@ -125,9 +123,7 @@ def test_progress_reports_a_long_step_before_the_next_begins(
         assert (line["step"], line["examples_per_second"]) == (step, 2.0 if step > 1 else 0.0)
 
 
-def test_heartbeat_reports_the_step_of_a_process_without_other_output(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_heartbeat_reports_the_step_of_a_process_without_other_output(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: list[float] = []
     twice = threading.Event()
 
@@ -240,10 +236,7 @@ def test_event_files_and_traces_are_uploaded_by_a_thread_and_what_failed_by_the_
     profiler.after(3, ())
     release.set()
     curves.close()
-    assert (
-        "The event files could not be uploaded to gs://bucket/curves/logs/train; training continues"
-        in caplog.text
-    )
+    assert "The event files could not be uploaded to gs://bucket/curves/logs/train; training continues" in caplog.text
     folder = open_folder(job_dir).folder("logs/train")
     (file,) = folder.children("events")
     assert any(name.startswith("plugins/profile/steps-3-3/") for name in folder.walk())

@@ -97,10 +97,7 @@ def test_best_checkpoint_is_kept_beside_the_newest(job_dir: str) -> None:
         assert saver.best() is None
         for step, score in ((1, 0.5), (2, 0.9), (3, None), (4, float("nan")), (5, 0.8), (6, 0.9)):
             save(saver, step, score)
-            assert (
-                kept(job_dir)
-                == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2, 4, 5], 6: [2, 5, 6]}[step]
-            )
+            assert kept(job_dir) == {1: [1], 2: [1, 2], 3: [2, 3], 4: [2, 3, 4], 5: [2, 4, 5], 6: [2, 5, 6]}[step]
         best = saver.best()
         assert best is not None
         assert best[0].step == 2
@@ -206,12 +203,7 @@ def test_save_that_fails_at_any_write_leaves_the_last_good_checkpoint_and_nothin
 
 def index(*positions: Any, **changes: Any) -> bytes:
     """Entries of checkpoints at these positions, whose folders are not there."""
-    entry = {
-        "name": "step-00000010-0123abcd",
-        "step": 10,
-        "parts": {"part-00000.safetensors": ""},
-        "score": None,
-    }
+    entry = {"name": "step-00000010-0123abcd", "step": 10, "parts": {"part-00000.safetensors": ""}, "score": None}
     entries = [entry | {"position": at} for at in positions]
     whole = {"format": 2, "fingerprint": FINGERPRINT, "checkpoints": entries, "unused": []}
     return json.dumps(whole | changes).encode()
@@ -266,16 +258,12 @@ def test_index_that_is_lost_is_made_anew_and_checkpoints_that_nothing_describes_
         checkpoints.folder(name).remove(ENTRY)
     assert newest_step(job_dir) == number + 2  # as of an earlier version
     checkpoints.write(INDEX, b"")
-    with pytest.raises(
-        CheckpointError, match=r"index.json is missing or damaged, and the 3 folders .*Nothing was"
-    ):
+    with pytest.raises(CheckpointError, match=r"index.json is missing or damaged, and the 3 folders .*Nothing was"):
         saved(job_dir, 99)
     assert kept(job_dir) == [number, number + 1, number + 2]
 
 
-def test_damaged_checkpoint_falls_back_to_the_one_before_and_an_unlisted_one_is_left_alone(
-    job_dir: str,
-) -> None:
+def test_damaged_checkpoint_falls_back_to_the_one_before_and_an_unlisted_one_is_left_alone(job_dir: str) -> None:
     saved(job_dir, 5, 10, 15)
     checkpoints = open_folder(job_dir).folder("checkpoints")
     _, torn, missing = checkpoints.children("step-")
@@ -292,9 +280,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_an_unlisted_one_is_
     assert kept(job_dir) == [5, 9, 12]
 
 
-def test_job_dir_of_another_training_is_refused_with_both_named_and_a_worker_writes_nothing(
-    job_dir: str,
-) -> None:
+def test_job_dir_of_another_training_is_refused_with_both_named_and_a_worker_writes_nothing(job_dir: str) -> None:
     with Saver(job_dir, 1, 3) as worker:
         worker.save(position(5), lambda: arrays(5), lambda: None)
         assert worker.save_model({"model.json": b"{}"}) == f"{job_dir}/model"

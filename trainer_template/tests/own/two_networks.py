@@ -18,9 +18,7 @@ def init(key: jax.Array, points: jax.Array) -> tuple[PyTree, PyTree]:
     return {"linear": linear.init(keys[0], points), "curved": curved.init(keys[1], points)}, {}
 
 
-def apply(
-    params: PyTree, statistics: PyTree, points: jax.Array, key: jax.Array | None
-) -> tuple[PyTree, PyTree]:
+def apply(params: PyTree, statistics: PyTree, points: jax.Array, key: jax.Array | None) -> tuple[PyTree, PyTree]:
     parts: dict[str, Any] = {
         "linear": linear.apply(params["linear"], points),
         "curved": curved.apply(params["curved"], points),

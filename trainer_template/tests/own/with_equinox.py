@@ -29,9 +29,7 @@ def init(key: jax.Array, images: jax.Array) -> tuple[PyTree, PyTree]:
     return eqx.filter(EquinoxNetwork(key), eqx.is_inexact_array), {}
 
 
-def apply(
-    params: PyTree, statistics: PyTree, images: jax.Array, key: jax.Array | None
-) -> tuple[PyTree, PyTree]:
+def apply(params: PyTree, statistics: PyTree, images: jax.Array, key: jax.Array | None) -> tuple[PyTree, PyTree]:
     shapes = eqx.filter_eval_shape(EquinoxNetwork, jax.random.key(0))
     network = eqx.combine(params, eqx.filter(shapes, lambda leaf: not isinstance(leaf, jax.ShapeDtypeStruct)))
     if key is None:
@@ -39,6 +37,4 @@ def apply(
     return jax.vmap(network)(images, jax.random.split(key, len(images))), statistics
 
 
-task = TrainingTask(
-    network=NetworkFunctions(init, apply), data=digits, optimizer=optax.adam, learning_rate=0.01
-)
+task = TrainingTask(network=NetworkFunctions(init, apply), data=digits, optimizer=optax.adam, learning_rate=0.01)

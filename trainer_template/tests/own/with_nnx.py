@@ -21,14 +21,10 @@ class NnxNetwork(nnx.Module):
 
 def init(key: jax.Array, images: jax.Array) -> tuple[PyTree, PyTree]:
     network = NnxNetwork(nnx.Rngs(key))
-    return nnx.to_pure_dict(nnx.state(network, nnx.Param)), nnx.to_pure_dict(
-        nnx.state(network, nnx.BatchStat)
-    )
+    return nnx.to_pure_dict(nnx.state(network, nnx.Param)), nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))
 
 
-def apply(
-    params: PyTree, statistics: PyTree, images: jax.Array, key: jax.Array | None
-) -> tuple[PyTree, PyTree]:
+def apply(params: PyTree, statistics: PyTree, images: jax.Array, key: jax.Array | None) -> tuple[PyTree, PyTree]:
     network = nnx.eval_shape(lambda: NnxNetwork(nnx.Rngs(0)))
     nnx.update(network, params, statistics)
     network.set_attributes(use_running_average=key is None)
@@ -36,6 +32,4 @@ def apply(
     return logits, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))
 
 
-task = TrainingTask(
-    network=NetworkFunctions(init, apply), data=digits, optimizer=optax.adam, learning_rate=0.004
-)
+task = TrainingTask(network=NetworkFunctions(init, apply), data=digits, optimizer=optax.adam, learning_rate=0.004)

@@ -14,9 +14,7 @@ from support.lazy import messages, variables_module
 from support.local_servers import MOMENTUM, PATIENCE, SGD, N, Servers, vector
 
 
-def test_client_of_a_restarted_chief_continues_with_the_variables_and_settings_of_the_servers(
-    servers: Servers,
-) -> None:
+def test_client_of_a_restarted_chief_continues_with_the_variables_and_settings_of_the_servers(servers: Servers) -> None:
     servers.start(2)
     first = servers.client("first start")
     first.initialize(vector(0), None, 0, SGD)
@@ -30,13 +28,9 @@ def test_client_of_a_restarted_chief_continues_with_the_variables_and_settings_o
 def test_client_waits_for_variables(servers: Servers) -> None:
     servers.start(2)
     worker = servers.client("worker")
-    with pytest.raises(
-        variables_module.NotInitialized, match=f"ps 0 at {servers.addresses[0]} is not initialized"
-    ):
+    with pytest.raises(variables_module.NotInitialized, match=f"ps 0 at {servers.addresses[0]} is not initialized"):
         worker.pull()
-    with pytest.raises(
-        messages.ParameterServerError, match=f"ps 0 at {servers.addresses[0]} got no variables"
-    ):
+    with pytest.raises(messages.ParameterServerError, match=f"ps 0 at {servers.addresses[0]} got no variables"):
         worker.wait_until_initialized(timeout=0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(worker.wait_until_initialized, PATIENCE)
@@ -104,9 +98,7 @@ def test_client_retries_until_a_server_is_back(servers: Servers) -> None:
         assert initialized.result(PATIENCE)
 
 
-def test_client_push_whose_answer_is_lost_is_applied_once(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_push_whose_answer_is_lost_is_applied_once(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     servers.start(1)
     client = servers.client()
     client.initialize(vector(0), None, 0, SGD)
@@ -129,9 +121,7 @@ def test_client_push_whose_answer_is_lost_is_applied_once(
     assert variables.version == 2
 
 
-def test_client_leaves_and_finishes_where_a_server_is_gone(
-    servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_client_leaves_and_finishes_where_a_server_is_gone(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
     servers.start(3)
     worker = servers.client("worker", retry_for=0.3)
     worker.initialize(vector(0), None, 0, SGD)

@@ -51,9 +51,7 @@ def test_optimizer_by_parts_does_what_it_does_as_a_whole(name: str, servers: int
     for gradient in gradients[2:]:
         updates, state = whole(flat.unravel(gradient), state, params)
         params = optax.apply_updates(params, updates)
-    np.testing.assert_allclose(
-        np.concatenate([part for part, _ in parts]), flat.ravel(params), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(np.concatenate([part for part, _ in parts]), flat.ravel(params), rtol=1e-5, atol=1e-6)
     jax.tree.map(
         lambda joined, leaf: np.testing.assert_allclose(
             np.asarray(joined, np.float32), np.asarray(leaf, np.float32), rtol=1e-2, atol=1e-6

@@ -33,9 +33,7 @@ def test_variables_pulled_stay_as_they_were() -> None:
 
 def test_variables_push_returns_the_staleness_of_the_gradient_and_recent_is_since_the_last_call() -> None:
     variables = initialized(version=100)
-    pushes = [
-        variables.push(vector(0), 100, worker, number) for worker, number in (("a", 0), ("b", 0), ("b", 1))
-    ]
+    pushes = [variables.push(vector(0), 100, worker, number) for worker, number in (("a", 0), ("b", 0), ("b", 1))]
     assert pushes == [0, 1, 2]
     assert variables.version == 103
     assert variables.staleness() == variables.recent_staleness() == (3, 1.0, 2)

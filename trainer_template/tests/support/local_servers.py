@@ -48,9 +48,7 @@ class Servers:
         self.running[index].stop(0)
         self.running[index] = server_module.serve(self.addresses[index], make, stopped=self.stopped[index])
 
-    def client(
-        self, worker: str = "chief", retry_for: float = PATIENCE
-    ) -> client_module.ParameterServerClient:
+    def client(self, worker: str = "chief", retry_for: float = PATIENCE) -> client_module.ParameterServerClient:
         client = client_module.ParameterServerClient(self.addresses, worker, retry_for=retry_for)
         self._clients.append(client)
         return client

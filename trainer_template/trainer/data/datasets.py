@@ -223,9 +223,7 @@ def in_memory(name: str, dataset: Dataset, sharding: Sharding) -> Dataset:
         DataError: sharding is "file".
     """
     if sharding == "file":
-        raise DataError(
-            f"--sharding file is for data in files; {name} is in memory. Choose auto, data or off."
-        )
+        raise DataError(f"--sharding file is for data in files; {name} is in memory. Choose auto, data or off.")
     return dataclasses.replace(dataset, sharding=_data_or_off(sharding))
 
 
@@ -328,9 +326,7 @@ def from_files(
         return dataclasses.replace(dataset, shuffle_files=True)
     inputs, _ = opened[first].rows(np.arange(1))
     label_names = (
-        opened[first].label_names
-        or files.read_label_names(first)
-        or tuple(str(label) for label in range(classes))
+        opened[first].label_names or files.read_label_names(first) or tuple(str(label) for label in range(classes))
     )
     for name, file in opened.items():
         if file.label_names not in (None, label_names):
@@ -381,8 +377,7 @@ def _hold_out(split: Split, continuous: bool) -> tuple[Split, Split]:
     else:
         held_out = [file % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 for file in numbers]
     train, held = (
-        [file[mask if held else ~mask] for file, mask in zip(numbers, held_out, strict=True)]
-        for held in (False, True)
+        [file[mask if held else ~mask] for file, mask in zip(numbers, held_out, strict=True)] for held in (False, True)
     )
 
     def part(selected: list[NDArray[np.intp]]) -> Split:
@@ -441,9 +436,7 @@ def _as_jax(what: str, values: Any) -> NDArray[Any]:
     """An array in the types that JAX computes with: uint8 as it is, int32, float32."""
     array = np.asarray(values)
     if not array.ndim or array.dtype.kind not in "fiub":
-        raise DataError(
-            f"The {what} are a {type(values).__name__} of {array.dtype}; allowed is one array of numbers."
-        )
+        raise DataError(f"The {what} are a {type(values).__name__} of {array.dtype}; allowed is one array of numbers.")
     if array.dtype.kind == "f":
         return array.astype(np.float32, copy=False)
     try:

@@ -117,9 +117,7 @@ def _decode_inputs(features: Any, shape: tuple[int, ...]) -> NDArray[Any]:
             f" {count} (uint8) or {4 * count} (float32) are allowed."
         )
     if len(values) != count:
-        raise InvalidExample(
-            f"has {len(values)} numbers in its feature {name}; the input shape {shape} takes {count}."
-        )
+        raise InvalidExample(f"has {len(values)} numbers in its feature {name}; the input shape {shape} takes {count}.")
     if kind == "float_list":
         return np.array(values, np.float32).reshape(shape)
     return _whole_numbers(name, values).reshape(shape)

@@ -89,9 +89,7 @@ def find(patterns: str) -> tuple[str, ...]:
     return tuple(sorted(matches))
 
 
-def open_file(
-    url: str, *, input_shape: tuple[int, ...], cache_dir: Path | None = None, stream: bool = False
-) -> File:
+def open_file(url: str, *, input_shape: tuple[int, ...], cache_dir: Path | None = None, stream: bool = False) -> File:
     """The examples of a file, whose inputs must be of this shape (images in records are resized to it).
 
     An object of a bucket is downloaded once, into `cache_dir` (default: a temporary directory of the process). With
@@ -206,9 +204,7 @@ class _Npz:
                 f"{url}: label_names are {names.dtype} of shape {names.shape}; one axis of strings is allowed."
             )
         if names is not None:
-            self.label_names = tuple(
-                name.decode() if isinstance(name, bytes) else name for name in names.tolist()
-            )
+            self.label_names = tuple(name.decode() if isinstance(name, bytes) else name for name in names.tolist())
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -249,9 +245,7 @@ def _array_name(url: str, names: Sequence[str], allowed: Sequence[str]) -> str:
     for name in allowed:
         if name in names:
             return name
-    raise FileError(
-        f"{url} has no array {' or '.join(allowed)}; its arrays: {', '.join(sorted(names)) or 'none'}."
-    )
+    raise FileError(f"{url} has no array {' or '.join(allowed)}; its arrays: {', '.join(sorted(names)) or 'none'}.")
 
 
 def _in_shape(url: str, inputs: NDArray[Any], input_shape: tuple[int, ...]) -> NDArray[Any]:

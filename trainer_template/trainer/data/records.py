@@ -74,9 +74,7 @@ class TFRecordReader:
                     raise self._damaged(len(offsets), offset, "its length does not match its checksum")
                 end = offset + _HEADER.size + length + 4
                 if end > size:
-                    raise self._damaged(
-                        len(offsets), offset, f"it ends at byte {end} and the file at byte {size}"
-                    )
+                    raise self._damaged(len(offsets), offset, f"it ends at byte {end} and the file at byte {size}")
                 offsets.append(offset)
                 lengths.append(length)
                 file.seek(end)
@@ -109,8 +107,7 @@ class ArrayRecordReader:
             records: list[bytes] = self._reader.read(list(numbers))
         except RuntimeError as error:
             raise FileError(
-                f"{self._url} is damaged: record {self._first_damaged(numbers)}: {error}."
-                " Write or copy the file again."
+                f"{self._url} is damaged: record {self._first_damaged(numbers)}: {error}. Write or copy the file again."
             ) from error
         return records
 

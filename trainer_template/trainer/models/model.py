@@ -181,9 +181,7 @@ class Model:
         params, statistics: convert both trees to vectors.
     """
 
-    def __init__(
-        self, task: TrainingTask, input_shape: tuple[int, ...], input_dtype: DTypeLike, classes: int
-    ) -> None:
+    def __init__(self, task: TrainingTask, input_shape: tuple[int, ...], input_dtype: DTypeLike, classes: int) -> None:
         """Raises ModelError if the model does not accept such examples."""
         self.name, self.task, self.classes = task.name, task, classes
         self.input_shape, self.input_dtype = input_shape, jnp.dtype(input_dtype)
@@ -219,9 +217,7 @@ class Model:
         self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array, key: jax.Array
     ) -> tuple[PyTree, jax.Array]:
         """(the tree of parameters, statistics, inputs [B, ...], key) -> outputs [B, ...] and the new statistics."""
-        outputs, changed = self._network.apply(
-            params, self.statistics.unravel(statistics_S), self._scaled(inputs), key
-        )
+        outputs, changed = self._network.apply(params, self.statistics.unravel(statistics_S), self._scaled(inputs), key)
         return _float32(outputs), self.statistics.ravel(changed)
 
     def infer(self, params: PyTree, statistics: PyTree, inputs: jax.Array) -> PyTree:
@@ -262,6 +258,5 @@ def means(names: tuple[str, ...], sums_M: Any) -> dict[str, float]:
 def _float32(outputs: PyTree) -> PyTree:
     """bfloat16 outputs as float32, for exact sums."""
     return jax.tree.map(
-        lambda array: array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array,
-        outputs,
+        lambda array: array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array, outputs
     )

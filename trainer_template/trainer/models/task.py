@@ -59,15 +59,11 @@ def linen(module: nn.Module) -> NetworkFunctions:
         variables = module.init(key, inputs, train=False)
         return variables["params"], variables.get("batch_stats", {})
 
-    def apply(
-        params: PyTree, statistics: PyTree, inputs: jax.Array, key: jax.Array | None
-    ) -> tuple[PyTree, PyTree]:
+    def apply(params: PyTree, statistics: PyTree, inputs: jax.Array, key: jax.Array | None) -> tuple[PyTree, PyTree]:
         variables = {"params": params, "batch_stats": statistics}
         if key is None:
             return module.apply(variables, inputs, train=False), statistics
-        outputs, changed = module.apply(
-            variables, inputs, train=True, rngs={"dropout": key}, mutable=["batch_stats"]
-        )
+        outputs, changed = module.apply(variables, inputs, train=True, rngs={"dropout": key}, mutable=["batch_stats"])
         return outputs, changed.get("batch_stats", {})
 
     return NetworkFunctions(init, apply)

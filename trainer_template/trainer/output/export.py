@@ -79,9 +79,7 @@ def export_function(model: "Model", batch_size: int, label_names: tuple[str, ...
     return None
 
 
-def model_files(
-    function: ModelFunction, model: "Model", state: "State", facts: dict[str, Any]
-) -> dict[str, bytes]:
+def model_files(function: ModelFunction, model: "Model", state: "State", facts: dict[str, Any]) -> dict[str, bytes]:
     """File name -> content; model.json, which refers to the others, is last.
 
     Args:

@@ -34,8 +34,6 @@ class Histograms:
 def _finite_by_name(kind: str, tree: PyTree) -> dict[str, NDArray[Any]]:
     """The finite numbers of each array that has some."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    named = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves
-    }
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
     finite = {f"{kind}/{name}": array[np.isfinite(array)] for name, array in named.items()}
     return {name: array for name, array in finite.items() if array.size}

@@ -120,9 +120,7 @@ def rebuild(folder: Folder, read: Index | None) -> Index:
     )  # fmt: skip
     if left := [name for name in names if name not in listed]:
         log.warning(
-            "Left, but not in it, are %s: their %s is missing, damaged or of another training.",
-            ", ".join(left),
-            ENTRY,
+            "Left, but not in it, are %s: their %s is missing, damaged or of another training.", ", ".join(left), ENTRY
         )
     return Index(fingerprint, entries, unused)
 
@@ -146,9 +144,7 @@ def _read(folder: Folder, name: str) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         return None
     if content.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{folder.url}/{name} is of another version of the trainer; choose another --job-dir."
-        )
+        raise CheckpointError(f"{folder.url}/{name} is of another version of the trainer; choose another --job-dir.")
     return content
 
 

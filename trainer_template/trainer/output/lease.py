@@ -73,9 +73,7 @@ class _FileLock:
                 self._file.close()
                 raise _refusal(str(path.parent), holder) from error
             except OSError as error:
-                log.warning(
-                    "%s cannot be locked against other trainers (%s); training continues.", path, error
-                )
+                log.warning("%s cannot be locked against other trainers (%s); training continues.", path, error)
                 return
         with path_errors(path):
             self._file.seek(0)

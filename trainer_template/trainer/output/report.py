@@ -124,9 +124,7 @@ class Progress:
         self._in_flight, self._ahead, self._most_ahead = 0, 1, ahead
         self._clock: float | None = None
         on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-        self._bar = (
-            tqdm(total=steps, initial=step, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
-        )
+        self._bar = tqdm(total=steps, initial=step, bar_format=BAR, dynamic_ncols=True) if on_terminal else None
         self._heartbeat = HeartbeatThread(heartbeat if not on_terminal else 0, step)
 
     def start_epoch(self) -> None:
@@ -206,9 +204,7 @@ class Progress:
         else:
             self._bar.set_description(f"epoch {interval.epoch}/{self._epochs}")
             metrics = (f"{name} {values[name]:.4f}" for name in self._names)
-            self._bar.set_postfix_str(
-                ", ".join([f"{values['examples_per_second']:,.0f} examples/s", *metrics])
-            )
+            self._bar.set_postfix_str(", ".join([f"{values['examples_per_second']:,.0f} examples/s", *metrics]))
         self._summaries.scalars("train", interval.step, **values)
         self._heartbeat.postpone()
         self._clock = time.perf_counter()

@@ -108,9 +108,7 @@ class Saver:
         self._entries: list[CheckpointEntry] = []  # of the index, which nobody else changes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._changing = threading.Lock()  # of the next two, which the thread changes too
-        self._current: _Save | None = (
-            None  # being written; still there after an error, until `wait` raises it
-        )
+        self._current: _Save | None = None  # being written; still there after an error, until `wait` raises it
         self._waiting: list[_Save] = []  # at most two: the best and the newest
         self._writing: Future[None] | None = None
         self._last_start = time.monotonic()
@@ -175,9 +173,7 @@ class Saver:
                 return None
             for key, piece in _arrays(data):
                 pieces.setdefault(key.partition("#")[0], []).append(piece)
-        return {
-            name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in pieces.items()
-        }
+        return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in pieces.items()}
 
     def is_due(self) -> bool:
         """Whether `every_seconds` have passed since the start of the last save (0: never), and none is in progress."""
@@ -292,11 +288,7 @@ class Saver:
                 save = self._current = self._waiting.pop(0) if self._waiting else None
 
     def _write(
-        self,
-        position: dict[str, Any],
-        fetch: Callable[[], Arrays],
-        on_saved: Callable[[], None],
-        score: float | None,
+        self, position: dict[str, Any], fetch: Callable[[], Arrays], on_saved: Callable[[], None], score: float | None
     ) -> None:
         arrays, step = fetch(), position["steps"]
         wrong = [name for name, array in arrays.items() if not _is_finite(array)]
@@ -304,11 +296,7 @@ class Saver:
             good = max((entry.step for entry in self._entries), default=None)
             raise NotFiniteError(
                 f"{wrong[0]} is not finite after step {step}, which is not saved. "
-                + (
-                    "There is no checkpoint"
-                    if good is None
-                    else f"The last good checkpoint is of step {good}"
-                )
+                + ("There is no checkpoint" if good is None else f"The last good checkpoint is of step {good}")
                 + ". The same command continues from there; to pass this step, lower --learning-rate."
             )
         name = f"step-{step:08d}-{secrets.token_hex(4)}"

@@ -107,9 +107,7 @@ class TensorBoard:
                     files = self._directory(run).iterdir()
                     self._flushed = {**self._flushed, **{file: file.stat().st_size for file in files}}
         # While one upload runs, another waits for all that is flushed in the meantime.
-        if self._local is not None and (
-            self._upload is None or self._upload.running() or self._upload.done()
-        ):
+        if self._local is not None and (self._upload is None or self._upload.running() or self._upload.done()):
             self._upload = self._thread.submit(self._upload_flushed)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -158,9 +156,7 @@ class TensorBoard:
                 with file.open("rb") as content:
                     folder.write(file.name, content.read(size))
             except Exception as error:  # noqa: BLE001 - any error of the storage client
-                log.warning(
-                    "The event files could not be uploaded to %s; training continues. (%s)", folder.url, error
-                )
+                log.warning("The event files could not be uploaded to %s; training continues. (%s)", folder.url, error)
                 return
             self._uploaded[file] = size
 

@@ -17,14 +17,7 @@ import numpy as np
 
 from trainer.parameter_servers import messages
 from trainer.parameter_servers.messages import Message, ParameterServerError
-from trainer.parameter_servers.variables import (
-    NOT_FINITE,
-    Leaves,
-    NotInitialized,
-    Settings,
-    Values,
-    shape_mismatch,
-)
+from trainer.parameter_servers.variables import NOT_FINITE, Leaves, NotInitialized, Settings, Values, shape_mismatch
 
 log = logging.getLogger("trainer")
 
@@ -112,9 +105,7 @@ class ParameterServerClient:
         deadline = time.monotonic() + timeout
         for pause in _pauses():
             responses = self._call("status", patience=deadline - time.monotonic(), wait_for_ready=True)
-            missing = [
-                name for name, response in zip(self._names, responses, strict=True) if response["version"] < 0
-            ]
+            missing = [name for name, response in zip(self._names, responses, strict=True) if response["version"] < 0]
             if not missing:
                 break
             if time.monotonic() + pause > deadline:
@@ -125,9 +116,7 @@ class ParameterServerClient:
         settings: Settings = responses[0]["settings"]
         return settings
 
-    def initialize(
-        self, values: Values, leaves: Sequence[Leaves] | None, version: int, settings: Settings
-    ) -> bool:
+    def initialize(self, values: Values, leaves: Sequence[Leaves] | None, version: int, settings: Settings) -> bool:
         """Send the variables [N], see Variables.initialize; False if a server already had some, which it keeps.
 
         `leaves` are those of each server.
@@ -166,9 +155,7 @@ class ParameterServerClient:
             raise ValueError(NOT_FINITE)
         identity = {"worker": self._worker, "number": next(self._numbers)}
         parts = zip(self._slices(len(gradient)), computed_on.versions, strict=True)
-        requests = [
-            {"gradient": gradient[part], "computed_on": version, **identity} for part, version in parts
-        ]
+        requests = [{"gradient": gradient[part], "computed_on": version, **identity} for part, version in parts]
         staleness: list[int] = [response["staleness"] for response in self._call("push", requests)]
         return Pushed(computed_on.version + staleness[0] + 1, max(staleness))
 

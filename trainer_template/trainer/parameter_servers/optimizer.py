@@ -24,9 +24,7 @@ PROBED_GRADIENT = 1e4  # its size there, above which nobody would clip
 PROBED_UPDATES = 2  # what an update leaves in the state has its effect in the next one
 
 
-def on_part(
-    optimizer: optax.GradientTransformation, params: FlatTree, leaves: slice
-) -> optax.GradientTransformation:
+def on_part(optimizer: optax.GradientTransformation, params: FlatTree, leaves: slice) -> optax.GradientTransformation:
     """The optimizer for the vector of these leaves of the parameters."""
 
     def init(vector: Any) -> Any:
@@ -109,8 +107,7 @@ def _is_equal_by_parts(optimizer: optax.GradientTransformation, params: FlatTree
     """Compare an update of the whole with one by parts, on small parameters of the same names and axes."""
     small = FlatTree(
         jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct([min(size, PROBED) for size in leaf.shape], leaf.dtype),
-            params.shapes,
+            lambda leaf: jax.ShapeDtypeStruct([min(size, PROBED) for size in leaf.shape], leaf.dtype), params.shapes
         )
     )
     random = np.random.default_rng(0)
@@ -119,9 +116,7 @@ def _is_equal_by_parts(optimizer: optax.GradientTransformation, params: FlatTree
 
     def update(leaves: slice) -> tuple[jax.Array, Any]:
         part, elements = on_part(optimizer, small, leaves), small.elements(leaves)
-        updated: tuple[jax.Array, Any] = part.update(
-            gradient[elements], part.init(values[elements]), values[elements]
-        )
+        updated: tuple[jax.Array, Any] = part.update(gradient[elements], part.init(values[elements]), values[elements])
         return updated
 
     cuts = params.cut(servers)

@@ -112,9 +112,7 @@ def _handlers(variables: Variables, stopped: threading.Event) -> "grpc.GenericRp
     """The gRPC methods of a server."""
     start = secrets.token_hex(8)  # distinguishes the variables from those before a restart
 
-    def initialize(
-        values: Values, leaves: dict[str, NDArray[Any]] | None, version: int, settings: Settings
-    ) -> Message:
+    def initialize(values: Values, leaves: dict[str, NDArray[Any]] | None, version: int, settings: Settings) -> Message:
         listed = None if leaves is None else messages.leaves_from_dict(leaves)
         return {"taken": variables.initialize(values, listed, version, settings)}
 

@@ -72,9 +72,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     # The random part distinguishes a restarted worker from the one that died.
     name = f"process-{cluster.process_id}/{secrets.token_hex(4)}"
     params, servers = experiment.model.params, cluster.parameter_servers
-    client = ParameterServerClient(
-        servers, name, [params.elements(leaves) for leaves in params.cut(len(servers))]
-    )
+    client = ParameterServerClient(servers, name, [params.elements(leaves) for leaves in params.cut(len(servers))])
     client.wait_until_ready(distribute.START_TIMEOUT)
     chief = _Chief(experiment, saver, client) if cluster.is_chief else None
     if chief:
@@ -135,9 +133,7 @@ def optimizer_of_settings(
 ) -> Callable[..., optax.GradientTransformation]:
     """The settings of `_Chief` -> optimizer, as a server makes it for its part of the parameters."""
 
-    def make(
-        input_shape: str, input_dtype: str, classes: int, **schedule: Any
-    ) -> optax.GradientTransformation:
+    def make(input_shape: str, input_dtype: str, classes: int, **schedule: Any) -> optax.GradientTransformation:
         task = task_of(arguments)
         shape = tuple(int(size) for size in input_shape.split(",") if size)
         params = Model(task, shape, input_dtype, classes).params
@@ -161,9 +157,7 @@ class EpochCounter:
         """Counted from the end, because a checkpoint of synchronous training has other steps per epoch."""
         left = max(0, self.steps - step)
         examples = -left % self._epoch_steps * self._batch_size
-        return TrainingPosition(
-            step, self._epochs - -(-left // self._epoch_steps), min(examples, self._examples)
-        )
+        return TrainingPosition(step, self._epochs - -(-left // self._epoch_steps), min(examples, self._examples))
 
 
 class _Chief:

@@ -39,9 +39,7 @@ def launches(
         ref.variable: secrets[ref.name].rstrip("\r\n") for ref in training_input.secrets if not ref.file
     }
     files = tuple(
-        SecretFile(ref.name, ref.file, ref.variable, secrets[ref.name])
-        for ref in training_input.secrets
-        if ref.file
+        SecretFile(ref.name, ref.file, ref.variable, secrets[ref.name]) for ref in training_input.secrets if ref.file
     )
     result = []
     for replica in order.replicas:

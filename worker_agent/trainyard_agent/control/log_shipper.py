@@ -190,9 +190,5 @@ class LogShipper:
 
 def _end(digest: LogDigest, last: LogSlice) -> LogEnd:
     return LogEnd(
-        count=digest.count,
-        sha256=digest.hexdigest(),
-        cut=last.cut,
-        chain=digest.chain or "",
-        missing=last.missing,
+        count=digest.count, sha256=digest.hexdigest(), cut=last.cut, chain=digest.chain or "", missing=last.missing
     )

@@ -50,8 +50,7 @@ def parse_cpus(text: str, usable: Set[int]) -> tuple[int, ...]:
     refused = sorted(numbers - usable)
     if refused:
         raise BadCapacity(
-            f"--cpus: CPU {refused[0]} cannot be used; this process may use "
-            f"{', '.join(map(str, sorted(usable)))}."
+            f"--cpus: CPU {refused[0]} cannot be used; this process may use {', '.join(map(str, sorted(usable)))}."
         )
     return tuple(sorted(numbers))
 
@@ -78,9 +77,7 @@ def _gpus() -> tuple[Gpu, ...]:
     if program is None:
         return ()
     try:
-        answer = subprocess.run(
-            [program, *_QUERY], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False
-        )
+        answer = subprocess.run([program, *_QUERY], capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()  # the driver hangs
     return parse_gpus(answer.stdout) if answer.returncode == 0 else ()

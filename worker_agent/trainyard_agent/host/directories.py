@@ -39,16 +39,7 @@ def open_below(root: Path, steps: Sequence[tuple[str, int]]) -> Iterator[list[in
 def give(fd: int, user: int, group: int, former: int) -> None:
     """Give a directory, and all in it that belongs to the user `former`, to another user. Links are not followed, and
     setuid bits are lost; what others remove meanwhile is left out. Raises OSError."""
-    command = [
-        "chown",
-        "-R",
-        "-h",
-        "-P",
-        f"--from={former}",
-        f"{user}:{group}",
-        "--",
-        f"/proc/self/fd/{fd}/.",
-    ]
+    command = ["chown", "-R", "-h", "-P", f"--from={former}", f"{user}:{group}", "--", f"/proc/self/fd/{fd}/."]
     environment = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=False, pass_fds=[fd], env=environment

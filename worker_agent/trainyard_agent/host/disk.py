@@ -7,9 +7,7 @@ from pathlib import Path
 
 from trainyard_protocol.views.health import sized
 
-_MACHINES = frozenset(
-    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO)
-)
+_MACHINES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO))
 
 
 def usage(path: Path) -> int:
@@ -58,9 +56,7 @@ def shortage(directory: str, reserve: int) -> str:
     except OSError:  # the engine sees other paths
         return ""
     least = reserve_of(reserve, room.total)
-    return (
-        "" if room.free >= least else f"the container engine's {directory} has less than {sized(least)} left"
-    )
+    return "" if room.free >= least else f"the container engine's {directory} has less than {sized(least)} left"
 
 
 def reserve_of(reserve: int, total: int) -> int:

@@ -31,9 +31,7 @@ def of_installer(inherited: Mapping[str, str], user: int | None, home: Path) -> 
     return {**_passed(inherited, (*_ALL, *_INSTALLER, *own), ("LC_", "PIP_")), **_user(inherited, user, home)}
 
 
-def _passed(
-    inherited: Mapping[str, str], names: tuple[str, ...], prefixes: tuple[str, ...]
-) -> dict[str, str]:
+def _passed(inherited: Mapping[str, str], names: tuple[str, ...], prefixes: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in inherited.items() if name in names or name.startswith(prefixes)}
 
 

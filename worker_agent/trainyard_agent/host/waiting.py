@@ -10,10 +10,7 @@ def deadline_in(seconds: float) -> float:
 
 
 def wait_until(
-    condition: Callable[[], object],
-    deadline: float,
-    interval: float,
-    pause: Callable[[float], object] = time.sleep,
+    condition: Callable[[], object], deadline: float, interval: float, pause: Callable[[float], object] = time.sleep
 ) -> bool:
     """Wait until the condition holds, looking every `interval` seconds. False if it does not by the (monotonic)
     deadline. `pause` waits for so many seconds, or less."""

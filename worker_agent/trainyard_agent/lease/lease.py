@@ -25,9 +25,7 @@ class Lease:
     starts the watchdog.
     """
 
-    def __init__(
-        self, clock: Clock, path: Path | None = None, on_grant: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, clock: Clock, path: Path | None = None, on_grant: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
         self._path = path
         self._on_grant = on_grant

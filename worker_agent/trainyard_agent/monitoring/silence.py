@@ -54,8 +54,6 @@ class RunSilence:
             return True
         elapsed = self.idle_s - since
         return any(
-            (use.cpu_s - before[task].cpu_s) / elapsed > _IDLE_CORES
-            if use.cores is None
-            else use.cores > _IDLE_CORES
+            (use.cpu_s - before[task].cpu_s) / elapsed > _IDLE_CORES if use.cores is None else use.cores > _IDLE_CORES
             for task, use in now.items()
         )

@@ -52,9 +52,7 @@ class StackDumper:
         if not pids:
             return "Its stacks cannot be read: the agent does not see its processes."
         stopped = [pid for pid in pids if procfs.is_stopped(pid)]
-        notes = [
-            f"Process {pid} is stopped, by SIGSTOP or a debugger." for pid in stopped
-        ]  # parsed by the server
+        notes = [f"Process {pid} is stopped, by SIGSTOP or a debugger." for pid in stopped]  # parsed by the server
         listener = self._listener(pids, announced)
         if listener and listener not in stopped:
             lines = self._signal_and_read(listener, run_id, task, start)

@@ -121,9 +121,7 @@ class StallMonitor:
         if run is None:
             return tuple(reports)
         return tuple(
-            report.model_copy(
-                update={"stall": run.stalls.get(report.task), "stacks": run.stacks.get(report.task, "")}
-            )
+            report.model_copy(update={"stall": run.stalls.get(report.task), "stacks": run.stacks.get(report.task, "")})
             for report in reports
         )
 
@@ -142,9 +140,7 @@ class StallMonitor:
             self._update(run_id, run, histories, policy)
         elif any(progress.is_stalled(policy) for progress in histories.values()):
             dumped = await self._dump_stacks(run_id, tasks)
-            stacks = that_fit(
-                dumped, [text for other in self._stalled.values() for text in other.stacks.values()]
-            )
+            stacks = that_fit(dumped, [text for other in self._stalled.values() for text in other.stacks.values()])
             await self._catch_up(run_id, tasks, policy)  # it may have made progress meanwhile
             stalled = [progress for progress in histories.values() if progress.is_stalled(policy)]
             if stalled:
@@ -204,9 +200,7 @@ class StallMonitor:
     def _lines(self, run_id: str, tasks: Collection[str]) -> int:
         return sum(self._logs[(run_id, task)].next for task in tasks)
 
-    def _update(
-        self, run_id: str, run: _StalledRun, histories: Mapping[str, StepHistory], policy: StallPolicy
-    ) -> None:
+    def _update(self, run_id: str, run: _StalledRun, histories: Mapping[str, StepHistory], policy: StallPolicy) -> None:
         for task, progress in histories.items():
             stall = run.stalls.get(task)
             if stall is None and progress.is_stalled(policy):

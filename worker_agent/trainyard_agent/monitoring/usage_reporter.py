@@ -54,9 +54,7 @@ class UsageReporter:
         self._measured_at: dict[Key, float] = {}
         self._warned: set[str] = set()
 
-    async def report(
-        self, orders: Iterable[RunOrder], observed: Mapping[str, Sequence[ReplicaReport]]
-    ) -> None:
+    async def report(self, orders: Iterable[RunOrder], observed: Mapping[str, Sequence[ReplicaReport]]) -> None:
         """Measure all running replicas once. `observed` are their states."""
         devices = {
             (order.run_id, replica.task): replica.gpus

@@ -14,13 +14,7 @@ from trainyard_protocol.wire.sync import ExitReport
 _NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _BROKEN = re.compile(r"read-only file system|input/output error|stale file handle", re.IGNORECASE)
 _MAY_BE_THE_DISKS = frozenset(
-    (
-        Reason.START_FAILED,
-        Reason.PACKAGES_FAILED,
-        Reason.IMAGE_FAILED,
-        Reason.STAGING_FAILED,
-        Reason.HOST_FAILED,
-    )
+    (Reason.START_FAILED, Reason.PACKAGES_FAILED, Reason.IMAGE_FAILED, Reason.STAGING_FAILED, Reason.HOST_FAILED)
 )
 
 _MESSAGES = {
@@ -64,18 +58,13 @@ def exit_report(
 
 def stopped_exit(code: int | None, reason: Reason, finished_at: datetime) -> ExitReport:
     """The exit of a replica that was stopped."""
-    return ExitReport(
-        code=code, reason=reason, message=_MESSAGES[reason], finished_at=finished_at, after_stop=True
-    )
+    return ExitReport(code=code, reason=reason, message=_MESSAGES[reason], finished_at=finished_at, after_stop=True)
 
 
 def preempted_exit(code: int | None, finished_at: datetime, message: str = "") -> ExitReport:
     """The exit of a replica that its engine took away. `message`: the engine's own words, as a sentence."""
     return ExitReport(
-        code=code,
-        reason=Reason.PREEMPTED,
-        message=message or _MESSAGES[Reason.PREEMPTED],
-        finished_at=finished_at,
+        code=code, reason=Reason.PREEMPTED, message=message or _MESSAGES[Reason.PREEMPTED], finished_at=finished_at
     )
 
 
@@ -85,9 +74,7 @@ def beyond_disk_limit(limit_bytes: int) -> str:
 
 
 def never_ran(reason: Reason, message: str, finished_at: datetime, after_stop: bool = False) -> ExitReport:
-    return ExitReport(
-        code=None, reason=reason, message=message, finished_at=finished_at, after_stop=after_stop
-    )
+    return ExitReport(code=None, reason=reason, message=message, finished_at=finished_at, after_stop=after_stop)
 
 
 def tells_of_disk(message: str) -> bool:

@@ -34,26 +34,8 @@ _OF_BOTH = (0, 2, 3)
 
 _NOT_SECRET = frozenset(
     {
-        *(
-            "type",
-            "project_id",
-            "quota_project_id",
-            "client_email",
-            "client_id",
-            "universe_domain",
-            "account",
-        ),
-        *(
-            "audience",
-            "subject_token_type",
-            "region",
-            "user",
-            "username",
-            "email",
-            "host",
-            "database",
-            "dbname",
-        ),
+        *("type", "project_id", "quota_project_id", "client_email", "client_id", "universe_domain", "account"),
+        *("audience", "subject_token_type", "region", "user", "username", "email", "host", "database", "dbname"),
     }
 )
 """Fields of JSON that a log may name. Addresses without a password are none either."""
@@ -126,9 +108,7 @@ class Mask:
 def _forms(value: str) -> Iterator[bytes]:
     """Every form in which clients print the value, and its parts that are secrets by themselves."""
     texts = {value.strip(), *map(str.strip, _strings(value))}
-    texts |= {
-        form for text in texts for password in _passwords(text) for form in (password, unquote(password))
-    }
+    texts |= {form for text in texts for password in _passwords(text) for form in (password, unquote(password))}
     for text in texts:
         for form in {text, *_in_json(text), *_in_urls(text), *_in_html(text), *_quoted(text)}:
             yield form.encode()
@@ -198,12 +178,7 @@ def _in_urls(text: str) -> Iterator[str]:
 def _in_html(text: str) -> Iterator[str]:
     escaped = html.escape(text, quote=False)
     yield escaped
-    for double, single in (
-        ("&quot;", "&#x27;"),
-        ("&#34;", "&#39;"),
-        ("&quot;", "&#39;"),
-        ("&quot;", "&apos;"),
-    ):
+    for double, single in (("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&#39;"), ("&quot;", "&apos;")):
         yield escaped.replace('"', double).replace("'", single)
 
 

@@ -38,9 +38,7 @@ class Mark:
     the first `log_size` bytes of log.jsonl. Of the line that has not ended: its text so far, and the splitter's state.
     """
 
-    def __init__(
-        self, next_: int, log_size: int, line: bytes, dropped: int, returned: bool, begun: bool
-    ) -> None:
+    def __init__(self, next_: int, log_size: int, line: bytes, dropped: int, returned: bool, begun: bool) -> None:
         self.next, self.log_size, self.line = next_, log_size, line
         self.dropped, self.returned, self.begun = dropped, returned, begun
 

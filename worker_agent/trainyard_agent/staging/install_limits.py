@@ -15,9 +15,7 @@ _T = TypeVar("_T")
 
 
 async def within(
-    limits: InstallLimits,
-    work: Coroutine[None, None, _T],
-    disk_usage: Callable[[], Coroutine[None, None, int]],
+    limits: InstallLimits, work: Coroutine[None, None, _T], disk_usage: Callable[[], Coroutine[None, None, int]]
 ) -> _T:
     """The result of `work`, which is cancelled beyond the limits of time and disk. Raises StagingFailed."""
     task = asyncio.ensure_future(work)

@@ -18,9 +18,7 @@ _PASSED_ON = (*INDEX_VARIABLES, "PIP_TRUSTED_HOST", "PIP_NO_INDEX", "PIP_DEFAULT
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 
-def write(
-    source: Path, inside: Mapping[Path, str], isolated: Sequence[Path], **more: object
-) -> dict[str, str]:
+def write(source: Path, inside: Mapping[Path, str], isolated: Sequence[Path], **more: object) -> dict[str, str]:
     """Write the plan, and what it needs besides the packages, into `source`. Returns pip's environment. `inside`: the
     path of each package in the container, in the order of their installation."""
     plan: dict[str, object] = {

@@ -75,9 +75,7 @@ class JobDirs:
         if not path.is_absolute() or "\0" in str(path):
             raise _failed(path, "it is neither a gs:// address nor an absolute path")
         if not self.roots:
-            raise _failed(
-                path, "this agent may mount no directory of its machine (see its option --job-dir-root)"
-            )
+            raise _failed(path, "this agent may mount no directory of its machine (see its option --job-dir-root)")
         if not self.one_user and not order.owner:
             raise _failed(path, "the server does not say whose job it is; it is older than the agent")
         for root in self._bases():
@@ -127,9 +125,7 @@ def _shut(fd: int, path: Path, is_project: bool) -> None:
     """
     status = os.fstat(fd)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _WRITABLE_BY_OTHERS:
-        message = (
-            f"Only the agent's user and root may write to {path}, in which job-dirs are: chown, chmod go-w."
-        )
+        message = f"Only the agent's user and root may write to {path}, in which job-dirs are: chown, chmod go-w."
         raise StagingFailed(Reason.HOST_FAILED, message)
     if is_project and os.geteuid() != 0 and status.st_mode & 0o077:
         Path(f"/proc/self/fd/{fd}").chmod(_OWN)
@@ -139,9 +135,7 @@ def _give(fd: int, path: Path, user: ProgramUser) -> None:
     try:
         directories.give(fd, user.uid, user.gid, former=0)
     except OSError as error:
-        message = (
-            f"The job-dir {path} cannot be given to the user {user.ids} of its containers: {error.strerror}."
-        )
+        message = f"The job-dir {path} cannot be given to the user {user.ids} of its containers: {error.strerror}."
         raise StagingFailed(Reason.HOST_FAILED, message) from error
 
 
@@ -157,9 +151,7 @@ def _create(path: Path, mode: int) -> None:
 
 
 def _not_created(path: Path, error: OSError) -> StagingFailed:
-    return StagingFailed(
-        _whose(error), f"The job-dir {path} cannot be created: {disk.in_words(error, path)}."
-    )
+    return StagingFailed(_whose(error), f"The job-dir {path} cannot be created: {disk.in_words(error, path)}.")
 
 
 def _whose(error: OSError) -> Reason:

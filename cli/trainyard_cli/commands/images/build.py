@@ -19,10 +19,7 @@ from trainyard_cli.runtimes.images import DOCKERFILE, Recipe
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), default=".", metavar="[DIR]")
 @click.option(
-    "--tag",
-    default="",
-    metavar="NAME[:TAG]",
-    help="Name of the image.  [default: DIR and a hash of its files]",
+    "--tag", default="", metavar="NAME[:TAG]", help="Name of the image.  [default: DIR and a hash of its files]"
 )
 def build(directory: Path, tag: str) -> None:
     """Build the image of a Dockerfile, for jobs with a custom image.

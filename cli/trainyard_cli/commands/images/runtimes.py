@@ -44,13 +44,7 @@ def list_runtimes(runtimes: Path | None, output: Output) -> None:
     if not formats.printed(output, [_data(line, engine_answers) for line in listed]):
         headers = ["VERSION", "DEVICES", "NAME", "IMAGE", "HERE"]
         rows = [
-            [
-                line.version,
-                _DEVICES[line.gpus],
-                line.name,
-                line.image,
-                _on_engine(line, engine_answers, table),
-            ]
+            [line.version, _DEVICES[line.gpus], line.name, line.image, _on_engine(line, engine_answers, table)]
             for line in _grouped(listed)
         ]
         echo(formats.table(headers, rows))
@@ -79,11 +73,7 @@ def list_runtimes(runtimes: Path | None, output: Output) -> None:
     help="Certificates (PEM) that the build trusts, such as a proxy's. They are not stored in the image.",
 )
 def build(
-    names: tuple[str, ...],
-    base_image: str,
-    runtimes: Path | None,
-    build_args: dict[str, str],
-    ca_bundle: Path | None,
+    names: tuple[str, ...], base_image: str, runtimes: Path | None, build_args: dict[str, str], ca_bundle: Path | None
 ) -> None:
     """Build runtime images on this machine's container engine, or the one in DOCKER_HOST.
 

@@ -113,9 +113,7 @@ def consequences(jobs: "Mapping[str, JobDetail]", directories: Mapping[str, Path
         stays = f"; {job_dir} stays" if job_dir else ""
         lines.append(f"  {name} ({detail.state}){also}{stays}")
     if len(jobs) > _SHOWN:
-        lines.append(
-            f"  and {len(jobs) - _SHOWN} more, with their own directories; directories of --job-dir stay"
-        )
+        lines.append(f"  and {len(jobs) - _SHOWN} more, with their own directories; directories of --job-dir stay")
     return "\n".join([*lines, "This cannot be undone. The names are never used again."])
 
 

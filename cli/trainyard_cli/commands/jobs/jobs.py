@@ -65,9 +65,7 @@ def describe(target: Target, output: Output, job: str, everything: bool, summari
 @click.command()
 @job_argument
 @click.option("--update-labels", type=KeyValues(), multiple=True, help="Set these labels.")
-@click.option(
-    "--remove-labels", type=CommaSeparated(), multiple=True, metavar="KEY,...", help="Remove these labels."
-)
+@click.option("--remove-labels", type=CommaSeparated(), multiple=True, metavar="KEY,...", help="Remove these labels.")
 @click.option("--clear-labels", is_flag=True, help="Remove all labels, before --update-labels.")
 @gcloud_wide_flags
 @server_options
@@ -82,9 +80,7 @@ def update(target: Target, output: Output, job: str, **parameters: Any) -> None:
             "argument --clear-labels: At most one of --clear-labels | --remove-labels can be specified."
         )
     if not (changes or remove or clear):
-        raise click.UsageError(
-            "At least one of --clear-labels | --remove-labels | --update-labels must be specified."
-        )
+        raise click.UsageError("At least one of --clear-labels | --remove-labels | --update-labels must be specified.")
     with connect(target) as client:
         updated = _update_labels(client, job, update=changes, remove=remove, clear=clear)
     if not formats.printed(output, updated):
@@ -93,16 +89,11 @@ def update(target: Target, output: Output, job: str, **parameters: Any) -> None:
 
 @click.command()
 @job_argument
-@click.option(
-    "--name", "names", multiple=True, metavar="METRIC", help="Only this metric. May be given several times."
-)
+@click.option("--name", "names", multiple=True, metavar="METRIC", help="Only this metric. May be given several times.")
 @click.option("--task", "--task-name", default="", shell_complete=task_names, help="Only of this replica.")
 @click.option("--curves", is_flag=True, help="With -o json: also every curve as steps, values and times.")
 @click.option(
-    "--points",
-    type=click.IntRange(_FEWEST_POINTS, 10_000),
-    default=1000,
-    help="Points of each curve.  [default: 1000]",
+    "--points", type=click.IntRange(_FEWEST_POINTS, 10_000), default=1000, help="Points of each curve.  [default: 1000]"
 )
 @server_options
 @output_options
@@ -159,12 +150,8 @@ def explain(target: Target, output: Output, job: str, replica: str, run: int | N
 
 @click.command()
 @job_argument
-@click.option(
-    "--host", default="127.0.0.1", help="Address that TensorBoard listens on.  [default: 127.0.0.1]"
-)
-@click.option(
-    "--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free port from 6006 upwards]"
-)
+@click.option("--host", default="127.0.0.1", help="Address that TensorBoard listens on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free port from 6006 upwards]")
 @server_options
 def tensorboard(target: Target, job: str, host: str, port: int | None) -> int:
     """Run TensorBoard on this machine for a job, until Ctrl-C.

@@ -35,9 +35,7 @@ _CAUSE_WIDTH = 100
 @gcloud_wide_flags
 @server_options
 @output_options
-def list_jobs(
-    target: Target, output: Output, filter_: str, limit: int | None, sort_by: str, uri: bool
-) -> None:
+def list_jobs(target: Target, output: Output, filter_: str, limit: int | None, sort_by: str, uri: bool) -> None:
     """List jobs."""
     with connect_v1(target) as client:
         text = _listed(client, output, filter_=filter_, limit=limit, sort_by=sort_by, uri=uri)
@@ -45,9 +43,7 @@ def list_jobs(
         echo(text)
 
 
-def _listed(
-    client: "V1Client", output: Output, *, filter_: str, limit: int | None, sort_by: str, uri: bool
-) -> str:
+def _listed(client: "V1Client", output: Output, *, filter_: str, limit: int | None, sort_by: str, uri: bool) -> str:
     """List jobs as `JOB_ID STATUS CREATED` or in `output`'s format. `limit` applies after sorting."""
     with_results = bool(sort_by) or not output.for_people
     jobs = list(client.list_jobs(filter_, None if sort_by else limit, with_results=with_results))
@@ -65,9 +61,7 @@ def _listed(
         return ""
     causes = [_cause(job) for job in jobs]
     headers = ["JOB_ID", "STATUS", "CREATED", *(["CAUSE"] if any(causes) else [])]
-    rows = [
-        [job["jobId"], job["state"], _created(job), cause] for job, cause in zip(jobs, causes, strict=True)
-    ]
+    rows = [[job["jobId"], job["state"], _created(job), cause] for job, cause in zip(jobs, causes, strict=True)]
     return formats.table(headers, [row[: len(headers)] for row in rows])
 
 

@@ -45,17 +45,12 @@ class LocalGang:
         if self.start_port + count - 1 > LAST_PORT:
             raise InvalidArgument(
                 Violation(
-                    "start_port",
-                    f"{count} replicas need ports from {self.start_port} on; the last is {LAST_PORT}.",
+                    "start_port", f"{count} replicas need ports from {self.start_port} on; the last is {LAST_PORT}."
                 )
             )
         ports = iter(range(self.start_port, self.start_port + count))
         counts = {PRIMARY: 1, "ps": self.parameter_servers, "worker": self.workers}
-        return {
-            kind: [f"localhost:{next(ports)}" for _ in range(number)]
-            for kind, number in counts.items()
-            if number
-        }
+        return {kind: [f"localhost:{next(ports)}" for _ in range(number)] for kind, number in counts.items() if number}
 
     def tasks(self) -> Iterator[tuple[str, int]]:
         """The tasks in the order of their start: the chief last."""
@@ -66,9 +61,7 @@ class LocalGang:
 
 
 @click.command(cls=WithUserArgs)
-@click.option(
-    "--module-name", required=True, metavar="MODULE", help="The module to run, such as trainer.task."
-)
+@click.option("--module-name", required=True, metavar="MODULE", help="The module to run, such as trainer.task.")
 @click.option(
     "--package-path",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -79,9 +72,7 @@ class LocalGang:
 @click.option("--worker-count", type=click.IntRange(0, 100), default=2, help="[default: 2]")
 @click.option("--parameter-server-count", type=click.IntRange(0, 100), default=2, help="[default: 2]")
 @click.option("--evaluator-count", type=click.IntRange(0, 100), default=0, help="[default: 0]")
-@click.option(
-    "--start-port", type=click.IntRange(1, 65_535), default=27182, help="The chief's port.  [default: 27182]"
-)
+@click.option("--start-port", type=click.IntRange(1, 65_535), default=27182, help="The chief's port.  [default: 27182]")
 @gcloud_wide_flags
 def train_locally(
     module_name: str, package_path: Path | None, job_dir: str, distributed: bool, **parameters: Any
@@ -99,9 +90,7 @@ def train_locally(
     return _train(module_name, package_path, job_dir, parameters["user_args"], gang if distributed else None)
 
 
-def _train(
-    module: str, package: Path | None, job_dir: str, user_args: Sequence[str], gang: LocalGang | None
-) -> int:
+def _train(module: str, package: Path | None, job_dir: str, user_args: Sequence[str], gang: LocalGang | None) -> int:
     """Run the module until it ends, and return its exit code, 128 + n for signal n. Raises InvalidArgument."""
     directory = _parent_of(module, package)
     arguments = [*user_args, *(("--job-dir", job_dir) if job_dir else ())]

@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 @click.command()
 @job_argument
 @click.option(
-    "--task",
-    "--task-name",
-    default="",
-    shell_complete=task_names,
-    help="Only lines of this replica, such as worker-0.",
+    "--task", "--task-name", default="", shell_complete=task_names, help="Only lines of this replica, such as worker-0."
 )
 @click.option(
     "--severity",
@@ -48,10 +44,7 @@ if TYPE_CHECKING:
     help="Only lines of this severity or higher: DEBUG, INFO, NOTICE, WARNING, ERROR or CRITICAL.",
 )
 @click.option(
-    "--since",
-    default="",
-    metavar="WHEN",
-    help="Only lines since then: 10m, 2h or 1d ago, or an RFC 3339 time.",
+    "--since", default="", metavar="WHEN", help="Only lines since then: 10m, 2h or 1d ago, or an RFC 3339 time."
 )
 @click.option("--search", default="", metavar="TEXT", help="Only lines with this text, ignoring case.")
 @click.option("--follow/--no-follow", default=True, help="Wait for new lines.  [default: follow]")
@@ -84,17 +77,13 @@ def stream_logs(
     with connect(target) as client:
         raw = raw or bool(search)  # what was searched for is shown, also in lines of progress
         screen = screen_for(sys.stdout, sys.stderr, as_json=output.kind == "json", raw=raw)
-        return stream(
-            client, job, screen, query=query, follow=follow, cancel_on_interrupt=cancel_on_interrupt
-        )
+        return stream(client, job, screen, query=query, follow=follow, cancel_on_interrupt=cancel_on_interrupt)
 
 
 @click.command()
 @jobs_argument
 @click.option(
-    "--timeout",
-    type=Duration(),
-    help="Stop waiting after 90s, 10m, 2h, ..., with exit code 124.  [default: no limit]",
+    "--timeout", type=Duration(), help="Stop waiting after 90s, 10m, 2h, ..., with exit code 124.  [default: no limit]"
 )
 @click.option(
     "--for-state",
@@ -103,9 +92,7 @@ def stream_logs(
 )
 @connected
 @output_options
-def wait(
-    client: "Client", output: Output, names: tuple[str, ...], timeout: float | None, for_state: str | None
-) -> int:
+def wait(client: "Client", output: Output, names: tuple[str, ...], timeout: float | None, for_state: str | None) -> int:
     """Wait for jobs to end, without their logs. Exits with the exit code of the job, as stream-logs does.
 
     With several jobs: 0 if all succeeded, else the exit code of the first in the given order that did not. With
@@ -128,9 +115,7 @@ def log_query(task: str, severity: str, since: str, search: str) -> "LogQuery":
 
     violations = []
     if severity and severity.upper() not in SEVERITIES:
-        violations.append(
-            Violation("", f"--severity must be one of {', '.join(SEVERITIES)}, not {severity!r}.")
-        )
+        violations.append(Violation("", f"--severity must be one of {', '.join(SEVERITIES)}, not {severity!r}."))
     start = ""
     try:
         start = rfc3339(parse_time(since, datetime.now(UTC))) if since else ""

@@ -42,9 +42,7 @@ config_option = click.option(
 @from_trial_option
 @job_flags
 @click.option("--async", "asynchronous", is_flag=True, help="Return once the job is queued (the default).")
-@click.option(
-    "--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code."
-)
+@click.option("--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code.")
 @click.option(
     "--if-not-exists",
     is_flag=True,

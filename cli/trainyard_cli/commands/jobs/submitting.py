@@ -48,9 +48,7 @@ from trainyard_protocol.job.training_input import Job
 from trainyard_protocol.views.health import sized
 
 _SUBMITTING = "submitting the job"
-_PUSH = (
-    "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-image-uri in place of --build."
-)
+_PUSH = "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-image-uri in place of --build."
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +170,7 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
         checked_input = job.canonical()["trainingInput"]
         echo(formats.render(output, {"trainingInput": checked_input, **plan, "replicas": groups}))
         return
-    checked = (
-        f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
-    )
+    checked = f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
     echo(f"The job is valid ({checked}). Nothing was submitted.")
     if draft.program is not None:
         echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
@@ -191,9 +187,7 @@ def _of_trial(target: Target, request: JobRequest) -> JobRequest:
     if not request.from_trial:
         return request
     if request.config is not None:
-        raise click.UsageError(
-            "argument --from-trial: At most one of --config | --from-trial can be specified."
-        )
+        raise click.UsageError("argument --from-trial: At most one of --config | --from-trial can be specified.")
     with connect(target) as client:
         config, flags = trial_config(client, request.from_trial, request.user_args, notify, request.flags)
     return replace(request, config=config, flags=flags, user_args=())
@@ -202,11 +196,7 @@ def _of_trial(target: Target, request: JobRequest) -> JobRequest:
 def _draft(request: JobRequest) -> tuple[submission.JobDraft, Recipe | None]:
     """The job, and the project of --build, whose image it has."""
     draft = submission.draft(
-        request.config,
-        request.flags,
-        current_dir=_current_dir(),
-        name=request.name,
-        user_args=request.user_args,
+        request.config, request.flags, current_dir=_current_dir(), name=request.name, user_args=request.user_args
     )
     if not request.flags.text("build"):
         return draft, None
@@ -256,9 +246,7 @@ def _fix(config: Path | ConfigFile | None) -> bool:
     fixed = config_file.fixed(config)
     if config == STDIN:
         if fixed is None:
-            raise InvalidArgument(
-                "There is nothing to fix: no indentation is lost, or it cannot be restored."
-            )
+            raise InvalidArgument("There is nothing to fix: no indentation is lost, or it cannot be restored.")
         echo(fixed, nl=False)
         return True
     if fixed is None:
@@ -273,16 +261,12 @@ def _notify_substitution(job: Job, server: Server | None, state: LocalState) -> 
     """Say what stands in for the framework of the job's runtime version, by the shipped file: those of agents elsewhere
     are not known here."""
     site_file = state.options().runtimes if server is None or server.local else ""
-    text = load_runtimes(Path(site_file) if site_file else None).substitution(
-        job.training_input.runtime_version
-    )
+    text = load_runtimes(Path(site_file) if site_file else None).substitution(job.training_input.runtime_version)
     if text:
         notify(text)
 
 
-def _announce(
-    job: dict[str, Any], output: Output, flags: str, *, stream_logs: bool, is_new: bool = True
-) -> None:
+def _announce(job: dict[str, Any], output: Output, flags: str, *, stream_logs: bool, is_new: bool = True) -> None:
     job_id = job["jobId"]
     if is_new:
         notify(f"Job [{job_id}] submitted successfully.")
@@ -317,10 +301,7 @@ def _check(draft: submission.JobDraft, target: Target, server: Server | None, ca
 def _refusal(draft: submission.JobDraft, target: Target, server: Server) -> InvalidArgument | None:
     """The server's refusal of the job; None if it does not answer, or refuses for another reason."""
     try:
-        with (
-            Client(server, target.project, retry_delays=NO_RETRIES) as client,
-            submission.in_users_terms(draft),
-        ):
+        with Client(server, target.project, retry_delays=NO_RETRIES) as client, submission.in_users_terms(draft):
             client.validate_job(draft.named(draft.name or "job"))
     except InvalidArgument as error:
         return error

@@ -66,10 +66,7 @@ def top(client: "Client", output: Output, once: bool) -> None:
 
 
 def _show(
-    view: "ActiveJobsView",
-    read: "Callable[[], ActiveJobsView]",
-    jobs: "ActiveJobs",
-    is_quit: Callable[[float], bool],
+    view: "ActiveJobsView", read: "Callable[[], ActiveJobsView]", jobs: "ActiveJobs", is_quit: Callable[[float], bool]
 ) -> None:
     from trainyard_cli.output.jobs.active_jobs import page
 

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @job_argument
-@click.option(
-    "--metric", default="", help="Rank them by this metric that they reported.  [default: the study's]"
-)
+@click.option("--metric", default="", help="Rank them by this metric that they reported.  [default: the study's]")
 @click.option(
     "--goal",
     type=click.Choice(("maximize", "minimize"), case_sensitive=False),

@@ -21,16 +21,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--actor", default="", metavar="NAME", help="Only what this person or agent did.")
 @click.option("--action", default="", help="Only this action, such as jobs.cancel or sign-in.")
-@click.option(
-    "--since", default="", metavar="WHEN", help="Only since then: 2h or 7d ago, or an RFC 3339 time."
-)
+@click.option("--since", default="", metavar="WHEN", help="Only since then: 2h or 7d ago, or an RFC 3339 time.")
 @click.option("--until", default="", metavar="WHEN", help="Only before then.")
 @click.option("--limit", type=click.IntRange(1), default=100, help="Maximum number of rows.  [default: 100]")
 @functools.partial(server_options, project_help="Only this project.  [default: all that you may see]")
 @output_options
-def list_audit(
-    target: Target, output: Output, actor: str, action: str, since: str, until: str, limit: int
-) -> None:
+def list_audit(target: Target, output: Output, actor: str, action: str, since: str, until: str, limit: int) -> None:
     """List changes, sign-ins and refused calls, the newest first. For operators and admins of projects.
 
     With -o json each row is one line.

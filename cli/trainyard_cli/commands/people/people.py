@@ -131,9 +131,7 @@ def list_tokens(client: "Client", output: Output, everybody: bool) -> None:
 
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option(
-    "--owner", default="", metavar="NAME", help="All tokens of a person or an agent. Operators only."
-)
+@click.option("--owner", default="", metavar="NAME", help="All tokens of a person or an agent. Operators only.")
 @server_options
 def revoke_tokens(target: Target, ids: Sequence[str], owner: str) -> None:
     """Revoke tokens. Their sessions and followed logs end at once."""
@@ -160,9 +158,7 @@ def list_projects(client: "Client", output: Output) -> None:
     elif view.role:
         notify("There is no project yet: the first job in one, or its first member, makes it.")
     else:
-        notify(
-            "You have no role in any project yet: an admin gives one with `trainyard projects add-member`."
-        )
+        notify("You have no role in any project yet: an admin gives one with `trainyard projects add-member`.")
 
 
 @click.command()
@@ -173,9 +169,7 @@ def list_projects(client: "Client", output: Output) -> None:
 def list_members(target: Target, output: Output, name: str, all_projects: bool) -> None:
     """List who has a role in a project.  [default: --project]"""
     if name and all_projects:
-        raise click.UsageError(
-            "argument --all-projects: At most one of PROJECT | --all-projects can be specified."
-        )
+        raise click.UsageError("argument --all-projects: At most one of PROJECT | --all-projects can be specified.")
     project = _ALL if all_projects else name or target.project
     with connect(target) as client:
         members = client.members(project).members
@@ -237,9 +231,7 @@ def new_token(
 def asked_token(prompt: str, *, hint: str = "") -> str:
     """The token that a person types. Raises a usage error without a terminal."""
     if not sys.stdin.isatty():
-        raise click.UsageError(
-            "There is no terminal to ask for the token at: give --token-file FILE, or - for stdin."
-        )
+        raise click.UsageError("There is no terminal to ask for the token at: give --token-file FILE, or - for stdin.")
     if hint:
         notify(hint)
     return checked_token(click.prompt(prompt, hide_input=True, err=True), "what was typed")
@@ -262,8 +254,7 @@ def _valid_tokens(client: "Client", owner: str) -> list[str]:
 
 def _who(me: "Me") -> str:
     roles = ", ".join(
-        f"{role} of {'all projects' if project == _ALL else project}"
-        for project, role in sorted(me.projects.items())
+        f"{role} of {'all projects' if project == _ALL else project}" for project, role in sorted(me.projects.items())
     )
     return f"{me.name} ({roles or 'without a role in any project yet'})"
 

@@ -98,9 +98,7 @@ def _read(file: Path | None) -> str:
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be read: {error.strerror}.") from error
     if len(data) > MAX_VALUE_BYTES:
-        raise InvalidArgument(
-            f"{source} has more than {MAX_VALUE_BYTES:,} bytes, the most that a secret may have."
-        )
+        raise InvalidArgument(f"{source} has more than {MAX_VALUE_BYTES:,} bytes, the most that a secret may have.")
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -34,9 +34,7 @@ def add(client: "Client", output: Output, name: str, expires: float | None) -> N
     line = _join_line(server)
     if formats.printed(output, {**created.model_dump(mode="json"), "command": line}):
         return
-    notify(
-        f"On the new machine, with `pip install 'trainyard[agent]'`, run this; it asks for the token:\n\n  {line}\n"
-    )
+    notify(f"On the new machine, with `pip install 'trainyard[agent]'`, run this; it asks for the token:\n\n  {line}\n")
     if server.ca_file is not None:
         notify(f"{server.ca_file.name} is a copy of {server.ca_file}, which is public.")
     if server.is_loopback:
@@ -150,9 +148,7 @@ def join(
 @click.command()
 @click.argument("url", metavar="URL")
 @ca_file_option
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=8479, show_default=True, help="The port on loopback."
-)
+@click.option("--port", type=click.IntRange(1, 65535), default=8479, show_default=True, help="The port on loopback.")
 @click.option("--containers", is_flag=True, help="Listen on the address of Docker's bridge too.")
 @click.option(
     "--reach",
@@ -210,12 +206,8 @@ def examine(state_dir: Path | None, output: Output, options: tuple[str, ...]) ->
     "docs/kubernetes.md says how to build it.",
 )
 @click.option("--server", required=True, metavar="URL", help="The server's address, as pods reach it.")
-@click.option(
-    "--image", required=True, metavar="IMAGE", help="The agent's image, where the nodes can pull it."
-)
-@click.option(
-    "--namespace", default="trainyard", show_default=True, help="The agent's, which has nothing else in it."
-)
+@click.option("--image", required=True, metavar="IMAGE", help="The agent's image, where the nodes can pull it.")
+@click.option("--namespace", default="trainyard", show_default=True, help="The agent's, which has nothing else in it.")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
@@ -245,16 +237,12 @@ def manifest(
 
     address = encrypted_url(server, "the agent's")
     if Server(address, "").is_loopback:
-        raise InvalidArgument(
-            f"{address} is this machine alone, which pods do not reach: give its address for them."
-        )
+        raise InvalidArgument(f"{address} is this machine alone, which pods do not reach: give its address for them.")
     token = given_token(token_file) if token_file is not None else ""
     wanted = AgentManifest(address, image, namespace, token, chosen_ca_file(ca_file), runtimes, options)
     text = wanted.text()
     if not token:
-        notify(
-            f"There is no --token-file: make the Secret with the agent's token by\n\n  {wanted.secret_command()}\n"
-        )
+        notify(f"There is no --token-file: make the Secret with the agent's token by\n\n  {wanted.secret_command()}\n")
     echo(text.rstrip())
 
 

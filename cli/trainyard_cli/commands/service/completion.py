@@ -47,9 +47,7 @@ def task_names(context: click.Context, _parameter: click.Parameter, incomplete: 
     return _matching(context, query, incomplete)
 
 
-def _matching(
-    context: click.Context, query: Callable[["Client"], Iterable[str]], incomplete: str
-) -> list[str]:
+def _matching(context: click.Context, query: Callable[["Client"], Iterable[str]], incomplete: str) -> list[str]:
     from trainyard_cli.client import Client
     from trainyard_cli.local.connect import running_server
     from trainyard_cli.v1_client import NO_RETRIES

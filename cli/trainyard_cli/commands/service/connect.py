@@ -108,9 +108,7 @@ def _revoke(record: GoogleRecord, target: Target, state: LocalState) -> None:
             for number in record.numbers:
                 client.revoke_google_key(number)
     except TrainyardError as error:
-        notify(
-            f"The keys could not be revoked: {error.message} Programs that run still have them; nothing else does."
-        )
+        notify(f"The keys could not be revoked: {error.message} Programs that run still have them; nothing else does.")
 
 
 def _check_names(names: Sequence[str], server: Server) -> None:
@@ -144,9 +142,7 @@ def _add_names(record: GoogleRecord, missing: list[str], *, allowed: bool) -> Go
         text = file.read_text(encoding="utf-8")
         host_names.rewrite(host_names.with_block(text, names_of(record.domain)), file)
     except OSError as error:
-        notify(
-            f"{file} cannot be changed: {error.strerror}. The names do not resolve until root adds them: {by_hand}"
-        )
+        notify(f"{file} cannot be changed: {error.strerror}. The names do not resolve until root adds them: {by_hand}")
         return replace(record, hosts=True)
     notify(f"Added {', '.join(missing)} to {file}.")
     return replace(record, hosts=True)

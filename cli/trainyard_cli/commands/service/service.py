@@ -37,9 +37,7 @@ def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     from trainyard_cli.submission.proposal import proposed_line
 
     echo(_status_text(now))
-    echo(
-        f"\nDashboard:                 {_dashboard(state.server())}  (open it signed in: trainyard dashboard)"
-    )
+    echo(f"\nDashboard:                 {_dashboard(state.server())}  (open it signed in: trainyard dashboard)")
     echo(f"State and logs:            {state.root}")
     if len(program := this_program()) == 1:
         echo(f'Add `jobs` to this shell:  eval "$({program[0]} shell-init)"')
@@ -99,27 +97,17 @@ def _status_data(now: service.Status) -> dict[str, Any]:
         for part in now.parts
     ]
     health = now.health.model_dump(mode="json", include={"status", "checks"}) if now.health else None
-    return {
-        "healthy": now.healthy,
-        "problem": now.problem,
-        "processes": processes,
-        "health": health,
-        "server": server,
-    }
+    return {"healthy": now.healthy, "problem": now.problem, "processes": processes, "health": health, "server": server}
 
 
 def _status_text(now: service.Status) -> str:
     blocks = []
     if now.parts:
-        rows = [
-            [p.name, "running" if p.pid else "stopped", str(p.pid or "-"), p.address or "-"]
-            for p in now.parts
-        ]
+        rows = [[p.name, "running" if p.pid else "stopped", str(p.pid or "-"), p.address or "-"] for p in now.parts]
         blocks.append(formats.table(["PROCESS", "STATE", "PID", "ADDRESS"], rows))
     if now.health is not None:
         checks = [
-            [name, check.status.value, _latency(check), check.message]
-            for name, check in now.health.checks.items()
+            [name, check.status.value, _latency(check), check.message] for name, check in now.health.checks.items()
         ]
         blocks.append(formats.table(["CHECK", "STATE", "TOOK", "MESSAGE"], checks))
         blocks += [f"{name}: {check.advice}" for name, check in now.health.checks.items() if check.advice]
@@ -129,9 +117,7 @@ def _status_text(now: service.Status) -> str:
         headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS", "USED"]
         blocks.append(formats.table(headers, [_agent_row(agent) for agent in now.server.agents]))
         blocks += _runtimes(now.server.agents)
-        blocks += [
-            f"{full.name} starts nothing: {full.no_room}." for full in now.server.agents if full.no_room
-        ]
+        blocks += [f"{full.name} starts nothing: {full.no_room}." for full in now.server.agents if full.no_room]
     else:
         blocks.append("No agent has registered yet. Jobs stay queued.")
     blocks.append(f"Jobs: {_counts(now.server)}")
@@ -144,9 +130,7 @@ def _runtimes(agents: Sequence["AgentView"]) -> list[str]:
     """Which jobs run in what, one line for each agent."""
     alive = [agent for agent in agents if agent.alive and agent.runtimes_summary]
     names = len(agents) > 1
-    lines = [
-        f"{agent.name}: {agent.runtimes_summary}" if names else agent.runtimes_summary for agent in alive
-    ]
+    lines = [f"{agent.name}: {agent.runtimes_summary}" if names else agent.runtimes_summary for agent in alive]
     return ["\n".join(lines)] if lines else []
 
 
@@ -179,10 +163,7 @@ def retention_text(retention: "RetentionView") -> str:
         limits.append(f"jobs are deleted {_period(retention.keep_jobs_s)} after their end")
     if retention.keep_log_bytes is not None:
         limits.append(f"logs of ended jobs are removed beyond {sized(retention.keep_log_bytes)} of all logs")
-    deleted, removed = (
-        formats.count(retention.jobs_deleted, "job"),
-        formats.count(retention.logs_removed, "log"),
-    )
+    deleted, removed = (formats.count(retention.jobs_deleted, "job"), formats.count(retention.logs_removed, "log"))
     last = f", the last on {retention.last_removal:%Y-%m-%d %H:%M} UTC" if retention.last_removal else ""
     return f"Retention: {'; '.join(limits)}. So far {deleted} and {removed} were removed{last}."
 

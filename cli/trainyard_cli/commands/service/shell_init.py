@@ -151,10 +151,7 @@ def script(shell: str, program: Sequence[str], verbs: Sequence[str], variable: s
     """The code to evaluate. `program` runs `trainyard`; `variable` is click's completion variable."""
     quote = _fish_quote if shell == "fish" else shlex.quote
     return _TEMPLATES[shell].format(
-        program=" ".join(map(quote, program)),
-        pattern="|".join(verbs),
-        verbs=" ".join(verbs),
-        variable=variable,
+        program=" ".join(map(quote, program)), pattern="|".join(verbs), verbs=" ".join(verbs), variable=variable
     )
 
 

@@ -137,9 +137,7 @@ def follow_options(function: Command) -> Command:
             help="Ctrl-C cancels the job; a second Ctrl-C stops waiting for its end.",
         ),
         click.option(
-            "--raw",
-            is_flag=True,
-            help="On a terminal: every line as it was printed, as in a pipe, with colours.",
+            "--raw", is_flag=True, help="On a terminal: every line as it was printed, as in a pipe, with colours."
         ),
     ):
         function = option(function)
@@ -173,9 +171,7 @@ def output_options(function: Command) -> Command:
         metavar="KEY,...",
         help="Lists, of which each item becomes a resource of its own.",
     )(wrapped)
-    return click.option(
-        "-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="[default: text]"
-    )(wrapped)
+    return click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), help="[default: text]")(wrapped)
 
 
 class WithUserArgs(click.Command):
@@ -195,8 +191,7 @@ class WithUserArgs(click.Command):
             raise click.UsageError(unknown_option(ctx.command_path, error, self, given), ctx) from error
         if rest and not ctx.resilient_parsing:
             raise click.UsageError(
-                f"Got unexpected extra argument ({' '.join(rest)}). Arguments of the training program go after --.",
-                ctx,
+                f"Got unexpected extra argument ({' '.join(rest)}). Arguments of the training program go after --.", ctx
             )
         ctx.params["user_args"] = user_args
         ctx.params["words"] = tuple(given[: given.index("--")] if "--" in given else given)

@@ -80,15 +80,12 @@ class ActiveJobs:
             name=job.job_id if job.project == self._project else f"{job.project}/{job.job_id}",
             state=job.state,
             step=_step(job),
-            metric=without_colours(metric_text(job.metric, job.value))
-            if job.metric and job.value is not None
-            else "",
+            metric=without_colours(metric_text(job.metric, job.value)) if job.metric and job.value is not None else "",
             speed=rate_text(pace.steps_per_s) if runs and pace.steps_per_s else "",
             left=left_text(left).removesuffix(" left") if left is not None and silent is None else "",
             cpu=_used(job.cpu_used, job.cpus),
             memory=_used(
-                None if job.memory_used_bytes is None else job.memory_used_bytes / GIGABYTE,
-                job.memory_bytes / GIGABYTE,
+                None if job.memory_used_bytes is None else job.memory_used_bytes / GIGABYTE, job.memory_bytes / GIGABYTE
             ),
             agent=without_colours(job.agent),
             does=without_colours("; ".join(_activities(job, silent))),
@@ -100,9 +97,7 @@ def headline(view: ActiveJobsView) -> str:
     order = (JobState.RUNNING, JobState.PREPARING, JobState.CANCELLING, JobState.QUEUED)
     counts = [f"{view.counts[state]} {state.lower()}" for state in order if view.counts.get(state)]
     agents = count(view.agents, "agent") if view.agents else "no agent is alive"
-    return "  ".join(
-        [local_time(view.now.isoformat(), short=True), ", ".join(counts) or "no active job", agents]
-    )
+    return "  ".join([local_time(view.now.isoformat(), short=True), ", ".join(counts) or "no active job", agents])
 
 
 def wide_rows(lines: Sequence[JobLine]) -> list[str]:
@@ -130,9 +125,7 @@ def rows(lines: Sequence[JobLine], width: int) -> list[str]:
     return result
 
 
-def page(
-    view: ActiveJobsView, lines: Sequence[JobLine], width: int, height: int, notice: str = ""
-) -> list[str]:
+def page(view: ActiveJobsView, lines: Sequence[JobLine], width: int, height: int, notice: str = "") -> list[str]:
     """The rows of a screen: the headline, a notice, the table, and that there is no room for more."""
     table_rows = rows(lines, width)
     shown = [_cut(f"{headline(view)}  q quits", width), _cut(without_colours(notice), width), *table_rows]

@@ -154,11 +154,7 @@ def render(output: Output, data: Any) -> str:
 def printed(output: Output, data: Any) -> bool:
     """Print models, or what JSON has, in the form for scripts. False if a person is to read it: nothing is printed."""
     if not output.for_people:
-        echo(
-            render(
-                output, [_as_json(row) for row in data] if isinstance(data, list | tuple) else _as_json(data)
-            )
-        )
+        echo(render(output, [_as_json(row) for row in data] if isinstance(data, list | tuple) else _as_json(data)))
     return not output.for_people
 
 
@@ -173,8 +169,7 @@ def _lines(output: Output, data: Any) -> str:
     if output.kind == "list":
         return "\n".join(
             flat_formats.item(
-                [column.value_of(resource) for column in output.columns]
-                or flat_formats.named_values(resource),
+                [column.value_of(resource) for column in output.columns] or flat_formats.named_values(resource),
                 "compact" in output.attributes,
             )
             for resource in resources
@@ -208,11 +203,7 @@ def to_yaml(data: Any) -> str:
 
     documents = data if isinstance(data, list) else [data]
     text: str = yaml.safe_dump_all(
-        documents,
-        default_flow_style=False,
-        allow_unicode=True,
-        width=110,
-        explicit_start=isinstance(data, list),
+        documents, default_flow_style=False, allow_unicode=True, width=110, explicit_start=isinstance(data, list)
     )
     return text.rstrip("\n")
 

@@ -179,10 +179,7 @@ def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
             row["task"],
             str(row["run"]),
             str(row["step"]),
-            *(
-                value if isinstance(value, str) else f"{value:.6g}"
-                for value in (row["value"], row["min"], row["max"])
-            ),
+            *(value if isinstance(value, str) else f"{value:.6g}" for value in (row["value"], row["min"], row["max"])),
         ]
         for row in rows
     ]

@@ -21,13 +21,7 @@ def text(view: QueueExplanationView, project: str, now: datetime) -> str:
         lines += ["", formats.table(["  AGENT", "HAS", "FREE", "FOR THIS JOB"], rows)]
     if view.holders:
         rows = [
-            [
-                f"  {_name(job.job_id, job.project, project)}",
-                job.agent,
-                job.holds,
-                str(job.priority),
-                *_times(job, now),
-            ]
+            [f"  {_name(job.job_id, job.project, project)}", job.agent, job.holds, str(job.priority), *_times(job, now)]
             for job in view.holders
         ]
         header = ["  HELD BY", "AGENT", "HOLDS", "PRIORITY", "SINCE", "ENDS AT THE LATEST"]

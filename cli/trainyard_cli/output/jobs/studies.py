@@ -27,11 +27,7 @@ def trials_text(view: StudyView, now: datetime) -> str:
     names = [param.spec.parameter_name for param in HyperparameterSpec.model_validate(view.spec).located()]
     headers = ["TRIAL", "STATE", view.metric_tag, "STEP", *names, "STARTED", "TOOK", "NOTE"]
     rows = [_row(trial, names, now) for trial in best_first(view)]
-    used = [
-        column
-        for column, header in enumerate(headers)
-        if header != "NOTE" or any(row[column] for row in rows)
-    ]
+    used = [column for column, header in enumerate(headers) if header != "NOTE" or any(row[column] for row in rows)]
     cells = [[without_control(row[column]) for column in used] for row in [headers, *rows]]
     return table(cells[0], cells[1:])
 

@@ -37,14 +37,10 @@ def stream(
     if not cancel_on_interrupt:
         return _stream(client, job, screen, query, follow, lambda: resume_hint(job, client.flags))
     with CancelOnInterrupt(job, client.another, screen.note) as interrupt:
-        return _stream(
-            client, job, screen, query, follow, lambda: cancel_hint(job, interrupt.cancelled, client.flags)
-        )
+        return _stream(client, job, screen, query, follow, lambda: cancel_hint(job, interrupt.cancelled, client.flags))
 
 
-def _stream(
-    client: Client, job: str, screen: Screen, query: LogQuery, follow: bool, hint: Callable[[], str]
-) -> int:
+def _stream(client: Client, job: str, screen: Screen, query: LogQuery, follow: bool, hint: Callable[[], str]) -> int:
     """`hint` is the message after Ctrl-C."""
     received: defaultdict[str, LogDigest] = defaultdict(lambda: LogDigest(chain=None))
     task = query.task
@@ -104,14 +100,10 @@ def cancel_hint(job: str, cancelled: bool, flags: str = "") -> str:
     """Message after the second Ctrl-C: whether the job is being cancelled, and how to see its end."""
     if cancelled:
         return f"\nThe job is being cancelled. To see its end:  jobs stream-logs {job}{flags}"
-    return (
-        f"\nThe server has not confirmed yet that it cancels the job. To make sure:  jobs cancel {job}{flags}"
-    )
+    return f"\nThe server has not confirmed yet that it cancels the job. To make sure:  jobs cancel {job}{flags}"
 
 
-def log_warnings(
-    summary: LogSummary, received: Mapping[str, LogDigest], query: LogQuery = ALL_LINES
-) -> list[str]:
+def log_warnings(summary: LogSummary, received: Mapping[str, LogDigest], query: LogQuery = ALL_LINES) -> list[str]:
     """One line for each replica whose log was cut by the quota, or arrived incomplete or damaged. Pure."""
     warnings = []
     for name, count in summary.lines.items():
@@ -158,14 +150,9 @@ def summary_lines(
     the job's server and project. Pure."""
     job = detail.job
     started = job.get("startTime") or job.get("createTime")
-    took = (
-        f" after {elapsed(started, parse_rfc3339(job['endTime']))}" if started and job.get("endTime") else ""
-    )
+    took = f" after {elapsed(started, parse_rfc3339(job['endTime']))}" if started and job.get("endTime") else ""
     where = [f"  Job dir: {detail.job_dir}"] if detail.job_dir else []
-    where = [
-        *(f"  {line}" for line in (*study_status.summary(job), *study_status.next_step(job, flags))),
-        *where,
-    ]
+    where = [*(f"  {line}" for line in (*study_status.summary(job), *study_status.next_step(job, flags))), *where]
     headline = f"Job [{job.get('jobId')}] {_PAST[detail.state]}{took}."
     if detail.state is JobState.SUCCEEDED:
         return ["", headline, *where]

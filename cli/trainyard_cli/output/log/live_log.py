@@ -372,9 +372,7 @@ def event_text(text: str) -> str:
     if event is None:
         return text
     fields = {name: value for name, value in json.loads(text).items() if name != "event"}
-    if not all(
-        isinstance(value, str | int | float) and len(str(value)) < _MAX_FIELD for value in fields.values()
-    ):
+    if not all(isinstance(value, str | int | float) and len(str(value)) < _MAX_FIELD for value in fields.values()):
         return text
     return "  ".join([event.event, *(f"{name} {value}" for name, value in fields.items())])
 

@@ -13,13 +13,7 @@ from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry
 SEVERITY_WIDTH = 8
 TASK_WIDTH = len("worker-replica-0")
 
-SEVERITY_STYLES = {
-    "DEBUG": "dim",
-    "NOTICE": "bold",
-    "WARNING": "yellow",
-    "ERROR": "red",
-    "CRITICAL": "bold red",
-}
+SEVERITY_STYLES = {"DEBUG": "dim", "NOTICE": "bold", "WARNING": "yellow", "ERROR": "red", "CRITICAL": "bold red"}
 TASK_STYLES = ("cyan", "green", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 STATE_STYLES = {
     JobState.SUCCEEDED: "bold green",

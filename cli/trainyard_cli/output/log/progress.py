@@ -85,9 +85,7 @@ def _lost(run: RunView, checkpoint: LastCheckpoint | None, following: RunView | 
         parts.append("It had reported no checkpoint.")
     else:
         lost = max(0, first.step - checkpoint.step)
-        parts.append(
-            f"Last checkpoint: step {checkpoint.step}; {count(lost, 'step') if lost else 'nothing'} lost."
-        )
+        parts.append(f"Last checkpoint: step {checkpoint.step}; {count(lost, 'step') if lost else 'nothing'} lost.")
     begins = [r.first_step for r in following.replicas if r.first_step is not None] if following else []
     if following is not None and begins:
         parts.append(f"Run {following.number} continues from step {min(begins)}.")

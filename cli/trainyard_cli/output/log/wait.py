@@ -59,9 +59,7 @@ def wait(
         if code == TIMED_OUT:
             left = [name for name in pending if not is_settled(jobs[name], target)]
             notify(timeout_message({name: jobs[name] for name in left}, target, timeout_s or 0, client.flags))
-    return WaitResult(
-        tuple(jobs.values()), combined_code(list(jobs.values()), target) if code is None else code
-    )
+    return WaitResult(tuple(jobs.values()), combined_code(list(jobs.values()), target) if code is None else code)
 
 
 def is_settled(detail: JobDetail, target: JobState | None) -> bool:
@@ -90,9 +88,7 @@ def combined_code(jobs: Sequence[JobDetail], target: JobState | None) -> int:
     return 0
 
 
-def timeout_message(
-    left: Mapping[str, JobDetail], target: JobState | None, timeout_s: float, flags: str = ""
-) -> str:
+def timeout_message(left: Mapping[str, JobDetail], target: JobState | None, timeout_s: float, flags: str = "") -> str:
     """The message when the time is over. `flags` select the server and project. Pure."""
     states = ", ".join(_now(name, detail) for name, detail in left.items())
     return (
@@ -142,9 +138,7 @@ def _wait(
     return None
 
 
-def _follow(
-    client: Client, names: Sequence[str], target: JobState | None, changes: SimpleQueue[_Change]
-) -> None:
+def _follow(client: Client, names: Sequence[str], target: JobState | None, changes: SimpleQueue[_Change]) -> None:
     """Put the changes of one job after the other into the queue; a failure is the last entry."""
     try:
         for name in names:

@@ -93,12 +93,7 @@ def _has_lost_indentation(lines: Sequence[_Line]) -> bool:
     spoken = [line for line in lines if not line.is_silent]
     for line, following in itertools.pairwise(spoken):
         key = _KEY.fullmatch(line.content)
-        if (
-            key
-            and _is_empty(key[3])
-            and following.indent <= line.indent
-            and _KEY.fullmatch(following.content)
-        ):
+        if key and _is_empty(key[3]) and following.indent <= line.indent and _KEY.fullmatch(following.content):
             return True
     return False
 
@@ -184,9 +179,7 @@ def _plain_spaces(content: str) -> str:
     """The line with the spaces that YAML knows before its value."""
     match = re.match(rf"((?:-[{_SPACE}]+)?[^:]*:?)([{_SPACE}]+)", content)
     return (
-        content
-        if match is None or "\xa0" not in match[0]
-        else match[0].replace("\xa0", " ") + content[match.end() :]
+        content if match is None or "\xa0" not in match[0] else match[0].replace("\xa0", " ") + content[match.end() :]
     )
 
 

@@ -174,9 +174,7 @@ def _excess_of_events(text: str) -> str:
 
 
 def _excess_of(events: Iterable[yaml.Event]) -> str:
-    around: list[
-        tuple[bool, int]
-    ] = []  # whether it is a mapping, and its number of keys and values, or elements
+    around: list[tuple[bool, int]] = []  # whether it is a mapping, and its number of keys and values, or elements
     nodes = 0
     for event in events:
         if isinstance(event, yaml.CollectionEndEvent):
@@ -223,9 +221,7 @@ class _YamlReader:
             try:
                 node = self._node(loader)
                 if node is None:
-                    raise NotReadable(
-                        "holds nothing but comments; a config has at least a trainingInput.", self._lines
-                    )
+                    raise NotReadable("holds nothing but comments; a config has at least a trainingInput.", self._lines)
                 root = self._locate(node, None, ())
                 return loader.construct_document(node), root
             finally:

@@ -32,9 +32,7 @@ def violations(spec: HyperparameterSpec) -> Iterator[Violation]:
         yield Violation("hyperparameters.params", "is empty: list the parameters to vary.")
     located = list(spec.located())
     if len(located) > MAX_PARAMETERS:
-        yield Violation(
-            "hyperparameters.params", f"has {len(located)} parameters; {MAX_PARAMETERS} are allowed."
-        )
+        yield Violation("hyperparameters.params", f"has {len(located)} parameters; {MAX_PARAMETERS} are allowed.")
         return
     names: set[str] = set()
     for path, param, parent in located:
@@ -59,17 +57,13 @@ def direction_unknown(metric: str) -> str:
 def _counts(spec: HyperparameterSpec) -> Iterator[Violation]:
     """maxParallelTrials above maxTrials is allowed: all trials then run at once."""
     if not 1 <= spec.max_trials <= MAX_TRIALS:
-        yield Violation(
-            "hyperparameters.max_trials", f"must be between 1 and {MAX_TRIALS}; this is {spec.max_trials}."
-        )
+        yield Violation("hyperparameters.max_trials", f"must be between 1 and {MAX_TRIALS}; this is {spec.max_trials}.")
     if spec.max_parallel_trials < 1:
         yield Violation(
             "hyperparameters.max_parallel_trials", f"must be 1 or more; this is {spec.max_parallel_trials}."
         )
     if spec.max_failed_trials < 0:
-        yield Violation(
-            "hyperparameters.max_failed_trials", f"must be 0 or more; this is {spec.max_failed_trials}."
-        )
+        yield Violation("hyperparameters.max_failed_trials", f"must be 0 or more; this is {spec.max_failed_trials}.")
 
 
 def _name(path: str, param: ParameterSpec, names: set[str]) -> Iterator[Violation]:
@@ -96,15 +90,12 @@ def _parent(path: str, param: ParameterSpec, parent: ParameterSpec | None) -> It
     above = quoted(parent.parameter_name)
     wanted = _PARENT_FIELDS.get(parent.type)
     if wanted is None:
-        yield Violation(
-            path, f"cannot depend on {above}, whose type is {parent.type}: it has no single values."
-        )
+        yield Violation(path, f"cannot depend on {above}, whose type is {parent.type}: it has no single values.")
         return
     for field in given:
         if field != wanted:
             yield Violation(
-                f"{path}.{field}",
-                f"does not fit {above}, whose type is {parent.type}: use {to_camel(wanted)}.",
+                f"{path}.{field}", f"does not fit {above}, whose type is {parent.type}: use {to_camel(wanted)}."
             )
     if not param.parent_values:
         yield Violation(
@@ -122,8 +113,7 @@ def _values(path: str, param: ParameterSpec, parent: ParameterSpec) -> Iterator[
             hint = did_you_mean(value, parent.categorical_values) if isinstance(value, str) else ""
             yield Violation(
                 f"{path}[{number}]",
-                f"{quoted(value)} is not a value of {quoted(parent.parameter_name)}."
-                + (f" {hint}" if hint else ""),
+                f"{quoted(value)} is not a value of {quoted(parent.parameter_name)}." + (f" {hint}" if hint else ""),
             )
 
 

@@ -58,9 +58,7 @@ def check_addresses(training_input: TrainingInput) -> None:
         raise InvalidArgument(violations)
 
 
-def _violations(
-    ti: TrainingInput, catalog: Catalog, unreadable: Collection[str] = frozenset()
-) -> Iterator[Violation]:
+def _violations(ti: TrainingInput, catalog: Catalog, unreadable: Collection[str] = frozenset()) -> Iterator[Violation]:
     """`unreadable`: fields that were sent and are not in the training input. Rules that need them are left out."""
     if "master_config" not in unreadable:
         yield from _program(ti)
@@ -106,32 +104,25 @@ def _is_readable(key: object, value: object) -> bool:
 def _program(ti: TrainingInput) -> Iterator[Violation]:
     if ti.image_uri:
         if ti.runtime_version:
-            yield Violation(
-                "runtime_version", "Only one of master_config.image_uri, runtime_version can be set."
-            )
+            yield Violation("runtime_version", "Only one of master_config.image_uri, runtime_version can be set.")
         if ti.package_uris and not ti.python_module:
             yield Violation(
-                "python_module",
-                "is required with packageUris: the module of the packages that is run in the image.",
+                "python_module", "is required with packageUris: the module of the packages that is run in the image."
             )
     elif not ti.python_module:
         yield Violation(
-            "python_module",
-            "is required for a package job (or give master_config.image_uri for a custom image).",
+            "python_module", "is required for a package job (or give master_config.image_uri for a custom image)."
         )
     if ti.python_module and not all(part.isidentifier() for part in ti.python_module.split(".")):
         yield Violation(
-            "python_module",
-            f"must be a module's dotted name such as trainer.task; this is {quoted(ti.python_module)}.",
+            "python_module", f"must be a module's dotted name such as trainer.task; this is {quoted(ti.python_module)}."
         )
 
 
 def image_uris(ti: TrainingInput) -> dict[str, str]:
     """The images that a job names, by field."""
     names = {f"{prefix}_config": getattr(ti, f"{prefix}_config") for prefix in _FIELDS.values()}
-    return {
-        f"{name}.image_uri": config.image_uri for name, config in names.items() if config and config.image_uri
-    }
+    return {f"{name}.image_uri": config.image_uri for name, config in names.items() if config and config.image_uri}
 
 
 def _addresses(ti: TrainingInput) -> Iterator[Violation]:
@@ -188,9 +179,7 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
         if requested and machine is None:
             hint = did_you_mean(name, catalog.machine_types)
             advice = hint or f"Known: {', '.join(catalog.machine_types)}."
-            yield Violation(
-                f"{prefix}_type", f"{quoted(name)} is not a machine type of this service. {advice}"
-            )
+            yield Violation(f"{prefix}_type", f"{quoted(name)} is not a machine type of this service. {advice}")
         if requested and machine and machine.family != "site":
             families.setdefault(machine.family, f"{prefix}_type")
         yield from _tpus(ti, task_type, name, machine)
@@ -199,14 +188,10 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
             continue
         field = f"{prefix}_config.accelerator_config"
         if machine.family == "legacy":
-            yield Violation(
-                field, f"can only be set with a Compute Engine machine type; {name} is a legacy type."
-            )
+            yield Violation(field, f"can only be set with a Compute Engine machine type; {name} is a legacy type.")
         elif accelerators.type not in machine.accelerators:
             allowed = ", ".join(machine.accelerators) or "none"
-            yield Violation(
-                f"{field}.type", f"{accelerators.type} cannot be attached to {name}; allowed: {allowed}."
-            )
+            yield Violation(f"{field}.type", f"{accelerators.type} cannot be attached to {name}; allowed: {allowed}.")
         elif accelerators.count not in machine.accelerators[accelerators.type]:
             counts = ", ".join(str(count) for count in machine.accelerators[accelerators.type])
             yield Violation(
@@ -221,17 +206,14 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
         )
 
 
-def _tpus(
-    ti: TrainingInput, task_type: TaskType, name: str, machine: MachineType | None
-) -> Iterator[Violation]:
+def _tpus(ti: TrainingInput, task_type: TaskType, name: str, machine: MachineType | None) -> Iterator[Violation]:
     """Rules of the real service for the one TPU of a job, which is a worker."""
     prefix, config = _FIELDS[task_type], config_of(ti, task_type)
     has_tpu = machine is not None and machine.accelerator is not None and is_tpu(machine.accelerator.type)
     if not has_tpu:
         if machine is not None and config.tpu_tf_version:
             yield Violation(
-                f"{prefix}_config.tpu_tf_version",
-                "can only be set with a worker_type of cloud_tpu: remove it.",
+                f"{prefix}_config.tpu_tf_version", "can only be set with a worker_type of cloud_tpu: remove it."
             )
         return
     if task_type != "worker":
@@ -258,9 +240,7 @@ def _containers(ti: TrainingInput) -> Iterator[Violation]:
             if not config.image_uri:
                 yield Violation(f"{prefix}_config.{name}", "needs a custom image: set imageUri beside it.")
             elif ti.args:
-                yield Violation(
-                    f"{prefix}_config.{name}", "and args are mutually exclusive: remove one of the two."
-                )
+                yield Violation(f"{prefix}_config.{name}", "and args are mutually exclusive: remove one of the two.")
             elif ti.python_module:
                 yield Violation(
                     f"{prefix}_config.{name}",
@@ -269,8 +249,7 @@ def _containers(ti: TrainingInput) -> Iterator[Violation]:
                 )
         if config.image_uri and not ti.image_uri:
             yield Violation(
-                f"{prefix}_config.image_uri",
-                "needs master_config.image_uri: the master decides the kind of job.",
+                f"{prefix}_config.image_uri", "needs master_config.image_uri: the master decides the kind of job."
             )
         elif ti.package_uris and config.image_uri != ti.image_uri:
             yield Violation(
@@ -291,9 +270,7 @@ def _secrets(ti: TrainingInput) -> Iterator[Violation]:
         if not reference.file:
             continue
         if clash := next((other for other in files if _is_inside(other, reference.file)), ""):
-            yield Violation(
-                f"{at}.file", f"{reference.file} is in the way of {clash}, the file of another secret."
-            )
+            yield Violation(f"{at}.file", f"{reference.file} is in the way of {clash}, the file of another secret.")
         files.append(reference.file)
 
 

@@ -15,9 +15,7 @@ from trainyard_protocol.errors import InvalidArgument
 class SiteEntry(BaseModel):
     """An entry of such a file, or the whole of it: keys in camelCase, and no others."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, strict=True)
 
 
 def read_yaml_file(path: Path) -> tuple[str, Any]:

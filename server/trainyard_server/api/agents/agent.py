@@ -39,12 +39,7 @@ async def sync(
 
 
 @router.post(
-    "/runs/{run_id}/replicas/{task}/logs",
-    Access.AGENT,
-    "log lines",
-    UNRECORDED,
-    own=True,
-    response_model=LogReceipt,
+    "/runs/{run_id}/replicas/{task}/logs", Access.AGENT, "log lines", UNRECORDED, own=True, response_model=LogReceipt
 )
 def append_logs(
     run_id: str, task: str, body: Annotated[LogChunk, log_of(LogChunk)], cases: Cases, key: CallingAgentKey

@@ -20,19 +20,13 @@ class PackageFile(FileResponse):
 
 
 @router.get(
-    "/agent/v1/staging/{sha256}/{filename}",
-    Access.AGENT,
-    "packages of jobs",
-    own=True,
-    response_class=PackageFile,
+    "/agent/v1/staging/{sha256}/{filename}", Access.AGENT, "packages of jobs", own=True, response_class=PackageFile
 )
 def for_agent(sha256: str, filename: str, cases: Cases, key: CallingAgentKey) -> Response:
     return _file(cases.packages.for_agent(sha256, filename, key), filename)
 
 
-@router.get(
-    "/agent/v1/runs/{run_id}/packages", Access.AGENT, "links to them, for the replicas of a run", own=True
-)
+@router.get("/agent/v1/runs/{run_id}/packages", Access.AGENT, "links to them, for the replicas of a run", own=True)
 def links(run_id: str, cases: Cases, key: CallingAgentKey) -> PackageLinks:
     return cases.packages.links(run_id, key)
 
@@ -43,9 +37,7 @@ def links(run_id: str, cases: Cases, key: CallingAgentKey) -> PackageLinks:
     "a package, for a replica: by a link that is signed for its run",
     response_class=PackageFile,
 )
-def by_link(
-    run_id: str, sha256: str, filename: str, request: Request, cases: Cases, signature: str = ""
-) -> Response:
+def by_link(run_id: str, sha256: str, filename: str, request: Request, cases: Cases, signature: str = "") -> Response:
     """The package for a replica, which has no token."""
     try:
         path = cases.packages.by_link(run_id, sha256, filename, signature)

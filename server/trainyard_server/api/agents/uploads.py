@@ -26,11 +26,7 @@ _CHECKED = 1 << 22  # bytes from one look at the disk to the next
     openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
 )
 async def package(
-    project: str,
-    filename: str,
-    request: Request,
-    cases: Cases,
-    job_id: Annotated[str, Query(alias="jobId")] = "",
+    project: str, filename: str, request: Request, cases: Cases, job_id: Annotated[str, Query(alias="jobId")] = ""
 ) -> Staged:
     """Store the body as a package of the project. Idempotent: the same content gives the same URI.
 

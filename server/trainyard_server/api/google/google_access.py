@@ -26,18 +26,14 @@ async def _form(request: Request) -> dict[str, str]:
 
 @router.post(TOKEN_PATHS[0], Access.NOBODY, "an access token for an assertion signed with a key", UNRECORDED)
 @router.post(TOKEN_PATHS[1], Access.NOBODY, "the same", UNRECORDED)
-async def exchange(
-    request: Request, cases: Cases, fields: Annotated[dict[str, str], Depends(_form)]
-) -> Response:
+async def exchange(request: Request, cases: Cases, fields: Annotated[dict[str, str], Depends(_form)]) -> Response:
     """An access token for an assertion that is signed with a key."""
     if fields.get("grant_type", "") != GRANT_TYPE:
         return _refusal("unsupported_grant_type", f"The grant_type must be {GRANT_TYPE}.")
     address = address_of(request)
     try:
         async with cases.guesses.checking(address):
-            token = await run_in_threadpool(
-                cases.google_access.exchange, address, fields.get("assertion", "")
-            )
+            token = await run_in_threadpool(cases.google_access.exchange, address, fields.get("assertion", ""))
     except TooManyRequests:
         raise
     except Unauthenticated as error:
@@ -58,10 +54,7 @@ def issue(request: Request, cases: Cases) -> GoogleKey:
 
 
 @router.delete(
-    "/trainyard/v1/google-keys/{number}",
-    Access.PERSON,
-    "revoke a key of one's own token",
-    "google-keys.revoke",
+    "/trainyard/v1/google-keys/{number}", Access.PERSON, "revoke a key of one's own token", "google-keys.revoke"
 )
 def revoke(number: str, request: Request, cases: Cases) -> GoogleKeyRevoked:
     return cases.google_access.revoke(bearer(request), number)

@@ -63,9 +63,7 @@ def set_policy(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.set_policy(project, job_id)
 
 
-@router.post(
-    "/jobs/{job_id}:testIamPermissions", Access.VIEWER, "which of some permissions one has", UNRECORDED
-)
+@router.post("/jobs/{job_id}:testIamPermissions", Access.VIEWER, "which of some permissions one has", UNRECORDED)
 def test_permissions(
     project: str, job_id: str, body: JsonBody, cases: Cases, caller: AuthenticatedCaller
 ) -> dict[str, Any]:

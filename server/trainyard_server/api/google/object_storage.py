@@ -95,9 +95,7 @@ def _admit(use_case: ObjectStorage, caller: Caller, call: StorageCall, trail: Au
     use_case.check(caller, call)
 
 
-async def _upload(
-    request: Request, call: StorageCall, use_case: ObjectStorage, trail: AuditTrail
-) -> Response:
+async def _upload(request: Request, call: StorageCall, use_case: ObjectStorage, trail: AuditTrail) -> Response:
     """Upload an object, or a part of one. Only the storage's answer tells its name, and whether it is there now."""
     if name := request.query_params.get("name"):
         trail.subject = f"{call.bucket}/{name}"
@@ -123,17 +121,13 @@ async def _sent(
     if resource is not None:
         headers = {"content-type": "application/json", "content-length": str(len(resource))}
     method = request.scope.get(METHOD, request.method)
-    pairs = parse_qsl(
-        request.scope["query_string"].decode("latin-1"), keep_blank_values=True, encoding="latin-1"
-    )
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, encoding="latin-1")
     if call.is_plain:
         # No other: `?acl`, `?compose` and their like are calls of their own there.
         pairs = [(name, value) for name, value in pairs if name == "generation"]
     unsent = (*_FIELDS, "alt", "$alt") if call.kind is Kind.UPLOAD else ()
     sent = [
-        (name, value)
-        for name, value in pairs
-        if name not in unsent and (not name.startswith("$") or name in _SYSTEM)
+        (name, value) for name, value in pairs if name not in unsent and (not name.startswith("$") or name in _SYSTEM)
     ]
     query = urlencode(sent, encoding="latin-1")
     target = f"{call.path}?{query}" if query else call.path
@@ -141,9 +135,7 @@ async def _sent(
     return await use_case.remote.send(method, target, headers, body)
 
 
-async def _answer(
-    request: Request, call: StorageCall, answer: "httpx.Response", use_case: ObjectStorage
-) -> Response:
+async def _answer(request: Request, call: StorageCall, answer: "httpx.Response", use_case: ObjectStorage) -> Response:
     return _response(await use_case.remote.answer(answer, call, request.query_params, _base(request)))
 
 

@@ -24,10 +24,7 @@ _READS = (
 )
 _CHANGES = (
     ("POST", _BUCKETS, "make a bucket in a project where one is a submitter", "buckets.create"),
-    *(
-        (method, _BUCKET, "change it, as an admin of its project", UPDATE_BUCKET)
-        for method in ("PATCH", "PUT")
-    ),
+    *((method, _BUCKET, "change it, as an admin of its project", UPDATE_BUCKET) for method in ("PATCH", "PUT")),
     ("DELETE", _BUCKET, "delete it, as an admin of its project", DELETE_BUCKET),
     *((method, _BELOW, "write objects, as a submitter", WRITE_OBJECT) for method in ("POST", "PATCH", "PUT")),
     ("DELETE", _BELOW, "delete one, as a submitter", DELETE_OBJECT),

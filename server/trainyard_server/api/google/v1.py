@@ -14,11 +14,7 @@ router = Router(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
 
 
 @router.post(
-    "/jobs",
-    Access.SUBMITTER,
-    "submit a job, which is then the caller's",
-    "jobs.create",
-    response_model=dict[str, Any],
+    "/jobs", Access.SUBMITTER, "submit a job, which is then the caller's", "jobs.create", response_model=dict[str, Any]
 )
 def create(
     project: str,

@@ -108,9 +108,7 @@ Audited = Annotated[AuditTrail, Depends(_current)]
 """The audit of the request, for what only its route knows."""
 
 
-@router.get(
-    "/audit", Access.PERSON, "who did what: operators see all, admins of projects what was done there"
-)
+@router.get("/audit", Access.PERSON, "who did what: operators see all, admins of projects what was done there")
 def list_audit(
     cases: Cases,
     caller: AuthenticatedCaller,

@@ -146,12 +146,7 @@ class Authentication:
         return principal
 
     async def _while_valid(
-        self,
-        principal: Principal,
-        session: Session | None,
-        request: HTTPConnection,
-        receive: Receive,
-        send: Send,
+        self, principal: Principal, session: Session | None, request: HTTPConnection, receive: Receive, send: Send
     ) -> None:
         """Renew the session if due; end event streams with the session, the token or the caller's roles."""
         now = self._clock()
@@ -181,9 +176,7 @@ class Authentication:
         if caller is None:
             if is_for_anybody(path) and (methods := self._access.methods_of(path)):
                 raise MethodNotAllowed(method, path, methods)
-            raise Unauthenticated(
-                "This call needs a token, Authorization: Bearer TOKEN; in a browser, sign in first."
-            )
+            raise Unauthenticated("This call needs a token, Authorization: Bearer TOKEN; in a browser, sign in first.")
         if match is None:
             if methods := self._access.methods_of(path):
                 raise MethodNotAllowed(method, path, methods)

@@ -82,9 +82,7 @@ async def check_csrf(session: Session, request: HTTPConnection, receive: Receive
 def form_fields(body: bytes) -> Mapping[str, str]:
     """The fields of a form; the last value of a repeated field. Raises InvalidArgument for too many fields."""
     try:
-        fields = parse_qs(
-            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS_LIMIT
-        )
+        fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS_LIMIT)
     except ValueError as error:
         raise InvalidArgument(f"The form has more than {_FIELDS_LIMIT} fields.") from error
     return {name: values[-1] for name, values in fields.items()}

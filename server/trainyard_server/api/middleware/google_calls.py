@@ -94,9 +94,7 @@ async def _overridden(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
     async for part in Request(scope, receive).stream():
         body += part
         if len(body) > _LONGEST_QUERY:
-            raise TooLarge(
-                f"The query in the request's body is larger than the limit of {_LONGEST_QUERY} bytes."
-            )
+            raise TooLarge(f"The query in the request's body is larger than the limit of {_LONGEST_QUERY} bytes.")
     if not body.isascii():
         raise InvalidArgument("The query in the request's body must be encoded as in an address.")
     query = b"&".join(part for part in (scope["query_string"], bytes(body).strip()) if part)
@@ -123,9 +121,7 @@ def _decoded(scope: Scope, receive: Receive) -> Receive:
     if encoding in ("", "identity"):
         return receive
     if encoding not in ("gzip", "x-gzip"):
-        raise InvalidArgument(
-            Violation("content-encoding", f"must be gzip or left out; this is {shown(encoding)!r}.")
-        )
+        raise InvalidArgument(Violation("content-encoding", f"must be gzip or left out; this is {shown(encoding)!r}."))
     parts = _decompressed(Request(scope, receive))
     rest = replay(b"", receive)
 

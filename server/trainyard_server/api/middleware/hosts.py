@@ -18,9 +18,7 @@ from trainyard_server.api.errors import error_json
 from trainyard_server.domain.access.route_access import wants_page
 
 _HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:]+))(?::\d{0,5})?", re.ASCII)
-_LOOPBACK = (
-    "localhost"  # browsers resolve it and every name below it to loopback, whatever a name server says
-)
+_LOOPBACK = "localhost"  # browsers resolve it and every name below it to loopback, whatever a name server says
 
 
 class UnknownHost(TrainyardError):

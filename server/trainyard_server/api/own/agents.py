@@ -10,9 +10,7 @@ from trainyard_server.domain.access.route_access import Access
 router = Router(prefix="/trainyard/v1")
 
 
-@router.patch(
-    "/agents/{agent}", Access.OPERATOR, "whether the agent, by name or id, is given new runs", "agents.drain"
-)
+@router.patch("/agents/{agent}", Access.OPERATOR, "whether the agent, by name or id, is given new runs", "agents.drain")
 def drain(agent: str, body: Annotated[AgentChange, json_of(AgentChange)], cases: Cases) -> AgentsView:
     return cases.agents.drain(agent, body.draining)
 

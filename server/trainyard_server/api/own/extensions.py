@@ -26,12 +26,7 @@ from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.domain.metrics.series import LEAST
-from trainyard_server.services.measurements.metrics import (
-    DEFAULT_POINTS,
-    MOST_POINTS,
-    MetricsQuery,
-    csv_blocks,
-)
+from trainyard_server.services.measurements.metrics import DEFAULT_POINTS, MOST_POINTS, MetricsQuery, csv_blocks
 from trainyard_server.services.measurements.usage import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.services.measurements.usage import LEAST_POINTS
 from trainyard_server.services.measurements.usage import MOST_POINTS as MOST_USAGE_POINTS
@@ -88,10 +83,7 @@ def active_jobs(cases: Cases, caller: AuthenticatedCaller) -> ActiveJobsView:
 
 
 @router.get(
-    "/projects/{project}/jobs",
-    Access.VIEWER,
-    "jobs with their owners, durations and metrics",
-    response_model=JobsPage,
+    "/projects/{project}/jobs", Access.VIEWER, "jobs with their owners, durations and metrics", response_model=JobsPage
 )
 def list_with_results(
     project: str,
@@ -163,9 +155,7 @@ def config(project: str, job_id: str, cases: Cases) -> JobConfig:
     return cases.configs.config(project, job_id)
 
 
-@router.post(
-    "/projects/{project}/configs:check", Access.VIEWER, "check a config without submitting it", UNRECORDED
-)
+@router.post("/projects/{project}/configs:check", Access.VIEWER, "check a config without submitting it", UNRECORDED)
 def check_config(
     project: str,
     body: Annotated[ConfigCheckRequest, json_of(ConfigCheckRequest)],
@@ -182,9 +172,7 @@ def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
     return cases.configs.suggest(project, like)
 
 
-@router.get(
-    "/projects/{project}/jobs/{job_id}/metrics", Access.VIEWER, "its curves", response_model=MetricsView
-)
+@router.get("/projects/{project}/jobs/{job_id}/metrics", Access.VIEWER, "its curves", response_model=MetricsView)
 def metrics(
     project: str,
     job_id: str,
@@ -200,24 +188,16 @@ def metrics(
     peaks."""
     query = MetricsQuery(name, task, from_step, to_step, points, after)
     view = cases.metrics.view(project, job_id, query)
-    return Response(
-        view.model_dump_json(), media_type="application/json", headers={"Cache-Control": "no-store"}
-    )
+    return Response(view.model_dump_json(), media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 @router.get(
-    "/projects/{project}/jobs/{job_id}/metrics.csv",
-    Access.VIEWER,
-    "the same as a table",
-    response_class=CsvStream,
+    "/projects/{project}/jobs/{job_id}/metrics.csv", Access.VIEWER, "the same as a table", response_class=CsvStream
 )
 def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
     """Every point of every run: run, task, name, step, time, value."""
     rows = cases.metrics.rows(project, job_id)
     return CsvStream(
         csv_blocks(rows),
-        headers={
-            "Cache-Control": "no-store",
-            "Content-Disposition": f'attachment; filename="{job_id}-metrics.csv"',
-        },
+        headers={"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{job_id}-metrics.csv"'},
     )

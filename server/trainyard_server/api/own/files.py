@@ -31,11 +31,7 @@ class Download(StreamingResponse):
 
 @router.get("", Access.VIEWER, "a directory of its job-dir")
 def listing(
-    project: str,
-    job_id: str,
-    cases: Cases,
-    path: str = "",
-    page_token: Annotated[str, Query(alias="pageToken")] = "",
+    project: str, job_id: str, cases: Cases, path: str = "", page_token: Annotated[str, Query(alias="pageToken")] = ""
 ) -> FileListing:
     """A page of a directory below the job-dir."""
     return cases.job_files.listing(project, job_id, path, page_token)

@@ -52,9 +52,7 @@ async def repair(cases: Cases) -> ServerHealth:
     return await _server_health(cases, cases.diagnosis.repair, everything=True)
 
 
-async def _server_health(
-    cases: UseCases, find: Callable[[], tuple[Finding, ...]], *, everything: bool
-) -> ServerHealth:
+async def _server_health(cases: UseCases, find: Callable[[], tuple[Finding, ...]], *, everything: bool) -> ServerHealth:
     health = await cases.health.check()
     database_ok = health.checks["database"].status is not CheckStatus.DOWN
     is_damaged = cases.backend.store.damage is not None  # the doctor says how much, as far as it can be read

@@ -67,12 +67,7 @@ JobKey = Annotated[int, Depends(_job_key)]  # 404 if there is no such job
 
 
 @router.get(
-    "/logs",
-    Access.VIEWER,
-    "its log, followed",
-    is_stream=True,
-    response_class=EventStream,
-    openapi_extra=_EVENTS,
+    "/logs", Access.VIEWER, "its log, followed", is_stream=True, response_class=EventStream, openapi_extra=_EVENTS
 )
 async def logs(
     project: str,
@@ -93,14 +88,7 @@ async def logs(
         raise InvalidArgument(Violation("after", f"must be 0 to {_MAX_CURSOR}; this is {quoted(cursor)}."))
     form = LogFormat.BATCH if batch else LogFormat.EACH
     events = cases.log_streaming.stream(
-        project,
-        job_id,
-        key=key,
-        after=cursor,
-        follow=follow,
-        log_filter=log_filter,
-        form=form,
-        with_lines=lines,
+        project, job_id, key=key, after=cursor, follow=follow, log_filter=log_filter, form=form, with_lines=lines
     )
     return EventStream(_until_failure(events), headers=_NO_STORE)
 

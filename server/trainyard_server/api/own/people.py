@@ -25,9 +25,7 @@ def tokens(cases: Cases, caller: AuthenticatedCaller, all: bool = False) -> Toke
     return cases.people.tokens(caller, all)
 
 
-@router.post(
-    "/tokens", Access.PERSON, "a new token of one's own; operators: of anybody or an agent", "tokens.create"
-)
+@router.post("/tokens", Access.PERSON, "a new token of one's own; operators: of anybody or an agent", "tokens.create")
 def create_token(
     body: Annotated[TokenRequest, json_of(TokenRequest)], cases: Cases, caller: AuthenticatedCaller
 ) -> NewToken:
@@ -50,9 +48,7 @@ def members(project: str, cases: Cases) -> MembersView:
     return cases.people.members(project)
 
 
-@router.put(
-    "/projects/{project}/members/{name}", Access.ADMIN, "give a person a role in the project", "members.set"
-)
+@router.put("/projects/{project}/members/{name}", Access.ADMIN, "give a person a role in the project", "members.set")
 def set_role(
     project: str,
     name: str,
@@ -65,10 +61,7 @@ def set_role(
 
 
 @router.delete(
-    "/projects/{project}/members/{name}",
-    Access.ADMIN,
-    "take a person's role in the project away",
-    "members.remove",
+    "/projects/{project}/members/{name}", Access.ADMIN, "take a person's role in the project away", "members.remove"
 )
 def remove_role(project: str, name: str, cases: Cases) -> dict[str, str]:
     cases.people.remove_role(project, name)

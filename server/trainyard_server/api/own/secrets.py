@@ -36,11 +36,7 @@ def delete_secret(project: str, name: str, cases: Cases) -> dict[str, str]:
 
 
 @router.get(
-    "/agent/v1/runs/{run_id}/secrets",
-    Access.AGENT,
-    "the secrets that a run's job refers to",
-    "secrets.use",
-    own=True,
+    "/agent/v1/runs/{run_id}/secrets", Access.AGENT, "the secrets that a run's job refers to", "secrets.use", own=True
 )
 def of_run(run_id: str, cases: Cases, key: CallingAgentKey) -> RunSecrets:
     """The values for a run, for its agent."""

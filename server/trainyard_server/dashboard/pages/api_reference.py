@@ -23,9 +23,7 @@ _LIMITS = (
 )
 
 
-@router.get(
-    API_REFERENCE, Access.NOBODY, "the description of this API as a page", response_class=HTMLResponse
-)
+@router.get(API_REFERENCE, Access.NOBODY, "the description of this API as a page", response_class=HTMLResponse)
 def api_reference(request: Request, pages: Pages) -> HTMLResponse:
     return HTMLResponse(pages.page(request, View("api_reference.html", lambda: _shown(request))))
 
@@ -49,9 +47,7 @@ def _shown(request: Request) -> Mapping[str, Any]:
     }
 
 
-def _call(
-    document: Mapping[str, Any], method: str, path: str, operation: Mapping[str, Any]
-) -> dict[str, Any]:
+def _call(document: Mapping[str, Any], method: str, path: str, operation: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "method": method,
         "path": path,
@@ -67,11 +63,7 @@ def _call(
 def _answer(document: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
     """An answer; errors, which all have one form, are references to a component."""
     answer = _resolved(document, described)
-    return {
-        "is_error": "$ref" in described,
-        "description": answer["description"],
-        "content": answer.get("content", {}),
-    }
+    return {"is_error": "$ref" in described, "description": answer["description"], "content": answer.get("content", {})}
 
 
 def _resolved(document: Mapping[str, Any], value: Any) -> Any:

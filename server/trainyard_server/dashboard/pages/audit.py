@@ -53,6 +53,4 @@ def audit_view(
     return View("audit.html", read)
 
 
-add_page(
-    router, "/audit", Access.PERSON, "the page of the audit, for operators and admins of projects", audit_view
-)
+add_page(router, "/audit", Access.PERSON, "the page of the audit, for operators and admins of projects", audit_view)

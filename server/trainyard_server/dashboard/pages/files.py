@@ -28,9 +28,7 @@ class Crumb:
     query: str
 
 
-def files_view(
-    request: Request, cases: Cases, project: str, job_id: str, path: str = "", after: str = ""
-) -> View:
+def files_view(request: Request, cases: Cases, project: str, job_id: str, path: str = "", after: str = "") -> View:
     cached = CachedListing(lambda: cases.job_files.listing(project, job_id, path, after), cases.backend.clock)
 
     def more(detail: JobDetail) -> Mapping[str, Any]:

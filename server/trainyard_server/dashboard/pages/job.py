@@ -59,9 +59,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "shape": cases.job_search.shape(project, job_id),
             "silent": [r for r in (latest.replicas if latest else ()) if r.state is ReplicaState.UNKNOWN],
             "spans": shown,
-            "stalled": [
-                r for r in (latest.replicas if latest else ()) if r.stall is not None and not is_final
-            ],
+            "stalled": [r for r in (latest.replicas if latest else ()) if r.stall is not None and not is_final],
             "started_at": _time(detail, "startTime"),
             "training_input": detail.job["trainingInput"],
             "waits": detail.state is JobState.QUEUED,
@@ -105,9 +103,7 @@ def _steps_at_risk(run: RunView | None) -> int | None:
     return max(0, max(steps) - max(durable)) if steps and durable else None
 
 
-def _usage(
-    request: Request, cases: UseCases, project: str, job_id: str, run: RunView | None
-) -> Mapping[str, Any]:
+def _usage(request: Request, cases: UseCases, project: str, job_id: str, run: RunView | None) -> Mapping[str, Any]:
     """The context of job/_usage.html. The query's `replicas` is the page of a gang that has several."""
     tasks = [replica.task for replica in run.replicas] if run is not None else []
     pages = max(1, -(-len(tasks) // _CHARTED_REPLICAS))
@@ -129,9 +125,7 @@ def _program(training_input: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def _result(
-    cases: UseCases, project: str, job_id: str, state: JobState, files: CachedListing
-) -> Mapping[str, Any]:
+def _result(cases: UseCases, project: str, job_id: str, state: JobState, files: CachedListing) -> Mapping[str, Any]:
     """The result of a job that succeeded: its metrics, the chart of the main one, and its model with the directory on
     the page of its files."""
     if state is not JobState.SUCCEEDED:

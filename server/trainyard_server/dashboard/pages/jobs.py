@@ -82,9 +82,7 @@ class Chip:
 def _chips(question: JobSearchRequest, listing: JobListing, address: "Address") -> list[Chip]:
     chosen = {state.upper() for state in question.states}
     all_of_them = sum(listing.counts.values())
-    chips = [
-        Chip("All", address.but(state=None, trouble=None), all_of_them, not chosen and not question.attention)
-    ]
+    chips = [Chip("All", address.but(state=None, trouble=None), all_of_them, not chosen and not question.attention)]
     for word, states in CHIPS.items():
         count = sum(listing.counts.get(state, 0) for state in states)
         active = chosen == {state.value for state in states}
@@ -119,9 +117,7 @@ class Address:
         return self.but(sort=other if now == first else first)
 
     def without_label(self, label: str) -> str:
-        return self.but(
-            label=tuple(value for name, value in self._items if name == "label" and value != label)
-        )
+        return self.but(label=tuple(value for name, value in self._items if name == "label" and value != label))
 
     def with_label(self, label: str) -> str:
         labels = [value for name, value in self._items if name == "label" and value and value != label]

@@ -18,9 +18,7 @@ from trainyard_server.storage.events.notifier import log_topic
 router = Router()
 
 LINE = '{"event": "progress", "step": 120, "steps": 5000, "loss": 0.31, "accuracy": 0.9}'
-PYTHON = (
-    'print(json.dumps({"event": "progress", "step": step, "steps": steps, "loss": float(loss)}), flush=True)'
-)
+PYTHON = 'print(json.dumps({"event": "progress", "step": step, "steps": steps, "loss": float(loss)}), flush=True)'
 """Example for programs that report no metrics: the line, and Python that prints it."""
 
 
@@ -36,14 +34,7 @@ def metrics(request: Request, cases: Cases, project: str, job_id: str) -> View:
         }
 
     return job_view(
-        request,
-        cases,
-        project,
-        job_id,
-        tab="/metrics",
-        template="job/metrics.html",
-        more=more,
-        topics=(log_topic,),
+        request, cases, project, job_id, tab="/metrics", template="job/metrics.html", more=more, topics=(log_topic,)
     )
 
 

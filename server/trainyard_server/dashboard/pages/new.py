@@ -40,9 +40,7 @@ def new_view(
         if not caller.may_anywhere(Role.SUBMITTER):
             return {"start": None}
         projects = _projects(cases, caller)
-        filled = (
-            _clone(cases, caller, origin, trials) if origin else _blank(cases, project or _first(projects))
-        )
+        filled = _clone(cases, caller, origin, trials) if origin else _blank(cases, project or _first(projects))
         return {
             "clones": filled["from"],
             "example_names": EXAMPLES,
@@ -68,9 +66,7 @@ def _blank(cases: UseCases, project: str) -> dict[str, Any]:
 def _projects(cases: UseCases, caller: Caller) -> list[str]:
     """The projects in which the caller may submit jobs: those that have jobs, and those in which it has a role."""
     with_jobs, _ = cases.job_search.choices(caller.visible)
-    return sorted(
-        name for name in {*with_jobs, *caller.grants} - {ALL_PROJECTS} if caller.may(Role.SUBMITTER, name)
-    )
+    return sorted(name for name in {*with_jobs, *caller.grants} - {ALL_PROJECTS} if caller.may(Role.SUBMITTER, name))
 
 
 def _clone(cases: UseCases, caller: Caller, origin: str, trials: str) -> dict[str, Any]:
@@ -105,6 +101,4 @@ def examples() -> dict[str, str]:
     return {name: (configs_dir() / f"{name}.yaml").read_text(encoding="utf-8") for name in EXAMPLES}
 
 
-add_page(
-    router, "/new", Access.PERSON, "the form for a new job, in a project where one is a submitter", new_view
-)
+add_page(router, "/new", Access.PERSON, "the form for a new job, in a project where one is a submitter", new_view)

@@ -10,13 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_protocol.errors import TooManyRequests, TrainyardError
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.middleware.audit import Audited
-from trainyard_server.api.middleware.csrf import (
-    CSRF_FIELD,
-    address_of,
-    form_body,
-    form_fields,
-    session_cookie,
-)
+from trainyard_server.api.middleware.csrf import CSRF_FIELD, address_of, form_body, form_fields, session_cookie
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import Pages, View
 from trainyard_server.domain.access.route_access import SIGN_IN, SIGN_OUT, Access, local_path
@@ -39,11 +33,7 @@ def sign_in_page(
 
 @router.post(SIGN_IN, Access.NOBODY, "sign in with a token or a code", "sign-in")
 async def sign_in(
-    request: Request,
-    pages: Pages,
-    cases: Cases,
-    trail: Audited,
-    fields: Annotated[dict[str, str], Depends(_form)],
+    request: Request, pages: Pages, cases: Cases, trail: Audited, fields: Annotated[dict[str, str], Depends(_form)]
 ) -> Response:
     """Open a session; with a wrong token show the page again, and keep the session there was.
 

@@ -18,9 +18,7 @@ _SHOWN_LIVE = 20
 
 
 def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> View:
-    final: list[
-        StudyCharts
-    ] = []  # those of a study that has ended: reading 10,000 trials takes half a second
+    final: list[StudyCharts] = []  # those of a study that has ended: reading 10,000 trials takes half a second
 
     def more(detail: JobDetail) -> Mapping[str, Any]:
         charts = final[0] if final else cases.studies.charts(project, job_id)
@@ -41,16 +39,12 @@ def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> 
             ),
             "is_final": charts.state in FINAL_JOB_STATES,
             "live": live[:_SHOWN_LIVE],
-            "live_count": sum(
-                count for state, count in charts.counts.items() if state not in FINAL_JOB_STATES
-            ),
+            "live_count": sum(count for state, count in charts.counts.items() if state not in FINAL_JOB_STATES),
             "shape": cases.job_search.shape(project, job_id),
             "version": zlib.crc32(charts.model_dump_json().encode()),
         }
 
-    return job_view(
-        request, cases, project, job_id, tab="", template="job/study.html", more=more, with_events=True
-    )
+    return job_view(request, cases, project, job_id, tab="", template="job/study.html", more=more, with_events=True)
 
 
 def _best(charts: StudyCharts) -> TrialPoint | None:

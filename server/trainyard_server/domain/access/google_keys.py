@@ -91,9 +91,7 @@ class ServiceAccountKeys:
             return None
         return grant if now < grant.expires else None
 
-    def access_token(
-        self, credential: str, number: str, until: datetime | None, now: datetime
-    ) -> tuple[str, datetime]:
+    def access_token(self, credential: str, number: str, until: datetime | None, now: datetime) -> tuple[str, datetime]:
         """An access token for a credential, and its end: not after `until`."""
         expires = min(until or now + TOKEN_LIFETIME, now + TOKEN_LIFETIME)
         signed = self._sign("google access", credential, number, _seconds(expires))
@@ -107,9 +105,7 @@ class ServiceAccountKeys:
             key_id = _header(text)["kid"]
             credential, number, expires, public = self._unsign("google key", key_id)
             key_expires = _time(expires)
-            claims = jwt.decode(
-                text, RSAKey.import_key(_pem(public)), registry=_Headers(algorithms=["RS256"])
-            ).claims
+            claims = jwt.decode(text, RSAKey.import_key(_pem(public)), registry=_Headers(algorithms=["RS256"])).claims
             issued, ends = _claimed(claims, "iat"), _claimed(claims, "exp")
         except _UNREADABLE:
             return None
@@ -132,9 +128,7 @@ class ServiceAccountKeys:
         return address.scheme == "https" and address.netloc.endswith(f".{self.domain}")
 
     def _sign(self, purpose: str, *parts: bytes | str) -> str:
-        encoded = (
-            urlsafe_b64encode(part if isinstance(part, bytes) else part.encode()).decode() for part in parts
-        )
+        encoded = (urlsafe_b64encode(part if isinstance(part, bytes) else part.encode()).decode() for part in parts)
         return self._signer(purpose).sign(".".join(encoded)).decode()
 
     def _unsign(self, purpose: str, text: str) -> list[bytes]:

@@ -19,19 +19,7 @@ from trainyard_protocol.errors import Unauthenticated
 from trainyard_server.domain.access.permissions import NAME_RULE, is_name
 
 SCOPE = "openid email profile"
-ALGORITHMS = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "EdDSA",
-    "Ed25519",
-)
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 """Signatures of ID tokens: with a public key. `none` and those with a shared secret are not accepted."""
 
 ATTEMPT_LIFETIME = timedelta(minutes=10)
@@ -98,9 +86,7 @@ def authorization_url(endpoint: str, client_id: str, redirect_url: str, attempt:
     return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
 
-def check_claims(
-    claims: Mapping[str, Any], issuer: str, client_id: str, attempt: Attempt, now: datetime
-) -> None:
+def check_claims(claims: Mapping[str, Any], issuer: str, client_id: str, attempt: Attempt, now: datetime) -> None:
     """Check the claims of an ID token with a valid signature (OpenID Connect Core 1.0, section 3.1.3.7).
 
     Raises Unauthenticated.

@@ -168,6 +168,4 @@ def check_tokens(tokens: Iterable[Token]) -> None:
             raise InvalidArgument(f"{token.name!r} cannot be the name of a {token.role} token: {NAME_RULE}.")
         other = holders.setdefault(token.secret, token)
         if other is not token:
-            raise InvalidArgument(
-                f"{other.caller} and {token.caller} have the same token: each needs one of its own."
-            )
+            raise InvalidArgument(f"{other.caller} and {token.caller} have the same token: each needs one of its own.")

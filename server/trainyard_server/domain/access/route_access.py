@@ -59,9 +59,7 @@ class Route:
     what: str
     action: str | None = None
     is_stream: bool = False  # of events, open for as long as its reader follows
-    own: bool = (
-        False  # for submitters their own jobs, for agents their own runs: what is another's is refused
-    )
+    own: bool = False  # for submitters their own jobs, for agents their own runs: what is another's is refused
 
     def __post_init__(self) -> None:
         if self.action is None and self.method not in SAFE_METHODS:
@@ -143,9 +141,7 @@ class AccessTable:
 
     def methods_of(self, path: str) -> Sequence[str]:
         """The methods that have a row for the path: for the longest row, where a job's name could end with its verb."""
-        matching = [
-            row for rows in self._patterns.values() for row, pattern in rows if pattern.fullmatch(path)
-        ]
+        matching = [row for rows in self._patterns.values() for row, pattern in rows if pattern.fullmatch(path)]
         longest = max((row.path for row in matching), key=len, default="")
         return sorted(row.method for row in matching if row.path == longest)
 
@@ -177,9 +173,7 @@ def is_described(path: str) -> bool:
 
 def wants_page(method: str, path: str, accept: str) -> bool:
     """Whether the request is a browser's for a page, or the form that signs in or out. `accept` is the header."""
-    is_page_request = path in (SIGN_IN, SIGN_OUT, OIDC, OIDC_CALLBACK) or (
-        method in SAFE_METHODS and is_page(path)
-    )
+    is_page_request = path in (SIGN_IN, SIGN_OUT, OIDC, OIDC_CALLBACK) or (method in SAFE_METHODS and is_page(path))
     return is_page_request and "text/html" in accept
 
 

@@ -55,12 +55,7 @@ def new_job_dir(job_dir: str, job_id: str, new_id: str) -> str:
 
 
 def commands(
-    project: str,
-    job_id: str,
-    new_id: str,
-    sent: Mapping[str, Any],
-    labels: Mapping[str, str],
-    tasks: Sequence[str],
+    project: str, job_id: str, new_id: str, sent: Mapping[str, Any], labels: Mapping[str, str], tasks: Sequence[str]
 ) -> tuple[CommandView, ...]:
     """Shell commands about the job. `tasks` are the names of its replicas, the primary first."""
     project_flag = shlex.join(["--project", project])
@@ -73,16 +68,10 @@ def commands(
     submit = f"{jobs} submit training {new_id} {project_flag} --config - <<'{end}'\n{text}{end}"
     return (
         CommandView(name="describe", title="Describe it", command=f"{jobs} describe {job_id} {project_flag}"),
+        CommandView(name="stream-logs", title="Follow its log", command=f"{jobs} stream-logs {job_id} {project_flag}"),
+        CommandView(name="why", title="Why it waits, or what it does", command=f"{jobs} why {job_id} {project_flag}"),
         CommandView(
-            name="stream-logs", title="Follow its log", command=f"{jobs} stream-logs {job_id} {project_flag}"
-        ),
-        CommandView(
-            name="why", title="Why it waits, or what it does", command=f"{jobs} why {job_id} {project_flag}"
-        ),
-        CommandView(
-            name="explain",
-            title="What a replica sees",
-            command=f"{jobs} explain {job_id} {tasks[0]} {project_flag}",
+            name="explain", title="What a replica sees", command=f"{jobs} explain {job_id} {tasks[0]} {project_flag}"
         ),
         CommandView(name="clone", title="Submit it once more", command=submit),
     )

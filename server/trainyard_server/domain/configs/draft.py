@@ -69,9 +69,7 @@ class ConfigDraft:
                 location = location and (location.child(step) or location.child(to_snake(step)))
             if location is not None:
                 message = f"{path[-1]}: what is given beside the config replaces this."
-                yield _at(
-                    location.name, Problem(message=message, severity="warning", field=to_snake(path[-1]))
-                )
+                yield _at(location.name, Problem(message=message, severity="warning", field=to_snake(path[-1])))
 
     def problems(self, error: TrainyardError) -> Iterator[Problem]:
         """The problems of a refused job, for the text and the values beside it, in the order of the text."""
@@ -91,9 +89,7 @@ class ConfigDraft:
     def _source(self, violation: Violation) -> Source:
         for path, source in _PATHS.items():
             if violation.field == path or violation.field.startswith((f"{path}[", f"{path}.")):
-                says_none = source == "job_id" and not self.text.root.child(
-                    _spelling(self.text.data, "jobId")
-                )
+                says_none = source == "job_id" and not self.text.root.child(_spelling(self.text.data, "jobId"))
                 return source if source in self.beside or source == "project" or says_none else "config"
         return "config"
 

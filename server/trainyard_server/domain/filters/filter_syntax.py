@@ -174,9 +174,7 @@ class _Parser:
         return following.column == name.column + len(name.text) or self._function(name) is not None
 
     def _function(self, name: FilterToken) -> MakeCall | None:
-        return next(
-            (make for key, make in self._functions.items() if key.casefold() == name.text.casefold()), None
-        )
+        return next((make for key, make in self._functions.items() if key.casefold() == name.text.casefold()), None)
 
     def _call(self, name: FilterToken) -> Expression:
         """`name("a", b)`."""
@@ -208,8 +206,7 @@ class _Parser:
         self._terms += 1
         if self._terms > _MAX_TERMS:
             raise FilterError(
-                token.column,
-                f"a filter may have at most {_MAX_TERMS} terms; NOT and parentheses count as terms.",
+                token.column, f"a filter may have at most {_MAX_TERMS} terms; NOT and parentheses count as terms."
             )
 
     def _term(self, name: FilterToken) -> Expression:

@@ -150,17 +150,13 @@ def _log_id(name: FilterToken, arguments: list[FilterToken]) -> Term:
 
 def _search_words(name: FilterToken, arguments: list[FilterToken]) -> Term:
     if len(arguments) not in (1, 2):
-        raise FilterError(
-            name.column, 'SEARCH has a text, or a field and a text: SEARCH(textPayload, "loss").'
-        )
+        raise FilterError(name.column, 'SEARCH has a text, or a field and a text: SEARCH(textPayload, "loss").')
     *fields, text = arguments
     field = _field(fields[0]) if fields else _SEARCH
     if field == "timestamp":
         raise FilterError(name.column, "SEARCH looks into texts; timestamp is a time.")
     if "`" in text.text:
-        raise FilterError(
-            text.column, 'SEARCH of phrases in backticks is not there; textPayload:"a b" finds one.'
-        )
+        raise FilterError(text.column, 'SEARCH of phrases in backticks is not there; textPayload:"a b" finds one.')
     if not _words(text.text):
         raise FilterError(text.column, f"{text.text!r} has no word to search for.")
     return Term(field, _WORDS, text.text)

@@ -27,9 +27,7 @@ _LONGEST = 600  # characters of a cause
 _LINE = 4000  # characters of a line that are looked at
 _MESSAGE_LINES = 400  # in which a message goes on behind its first line
 
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|[@-Z\\-_])"
-)
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _PREFIX = re.compile(r"\[rank\d{1,6}\]: ?|(?: {0,40}\|)+ ?")  # torchrun's, and that of an exception group
 _TRACEBACK = re.compile(r"\s{0,40}(?:\+ |╭─+ )?(?:Exception Group )?Traceback \(most recent call last\)")
@@ -102,9 +100,7 @@ def _exception(entries: Sequence[LogEntry]) -> Cause | None:
         if event is not None and event.step is not None and not is_bar:
             begin = index + 1
     causes = [_cause(text, entries[begin + index]) for text, index in _exceptions(texts[begin:])]
-    return next(
-        (cause for cause in reversed(causes) if not cause.is_consequence), causes[-1] if causes else None
-    )
+    return next((cause for cause in reversed(causes) if not cause.is_consequence), causes[-1] if causes else None)
 
 
 def _exceptions(texts: Sequence[str]) -> Iterator[tuple[str, int]]:

@@ -117,21 +117,12 @@ class ReplicaChange:
 
 
 def step(
-    job: JobSnapshot,
-    now: datetime,
-    policy: RetryPolicy,
-    last_lines: Sequence[str] = (),
-    cause: Cause | None = None,
+    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str] = (), cause: Cause | None = None
 ) -> Transition | None:
     """The next transition of the job, or None. `last_lines` are the end of the log of `decider(job)`."""
     if job.state in FINAL_JOB_STATES:
         return None
-    return (
-        _time_limit(job, now)
-        or _cancelling(job)
-        or _restarts(job)
-        or _running(job, now, policy, last_lines, cause)
-    )
+    return _time_limit(job, now) or _cancelling(job) or _restarts(job) or _running(job, now, policy, last_lines, cause)
 
 
 def deadline(job: JobSnapshot) -> datetime | None:
@@ -220,14 +211,10 @@ def has_cause(replica: ReplicaSnapshot) -> bool:
     if replica.exit is None:
         return False
     by_itself = replica.exit.code is not None and replica.exit.code - 128 in _OWN_SIGNALS
-    return replica.exit.reason is Reason.PROGRAM_ERROR or (
-        replica.exit.reason is Reason.KILLED_BY_SIGNAL and by_itself
-    )
+    return replica.exit.reason is Reason.PROGRAM_ERROR or (replica.exit.reason is Reason.KILLED_BY_SIGNAL and by_itself)
 
 
-def stall_changes(
-    run: RunSnapshot, report: RunReport
-) -> tuple[list[tuple[str, Stall | None, str]], RunSnapshot]:
+def stall_changes(run: RunSnapshot, report: RunReport) -> tuple[list[tuple[str, Stall | None, str]], RunSnapshot]:
     """Changes of stalls in the report, as (task, stall, stacks), and the run with them applied.
 
     After the run is decided, stalls are ignored.
@@ -240,11 +227,7 @@ def stall_changes(
     for member in run.replicas:
         reported = reports.get(member.task)
         stacks = reported.stacks if reported is not None and reported.stacks else member.stacks
-        if (
-            reported is None
-            or reported.exit is not None
-            or (reported.stall, stacks) == (member.stall, member.stacks)
-        ):
+        if reported is None or reported.exit is not None or (reported.stall, stacks) == (member.stall, member.stacks):
             replicas.append(member)
             continue
         changes.append((member.task, reported.stall, reported.stacks))
@@ -324,8 +307,7 @@ def may_give_up(job: JobSnapshot, lost: Sequence[ReplicaChange], now: datetime, 
         return False
     exits = {change.task: change.exit for change in lost}
     replicas = tuple(
-        replace(r, state=ReplicaState.EXITED, exit=exits.get(r.task, r.exit), log_complete=True)
-        for r in run.replicas
+        replace(r, state=ReplicaState.EXITED, exit=exits.get(r.task, r.exit), log_complete=True) for r in run.replicas
     )
     left = replace(run, replicas=replicas)
     return not lost or _ended(replace(job, run=left), left, now, policy).job is not JobState.QUEUED
@@ -362,9 +344,7 @@ def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = (), cause: Cause | 
             cause_cursor=cause.cursor if cause is not None else None,
         )
     if job.state is JobState.CANCELLING:
-        return Verdict(
-            outcome=Outcome.CANCELLED, reason=Reason.STOPPED, message=job.stop_message, exit_code=1
-        )
+        return Verdict(outcome=Outcome.CANCELLED, reason=Reason.STOPPED, message=job.stop_message, exit_code=1)
     return Verdict(
         outcome=Outcome.FAILED,
         reason=Reason.VANISHED,
@@ -385,8 +365,7 @@ def _time_limit(job: JobSnapshot, now: datetime) -> Transition | None:
             f"The job was cancelled because it ran longer than its maxRunningTime of {job.max_running_s:g}s."
         )
     return _cancel(
-        "The job was cancelled because it waited longer than its maxWaitTime of "
-        f"{job.max_wait_s:g}s before it ran."
+        f"The job was cancelled because it waited longer than its maxWaitTime of {job.max_wait_s:g}s before it ran."
     )
 
 
@@ -402,9 +381,7 @@ def _cancelling(job: JobSnapshot) -> Transition | None:
     if job.state is not JobState.CANCELLING:
         return None
     if job.run is None:
-        return Transition(
-            job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message
-        )
+        return Transition(job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message)
     if job.run.state in (RunState.PREPARING, RunState.RUNNING):
         return Transition(run=RunState.STOPPING)
     return None
@@ -478,9 +455,7 @@ def _stalled(job: JobSnapshot, run: RunSnapshot, policy: RetryPolicy) -> Transit
         exit_code=1,
         step=next(replica.step for replica in run.replicas if replica.task == diagnosis.task),
     )
-    return Transition(
-        run=RunState.STOPPING, run_message="The run stalled: stopping its replicas.", verdict=verdict
-    )
+    return Transition(run=RunState.STOPPING, run_message="The run stalled: stopping its replicas.", verdict=verdict)
 
 
 def _ended(
@@ -496,9 +471,7 @@ def _ended(
     if verdict.outcome is Outcome.SUCCEEDED:
         return replace(ended, job=JobState.SUCCEEDED, job_message=JOB_COMPLETED)
     if verdict.outcome is Outcome.CANCELLED:
-        return replace(
-            ended, job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message
-        )
+        return replace(ended, job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message)
     failed = replace(ended, run_message=f"Run {run.number} failed: {verdict.message}")
     again = None if job.state is JobState.CANCELLING else _again(job, run, now, policy, failed)
     return again or replace(

@@ -119,9 +119,7 @@ def diagnose(members: Sequence[StalledReplica]) -> StallDiagnosis | None:
     return StallDiagnosis(named.task, text + _does(named))
 
 
-def _silence(
-    members: Sequence[StalledReplica], stalled: Sequence[tuple[StalledReplica, Stall]]
-) -> StallDiagnosis:
+def _silence(members: Sequence[StalledReplica], stalled: Sequence[tuple[StalledReplica, Stall]]) -> StallDiagnosis:
     """The diagnosis of a run in which no replica does anything."""
     primary = next((member for member, _ in stalled if member.task == PRIMARY.name), stalled[0][0])
     named = _different([member for member in members if _computes(member.task)]) or primary
@@ -172,9 +170,7 @@ def _own_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
     if began is None:
         return frames[0] if frames else None
     directory = began.file.rpartition("/")[0]
-    return next(
-        frame for frame in frames if frame.file.startswith(f"{directory}/") or frame.file == began.file
-    )
+    return next(frame for frame in frames if frame.file.startswith(f"{directory}/") or frame.file == began.file)
 
 
 def _odd_one_out(members: Sequence[StalledReplica]) -> StalledReplica | None:

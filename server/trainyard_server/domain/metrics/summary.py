@@ -79,10 +79,7 @@ class CurveSummary:
         if not self.curves and not self.further and self.epoch is None and self.epochs is None:
             return None
         names = ordered(self.curves)
-        further = [
-            {"name": name, "step": step, "value": number(value)}
-            for name, (step, value) in self.further.items()
-        ]
+        further = [{"name": name, "step": step, "value": number(value)} for name, (step, value) in self.further.items()]
         return {
             "main": names[0] if names else "",
             "epoch": self.epoch,

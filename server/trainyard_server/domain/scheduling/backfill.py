@@ -73,9 +73,7 @@ class Reservations:
     def expect(self, requested: Amounts, any_devices: bool = False, count: int = 1) -> None:
         """Add equal queued gangs that may later need this capacity, but reserve nothing."""
         self._gangs[requested] += count
-        self._in_all = tuple(
-            total + count * need for total, need in zip(self._in_all, requested, strict=True)
-        )
+        self._in_all = tuple(total + count * need for total, need in zip(self._in_all, requested, strict=True))
         self._unclear = self._unclear or any_devices
         self._spare = self._then = None
 

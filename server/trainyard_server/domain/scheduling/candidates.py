@@ -19,9 +19,7 @@ from trainyard_server.domain.scheduling.resources import (
 from trainyard_server.domain.snapshots import JobSnapshot
 
 
-def candidates(
-    job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quotas
-) -> tuple[CandidateView, ...]:
+def candidates(job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quotas) -> tuple[CandidateView, ...]:
     """Every agent, with what it lacks now for the job."""
     cluster = Cluster(agents, limits)
     by_agent = {
@@ -62,8 +60,7 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     if agent.in_flight:
         return "" if node.has_room(candidate) else full_queue(agent)
     missing = [
-        max(0, requested - free)
-        for requested, free in zip(candidate.amounts, node.reservations.free, strict=True)
+        max(0, requested - free) for requested, free in zip(candidate.amounts, node.reservations.free, strict=True)
     ]
     cpus, memory, devices, *of_types = missing
     types = [f"{count} x {kind}" for kind, count in zip(node.types, of_types, strict=True) if count]

@@ -49,12 +49,7 @@ class Node:
         used_gpus = frozenset(gpu for gang in agent.gangs for gpu in gang.gpus)
         self.free_cpus = [cpu for cpu in sorted(capacity.cpus) if cpu not in used_cpus]
         self.free_gpus = [gpu for gpu in capacity.gpus if gpu.id not in used_gpus]
-        amounts: Amounts = (
-            capacity.vcpus,
-            capacity.memory_bytes,
-            there.total(),
-            *(there[kind] for kind in self.types),
-        )
+        amounts: Amounts = (capacity.vcpus, capacity.memory_bytes, there.total(), *(there[kind] for kind in self.types))
         self._room = Reservations(amounts, map(self._held, agent.gangs))
         self._reservations = self._room
         self._ahead: list[_GangsAhead] = []
@@ -233,9 +228,7 @@ class Cluster:
         self._known: dict[tuple[int, bool, bool, str], tuple[object, Group]] = {}
         self._budgets: dict[str, QuotaBudget] = {}
 
-    def group(
-        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, avoided: str = ""
-    ) -> Group:
+    def group(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, avoided: str = "") -> Group:
         """The gangs that are equal to this one, and avoid the same agent. To hash a large gang takes longer than to
         find the object again."""
         cached = self._known.get((id(gang), images, alive, avoided))
@@ -248,9 +241,7 @@ class Cluster:
             cached = self._known[id(gang), images, alive, avoided] = (gang, group)
         return cached[1]
 
-    def candidates(
-        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True
-    ) -> tuple[Candidate, ...]:
+    def candidates(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True) -> tuple[Candidate, ...]:
         """The agents that could hold the gang if they were empty: as requested if any can, else scaled down, where that
         is least.
 
@@ -261,17 +252,13 @@ class Cluster:
 
     def _find(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool) -> list[Candidate]:
         nodes = [
-            node
-            for node in self.compatible(images)
-            if (node.agent.accepts_work and node.agent.starts(images)) is alive
+            node for node in self.compatible(images) if (node.agent.accepts_work and node.agent.starts(images)) is alive
         ]
         requested = asked(gang)
         candidates = _candidates(nodes, lambda _: requested)
         if not candidates:
             fit = [node for node in nodes if node.agent.mode == "fit" and not node.agent.capacity.pools]
-            candidates = _least_scaled(
-                requested, _candidates(fit, lambda node: scaled(requested, node.agent.capacity))
-            )
+            candidates = _least_scaled(requested, _candidates(fit, lambda node: scaled(requested, node.agent.capacity)))
         return candidates
 
     def compatible(self, images: bool) -> list[Node]:
@@ -297,9 +284,7 @@ class Cluster:
         return held
 
 
-def _candidates(
-    nodes: Iterable[Node], shares_on: Callable[[Node], tuple[ResourceShare, ...]]
-) -> list[Candidate]:
+def _candidates(nodes: Iterable[Node], shares_on: Callable[[Node], tuple[ResourceShare, ...]]) -> list[Candidate]:
     """The nodes that could hold the gang's shares. Equal machines are computed once."""
     kinds: dict[tuple[object, ...], tuple[tuple[ResourceShare, ...], Amounts, bool, quotas.Usage] | None] = {}
     candidates = []

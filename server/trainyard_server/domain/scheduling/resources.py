@@ -46,12 +46,7 @@ class Gang:
 
     @classmethod
     def of(
-        cls,
-        replicas: Iterable[Allocation],
-        key: int = 0,
-        project: str = "",
-        ended: bool = False,
-        waits: bool = False,
+        cls, replicas: Iterable[Allocation], key: int = 0, project: str = "", ended: bool = False, waits: bool = False
     ) -> "Gang":
         replicas = list(replicas)
         return cls(
@@ -63,10 +58,7 @@ class Gang:
             ended=ended,
             parts=tuple(
                 Resources(
-                    replica.vcpus,
-                    replica.memory_bytes,
-                    replica.accelerator_type.upper(),
-                    replica.accelerator_count,
+                    replica.vcpus, replica.memory_bytes, replica.accelerator_type.upper(), replica.accelerator_count
                 )
                 for replica in replicas
                 if replica.vcpus and not list(replica.cpus)
@@ -206,10 +198,7 @@ def scaled(requested: Sequence[ResourceShare], capacity: Capacity) -> tuple[Reso
         shares = [replace(share, vcpus=n) for share, n in zip(shares, given, strict=True)]
     memory = memory_of(shares)
     if memory > capacity.memory_bytes:
-        shares = [
-            replace(share, memory_bytes=share.memory_bytes * capacity.memory_bytes // memory)
-            for share in shares
-        ]
+        shares = [replace(share, memory_bytes=share.memory_bytes * capacity.memory_bytes // memory) for share in shares]
     scalable = [share for share in shares if not is_tpu(share.gpu_type or "")]
     there = by_type(gpu for gpu in capacity.gpus if not is_tpu(gpu.type))
     if any(count > there[kind or ""] for kind, count in gpus_of(scalable).items()):
@@ -239,14 +228,7 @@ def assign_resources(
         kind = types.pop() if len(types) == 1 else ""
         assignments.append(
             Assignment(
-                share.task,
-                share.machine_type,
-                tuple(mine),
-                devices,
-                share.memory_bytes,
-                len(mine),
-                kind,
-                len(devices),
+                share.task, share.machine_type, tuple(mine), devices, share.memory_bytes, len(mine), kind, len(devices)
             )
         )
     return tuple(assignments)
@@ -260,14 +242,7 @@ def assign_amounts(shares: Iterable[ResourceShare]) -> tuple[Assignment, ...]:
     """Assign amounts alone: an engine chooses CPUs and devices itself."""
     return tuple(
         Assignment(
-            share.task,
-            share.machine_type,
-            (),
-            (),
-            share.memory_bytes,
-            share.vcpus,
-            share.gpu_type or "",
-            share.gpus,
+            share.task, share.machine_type, (), (), share.memory_bytes, share.vcpus, share.gpu_type or "", share.gpus
         )
         for share in shares
     )
@@ -343,8 +318,7 @@ def scaling(gang: Sequence[ReplicaRequest], shares: Sequence[ResourceShare], age
     if not groups:
         return ""
     parts = [
-        f"{names[0] if len(names) == 1 else f'{names[0]} to {names[-1]} each'} {change}"
-        for change, names in groups
+        f"{names[0] if len(names) == 1 else f'{names[0]} to {names[-1]} each'} {change}" for change, names in groups
     ]
     return f"Scaled down to fit agent {agent.name} ({has(agent.capacity)}): {'; '.join(parts)}."
 

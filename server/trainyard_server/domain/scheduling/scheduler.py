@@ -85,13 +85,9 @@ def beyond_quota(job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quot
     """A sentence about the quota that the job alone exceeds, or "". A gang that would be scaled down counts scaled."""
     cluster, allowed = Cluster(agents, limits), limits.of(job.project)
     candidates = [
-        candidate
-        for alive in (True, False)
-        for candidate in cluster.candidates(job.gang, job.needs_images, alive)
+        candidate for alive in (True, False) for candidate in cluster.candidates(job.gang, job.needs_images, alive)
     ]
-    requested = [candidate.usage for candidate in candidates] or [
-        quotas.usage_of(asked(job.gang), _NO_MACHINE)
-    ]
+    requested = [candidate.usage for candidate in candidates] or [quotas.usage_of(asked(job.gang), _NO_MACHINE)]
     if not all(excess(usage, allowed) for usage in requested):
         return ""
     name = excess(requested[0], allowed)
@@ -128,9 +124,7 @@ class Planner:
         if isinstance(answer, Placement):
             self._allocations += 1
             node = next(
-                candidate.node
-                for candidate in group.candidates
-                if candidate.node.agent.agent_id == answer.agent_id
+                candidate.node for candidate in group.candidates if candidate.node.agent.agent_id == answer.agent_id
             )
             usage = used_after(answer.assignments, node.agent.capacity)
             node.allocate(answer.assignments)
@@ -149,9 +143,7 @@ class Planner:
         cluster, ahead = self._cluster, self._ahead
         group = cluster.group(job.gang, job.needs_images, avoided=job.avoided(self._now))
         if job.backoff_until is not None and job.backs_off(self._now):
-            return group, Waiting(
-                "backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1
-            )
+            return group, Waiting("backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1)
         if not group.candidates:
             return self._without_candidates(job, ahead + 1)
         budget = cluster.budget(job.project)
@@ -195,9 +187,7 @@ class Planner:
 
     def _unused(self, job: JobSnapshot, chosen: Candidate) -> str:
         """A sentence about agents that could have taken a part of a gang that is scaled down to one; "" without any."""
-        open_ones = [
-            node.agent for node in self._cluster.compatible(job.needs_images) if node.agent.accepts_work
-        ]
+        open_ones = [node.agent for node in self._cluster.compatible(job.needs_images) if node.agent.accepts_work]
         if several := together_reason(job.gang, open_ones):
             return f" {several}."
         idle = [agent.name for agent in open_ones if agent is not chosen.node.agent and not agent.gangs]
@@ -205,9 +195,7 @@ class Planner:
         return f" {listed(idle)} {verb} idle, but {ONE_AGENT}." if idle else ""
 
 
-def _placement(
-    job: JobSnapshot, candidate: Candidate, budget: QuotaBudget
-) -> Placement | quotas.Usage | None:
+def _placement(job: JobSnapshot, candidate: Candidate, budget: QuotaBudget) -> Placement | quotas.Usage | None:
     """The placement there, its use where the quota forbids it, or None where it could delay others."""
     node = candidate.node
     held, usage = candidate.amounts, candidate.usage
@@ -220,9 +208,7 @@ def _placement(
     if not (budget.reservations.fits(counted) and budget.reservations.can_backfill(counted, devices)):
         return usage
     assignments = node.assign(candidate.shares)
-    return Placement(
-        job.key, node.agent.agent_id, assignments, scaling(job.gang, candidate.shares, node.agent)
-    )
+    return Placement(job.key, node.agent.agent_id, assignments, scaling(job.gang, candidate.shares, node.agent))
 
 
 def _affordable(
@@ -332,9 +318,7 @@ def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate
         return "no-agent", f"waits for agent {names}, which an operator lets start nothing new"
     if missing := _missing_tpus(job.gang, [node.agent for node in compatible]):
         return "never", f"needs an agent with {missing} (`--tpus` of the agent), and there is none"
-    largest = max(
-        (node.agent for node in compatible), key=lambda a: (a.capacity.vcpus, a.capacity.memory_bytes)
-    )
+    largest = max((node.agent for node in compatible), key=lambda a: (a.capacity.vcpus, a.capacity.memory_bytes))
     several = together_reason(job.gang, [node.agent for node in compatible])
     changing = any(node.agent.engine for node in compatible)  # with its nodes, and other people's pods there
     return (

@@ -20,9 +20,7 @@ def together(gang: Iterable[ReplicaRequest], agents: Iterable[AgentSnapshot]) ->
         (agent, [agent.capacity.vcpus, agent.capacity.memory_bytes], agent.capacity.accelerators)
         for agent in sorted(agents, key=_size, reverse=True)
     ]
-    for shape in sorted(
-        shapes, key=lambda need: (need.accelerator_count, need.vcpus, need.memory_bytes), reverse=True
-    ):
+    for shape in sorted(shapes, key=lambda need: (need.accelerator_count, need.vcpus, need.memory_bytes), reverse=True):
         left, kind = shapes[shape], shape.accelerator_type.upper()
         for agent, room, gpus in nodes:
             fits = [room[0] // max(1, shape.vcpus), room[1] // max(1, shape.memory_bytes)]

@@ -19,11 +19,7 @@ _ROLES: Mapping[TaskType, str] = {
     "ps": "parameterServerType",
     "evaluator": "evaluatorType",
 }
-_COUNTS: Mapping[TaskType, str] = {
-    "worker": "workerCount",
-    "ps": "parameterServerCount",
-    "evaluator": "evaluatorCount",
-}
+_COUNTS: Mapping[TaskType, str] = {"worker": "workerCount", "ps": "parameterServerCount", "evaluator": "evaluatorCount"}
 _MAX_PRIORITY = 1000
 _MAX_TRIES = 24  # of one kind of change, the smallest first
 
@@ -51,9 +47,7 @@ class Situation:
         return planner
 
 
-def suggestions(
-    job: JobSnapshot, situation: Situation, name_of: Callable[[int], str]
-) -> Iterator[SuggestionView]:
+def suggestions(job: JobSnapshot, situation: Situation, name_of: Callable[[int], str]) -> Iterator[SuggestionView]:
     """The first change of each kind that starts the job now, the smaller ones first. `name_of` gives the id of a key.
 
     A submitted job cannot be changed, so one with another priority or gang is placed behind those of its priority.
@@ -82,16 +76,12 @@ def _fewer(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
         mine = [request for request in job.gang if request.task.type == role]
         others = [request for request in job.gang if request.task.type != role]
 
-        def starts(
-            dropped: int, mine: list[ReplicaRequest] = mine, others: list[ReplicaRequest] = others
-        ) -> bool:
+        def starts(dropped: int, mine: list[ReplicaRequest] = mine, others: list[ReplicaRequest] = others) -> bool:
             return planner.would_start(replace(anew, gang=(*others, *mine[: len(mine) - dropped])))
 
         dropped = _first(range(1, len(mine) + 1), starts)
         if dropped is not None:
-            yield SuggestionView(
-                kind="replicas", message=f"a {field} of {len(mine) - dropped} (it has {len(mine)})"
-            )
+            yield SuggestionView(kind="replicas", message=f"a {field} of {len(mine) - dropped} (it has {len(mine)})")
             return
 
 
@@ -105,9 +95,7 @@ def _smaller(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]
         fields = " and ".join(_ROLES[role] for role in _ROLES if role in roles)
         for name, resources in _types_below(old, situation.catalog):
             gang = tuple(
-                replace(request, machine_type=name, resources=resources)
-                if request.task.type in roles
-                else request
+                replace(request, machine_type=name, resources=resources) if request.task.type in roles else request
                 for request in job.gang
             )
             if _less(gang, job.gang) and planner.would_start(replace(anew, gang=gang)):
@@ -128,9 +116,7 @@ def _quota(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
         quotas = Quotas(situation.limits.default, {**situation.limits.projects, job.project: raised})
         if raised != limits and replace(situation, limits=quotas).starts(job):
             more = [amount(name, raised[name]) for name in limits if raised[name] > limits[name]]
-            yield SuggestionView(
-                kind="quota", message=f"a quota of {' and '.join(more)} for project {job.project}"
-            )
+            yield SuggestionView(kind="quota", message=f"a quota of {' and '.join(more)} for project {job.project}")
             return
 
 
@@ -161,16 +147,13 @@ def _engine_message(agent: AgentSnapshot) -> str:
     return f"a container engine on agent {agent.name} that starts containers: {agent.engine_problem}"
 
 
-_RETURNS: Sequence[
-    tuple[str, Callable[[AgentSnapshot], AgentSnapshot | None], Callable[[AgentSnapshot], str]]
-] = (
+_RETURNS: Sequence[tuple[str, Callable[[AgentSnapshot], AgentSnapshot | None], Callable[[AgentSnapshot], str]]] = (
     ("engine", _with_engine, _engine_message),
     (
         "agent",
         lambda agent: replace(agent, draining=False) if agent.alive and agent.draining else None,
         lambda agent: (
-            f"agent {agent.name}, which is draining, starts runs again: `trainyard agents drain "
-            f"{agent.name} --undo`"
+            f"agent {agent.name}, which is draining, starts runs again: `trainyard agents drain {agent.name} --undo`"
         ),
     ),
     (
@@ -225,9 +208,7 @@ def _types_below(old: ReplicaRequest, catalog: Catalog) -> list[tuple[str, Resou
         same_size = (machine.vcpus, memory) == (now.vcpus, now.memory_bytes)
         families = {"site", old_type.family if old_type is not None else machine.family}
         if smaller and not same_size and machine.family in families and _carries(machine, now):
-            types.append(
-                (name, Resources(machine.vcpus, memory, now.accelerator_type, now.accelerator_count))
-            )
+            types.append((name, Resources(machine.vcpus, memory, now.accelerator_type, now.accelerator_count)))
     types.sort(key=lambda named_type: (named_type[1].vcpus, named_type[1].memory_bytes), reverse=True)
     return types[:_MAX_TRIES]
 

@@ -23,9 +23,7 @@ MOST_TRIALS = 2000
 _MOST_RANGES = 8
 
 
-def importances(
-    spec: HyperparameterSpec, trials: Sequence[tuple[Mapping[str, str], float]]
-) -> dict[str, float]:
+def importances(spec: HyperparameterSpec, trials: Sequence[tuple[Mapping[str, str], float]]) -> dict[str, float]:
     """The importance of each parameter for which there are enough trials, from (parameters, metric) of the trials. A
     conditional parameter is judged by the trials that have it."""
     finite = [trial for trial in trials if math.isfinite(trial[1])]

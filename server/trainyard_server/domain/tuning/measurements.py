@@ -34,11 +34,7 @@ def of_curves(summaries: Iterable[Mapping[str, Any]], tag: str) -> list[Measurem
             if str(curve["name"]).casefold() == tag.casefold():
                 newest = (curve["step"], curve["value"])
                 # A value that is not finite is a text there.
-                points += [
-                    (step, float(v))
-                    for step, v in (*curve.get("points", ()), newest)
-                    if not isinstance(v, str)
-                ]
+                points += [(step, float(v)) for step, v in (*curve.get("points", ()), newest) if not isinstance(v, str)]
     return points
 
 
@@ -77,9 +73,7 @@ def _curves(summary: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from summary.get("further", ())
 
 
-def is_below_median(
-    own: Sequence[Measurement], completed: Iterable[Sequence[Measurement]], *, maximize: bool
-) -> bool:
+def is_below_median(own: Sequence[Measurement], completed: Iterable[Sequence[Measurement]], *, maximize: bool) -> bool:
     """The median rule of Vizier: whether the best value so far is worse than the median of the averages that the
     completed trials had at the same step. False until STARTUP_TRIALS of those have values there."""
     if not own:

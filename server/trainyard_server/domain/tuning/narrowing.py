@@ -3,13 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard_protocol.job.hyperparameters import (
-    HyperparameterSpec,
-    ParameterSpec,
-    ParameterType,
-    ScaleType,
-    Value,
-)
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec, ParameterSpec, ParameterType, ScaleType, Value
 from trainyard_server.domain.tuning import space
 
 MARGIN = 0.05
@@ -18,9 +12,7 @@ MARGIN = 0.05
 _PARENT_FIELDS = ("parentCategoricalValues", "parentDiscreteValues", "parentIntValues")
 
 
-def narrowed(
-    spec: HyperparameterSpec, sent: Mapping[str, Any], trials: Sequence[Mapping[str, str]]
-) -> dict[str, Any]:
+def narrowed(spec: HyperparameterSpec, sent: Mapping[str, Any], trials: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     """`sent`, the hyperparameters of a config, with the ranges and lists that the parameters of these trials span. A
     parameter that none of them has stays as it is, unless no remaining value of its parent has it."""
     return {**sent, "params": _each(spec.params, sent["params"], trials)}
@@ -32,9 +24,7 @@ def _each(
     return [_one(param, given, trials) for param, given in zip(params, sent, strict=True)]
 
 
-def _one(
-    param: ParameterSpec, sent: Mapping[str, Any], trials: Sequence[Mapping[str, str]]
-) -> dict[str, Any]:
+def _one(param: ParameterSpec, sent: Mapping[str, Any], trials: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     parsed = [space.parsed(param, trial.get(param.parameter_name)) for trial in trials]
     values = {value for value in parsed if value is not None}
     result = {**sent, **(_space(param, values) if values else {})}
@@ -86,10 +76,7 @@ def _widened(param: ParameterSpec, low: float, high: float) -> tuple[float, floa
         low, high = low / factor, high * factor
     elif param.scale_type is ScaleType.UNIT_REVERSE_LOG_SCALE:
         factor = (last / first) ** MARGIN
-        low, high = (
-            first + last - (first + last - low) * factor,
-            first + last - (first + last - high) / factor,
-        )
+        low, high = (first + last - (first + last - low) * factor, first + last - (first + last - high) / factor)
     else:
         margin = (last - first) * MARGIN
         low, high = low - margin, high + margin

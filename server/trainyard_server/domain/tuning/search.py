@@ -21,9 +21,7 @@ class GridSearch(Suggester):
     ) -> Mapping[str, str] | None:
         tried = {frozenset(trial.parameters.items()) for trial in past}
         params = space.by_name(spec)
-        points = (
-            space.written_with(params, point) for point in islice(space.grid(spec.params), len(tried) + 1)
-        )
+        points = (space.written_with(params, point) for point in islice(space.grid(spec.params), len(tried) + 1))
         return next((point for point in points if frozenset(point.items()) not in tried), None)
 
 

@@ -6,13 +6,7 @@ A conditional parameter follows its parent, where the parent has one of the valu
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from trainyard_protocol.job.hyperparameters import (
-    HyperparameterSpec,
-    ParameterSpec,
-    ParameterType,
-    ScaleType,
-    Value,
-)
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec, ParameterSpec, ParameterType, ScaleType, Value
 
 
 class OutsideSpace(ValueError):

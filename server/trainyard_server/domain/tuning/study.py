@@ -349,9 +349,7 @@ def _end(study: StudySnapshot) -> MoveStudy:
 def _stopped_early(study: StudySnapshot) -> StopTrials | None:
     if not study.spec.enable_trial_early_stopping:
         return None
-    completed = [
-        t.measurements for t in study.trials if t.state is JobState.SUCCEEDED and not t.stopped_early
-    ]
+    completed = [t.measurements for t in study.trials if t.state is JobState.SUCCEEDED and not t.stopped_early]
     for trial in study.trials:
         if (
             trial.job_state is JobState.RUNNING

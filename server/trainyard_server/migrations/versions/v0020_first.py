@@ -144,11 +144,7 @@ def _create_jobs() -> None:
     )
     for name, columns in _LISTS.items():
         op.create_index(
-            f"ix_jobs_by_{name}",
-            "jobs",
-            [*columns, "study_key"],
-            sqlite_where=_NO_TRIAL,
-            postgresql_where=_NO_TRIAL,
+            f"ix_jobs_by_{name}", "jobs", [*columns, "study_key"], sqlite_where=_NO_TRIAL, postgresql_where=_NO_TRIAL
         )
 
 

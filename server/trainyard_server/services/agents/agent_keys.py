@@ -41,9 +41,7 @@ def run_with(reader: Reader, run_id: str, key: AgentKey) -> RunRow:
         raise NotFound(f"There is no run {run_id} here.")
     agent = reader.agent(run.agent_id)
     if agent is None or not key.opens(agent.key_sha256):
-        raise PermissionDenied(
-            f"The run {run_id} belongs to another agent: this call has another key than it."
-        )
+        raise PermissionDenied(f"The run {run_id} belongs to another agent: this call has another key than it.")
     return run
 
 

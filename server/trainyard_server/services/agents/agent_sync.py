@@ -91,15 +91,12 @@ class AgentSync:
             notifier.publish(agent_topic(agent_id))
             reported = frozenset(report.run_id for report in request.runs)
             answer = await to_thread.run_sync(self.answer, agent_id, reported)
-            deadline = asyncio.get_running_loop().time() + min(
-                request.wait_s, self._backend.settings.longest_hold_s
-            )
+            deadline = asyncio.get_running_loop().time() + min(request.wait_s, self._backend.settings.longest_hold_s)
             while answer.version == request.seen and not notifier.closed:
                 if self._newest.get(agent_id) is not me:
                     if still_connected is not None and await still_connected():
                         logger.warning(
-                            "Two agents use the id %s (%s) at the same time: each needs a state "
-                            "directory of its own.",
+                            "Two agents use the id %s (%s) at the same time: each needs a state directory of its own.",
                             agent_id,
                             request.agent.name,
                         )
@@ -123,9 +120,7 @@ class AgentSync:
             agent_row = writer.agent(request.agent.agent_id)
             check_key(writer, agent_row, key)
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
-            left = sorted(
-                {r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys()
-            )
+            left = sorted({r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys())
             changed = (
                 agent_row is None
                 or not backend.agent_liveness.is_alive(agent_row)
@@ -300,18 +295,14 @@ class AgentSync:
             return reader.digests([run_id]).get((run_id, task))
 
     @staticmethod
-    def _note_stalls(
-        writer: Writer, run: RunRow, snapshot: RunSnapshot, report: RunReport, now: datetime
-    ) -> bool:
+    def _note_stalls(writer: Writer, run: RunRow, snapshot: RunSnapshot, report: RunReport, now: datetime) -> bool:
         """Record the stalls of the report. Whether anything changed."""
         changes, after = decisions.stall_changes(snapshot, report)
         for task, stall, stacks in changes:
             writer.record_stall(run, task, stall, stacks)
         before, now_stalled = stalls.diagnose(snapshot.members), stalls.diagnose(after.members)
         if now_stalled is not None and before is None:
-            writer.add_event(
-                run.job_key, Event("stalled", now_stalled.message, run.number, now_stalled.task), now
-            )
+            writer.add_event(run.job_key, Event("stalled", now_stalled.message, run.number, now_stalled.task), now)
         if now_stalled is None and before is not None:
             message = f"{before.task} moves on." if len(snapshot.replicas) == 1 else "The replicas move on."
             writer.add_event(run.job_key, Event("moves-on", message, run.number, before.task), now)

@@ -88,8 +88,7 @@ def _found(reader: Reader, agent: str) -> list[AgentRow]:
 def _view(reader: Reader, rows: Sequence[AgentRow]) -> AgentsView:
     return AgentsView(
         agents=tuple(
-            AgentRef(agent_id=row.agent_id, name=_name(row), runs=len(reader.live_runs(row.agent_id)))
-            for row in rows
+            AgentRef(agent_id=row.agent_id, name=_name(row), runs=len(reader.live_runs(row.agent_id))) for row in rows
         )
     )
 

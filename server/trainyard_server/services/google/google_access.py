@@ -28,11 +28,7 @@ class GoogleAccess:
     """Every call is refused without `keys`, which a server has with `--google-port`."""
 
     def __init__(
-        self,
-        backend: Backend,
-        keys: "ServiceAccountKeys | None",
-        principals: Principals,
-        guesses: GuessLimits,
+        self, backend: Backend, keys: "ServiceAccountKeys | None", principals: Principals, guesses: GuessLimits
     ) -> None:
         self._backend = backend
         self._keys = keys
@@ -70,9 +66,7 @@ class GoogleAccess:
         grant = keys.read_assertion(assertion, now)
         principal = self._principals.of_grant(grant) if grant is not None else None
         if grant is None or principal is None:
-            message = (
-                "The assertion is not signed by a key of this server, or the key has expired or was revoked."
-            )
+            message = "The assertion is not signed by a key of this server, or the key has expired or was revoked."
             raise self._guesses.wrong(address, Unauthenticated(message))
         identify(principal)
         text, expires = keys.access_token(grant.credential, grant.number, principal.expires_at, now)
@@ -87,9 +81,7 @@ class GoogleAccess:
             raise Unauthenticated("A key is revoked with the token that it was made for.")
         now = self._backend.clock()
         with self._backend.store.write() as writer:
-            used_tokens.mark_used(
-                writer, google_key_mark(principal.credential, number), now + KEY_LIFETIME, now
-            )
+            used_tokens.mark_used(writer, google_key_mark(principal.credential, number), now + KEY_LIFETIME, now)
         self._backend.notifier.publish(person_topic(principal.caller.name))
         return GoogleKeyRevoked(number=number)
 

@@ -139,9 +139,7 @@ def _permissions(body: object) -> Sequence[str]:
     if not isinstance(asked, list) or not all(isinstance(permission, str) for permission in asked):
         raise InvalidArgument(Violation("permissions", f"must be a list of names; this is {quoted(asked)}."))
     if len(asked) > _MOST_PERMISSIONS:
-        raise InvalidArgument(
-            Violation("permissions", f"may have {_MOST_PERMISSIONS} names; it has {len(asked)}.")
-        )
+        raise InvalidArgument(Violation("permissions", f"may have {_MOST_PERMISSIONS} names; it has {len(asked)}."))
     if wild := next((permission for permission in asked if "*" in permission), ""):
         raise InvalidArgument(Violation("permissions", f"may have no wildcards; this is {quoted(wild)}."))
     return asked

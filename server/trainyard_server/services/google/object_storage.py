@@ -76,9 +76,7 @@ class ObjectStorage:
     def check_lists(self, caller: Caller, project: str) -> None:
         """Raises PermissionDenied, InvalidArgument."""
         if not project:
-            raise InvalidArgument(
-                Violation("project", "is needed: buckets belong to projects, ?project=PROJECT.")
-            )
+            raise InvalidArgument(Violation("project", "is needed: buckets belong to projects, ?project=PROJECT."))
         check_project(project)
         caller.check_sees(project)
 

@@ -88,9 +88,7 @@ class Diagnosis:
             try:
                 yield of_database(probe.facts())
             except Unwritable as error:
-                yield _problem(
-                    "database", f"It answers, but {error}.", "No job can be accepted or continued."
-                )
+                yield _problem("database", f"It answers, but {error}.", "No job can be accepted or continued.")
 
     def _jobs(self) -> Iterator[Finding]:
         now = self._backend.clock()
@@ -196,9 +194,7 @@ def _of_failure(failure: Failure) -> Finding:
     found = f"Runs, jobs and the database could not be checked: {failure.reason}."
     if not failure.is_damage:
         return Finding(check="database", status="unknown", found=f"{found} {failure.remedy}")
-    return _problem(
-        "database", found, "Some or all jobs cannot be read, and no new one is safe.", failure.remedy
-    )
+    return _problem("database", found, "Some or all jobs cannot be read, and no new one is safe.", failure.remedy)
 
 
 def _of_queued(job: JobRow) -> Finding:
@@ -206,9 +202,7 @@ def _of_queued(job: JobRow) -> Finding:
 
 
 def _since_stopping(reader: Reader, run: RunRow) -> datetime:
-    times = [
-        e.time for e in reader.events(run.job_key) if e.run == run.number and e.after == RunState.STOPPING
-    ]
+    times = [e.time for e in reader.events(run.job_key) if e.run == run.number and e.after == RunState.STOPPING]
     return times[-1] if times else run.created_at
 
 

@@ -36,9 +36,7 @@ logger = logging.getLogger(__name__)
 class Probe:
     """A check that may hang. `ask` returns the check, and raises only for bugs."""
 
-    def __init__(
-        self, name: str, ask: Callable[[], Check], patience_s: float, fresh_s: float = FRESH_S
-    ) -> None:
+    def __init__(self, name: str, ask: Callable[[], Check], patience_s: float, fresh_s: float = FRESH_S) -> None:
         self._name = name
         self._ask = ask
         self._patience_s = patience_s
@@ -74,9 +72,7 @@ class Probe:
             check = self._ask()
         except Exception:
             logger.exception("The probe of the %s failed", self._name)
-            check = Check(
-                status=CheckStatus.DOWN, message="the check failed; the server's log has the reason"
-            )
+            check = Check(status=CheckStatus.DOWN, message="the check failed; the server's log has the reason")
         pending.set_result(check)
 
 
@@ -176,9 +172,7 @@ class HealthChecks:
             failure = failure_of(error)
             if failure is not None:
                 return _down(failure)
-            return Check(
-                status=CheckStatus.DOWN, message=f"the data directory cannot be used ({error.strerror})"
-            )
+            return Check(status=CheckStatus.DOWN, message=f"the data directory cannot be used ({error.strerror})")
         if free < settings.disk_reserve:
             message = f"{sized(free)} are free: nothing new is accepted below {sized(settings.disk_reserve)}"
             return Check(status=CheckStatus.DEGRADED, message=message, free_bytes=free)

@@ -62,9 +62,7 @@ class Jobs:
         self._controller = controller
         self._submissions = Submissions(backend)
 
-    def create(
-        self, caller: Caller, project: str, body: object, validate_only: bool = False
-    ) -> dict[str, Any]:
+    def create(self, caller: Caller, project: str, body: object, validate_only: bool = False) -> dict[str, Any]:
         """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created.
 
         Raises InvalidArgument with every violation, and for images that the project may not bring, FailedPrecondition
@@ -127,8 +125,7 @@ class Jobs:
                 reported = studies.summaries(reader, [row.key for row in rows])
                 now = self._backend.clock()
                 page = [
-                    job | _results(row, reported.get(row.key, ()), now)
-                    for job, row in zip(page, rows, strict=True)
+                    job | _results(row, reported.get(row.key, ()), now) for job, row in zip(page, rows, strict=True)
                 ]
         answer: dict[str, Any] = {"jobs": page} if page else {}
         if more:
@@ -159,9 +156,7 @@ class Jobs:
             if failure_reason(error) is None and not isinstance(error, OSError):
                 raise
             logger.warning(
-                "Job %s is being cancelled; the next tick goes on with it: %s",
-                job.job_id,
-                failure_detail(error),
+                "Job %s is being cancelled; the next tick goes on with it: %s", job.job_id, failure_detail(error)
             )
         return {}
 
@@ -176,18 +171,14 @@ class Jobs:
         _check_change(caller, job)
         if job.study_key is not None:
             study = job.job_id.partition(".")[0]
-            raise FailedPrecondition(
-                f"{job_id} is a trial of {study}. It is deleted with its study, {study}."
-            )
+            raise FailedPrecondition(f"{job_id} is a trial of {study}. It is deleted with its study, {study}.")
         if job.state not in FINAL_JOB_STATES:
             raise FailedPrecondition(
                 f"The job {job_id} is {job.state}. Only a job that has ended can be deleted: cancel it first."
             )
         remove_job(self._backend, job.key, str(caller))
 
-    def patch(
-        self, caller: Caller, project: str, job_id: str, body: object, update_mask: str
-    ) -> dict[str, Any]:
+    def patch(self, caller: Caller, project: str, job_id: str, body: object, update_mask: str) -> dict[str, Any]:
         """Replace the labels. With `etag` in the mask, raises Aborted unless it is the job's present one.
 
         Raises PermissionDenied for a job that the caller may not change, NotFound.
@@ -252,11 +243,7 @@ def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
     if job is not None:
         return job
     deleted = reader.deleted_job(project, job_id)
-    when = (
-        ""
-        if deleted is None
-        else f" It was deleted on {deleted.deleted_at:%Y-%m-%d} by {deleted.deleted_by}."
-    )
+    when = "" if deleted is None else f" It was deleted on {deleted.deleted_at:%Y-%m-%d} by {deleted.deleted_by}."
     raise NotFound(f"Field: name Error: The job projects/{project}/jobs/{job_id} was not found.{when}")
 
 
@@ -342,9 +329,7 @@ def _read_token(token: str, filter_text: str) -> str:
         raise _foreign_token()
     if fingerprint != _fingerprint(filter_text):
         raise InvalidArgument(
-            Violation(
-                "page_token", "belongs to another filter: use a page token with the filter that it came with."
-            )
+            Violation("page_token", "belongs to another filter: use a page token with the filter that it came with.")
         )
     return job_id
 

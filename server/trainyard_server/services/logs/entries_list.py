@@ -110,18 +110,13 @@ class EntriesList:
             raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {request.page_size}."))
         if request.order_by not in _ORDERS:
             raise InvalidArgument(
-                Violation(
-                    "order_by",
-                    f"must be timestamp asc or timestamp desc; this is {quoted(request.order_by)}.",
-                )
+                Violation("order_by", f"must be timestamp asc or timestamp desc; this is {quoted(request.order_by)}.")
             )
         log_filter = logging_filter.parse(request.filter)
         size = min(request.page_size or _DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         return await self._threads.run(partial(self._page, project, log_filter, request, size))
 
-    def _page(
-        self, project: str, log_filter: LoggingFilter, request: EntriesRequest, size: int
-    ) -> dict[str, Any]:
+    def _page(self, project: str, log_filter: LoggingFilter, request: EntriesRequest, size: int) -> dict[str, Any]:
         back = _ORDERS[request.order_by]
         position = _read_token(request) if request.page_token else None
         window = _Window(log_filter.earliest, min(log_filter.latest, _LAST), back, position)
@@ -179,9 +174,7 @@ class EntriesList:
                 self._push(heads, rest, window.back)
 
     @staticmethod
-    def _push(
-        heads: "list[tuple[Any, _Line, Iterator[_Line]]]", lines: "Iterator[_Line]", back: bool
-    ) -> None:
+    def _push(heads: "list[tuple[Any, _Line, Iterator[_Line]]]", lines: "Iterator[_Line]", back: bool) -> None:
         line = next(lines, None)
         if line is not None:
             key = _Descending(line.position) if back else line.position
@@ -320,8 +313,7 @@ def _project(request: EntriesRequest) -> str:
     if len(names) != 1 or any("/" in name or not name for name in names):
         raise InvalidArgument(
             Violation(
-                "resource_names",
-                f"must be one project, as in projects/P; this is {quoted(request.resource_names)}.",
+                "resource_names", f"must be one project, as in projects/P; this is {quoted(request.resource_names)}."
             )
         )
     return names.pop()
@@ -363,25 +355,15 @@ def _entry(project: str, line: _Line) -> dict[str, Any]:
     number = str(job.trial)
     trial = {"ml.googleapis.com/trial_id": number, "trial_id": number} if job.trial else {}
     job_id = job.study or job.job_id
-    at = (
-        (_EPOCH + timedelta(microseconds=line.time)).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    )
+    at = (_EPOCH + timedelta(microseconds=line.time)).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return {
         "logName": f"{_PROJECT}{project}/logs/{task}",
-        "resource": {
-            "type": "ml_job",
-            "labels": {"job_id": job_id, "project_id": project, "task_name": task},
-        },
+        "resource": {"type": "ml_job", "labels": {"job_id": job_id, "project_id": project, "task_name": task}},
         "timestamp": at,
         "receiveTimestamp": at,
         "severity": line.entry.severity,
         "insertId": line.insert_id,
-        "labels": {
-            "task_name": task,
-            "ml.googleapis.com/job_id": job_id,
-            "ml.googleapis.com/task_name": task,
-            **trial,
-        },
+        "labels": {"task_name": task, "ml.googleapis.com/job_id": job_id, "ml.googleapis.com/task_name": task, **trial},
         **_payload(line.entry.text),
     }
 

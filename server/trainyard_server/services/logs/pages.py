@@ -34,13 +34,7 @@ class LogPages:
         self._threads = threads
 
     async def page(
-        self,
-        project: str,
-        job_id: str,
-        before: int | None,
-        after: int | None,
-        log_filter: LogFilter,
-        limit: int,
+        self, project: str, job_id: str, before: int | None, after: int | None, log_filter: LogFilter, limit: int
     ) -> ReadResult:
         """The last lines before a cursor, or the first after one; the last of all without either. Raises
         InvalidArgument."""
@@ -87,8 +81,6 @@ class LogPages:
             if data:
                 yield data
 
-    def _text(
-        self, project: str, job_id: str, after: int, log_filter: LogFilter, until: int
-    ) -> tuple[bytes, int]:
+    def _text(self, project: str, job_id: str, after: int, log_filter: LogFilter, until: int) -> tuple[bytes, int]:
         result = self._backend.logs.read(project, job_id, after, log_filter, until)
         return as_text(result.entries), result.last

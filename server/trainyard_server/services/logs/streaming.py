@@ -36,9 +36,7 @@ class LogStreaming:
         with self._backend.store.read() as reader:
             return known_job(reader, project, job_id).key
 
-    def filter(
-        self, tasks: Sequence[str], severity: str, since: str, search: str, run: int | None = None
-    ) -> LogFilter:
+    def filter(self, tasks: Sequence[str], severity: str, since: str, search: str, run: int | None = None) -> LogFilter:
         """Raises InvalidArgument with all violations."""
         return parse_filter(tasks, severity, since, search, self._backend.clock(), run)
 
@@ -69,9 +67,7 @@ class LogStreaming:
             return
         poll = partial(self._statuses.poll, project, job_id, key)
         job = b""
-        async with aclosing(
-            self._broadcaster.subscribe(key, poll, (job_topic(key), log_topic(key)))
-        ) as statuses:
+        async with aclosing(self._broadcaster.subscribe(key, poll, (job_topic(key), log_topic(key)))) as statuses:
             async for current in statuses:
                 if current is None:
                     yield KEEPALIVE

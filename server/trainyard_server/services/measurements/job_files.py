@@ -75,12 +75,8 @@ class JobFiles:
             page = tree.page(parts, page_token)
             model = ""
             if not parts:
-                model = location.model or (
-                    f"{job_dir.rstrip('/')}/{_MODEL}" if tree.has_directory(_MODEL) else ""
-                )
-            return FileListing(
-                job_dir=job_dir, path=path, entries=page.entries, next_page_token=page.more, model=model
-            )
+                model = location.model or (f"{job_dir.rstrip('/')}/{_MODEL}" if tree.has_directory(_MODEL) else "")
+            return FileListing(job_dir=job_dir, path=path, entries=page.entries, next_page_token=page.more, model=model)
 
         return self._with_timeout(read, job_dir, timeout_s)
 
@@ -126,9 +122,7 @@ class JobFiles:
     def _location(self, project: str, job_id: str) -> _Location:
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            job_dir = self._backend.job_dir(
-                project, job.owner, job_id, str(job.training_input.get("jobDir") or "")
-            )
+            job_dir = self._backend.job_dir(project, job.owner, job_id, str(job.training_input.get("jobDir") or ""))
             if not job_dir:
                 raise FailedPrecondition(
                     f"The job {job_id} has no job-dir: it was submitted without jobDir (--job-dir)."

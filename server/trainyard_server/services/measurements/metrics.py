@@ -54,9 +54,7 @@ class MetricsQuery:
             except ValueError as error:
                 wrong.append(Violation("task", f"{error}."))
         if not LEAST <= self.points <= MOST_POINTS:
-            wrong.append(
-                Violation("points", f"must be from {LEAST} to {MOST_POINTS}; this is {self.points}.")
-            )
+            wrong.append(Violation("points", f"must be from {LEAST} to {MOST_POINTS}; this is {self.points}."))
         if self.from_step is not None and self.to_step is not None and self.from_step > self.to_step:
             message = f"must not be less than from_step, {self.from_step}; this is {self.to_step}."
             wrong.append(Violation("to_step", message))
@@ -170,9 +168,7 @@ def _view(job: JobCurves, query: MetricsQuery) -> MetricsView:
     limit = min(query.points, max(LEAST, ANSWER_POINTS // max(1, len(series))))
     start = job.start or 0.0
     return MetricsView(
-        metrics=tuple(
-            _series(name, task, run, points, limit, start) for name, task, run, points in series if points
-        ),
+        metrics=tuple(_series(name, task, run, points, limit, start) for name, task, run, points in series if points),
         names=tuple(names),
         tasks=tuple(sorted({stream.task for _, stream in job.curves}, key=_task_order)),
         main=names[0] if names else "",

@@ -57,12 +57,8 @@ class UsageQueries:
         for run_id, points in points_by_run.items():
             backend.usage.add(jobs[run_id].project, jobs[run_id].job_id, points)
         if points_by_run:
-            backend.notifier.publish(
-                USAGE_TOPIC, *(usage_topic(runs[run_id].job_key) for run_id in points_by_run)
-            )
-        return UsageReceipt(
-            taken=sum(len(samples) for points in points_by_run.values() for samples in points.values())
-        )
+            backend.notifier.publish(USAGE_TOPIC, *(usage_topic(runs[run_id].job_key) for run_id in points_by_run))
+        return UsageReceipt(taken=sum(len(samples) for points in points_by_run.values() for samples in points.values()))
 
     def view(
         self,
@@ -77,9 +73,7 @@ class UsageQueries:
         Raises NotFound for an unknown job or run, InvalidArgument for too few or too many points.
         """
         if not LEAST_POINTS <= points <= MOST_POINTS:
-            raise InvalidArgument(
-                Violation("points", f"must be {LEAST_POINTS} to {MOST_POINTS}; this is {points}.")
-            )
+            raise InvalidArgument(Violation("points", f"must be {LEAST_POINTS} to {MOST_POINTS}; this is {points}."))
         with self._backend.store.read() as reader:
             key = known_job(reader, project, job_id).key
             runs = [*reader.restarts([key]), *reader.runs(key)]
@@ -138,19 +132,12 @@ def newest(
 def _point(sample: UsageSample, gpus: Sequence[str]) -> UsagePoint:
     measured = {gpu.id: gpu for gpu in sample.gpus}
     return UsagePoint(
-        sample.time.timestamp(),
-        sample.cpu,
-        sample.memory_bytes,
-        tuple(_gpu_point(measured.get(gpu)) for gpu in gpus),
+        sample.time.timestamp(), sample.cpu, sample.memory_bytes, tuple(_gpu_point(measured.get(gpu)) for gpu in gpus)
     )
 
 
 def _gpu_point(measured: GpuUsage | None) -> GpuPoint:
-    return (
-        NOTHING
-        if measured is None
-        else GpuPoint(measured.utilization, measured.memory_bytes, measured.memory_total)
-    )
+    return NOTHING if measured is None else GpuPoint(measured.utilization, measured.memory_bytes, measured.memory_total)
 
 
 def _sample(run_id: str, replica: ReplicaRow, point: UsagePoint) -> UsageSample:

@@ -64,9 +64,7 @@ class WrittenCurves:
                 runs = sorted((run.created_at.timestamp() - _SKEW_S, run.number) for run in reader.runs(key))
             scalars, more = job.event_files.read(self._files.tree(project, job_id)) if runs else ([], False)
             starts = [start for start, _ in runs]
-            points = [
-                (runs[at - 1][1], item) for item in scalars if (at := bisect_right(starts, item.time)) > 0
-            ]
+            points = [(runs[at - 1][1], item) for item in scalars if (at := bisect_right(starts, item.time)) > 0]
             with job.lock:
                 has_changed = job.add_written(points)
             every_s = 0.0 if more else float("inf") if is_final else _EVERY_S

@@ -62,11 +62,7 @@ class Audit:
     def is_recorded(self, trail: AuditTrail, status: int) -> bool:
         """Whether the row was committed with the change, and the end of the request adds nothing to it."""
         stored = trail.stored
-        return (
-            self._file is None
-            and stored is not None
-            and stored == trail.entry(_outcome(trail, status), status)
-        )
+        return self._file is None and stored is not None and stored == trail.entry(_outcome(trail, status), status)
 
     def write_counts(self, *, closing: bool = False) -> None:
         """Write the counts of refused calls, if their minute is over or the server stops."""

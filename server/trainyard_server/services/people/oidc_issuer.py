@@ -34,9 +34,7 @@ class IssuerFailed(Unavailable):
     """The issuer did not answer, or not as OpenID Connect requires."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"The issuer of single sign-on cannot be used now: {reason}. Try again, or use a token."
-        )
+        super().__init__(f"The issuer of single sign-on cannot be used now: {reason}. Try again, or use a token.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +95,7 @@ class OidcIssuer:
             auth = httpx.BasicAuth(_quoted(options.client_id), _quoted(options.client_secret))
         status, answer = self._call("POST", metadata.token_endpoint, data=form, auth=auth)
         if status == 400 and answer.get("error") == "invalid_grant":
-            raise Unauthenticated(
-                "The issuer did not accept this sign-in: it was used before, or took too long."
-            )
+            raise Unauthenticated("The issuer did not accept this sign-in: it was used before, or took too long.")
         if status != 200:
             raise IssuerFailed(f"its token endpoint answered {status}{_reason(answer)}")
         token = answer.get("id_token")
@@ -133,9 +129,7 @@ class OidcIssuer:
         if status != 200:
             raise IssuerFailed(f"{issuer.rstrip('/')}{_METADATA_PATH} answered {status}")
         if metadata.get("issuer") != issuer:
-            raise IssuerFailed(
-                f"it calls itself {metadata.get('issuer')!r:.200}, and --oidc-issuer is {issuer!r}"
-            )
+            raise IssuerFailed(f"it calls itself {metadata.get('issuer')!r:.200}, and --oidc-issuer is {issuer!r}")
         endpoints = {name: metadata.get(name) for name in _ENDPOINTS}
         for name, url in endpoints.items():
             if not isinstance(url, str) or not url.startswith(("https://", *_plain(issuer))):

@@ -118,9 +118,7 @@ class People:
         visible = names if caller.visible is None else caller.visible
         everywhere = caller.grants.get(ALL_PROJECTS)
         return ProjectsView(
-            projects=tuple(
-                ProjectView(project=name, role=str(caller.role_in(name) or "")) for name in sorted(visible)
-            ),
+            projects=tuple(ProjectView(project=name, role=str(caller.role_in(name) or "")) for name in sorted(visible)),
             role=str(everywhere or ""),
         )
 
@@ -141,9 +139,7 @@ class People:
         with self._backend.store.write() as writer:
             before = people.members(writer, project)
             if len(before) >= MAX_MEMBERS and name not in {row.name for row in before}:
-                raise ResourceExhausted(
-                    f"The project {project} has {MAX_MEMBERS} members, the most there may be."
-                )
+                raise ResourceExhausted(f"The project {project} has {MAX_MEMBERS} members, the most there may be.")
             people.set_role(writer, project, name, Role(role), caller.name, self._backend.clock())
             writer.session.flush()
             (row,) = [row for row in people.members(writer, project) if row.name == name]
@@ -156,9 +152,7 @@ class People:
         with self._backend.store.write() as writer:
             removed = people.remove_role(writer, project, name)
         if not removed:
-            raise NotFound(
-                f"{name} has no role in {project}. `trainyard projects members` shows who has one."
-            )
+            raise NotFound(f"{name} has no role in {project}. `trainyard projects members` shows who has one.")
         self._backend.notifier.publish(person_topic(name))
 
 

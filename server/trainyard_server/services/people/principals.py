@@ -128,9 +128,7 @@ class Principals:
         Raises DatabaseError."""
         if self._run_tokens is not None and (run_id := self._run_tokens.run_id(secret)):
             return self.of_run(run_id)
-        grant = (
-            self._google_keys.read_bearer(secret, self._clock()) if self._google_keys is not None else None
-        )
+        grant = self._google_keys.read_bearer(secret, self._clock()) if self._google_keys is not None else None
         return self.of_grant(grant) if grant is not None else self.of_secret(secret)
 
     def of_run(self, run_id: str) -> Principal | None:

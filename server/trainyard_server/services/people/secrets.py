@@ -69,9 +69,7 @@ class Secrets:
         with self._backend.store.write() as writer:
             removed = rows.remove(writer, project, name)
         if not removed:
-            raise NotFound(
-                f"The project {project} has no secret {name}. `trainyard secrets list` shows which it has."
-            )
+            raise NotFound(f"The project {project} has no secret {name}. `trainyard secrets list` shows which it has.")
 
     def of_run(self, run_id: str, key: AgentKey) -> RunSecrets:
         """The values for a live run, for its agent, by the names in its job.
@@ -99,10 +97,7 @@ class Secrets:
             return self._cipher.decrypt(row.project, row.name, row.ciphertext)
         except KeyProblem as problem:
             logger.exception(
-                "The secret %s of %s cannot be decrypted with %s",
-                row.name,
-                row.project,
-                self._cipher.key_file,
+                "The secret %s of %s cannot be decrypted with %s", row.name, row.project, self._cipher.key_file
             )
             raise FailedPrecondition(
                 f"The secret {row.name} cannot be decrypted. {problem} The operator of the server can restore the "

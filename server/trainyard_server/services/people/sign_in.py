@@ -47,9 +47,7 @@ class SignIn:
             raise Unauthenticated("A sign-in code needs a token, and this call came without one.")
         code = self._sessions.code(principal.credential, self._backend.clock())
         caller = principal.caller
-        return SignInCode(
-            code=code.text, expires_at=code.expires, name=caller.name, role=str(caller.role or "")
-        )
+        return SignInCode(code=code.text, expires_at=code.expires, name=caller.name, role=str(caller.role or ""))
 
     def with_token(self, address: str, secret: str, replaced: Session | None = None) -> Session:
         """A new session. Raises Unauthenticated or TooManyGuesses for an unknown token, PermissionDenied for an agent's
@@ -57,8 +55,7 @@ class SignIn:
         principal = self._identities.of_secret(secret)
         if principal is None:
             raise self._guesses.wrong(
-                address,
-                Unauthenticated("That is not a token of this server. Check that all of it was copied."),
+                address, Unauthenticated("That is not a token of this server. Check that all of it was copied.")
             )
         return self._open(principal, replaced)
 

@@ -137,13 +137,7 @@ class ClusterOverview:
             agents = agent_lines(reader, backend, visible)
             quotas = [line for line in _quotas(reader, backend) if is_visible(line.project, visible)]
         return ClusterView(
-            agents=agents,
-            queue=queue,
-            page=page,
-            pages=pages,
-            counts=counts,
-            quotas=quotas,
-            now=backend.clock(),
+            agents=agents, queue=queue, page=page, pages=pages, counts=counts, quotas=quotas, now=backend.clock()
         )
 
     def active(self, visible: Visible) -> ActiveJobsView:
@@ -151,18 +145,13 @@ class ClusterOverview:
         backend = self._backend
         with backend.store.read() as reader:
             jobs = JobList(reader, visible)
-            placed = jobs.find(
-                JobQuery(states=_PLACED), Order.CREATED, descending=False, offset=0, limit=ACTIVE_JOBS
-            )
+            placed = jobs.find(JobQuery(states=_PLACED), Order.CREATED, descending=False, offset=0, limit=ACTIVE_JOBS)
             queue = jobs.queue(0, ACTIVE_JOBS, trials=False)
             counts = reader.job_counts(visible)
             agents = agent_lines(reader, backend, visible)
             trials = studies.counts(reader, [job.key for job in placed.jobs if job.run is None])
         held = {
-            (run.project, run.job_id): (line.view.name, run)
-            for line in agents
-            for run in line.runs
-            if not run.orphaned
+            (run.project, run.job_id): (line.view.name, run) for line in agents for run in line.runs if not run.orphaned
         }
         return ActiveJobsView(
             jobs=tuple(
@@ -213,9 +202,7 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
                 gang = [*(member for member in gang if member.task != alone[0].task), *alone]
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
         held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, run, gang, used))
-    return [
-        _agent_line(row, held.get(row.agent_id, ()), backend.agent_liveness.is_alive(row)) for row in rows
-    ]
+    return [_agent_line(row, held.get(row.agent_id, ()), backend.agent_liveness.is_alive(row)) for row in rows]
 
 
 def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLine:
@@ -255,8 +242,7 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLin
     }
     used = {gpu.id: gpu for gpu in view.gpus_used}
     devices = [
-        Device(gpu, gpu.id in view.gpus_given, holders.get(gpu.id), used.get(gpu.id))
-        for gpu in info.capacity.gpus
+        Device(gpu, gpu.id in view.gpus_given, holders.get(gpu.id), used.get(gpu.id)) for gpu in info.capacity.gpus
     ]
     return AgentLine(view, devices, runs, hidden_runs=len(held) - len(runs))
 

@@ -79,9 +79,7 @@ class Configs:
             message = f"The config is larger than {MAX_BYTES // 2**10} KiB: submit it with the command line."
             return ConfigCheck(ok=False, problems=(Problem(message=message),))
         if isinstance(request.args, str) and len(request.args) > MAX_BYTES:
-            message = (
-                f"The arguments are longer than {MAX_BYTES // 2**10} KiB: submit them with the command line."
-            )
+            message = f"The arguments are longer than {MAX_BYTES // 2**10} KiB: submit them with the command line."
             return ConfigCheck(ok=False, problems=(Problem(message=message, source="args", field="args"),))
         if not self._turns.acquire(timeout=_TIMEOUT_S):
             raise Unavailable("Too many configs are being checked at the moment: try again.")
@@ -150,10 +148,7 @@ class Configs:
             args=training_input.args,
             job_dir=training_input.job_dir,
             labels=labels,
-            commands=(
-                *clone.commands(project, job_id, new_id, sent, labels, tasks),
-                *self._reproduce(project, job_id),
-            ),
+            commands=(*clone.commands(project, job_id, new_id, sent, labels, tasks), *self._reproduce(project, job_id)),
             clone=clone.clone(job_id, new_id, _without_job_dir(sent) if is_trial else sent, labels),
         )
 
@@ -177,9 +172,7 @@ class Configs:
             message = f"looks like best or 1-5,7, with trials that {job_id} has; this is {trials[:100]!r}."
             raise InvalidArgument(Violation("trials", message)) from None
         if not chosen:
-            raise InvalidArgument(
-                Violation("trials", f"{job_id} has fewer than 4 trials that ended with a metric.")
-            )
+            raise InvalidArgument(Violation("trials", f"{job_id} has fewer than 4 trials that ended with a metric."))
         sent = resolving.as_sent(training_input)
         parameters = [trial.parameters for trial in study.trials if trial.number in set(chosen)]
         sent["hyperparameters"] = narrowed(study.spec, sent["hyperparameters"], parameters)

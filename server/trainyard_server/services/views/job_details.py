@@ -76,9 +76,7 @@ class JobDetails:
             last_removal=removed.last,
         )
 
-    def detail(
-        self, project: str, job_id: str, with_events: bool = True, with_trials: bool = True
-    ) -> JobDetail:
+    def detail(self, project: str, job_id: str, with_events: bool = True, with_trials: bool = True) -> JobDetail:
         """The job with its runs; `with_events` adds the history and the metrics, `with_trials` those of a study.
         Raises NotFound."""
         with self._backend.store.read() as reader:
@@ -95,9 +93,7 @@ class JobDetails:
         study, _, trial = job.job_id.partition(".")
         return JobDetail(
             job=v1_job(job, output),
-            job_dir=self._backend.job_dir(
-                project, job.owner, job_id, str(job.training_input.get("jobDir") or "")
-            ),
+            job_dir=self._backend.job_dir(project, job.owner, job_id, str(job.training_input.get("jobDir") or "")),
             owner=job.owner,
             is_study="isHyperparameterTuningJob" in output,
             study=study if trial else "",
@@ -146,9 +142,7 @@ class JobDetails:
                 sha256[name] = replica.log_sha256
         return LogSummary(state=job.state, lines=lines, sha256=sha256, kept=stored), last
 
-    def explain(
-        self, project: str, job_id: str, task_name: str = "", run_number: int | None = None
-    ) -> Explanation:
+    def explain(self, project: str, job_id: str, task_name: str = "", run_number: int | None = None) -> Explanation:
         """Environment and command of a replica; by default the primary of the latest run.
 
         Raises NotFound for an unknown job, run or replica, FailedPrecondition while the replicas have no addresses.
@@ -296,9 +290,7 @@ def _chosen(job: JobRow, runs: Sequence[RunRow], restarts: Sequence[RunRow], num
     for run in every:
         if run.number == number:
             return run
-    raise NotFound(
-        f"The job {job.job_id} has no run {number}; its last one is run {max(run.number for run in every)}."
-    )
+    raise NotFound(f"The job {job.job_id} has no run {number}; its last one is run {max(run.number for run in every)}.")
 
 
 def _not_placed(job: JobRow) -> FailedPrecondition:

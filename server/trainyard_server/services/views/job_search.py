@@ -103,9 +103,7 @@ def _parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order,
     unknown = [state for state in states if state not in JobState.__members__]
     if unknown:
         wrong.append(
-            Violation(
-                "state", f"{unknown[0]!r} is not a state; states are {', '.join(JobState.__members__)}."
-            )
+            Violation("state", f"{unknown[0]!r} is not a state; states are {', '.join(JobState.__members__)}.")
         )
     if question.page < 1 or question.page > 10_000_000:
         wrong.append(Violation("page", f"counts from 1; this is {question.page}."))

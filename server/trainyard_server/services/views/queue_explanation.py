@@ -44,14 +44,10 @@ class QueueExplanation:
             for _, gang in gangs:
                 rows[gang.key] = reader.job_by_key(gang.key)
             shown = {key for key, job in rows.items() if is_visible(job.project, visible)}
-            holders = [
-                _holder(reader, rows[gang.key], agent, gang) for agent, gang in gangs if gang.key in shown
-            ]
+            holders = [_holder(reader, rows[gang.key], agent, gang) for agent, gang in gangs if gang.key in shown]
         job = next((other for other in queue if other.key == row.key), None)
         if job is None:
-            return _view(
-                row, summary="It cannot be read, so it is not scheduled. The server's log has the error."
-            )
+            return _view(row, summary="It cannot be read, so it is not scheduled. The server's log has the error.")
         situation = Situation(tuple(queue), tuple(agents), now, self._backend.quotas, self._backend.catalog)
         result = plan(queue, agents, now, self._backend.quotas)
         waiting = result.waiting.get(job.key)
@@ -169,11 +165,7 @@ def _amount(gang: Gang, agent: AgentSnapshot) -> str:
 
 
 def _ahead(
-    queue: list[JobSnapshot],
-    rows: dict[int, JobRow],
-    waiting: Mapping[int, Waiting],
-    position: int,
-    shown: Set[int],
+    queue: list[JobSnapshot], rows: dict[int, JobRow], waiting: Mapping[int, Waiting], position: int, shown: Set[int]
 ) -> tuple[QueuedAheadView, ...]:
     first = [waiting_job for waiting_job in in_order(queue) if waiting_job.key in waiting][: position - 1]
     return tuple(

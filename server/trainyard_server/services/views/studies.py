@@ -10,14 +10,7 @@ from trainyard_protocol.job.config.tuning_rules import direction_unknown
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.tuning import (
-    FinalMetric,
-    ParameterAxis,
-    StudyCharts,
-    StudyView,
-    TrialPoint,
-    TrialView,
-)
+from trainyard_protocol.views.tuning import FinalMetric, ParameterAxis, StudyCharts, StudyView, TrialPoint, TrialView
 from trainyard_server.context import Backend
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.importance import importances

@@ -198,8 +198,7 @@ class Writer(Reader):
         """Add a run in PREPARING, and move the job to PREPARING."""
         run = self._new_run(job.key, agent_id, now)
         self._session.add_all(
-            _pending(run, assignment.task, position, assignment)
-            for position, assignment in enumerate(assignments)
+            _pending(run, assignment.task, position, assignment) for position, assignment in enumerate(assignments)
         )
         self._session.flush()
         self.move_job(job, JobState.PREPARING, now, message, run=run.number, backoff_until=None)
@@ -231,14 +230,7 @@ class Writer(Reader):
         return run
 
     def move_job(
-        self,
-        job: JobRow,
-        after: JobState,
-        now: datetime,
-        message: str = "",
-        *,
-        run: int | None = None,
-        **values: Any,
+        self, job: JobRow, after: JobState, now: datetime, message: str = "", *, run: int | None = None, **values: Any
     ) -> None:
         """Move the job. A job that leaves the queue waits for nothing."""
         before = job.state
@@ -280,9 +272,7 @@ class Writer(Reader):
                 "after_stop": change.exit.after_stop,
                 "exit_order": change.exit.order,
             }
-        self._guarded(
-            _of_replica(run.run_id, change.task, ReplicaRow.state == change.before).values(**values)
-        )
+        self._guarded(_of_replica(run.run_id, change.task, ReplicaRow.state == change.before).values(**values))
         self.changes.jobs.add(run.job_key)
         if moves:
             event = Event("replica", change.message, run.number, change.task, change.before, change.after)
@@ -357,9 +347,7 @@ class Writer(Reader):
         agent.removed_at = now
         self.changes.agents.add(agent.agent_id)
 
-    def record_waiting(
-        self, notes: Mapping[int, Waiting], events: Mapping[int, Event], now: datetime
-    ) -> None:
+    def record_waiting(self, notes: Mapping[int, Waiting], events: Mapping[int, Event], now: datetime) -> None:
         """Record why queued jobs wait. It changes with every job ahead, so that only some of the notes are events."""
         queued = select(JobRow.key, JobRow.waiting_kind).where(
             JobRow.key.in_(list(notes)), JobRow.state == JobState.QUEUED
@@ -368,11 +356,7 @@ class Writer(Reader):
         statement = (
             update(JobRow.__table__)  # type: ignore[arg-type]
             .where(JobRow.key == bindparam("job_key"), JobRow.state == JobState.QUEUED)
-            .values(
-                waiting_kind=bindparam("kind"),
-                waiting=bindparam("reason"),
-                position=bindparam("queue_position"),
-            )
+            .values(waiting_kind=bindparam("kind"), waiting=bindparam("reason"), position=bindparam("queue_position"))
         )
         rows = [
             {"job_key": key, "kind": why.kind, "reason": why.reason, "queue_position": why.position}
@@ -426,9 +410,7 @@ class Writer(Reader):
         self._add_labels(job)
         self.add_event(job.key, Event("labels"), now)
 
-    def save_agent(
-        self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime
-    ) -> None:
+    def save_agent(self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime) -> None:
         """Store the agent with its key and a heartbeat, as a new one if it was removed. `orphaned_runs`: ended runs
         whose processes still run there."""
         row = self.agent(info.agent_id)
@@ -493,9 +475,7 @@ class Writer(Reader):
         """Add an event of each of these jobs, in two statements."""
         if not events:
             return
-        numbers = select(EventRow.job_key, func.max(EventRow.number)).where(
-            EventRow.job_key.in_(list(events))
-        )
+        numbers = select(EventRow.job_key, func.max(EventRow.number)).where(EventRow.job_key.in_(list(events)))
         rows_by_job = self._session.execute(numbers.group_by(EventRow.job_key))
         last = {key: number for key, number in rows_by_job}  # noqa: C416 - rows are tuples by name
         rows = [self._event_row(key, last.get(key, 0) + 1, event, now) for key, event in events.items()]

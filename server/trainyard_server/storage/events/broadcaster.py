@@ -27,9 +27,7 @@ _CLOSING = "closing"  # never published: closing the notifier wakes every subscr
 class Broadcaster(Generic[_T]):
     """One channel for each key, from its first subscriber to its last. Event loops do not share channels."""
 
-    def __init__(
-        self, notifier: Notifier, ping_s: float, failure: str, *, pause_each_s: float = PAUSE_S
-    ) -> None:
+    def __init__(self, notifier: Notifier, ping_s: float, failure: str, *, pause_each_s: float = PAUSE_S) -> None:
         """`failure` begins the log message about a failed poll: "A page cannot be updated". `pause_each_s`: shorter
         than PAUSE_S, the pause of one subscriber; it grows with their number up to PAUSE_S."""
         self._notifier = notifier
@@ -68,9 +66,7 @@ class Broadcaster(Generic[_T]):
                 if self._channels.get(where) is channel:
                     del self._channels[where]
 
-    async def _poll(
-        self, channel: "_Channel[_T]", poll: Poll[_T], topics: tuple[str, ...], every_s: float
-    ) -> None:
+    async def _poll(self, channel: "_Channel[_T]", poll: Poll[_T], topics: tuple[str, ...], every_s: float) -> None:
         published: frozenset[str] = frozenset()
         try:
             with self._notifier.subscribe(*topics) as subscription:

@@ -75,9 +75,7 @@ class BucketTree:
     def has_directory(self, name: str) -> bool:
         with self._errors(), closing(self._storage.client()) as client:
             below = f"{self._prefix}{name}/"
-            blobs = client.list_blobs(
-                self._bucket, prefix=below, max_results=1, timeout=_TIMEOUT_S, retry=None
-            )
+            blobs = client.list_blobs(self._bucket, prefix=below, max_results=1, timeout=_TIMEOUT_S, retry=None)
             return any(True for _ in blobs)
 
     def _below(self, path: tuple[str, ...]) -> str:

@@ -54,8 +54,7 @@ class LocalTree:
             raise FailedPrecondition(f"{_shown(path)} is not a directory.")
         with _Handle(self._opened(target, path)) as directory, os.scandir(directory) as entries:
             keyed = (
-                (key(_text(entry.name), is_directory=entry.is_dir(follow_symlinks=False)), entry)
-                for entry in entries
+                (key(_text(entry.name), is_directory=entry.is_dir(follow_symlinks=False)), entry) for entry in entries
             )
             later = (item for item in keyed if item[0] > after)
             chosen = heapq.nsmallest(PAGE_SIZE + 1, later, key=lambda item: item[0])
@@ -127,9 +126,7 @@ class LocalTree:
         if stat.S_ISDIR(status.st_mode):
             return FileEntry(name=name, kind="directory", updated=updated)
         readable = stat.S_ISREG(status.st_mode) and name == entry.name
-        return FileEntry(
-            name=name, kind="file" if readable else "other", size=status.st_size, updated=updated
-        )
+        return FileEntry(name=name, kind="file" if readable else "other", size=status.st_size, updated=updated)
 
 
 class _Handle:

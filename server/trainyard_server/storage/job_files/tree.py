@@ -51,9 +51,7 @@ def names(path: str) -> tuple[str, ...]:
     invalid = any(part in ("", ".", "..") or "\0" in part for part in parts)
     if invalid or len(path.encode(errors="replace")) > _MAX_LENGTH:
         raise InvalidArgument(
-            Violation(
-                "path", f"must be names joined by '/', below the job-dir and without '..'; this is {path!r}."
-            )
+            Violation("path", f"must be names joined by '/', below the job-dir and without '..'; this is {path!r}.")
         )
     return parts
 

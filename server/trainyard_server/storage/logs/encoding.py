@@ -8,14 +8,7 @@ from trainyard_protocol.lines.progress_reader import may_report
 from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.index import IndexEntry, key_of
-from trainyard_server.storage.logs.records import (
-    NO_TIME,
-    UNKNOWN_TIME,
-    checked,
-    kind_of,
-    microseconds,
-    quoted,
-)
+from trainyard_server.storage.logs.records import NO_TIME, UNKNOWN_TIME, checked, kind_of, microseconds, quoted
 from trainyard_server.storage.streams import SERVICE, Stream
 
 _SEVERITY_NUMBERS = {name: number for number, name in enumerate(SEVERITIES)}
@@ -40,9 +33,7 @@ class EncodedLines:
     reports: list[LogLine] = field(default_factory=list)
 
 
-def encode_lines(
-    at: Position, lines: Sequence[LogLine], severities: SeverityReader, room: int | None
-) -> EncodedLines:
+def encode_lines(at: Position, lines: Sequence[LogLine], severities: SeverityReader, room: int | None) -> EncodedLines:
     """The first of the lines whose records fit into `room` bytes; None: all. `severities` has read those before."""
     encoded = EncodedLines()
     stream, cursor, number, offset = at
@@ -63,9 +54,7 @@ def encode_lines(
             break
         reports = may_report(text)
         encoded.records.append(raw)
-        encoded.entries.append(
-            IndexEntry(instant, offset, length, number, key, _SEVERITY_NUMBERS[level], reports)
-        )
+        encoded.entries.append(IndexEntry(instant, offset, length, number, key, _SEVERITY_NUMBERS[level], reports))
         if reports:
             encoded.reports.append(line)
         number += 1

@@ -66,9 +66,7 @@ def parse_filter(
         violations.append(Violation("severity", f"must be one of {expected}; this is {severity!r}."))
     start = time_bound("since", since, now, violations)
     if len(search) > _SEARCH_LIMIT:
-        violations.append(
-            Violation("search", f"may have {_SEARCH_LIMIT} characters; this has {len(search)}.")
-        )
+        violations.append(Violation("search", f"may have {_SEARCH_LIMIT} characters; this has {len(search)}."))
     if violations:
         raise InvalidArgument(violations)
     return LogFilter(frozenset(tasks), severity.upper(), start, search, run)

@@ -104,9 +104,7 @@ def read_block(path: Path, skip: int, most: int) -> bytes:
     return block[: len(block) // SIZE * SIZE]
 
 
-def select(
-    block: bytes, log_filter: LogFilter, keys: frozenset[bytes], back: bool
-) -> Iterator[tuple[int, IndexEntry]]:
+def select(block: bytes, log_filter: LogFilter, keys: frozenset[bytes], back: bool) -> Iterator[tuple[int, IndexEntry]]:
     """The entries of a block that may pass a filter, with their positions; only lines of these streams. `back`: the
     last one first. Raises IndexDamaged."""
     since = -NO_TIME if log_filter.since is None else instant(log_filter.since)

@@ -205,9 +205,7 @@ class JobLog:
 
     def sha256(self, stream: Stream) -> str:
         """The digest of a stream that was verified."""
-        return (
-            self._streams[stream].digest.hexdigest() if stream in self._streams else LogDigest().hexdigest()
-        )
+        return self._streams[stream].digest.hexdigest() if stream in self._streams else LogDigest().hexdigest()
 
     def read(
         self,

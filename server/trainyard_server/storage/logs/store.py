@@ -19,26 +19,10 @@ from trainyard_protocol.wire.logs import LogDigest, LogEnd, LogLine, LogPosition
 from trainyard_server.storage.files import LockTimeout, job_directory, locked, remove_directory, sync
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 from trainyard_server.storage.logs.index import IndexDamaged
-from trainyard_server.storage.logs.job_log import (
-    TIME_STEP,
-    Appended,
-    JobLog,
-    LogMismatch,
-    ReadResult,
-    all_entries,
-)
+from trainyard_server.storage.logs.job_log import TIME_STEP, Appended, JobLog, LogMismatch, ReadResult, all_entries
 from trainyard_server.storage.streams import SERVICE, Stream
 
-__all__ = [
-    "SERVICE",
-    "TIME_STEP",
-    "LockTimeout",
-    "LogFilter",
-    "LogMismatch",
-    "LogStore",
-    "ReadResult",
-    "Stream",
-]
+__all__ = ["SERVICE", "TIME_STEP", "LockTimeout", "LogFilter", "LogMismatch", "LogStore", "ReadResult", "Stream"]
 
 _T = TypeVar("_T")
 
@@ -110,9 +94,7 @@ class LogStore:
             digest.add(entry.stream, entry.text)
             same_time = same_time + 1 if entry.time == last_time else 1
             last_time = entry.time
-        return LogPosition(
-            next=digest.count, chain=digest.chain or "", last_time=last_time, same_time=same_time
-        )
+        return LogPosition(next=digest.count, chain=digest.chain or "", last_time=last_time, same_time=same_time)
 
     def size(self, project: str, job_id: str) -> int:
         """Bytes of the job's log on the disk; 0 without one."""

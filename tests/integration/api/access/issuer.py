@@ -26,9 +26,7 @@ class Issuer:
     replaces the JSON of a path."""
 
     url: str = ""
-    account: dict[str, Any] = field(
-        default_factory=lambda: {"email": "carl@example.com", "email_verified": True}
-    )
+    account: dict[str, Any] = field(default_factory=lambda: {"email": "carl@example.com", "email_verified": True})
     spoil: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)

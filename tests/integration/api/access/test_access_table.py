@@ -13,17 +13,7 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN as OPERATOR
-from integration.api.api_support import (
-    AGENT,
-    ALICE,
-    BOB,
-    TOKENS,
-    Clock,
-    ScriptedAgent,
-    Server,
-    package_job,
-    server,
-)
+from integration.api.api_support import AGENT, ALICE, BOB, TOKENS, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.api.middleware.authentication import Authentication
 from trainyard_server.api.routing import Router
@@ -119,17 +109,13 @@ class Gate:
             answers = {(await client.request(route.method, one)).status_code for one in paths}
         return answers.pop() if len(answers) == 1 else 0
 
-    async def mistakes(
-        self, who: str, headers: dict[str, str], may: set[Access], changes: bool = True
-    ) -> list[str]:
+    async def mistakes(self, who: str, headers: dict[str, str], may: set[Access], changes: bool = True) -> list[str]:
         """Every route that these headers open although they must not, or do not open although they must. Without
         `changes` only routes that change nothing, and those for all, are to open."""
         wrong = []
         for route in ACCESS.rows:
             answer = await self.status(route, headers)
-            right = route.access in may and (
-                changes or route.method == "GET" or route.access is Access.NOBODY
-            )
+            right = route.access in may and (changes or route.method == "GET" or route.access is Access.NOBODY)
             if answer not in ({204} if right else {401, 403}):
                 wrong.append(f"{who}: {route.method} {route.path} gives {answer}")
         return wrong
@@ -179,9 +165,7 @@ async def test_token_has_the_permissions_of_the_table(gate: Gate) -> None:
 async def test_session_has_the_permissions_of_its_token_and_needs_csrf_for_changes(gate: Gate) -> None:
     wrong = []
     callers = [
-        (token.name, token.credential, EVERYWHERE[token.role])
-        for token in TOKENS
-        if token.role is not Role.AGENT
+        (token.name, token.credential, EVERYWHERE[token.role]) for token in TOKENS if token.role is not Role.AGENT
     ]
     callers += [(person.name, f"made:{person.name}", person.may) for person in MADE]
     for name, credential, may in callers:
@@ -225,9 +209,7 @@ def test_what_is_anothers_is_refused(api: Server) -> None:
         path = route.path.format_map(names)
         body = bodies.get(route.method) if not path.endswith(":cancel") else None
         params = {"updateMask": "labels"} if route.method == "PATCH" else {}
-        calls = [
-            api.client.request(route.method, path, params=params, json=body, headers=who) for who in people
-        ]
+        calls = [api.client.request(route.method, path, params=params, json=body, headers=who) for who in people]
         answers[f"{route.method} {route.path}"] = [call.status_code for call in calls]
     assert len(answers) >= 5
     for call, (owners, others, *operators) in answers.items():

@@ -50,8 +50,7 @@ def test_submitter_changes_its_own_jobs_and_no_others(api: Server) -> None:
     assert api.job("hers") == before
     answer = api.client.post(f"{JOBS}/hers:cancel", headers=BOB)
     assert answer.json()["error"]["message"] == (
-        "You are bob (submitter); the job hers belongs to alice. "
-        "A submitter of that name, or an admin, may change it."
+        "You are bob (submitter); the job hers belongs to alice. A submitter of that name, or an admin, may change it."
     )
     assert change(api, "hers", ALICE) == (200, 200)
     assert "alice asked to cancel the job." in api.events("hers")
@@ -114,9 +113,7 @@ def test_error_is_always_the_envelope(api: Server) -> None:
         assert error["message"]
 
 
-def test_unexpected_error_is_500_without_internal_details(
-    api: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_error_is_500_without_internal_details(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a secret of the inside")
 

@@ -118,8 +118,7 @@ def test_page_of_the_http_address_changes_nothing_over_https(api: Server) -> Non
     admin = signed_in(api, "admin")
     answers = [
         api.client.post(
-            "https://server/sign-out",
-            headers={"Cookie": f"__Host-trainyard-443={admin.value}", "Origin": origin},
+            "https://server/sign-out", headers={"Cookie": f"__Host-trainyard-443={admin.value}", "Origin": origin}
         )
         for origin in ("http://server", "https://server")
     ]

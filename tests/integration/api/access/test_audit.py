@@ -99,14 +99,7 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "agents.drain": (ADMIN, {"json": {"draining": True}}),
     "agents.remove": (ADMIN, {}),
 }
-SUBJECTS = {
-    "jobs": "job",
-    "members": "x",
-    "secrets": "x",
-    "agents": "laptop",
-    "packages": "a.whl",
-    "google-keys": "x",
-}
+SUBJECTS = {"jobs": "job", "members": "x", "secrets": "x", "agents": "laptop", "packages": "a.whl", "google-keys": "x"}
 
 
 def concrete(route: Route, token_id: str) -> str:
@@ -143,9 +136,7 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
         if route.access not in (Access.NOBODY, Access.PERSON):
             (refused,) = record(route.method, path, VERA)
             assert (refused.actor, refused.outcome, refused.status) == ("vera", "refused", 403), action
-            assert (refused.project, refused.role) == ("p" if "{project}" in route.path else "", "viewer"), (
-                action
-            )
+            assert (refused.project, refused.role) == ("p" if "{project}" in route.path else "", "viewer"), action
         who, given = DONE[action]
         if action == "sign-out":
             who = session_of(api, "alice")
@@ -184,9 +175,7 @@ def test_row_is_committed_with_the_change_or_not_at_all(
     with monkeypatch.context() as patch:
         patch.setattr(api.use_cases.controller, "advance", _broken)
         (row,) = record("POST", f"{JOBS}/other:cancel", ADMIN)
-        assert (record.answer.status_code, row.status, row.outcome) == (500, 500, "done"), (
-            "it is being cancelled"
-        )
+        assert (record.answer.status_code, row.status, row.outcome) == (500, 500, "done"), "it is being cancelled"
     with monkeypatch.context() as patch:
         patch.setattr("trainyard_server.services.jobs.jobs.check_labels", _broken)
         params = {"updateMask": "labels"}
@@ -198,9 +187,7 @@ def _broken(*_: object) -> None:
     raise RuntimeError
 
 
-def test_reads_dry_runs_and_agents_leave_rows_only_when_they_are_refused(
-    api: Server, record: Recorder
-) -> None:
+def test_reads_dry_runs_and_agents_leave_rows_only_when_they_are_refused(api: Server, record: Recorder) -> None:
     agent = running_agent(api)
     record._count = len(rows(api))
     body = {"jobId": "next", "trainingInput": package_job()}
@@ -239,14 +226,10 @@ def test_sign_ins_have_the_name_of_who_signed_in(api: Server, record: Recorder) 
     assert (row.outcome, row.status, row.actor) == ("refused", 401, "")
     alice = session_of(api, "alice")
     (row,) = record("POST", "/sign-out", {"Cookie": alice["Cookie"]})
-    assert (row.action, row.outcome, row.actor) == ("sign-out", "refused", "alice"), (
-        "without the page's value"
-    )
+    assert (row.action, row.outcome, row.actor) == ("sign-out", "refused", "alice"), "without the page's value"
 
 
-def test_refused_calls_beyond_a_number_are_one_row_a_minute(
-    api: Server, record: Recorder, clock: Clock
-) -> None:
+def test_refused_calls_beyond_a_number_are_one_row_a_minute(api: Server, record: Recorder, clock: Clock) -> None:
     wrong = {"Authorization": "Bearer wrong"}
     for number in range(ROWS + 5):
         api.client.get(f"/v1/projects/p{number}/jobs", headers=wrong)

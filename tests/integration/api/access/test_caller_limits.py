@@ -59,10 +59,7 @@ def test_every_event_stream_is_a_row_that_says_so_and_returns_its_slot(api: Serv
     ]
     paths += [f"/live{path}" for path in paths if ACCESS.find("GET", f"/live{path}")]
     found, named = set(), set()
-    with (
-        serving(api.app) as url,
-        httpx.Client(base_url=url, headers=ADMIN, trust_env=False, timeout=60) as client,
-    ):
+    with serving(api.app) as url, httpx.Client(base_url=url, headers=ADMIN, trust_env=False, timeout=60) as client:
         for path in paths:
             match = ACCESS.find("GET", path)
             assert match is not None

@@ -79,9 +79,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     ),
     f"POST {_V1}/jobs/{{job_id}}:testIamPermissions": ('{"permissions": ["ml.jobs.get"]}',),
     "POST /token": ("", "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer&assertion=$word"),
-    "POST /v2/entries:list": (
-        '{"resourceNames": ["projects/$project"], "filter": "resource.labels.job_id=$job_id"}',
-    ),
+    "POST /v2/entries:list": ('{"resourceNames": ["projects/$project"], "filter": "resource.labels.job_id=$job_id"}',),
     "GET /v1/projects/{project}/jobs": ("", "?pageSize=1", "?filter=owner:*", "?filter=jobId=$job_id"),
     "POST /v1/projects/{project}/jobs": (
         f'?validateOnly=true {_SUBMIT} "pythonModule": "a.b"}}}}',
@@ -103,10 +101,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"GET {_MORE}{_JOB}/usage": ("",),
     f"GET {_MORE}{_JOB}/explain": ("", "?run=1"),
     f"GET {_MORE}{_JOB}/trials": ("",),
-    f"POST {_MORE}/projects/{{project}}/configs:check": (
-        _CONFIG + "}",
-        _CONFIG + ', "package_uris": ["$package"]}',
-    ),
+    f"POST {_MORE}/projects/{{project}}/configs:check": (_CONFIG + "}", _CONFIG + ', "package_uris": ["$package"]}'),
     f"GET {_MORE}/projects/{{project}}/jobs": ("", "?filter=jobId:*"),
     f"GET {_MORE}/projects/{{project}}/jobs:suggest": ("?like=$job_id",),
     f"GET {_MORE}{_JOB}/metrics": ("",),
@@ -117,10 +112,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"GET {_MORE}{_JOB}/files": ("",),
     f"GET {_MORE}{_JOB}/files/content": ("?path=$word.txt",),
     f"GET {_MORE}/runs/{{run_id}}/packages/{{sha256}}/{{filename}}": ("", "?signature=$word"),
-    "POST /upload/trainyard/v1/projects/{project}/packages/{filename}": (
-        "",
-        "?jobId=$job_id the same content",
-    ),
+    "POST /upload/trainyard/v1/projects/{project}/packages/{filename}": ("", "?jobId=$job_id the same content"),
 }
 """The calls of each route: `?QUERY BODY`, either may be missing. Without a row, that of its path alone."""
 
@@ -257,9 +249,7 @@ def _add_jobs(world: World, dirs: Path) -> None:
         agent.log(f"{word} says", f'{{"step": 3, "steps": 9, "{word}_loss": 0.5}}', run=run)
         used = tuple(GpuUsage(id=gpu, utilization=0.5) for gpu in replica.gpus)
         sample = UsageSample(run_id=run.run_id, task=replica.task, time=api.clock(), cpu=1, gpus=used)
-        api.client.post(
-            "/agent/v1/usage", content=UsageBatch(samples=(sample,)).model_dump_json(), headers=AGENT
-        )
+        api.client.post("/agent/v1/usage", content=UsageBatch(samples=(sample,)).model_dump_json(), headers=AGENT)
         files = dirs / f"{word}-lab" / f"{word}-owner" / f"{word}_running"
         files.mkdir(parents=True)
         (files / f"{word}.txt").write_text(f"{word} wrote this", encoding="utf-8")
@@ -318,10 +308,7 @@ def test_every_route_with_a_query_or_a_body_has_its_calls() -> None:
     calls_of_people = {f"{route.method} {route.path}" for route in ACCESS.rows if route.access not in closed}
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     named = {
-        f"{method} {route.path}"
-        for route in routes
-        if reads_more(route.dependant)
-        for method in route.methods or ()
+        f"{method} {route.path}" for route in routes if reads_more(route.dependant) for method in route.methods or ()
     }
     assert named & calls_of_people <= CALLS.keys() <= calls_of_people
 
@@ -354,11 +341,7 @@ def test_no_answer_has_a_word_of_another_project(world: World, person: str) -> N
     foreign = [word for word in WORDS if word != own]
     wrong = []
     # The waiting job that is held up by another project is leopard's.
-    asked = (
-        calls_in_all_states(world, own, READS)
-        if person == "leopard-owner"
-        else calls(world.names(own), READS)
-    )
+    asked = calls_in_all_states(world, own, READS) if person == "leopard-owner" else calls(world.names(own), READS)
     for call in asked:
         status, headers, text = world.ask(person, call)
         if any(word in f"{headers}{text}".lower() for word in foreign) or status >= 500:
@@ -382,9 +365,7 @@ def _differing(
     world: World, person: str, one: Call, other: Call, there: Names, absent: Names
 ) -> tuple[str, str] | None:
     """Both answers without the names in the calls, if they are not equal."""
-    first, second = (
-        _without(names, repr(world.ask(person, call))) for call, names in ((one, there), (other, absent))
-    )
+    first, second = (_without(names, repr(world.ask(person, call))) for call, names in ((one, there), (other, absent)))
     return (first, second) if first != second else None
 
 

@@ -55,9 +55,7 @@ def test_made_token_works_at_once_until_it_is_revoked(api: Server) -> None:
     )
     assert call(api, "DELETE", f"{TOKENS}/{token_id}", carl).json()["revoked_by"] == "carl"
     assert call(api, "GET", "/trainyard/v1/me", carl).status_code == 401
-    assert call(api, "DELETE", f"{TOKENS}/{token_id}", ADMIN).json()["revoked_by"] == "carl", (
-        "the first time stays"
-    )
+    assert call(api, "DELETE", f"{TOKENS}/{token_id}", ADMIN).json()["revoked_by"] == "carl", "the first time stays"
 
 
 def test_last_use_is_written_once_a_minute(api: Server, clock: Clock) -> None:

@@ -97,9 +97,7 @@ def test_stream_ends_early_so_that_its_reader_renews_the_session(api: Server) ->
     with followed(api) as url:
         assert Follower(url, "/live/", cookie(url, session)).end().endswith("event: over\ndata:\n\n")
         api.clock.advance(1)
-        answer = httpx.get(
-            f"{url}/trainyard/v1/me", headers=cookie(url, session), trust_env=False, timeout=60
-        )
+        answer = httpx.get(f"{url}/trainyard/v1/me", headers=cookie(url, session), trust_env=False, timeout=60)
         assert "Max-Age=43200" in answer.headers["set-cookie"]
         again = Follower(url, "/live/", cookie(url, session)).begun()
         sign_out(url, session)
@@ -152,9 +150,7 @@ def test_running_download_completes_after_sign_out(api: Server) -> None:
     path = "/trainyard/v1/projects/p/jobs/job/logs/download"
     with serving(api.app) as url:
         whole = httpx.get(url + path, headers=ADMIN, trust_env=False, timeout=60).text
-        with httpx.stream(
-            "GET", url + path, headers=cookie(url, session), trust_env=False, timeout=60
-        ) as answer:
+        with httpx.stream("GET", url + path, headers=cookie(url, session), trust_env=False, timeout=60) as answer:
             parts = answer.iter_text()
             text = next(parts)
             sign_out(url, session)

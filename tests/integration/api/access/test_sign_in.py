@@ -69,9 +69,7 @@ def test_agent_token_cannot_sign_in_and_only_a_token_makes_a_code(api: Server) -
     assert api.client.post(CODES, headers=headers).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("body", "status"), [(b"token=" + b"x" * 2**16, 413), (b"&".join([b"a=1"] * 101), 400)]
-)
+@pytest.mark.parametrize(("body", "status"), [(b"token=" + b"x" * 2**16, 413), (b"&".join([b"a=1"] * 101), 400)])
 def test_form_is_limited_in_size_before_sign_in(api: Server, body: bytes, status: int) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     assert api.client.post("/sign-in", content=body, headers=form).status_code == status

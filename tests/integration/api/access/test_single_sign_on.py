@@ -62,9 +62,7 @@ def session_of(answer: httpx.Response) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
-def test_person_of_the_issuer_has_the_roles_of_that_name(
-    signing: Server, issuer: Issuer, algorithm: str
-) -> None:
+def test_person_of_the_issuer_has_the_roles_of_that_name(signing: Server, issuer: Issuer, algorithm: str) -> None:
     issuer.rotate(algorithm)
     page = signing.client.get("/sign-in", params={"next": "/cluster?a=1"})
     host = urlsplit(issuer.url).netloc
@@ -73,11 +71,7 @@ def test_person_of_the_issuer_has_the_roles_of_that_name(
     assert answer.headers["location"] == "/cluster?a=1"
     session = session_of(answer)
     me = "/trainyard/v1/me"
-    assert signing.client.get(me, headers=session).json() == {
-        "role": "",
-        "name": "carl@example.com",
-        "projects": {},
-    }
+    assert signing.client.get(me, headers=session).json() == {"role": "", "name": "carl@example.com", "projects": {}}
     member = "/trainyard/v1/projects/p/members/carl@example.com"
     signing.client.request("PUT", member, headers=ADMIN, json={"role": "viewer"})
     assert signing.client.get(me, headers=session).json()["projects"] == {"p": "viewer"}
@@ -101,9 +95,7 @@ def test_session_of_the_issuer_ends_after_half_a_day(signing: Server, issuer: Is
     assert signing.client.get("/trainyard/v1/me", headers=session).status_code == 401
 
 
-def test_session_is_worth_nothing_without_single_sign_on(
-    tmp_path: Path, clock: Clock, issuer: Issuer
-) -> None:
+def test_session_is_worth_nothing_without_single_sign_on(tmp_path: Path, clock: Clock, issuer: Issuer) -> None:
     with server(tmp_path / "server", clock, oidc=options(issuer)) as api:
         session = session_of(sign_in(api, issuer))
     with server(tmp_path / "server", clock) as api:

@@ -69,19 +69,10 @@ def test_no_report_breaks_a_page(api: Server) -> None:
         odd = whole | {"name": "\u202e" * 9000, "capacity": {"cpus": [-1, 2**70], "memory_bytes": -(2**70)}}
         report(api, "/agent/v1/sync", {"agent": whole, "runs": runs})
         report(api, "/agent/v1/sync", {"agent": odd | {"agent_id": f"odd-{time[:4]}"}, "runs": runs})
-        sample = {
-            "run_id": run,
-            "task": "master-replica-0",
-            "time": time,
-            "memory_bytes": 2**63 - 1,
-            "cpu": 1e308,
-        }
+        sample = {"run_id": run, "task": "master-replica-0", "time": time, "memory_bytes": 2**63 - 1, "cpu": 1e308}
         report(api, "/agent/v1/usage", {"samples": [sample]})
         text = '{"event": "progress", "step": 1, "loss": 1, "epoch": 1.5, "epochs": 4611686018427387904}'
-        lines = (
-            LogLine(time=time, stream="stdout", text=text),
-            LogLine(time="\0", stream="stderr", text="\0"),
-        )
+        lines = (LogLine(time=time, stream="stdout", text=text), LogLine(time="\0", stream="stderr", text="\0"))
         start = agent.shipped.get((run, "master-replica-0"), 0)
         receipt = agent.ship("master-replica-0", LogChunk.of(start, lines), agent.run)
         agent.shipped[run, "master-replica-0"] = receipt.next
@@ -123,9 +114,7 @@ def test_message_of_more_than_an_agent_sends_is_refused_before_it_is_parsed(
 def test_message_as_large_as_an_agent_sends_is_taken(api: Server) -> None:
     """Thousands of replicas, each quote and backslash of a line escaped, or a single line of a megabyte."""
     agent = running_agent(api)
-    replicas = tuple(
-        ReplicaReport(task=f"worker-replica-{n}", state="RUNNING", started_at=START) for n in range(1000)
-    )
+    replicas = tuple(ReplicaReport(task=f"worker-replica-{n}", state="RUNNING", started_at=START) for n in range(1000))
     runs = tuple(RunReport(run_id=f"{n:032}", replicas=replicas) for n in range(6))
     body = SyncRequest(agent=agent.info, runs=runs).model_dump_json()
     assert api.client.post("/agent/v1/sync", content=body, headers=AGENT).status_code == 200
@@ -173,9 +162,7 @@ def test_no_lines_leave_a_traceback_in_the_servers_log(
     agent.exit(logs=False)
     assert {send(run, body) for body in bodies} == {200, 400}
     assert api.job("lied")["state"] == "SUCCEEDED"
-    assert (
-        api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/lied", headers=ADMIN).status_code == 200
-    )
+    assert api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/lied", headers=ADMIN).status_code == 200
     assert {send(run, body) for body in bodies} == {400, 404}
 
     def deleted_at(number: int, name: str) -> None:

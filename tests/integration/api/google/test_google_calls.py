@@ -46,10 +46,7 @@ def test_token_in_the_query_is_one_at_googles_addresses_alone_and_in_no_log(
     hosts = ("server", "*.googleapis.com")
     query = "access_token=admin-secret&access%5Ftoken=admin-secret"
     with server(tmp_path, Clock(), allowed_hosts=hosts) as api, caplog.at_level("DEBUG"):
-        answers = [
-            api.client.request(method, f"{path}?{query}", headers=headers)
-            for method, path, headers, _ in table
-        ]
+        answers = [api.client.request(method, f"{path}?{query}", headers=headers) for method, path, headers, _ in table]
         rows = api.client.get("/trainyard/v1/audit?pageSize=1000", headers=ADMIN).text
     assert [answer.status_code not in (401, 421) for answer in answers] == [known for *_, known in table]
     server_log = [line for line in caplog.messages if "HTTP Request: " not in line]  # of this test's client
@@ -75,9 +72,7 @@ def test_compressed_body_is_read_within_the_limits(api: Server) -> None:
 
 def test_answer_has_the_selected_fields_and_errors_are_whole(api: Server) -> None:
     api.create("a")
-    answer = api.client.get(
-        f"{JOBS}/a?fields=jobId,trainingInput(masterType)&prettyPrint=true", headers=ADMIN
-    )
+    answer = api.client.get(f"{JOBS}/a?fields=jobId,trainingInput(masterType)&prettyPrint=true", headers=ADMIN)
     assert answer.json() == {"jobId": "a", "trainingInput": {"masterType": "local-1"}}
     assert answer.text.startswith('{\n  "jobId": "a",')
     missing = api.client.get(f"{JOBS}/b?fields=jobId", headers=ADMIN)
@@ -91,9 +86,7 @@ def test_answer_has_the_selected_fields_and_errors_are_whole(api: Server) -> Non
 def test_overridden_method_is_that_of_the_call(api: Server) -> None:
     api.create("a")
     patched = api.client.post(
-        f"{JOBS}/a?updateMask=labels",
-        json={"labels": {"x": "y"}},
-        headers={**ADMIN, "X-HTTP-Method-Override": "PATCH"},
+        f"{JOBS}/a?updateMask=labels", json={"labels": {"x": "y"}}, headers={**ADMIN, "X-HTTP-Method-Override": "PATCH"}
     )
     assert patched.json()["labels"] == {"x": "y"}
     wrong = api.client.post(JOBS, headers={**ADMIN, "X-HTTP-Method-Override": "TRACE"})
@@ -112,11 +105,7 @@ def part(call: str, content_id: str = "<a + 1>") -> str:
         (part("GET /trainyard/v1/status HTTP/1.1") + "--x--", 200, "A batch has calls of /v1/"),
         (part("no call") + "--x--", 200, "must begin with a request line, not 'no call'"),
         ("--x\r\nContent-Type: text/plain\r\n\r\nGET /v1/a\r\n--x--", 200, "of the type application/http"),
-        (
-            part("GET /v1/projects/p/jobs\r\nAuthorization: Bearer wrong\r\n\r\n") + "--x--",
-            200,
-            "401 Unauthorized",
-        ),
+        (part("GET /v1/projects/p/jobs\r\nAuthorization: Bearer wrong\r\n\r\n") + "--x--", 200, "401 Unauthorized"),
         (part("GET /v1/projects/p/jobs\r\nTo: " + "a," * 40_000) + "--x--", 200, "may have 65536 bytes"),
         (part("GET /v1/a", "<a>\r\nContent-Transfer-Encoding: base64"), 200, "must be binary, not 'base64'"),
         (part("GET /v1/projects/p/jobs\nCookie: a=b\n\n", "<\u00e9\r\n") + "--x--", 200, "HTTP/1.1 200 OK"),
@@ -143,10 +132,7 @@ def test_calls_of_a_batch_are_in_the_audit_with_their_own_names(api: Server) -> 
     kind = {"Content-Type": "multipart/mixed; boundary=x"}
     assert api.client.post("/batch", content=calls, headers=ADMIN | kind).text.count("200 OK") == 2
     rows = api.get("/trainyard/v1/audit")["entries"]
-    assert [(row["action"], row["subject"]) for row in rows][:2] == [
-        ("jobs.cancel", "a"),
-        ("jobs.create", "a"),
-    ]
+    assert [(row["action"], row["subject"]) for row in rows][:2] == [("jobs.cancel", "a"), ("jobs.create", "a")]
 
 
 def test_region_that_the_site_does_not_have_is_refused_in_the_services_words(tmp_path: Path) -> None:

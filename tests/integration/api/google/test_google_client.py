@@ -48,9 +48,7 @@ def test_google_client_with_a_wrong_token_is_refused(api: Server) -> None:
 
 def test_google_client_creates_reads_changes_and_cancels_a_job(ml: Any) -> None:
     jobs = ml.projects().jobs()
-    created = jobs.create(
-        parent="projects/p", body={"jobId": "census_1", "trainingInput": package_job()}
-    ).execute()
+    created = jobs.create(parent="projects/p", body={"jobId": "census_1", "trainingInput": package_job()}).execute()
     assert created["trainingInput"] == package_job()
     name = "projects/p/jobs/census_1"
     assert jobs.get(name=name).execute() == created
@@ -116,9 +114,7 @@ def test_google_client_sends_several_calls_as_one(ml: Any, api: Server) -> None:
     assert answers["list"] == {"jobs": [{"jobId": "second"}]}
 
 
-def test_google_client_sends_a_long_query_as_a_body_and_gets_the_fields_that_it_asks_for(
-    ml: Any, api: Server
-) -> None:
+def test_google_client_sends_a_long_query_as_a_body_and_gets_the_fields_that_it_asks_for(ml: Any, api: Server) -> None:
     api.create("first")
     api.create("second")
     ids = " OR ".join(f"jobId=other_{number}" for number in range(150))
@@ -149,9 +145,7 @@ def test_every_method_of_training_answers_as_documented(
     job = "projects/p/jobs/a"
     policy = jobs.getIamPolicy(resource=job).execute()
     assert (policy["version"], "bindings" in policy) == (1, False)
-    put = api.client.request(
-        "PUT", "/trainyard/v1/projects/p/members/eve", json={"role": "submitter"}, headers=ADMIN
-    )
+    put = api.client.request("PUT", "/trainyard/v1/projects/p/members/eve", json={"role": "submitter"}, headers=ADMIN)
     assert put.status_code == 200
     bindings = jobs.getIamPolicy(resource=job).execute()["bindings"]
     assert bindings == [{"role": "roles/ml.developer", "members": ["user:eve"]}]

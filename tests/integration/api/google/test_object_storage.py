@@ -15,17 +15,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from integration.api.api_support import (
-    ADMIN,
-    AGENT,
-    ALICE,
-    Clock,
-    Server,
-    eventually,
-    package_job,
-    server,
-    serving,
-)
+from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, eventually, package_job, server, serving
 from trainyard_protocol.net import gcs
 from trainyard_server.api.middleware.storage_names import is_storage_host
 from trainyard_server.domain.access.route_access import STORAGE_AREAS
@@ -142,9 +132,7 @@ def test_bucket_is_its_projects(front: Front) -> None:
     # A header that names another object does not reach the storage.
     front.ask("PUT", "/storage/plain/ours/z", content=b"z", headers={"x-goog-copy-source": "/theirs/x"})
     assert front.ask("GET", "/storage/plain/ours/z").content == b"z"
-    hidden, absent = (
-        front.ask("GET", f"/storage/v1/b/{name}/o", "vera").text for name in ("theirs", "nowhere")
-    )
+    hidden, absent = (front.ask("GET", f"/storage/v1/b/{name}/o", "vera").text for name in ("theirs", "nowhere"))
     assert hidden.replace("theirs", "nowhere") == absent
 
 
@@ -182,19 +170,13 @@ def test_location_that_there_cannot_be_is_refused_with_a_sentence(
         assert answer.status_code == 200, (page, answer.text)
 
 
-def test_new_bucket_has_one_name_for_every_reader_of_json(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_bucket_has_one_name_for_every_reader_of_json(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a project could note the bucket of another as its own: some storages take `NAME` for the name."""
     sent: list[bytes] = []
     send = remote.RemoteStorage.send
 
     async def noted(
-        self: remote.RemoteStorage,
-        method: str,
-        target: str,
-        headers: dict[str, str],
-        body: AsyncIterator[bytes],
+        self: remote.RemoteStorage, method: str, target: str, headers: dict[str, str], body: AsyncIterator[bytes]
     ) -> httpx.Response:
         sent.extend([part async for part in body])
         return await send(self, method, target, headers, parts(sent[-1]))
@@ -279,10 +261,7 @@ def test_calls_of_nobody_at_an_agents_front_hold_up_no_job(front: Front, tmp_pat
 
 
 def test_body_of_a_call_that_has_none_is_left_out(front: Front) -> None:
-    for method, path, status in (
-        ("GET", "/storage/v1/b/ours/o", 200),
-        ("DELETE", "/storage/v1/b/ours/o/none", 404),
-    ):
+    for method, path, status in (("GET", "/storage/v1/b/ours/o", 200), ("DELETE", "/storage/v1/b/ours/o/none", 404)):
         assert front.ask(method, path, content=b"body").status_code == status
 
 
@@ -380,9 +359,7 @@ def test_gclouds_uploads_are_understood(front: Front) -> None:
     mark = b"===============1234567890=="
     content = b"\x1f\x8b package\r\n--" + mark[:5]
     head = b"Content-Type: application/json; charset=utf-8\nMIME-Version: 1.0\n\n" + described
-    second = (
-        b"Content-Type: application/octet-stream\nMIME-Version: 1.0\nContent-Transfer-Encoding: binary\n\n"
-    )
+    second = b"Content-Type: application/octet-stream\nMIME-Version: 1.0\nContent-Transfer-Encoding: binary\n\n"
     parts = (b"--" + mark + b"\n" + head, b"\n--" + mark + b"\n" + second + content, b"\n--" + mark + b"--")
     path = "/upload/storage/v1/b/ours/o?alt=json&uploadType=multipart&projection=noAcl&fields=name,size"
     headers = {"Content-Type": f"multipart/related; boundary='{mark.decode()}'"}
@@ -405,13 +382,8 @@ def test_gclouds_uploads_are_understood(front: Front) -> None:
     streamed = front.ask("POST", UPLOAD.format("ours", "chunked"), content=iter([b"ab", b"cd"]))
     assert streamed.json()["size"] == "4"
     token = front.people["sam"]["Authorization"].removeprefix("Bearer ")
-    assert (
-        front.ask("GET", f"/storage/v1/b/ours/o/chunked?alt=media&access_token={token}", "nobody").text
-        == "abcd"
-    )
-    overridden = front.ask(
-        "POST", "/storage/v1/b/ours/o/chunked", headers={"X-HTTP-Method-Override": "DELETE"}
-    )
+    assert front.ask("GET", f"/storage/v1/b/ours/o/chunked?alt=media&access_token={token}", "nobody").text == "abcd"
+    overridden = front.ask("POST", "/storage/v1/b/ours/o/chunked", headers={"X-HTTP-Method-Override": "DELETE"})
     assert overridden.status_code == 204
 
 
@@ -428,9 +400,7 @@ def test_tensorflows_calls_by_googles_names(front: Front) -> None:
     assert (status.status_code, "range" in status.headers) == (308, False)
     sent = front.ask("PUT", session, content=b"tensor", headers={**www, "Content-Range": "bytes 0-5/6"})
     assert sent.status_code == 200
-    stat = front.ask(
-        "GET", "/storage/v1/b/ours/o/a%2Fck?fields=size%2Cgeneration%2Cupdated", headers=www
-    ).json()
+    stat = front.ask("GET", "/storage/v1/b/ours/o/a%2Fck?fields=size%2Cgeneration%2Cupdated", headers=www).json()
     assert (stat["size"], stat.keys()) == ("6", {"size", "generation", "updated"})
     part = front.ask("GET", "/ours/a%2Fck", headers={**name, "Range": "bytes=2-100"})
     assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"nsor", "bytes 2-5/6")
@@ -438,9 +408,7 @@ def test_tensorflows_calls_by_googles_names(front: Front) -> None:
     head = front.ask("HEAD", "/ours/a%2Fck", headers=name)
     assert (head.status_code, head.headers["content-length"], head.content) == (200, "6", b"")
     assert front.ask("GET", "/ours/none", headers=name).status_code == 404
-    listed = front.ask(
-        "GET", "/storage/v1/b/ours/o?prefix=a%2F&fields=items%2Fname%2CnextPageToken", headers=www
-    )
+    listed = front.ask("GET", "/storage/v1/b/ours/o?prefix=a%2F&fields=items%2Fname%2CnextPageToken", headers=www)
     assert listed.json() == {"items": [{"name": "a/ck"}]}
     copied = front.ask("POST", "/storage/v1/b/ours/o/a%2Fck/rewriteTo/b/ours/o/b%2Fck", headers=www).json()
     assert copied["done"] is True
@@ -451,9 +419,7 @@ def test_tensorflows_calls_by_googles_names(front: Front) -> None:
     assert is_storage_host("storage.example.com", "example.com:8472")
 
 
-def test_upload_ends_when_the_disk_fills_and_leaves_nothing(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upload_ends_when_the_disk_fills_and_leaves_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its start where it says its size, else as soon as the disk is full: others write to it meanwhile."""
     free: Iterator[int] = iter(())
 
@@ -491,9 +457,7 @@ def test_policy_of_a_bucket_is_read_and_not_set(front: Front) -> None:
 
 def test_stored_pages_are_no_pages(front: Front) -> None:
     page = UPLOAD.format("ours", "page")
-    assert (
-        front.ask("POST", page, content=b"<script>", headers={"Content-Type": "text/html"}).status_code == 200
-    )
+    assert front.ask("POST", page, content=b"<script>", headers={"Content-Type": "text/html"}).status_code == 200
     for path in ("/storage/plain/ours/page", "/storage/v1/b/ours/o/page?alt=media"):
         headers = front.ask("GET", path).headers
         assert headers["content-type"] == "application/octet-stream"
@@ -501,9 +465,7 @@ def test_stored_pages_are_no_pages(front: Front) -> None:
         assert "sandbox" in headers["content-security-policy"]
 
 
-def test_secret_of_the_storage_is_in_no_answer_and_no_log(
-    front: Front, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_secret_of_the_storage_is_in_no_answer_and_no_log(front: Front, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG"):
         answers = [
             front.ask("GET", "/storage/v1/b", "operator"),
@@ -575,13 +537,7 @@ def test_no_call_is_an_error_of_the_server_or_waits(front: Front) -> None:
         {"Range": "bytes=5-2"},
         {"If-None-Match": "*"},
     ]
-    queries = (
-        "",
-        "?alt=media",
-        "?uploadType=resumable&name=x",
-        "?pageToken=%ff&maxResults=-1",
-        "?fields=items(",
-    )
+    queries = ("", "?alt=media", "?uploadType=resumable&name=x", "?pageToken=%ff&maxResults=-1", "?fields=items(")
     bodies = (b"", b"{}", b"alt=media", b"\xff\x00", b'{"sourceObjects": [{"name": "x"}]}')
     batched = {"Content-Type": "multipart/mixed; boundary=x"}
     paths = {(route.method, route.path) for route in ACCESS.rows if route.path.startswith(STORAGE_AREAS)}
@@ -593,9 +549,7 @@ def test_no_call_is_an_error_of_the_server_or_waits(front: Front) -> None:
         answer = front.ask(method, path, "anna", content=body, headers=kind)
         lines = "".join(f"{name}: {value}\r\n" for name, value in kind.items())
         call = f"Content-Type: application/http\r\n\r\n{method} {path}\r\n{lines}\r\n".encode() + body
-        in_batch = front.ask(
-            "POST", "/batch", "anna", content=b"--x\r\n" + call + b"\r\n--x--", headers=batched
-        )
+        in_batch = front.ask("POST", "/batch", "anna", content=b"--x\r\n" + call + b"\r\n--x--", headers=batched)
         found += [
             (status, method, path, kind, body)
             for status in (answer.status_code, *map(int, re.findall(r"HTTP/1.1 (\d+)", in_batch.text)))

@@ -39,9 +39,7 @@ def test_description_has_every_route_with_its_body_and_answer(api: Server) -> No
     assert answer.status_code == 200
     document = answer.json()
     operations = _operations(document)
-    rows = {
-        (row.method, row.path.replace(":path}", "}")): row for row in ACCESS.rows if is_described(row.path)
-    }
+    rows = {(row.method, row.path.replace(":path}", "}")): row for row in ACCESS.rows if is_described(row.path)}
     assert operations.keys() == rows.keys()
     wrong = []
     for (method, path), row in rows.items():
@@ -56,9 +54,7 @@ def test_description_has_every_route_with_its_body_and_answer(api: Server) -> No
                 wrong.append(f"{method} {path} has no answer")
             continue
         if path not in STANDARDS and _vague(answers["200"]):
-            wrong.append(
-                f"{method} {path} answers with anything: give the route a model (docs: add-a-route.md)"
-            )
+            wrong.append(f"{method} {path} answers with anything: give the route a model (docs: add-a-route.md)")
         sends = method in ("POST", "PUT", "PATCH") and not path.startswith("/v1/")
         if sends and path not in WITHOUT_BODY and "requestBody" not in operation:
             wrong.append(f"{method} {path} has no body: read it with json_of(Model)")

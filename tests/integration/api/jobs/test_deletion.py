@@ -16,9 +16,7 @@ def agent(api: Server) -> ScriptedAgent:
     """An agent whose job, the newest, has ended, with a log and usage."""
     agent = running_agent(api)
     run = agent.run
-    sample = UsageSample(
-        run_id=run.run_id, task="master-replica-0", time=api.clock(), cpu=1.0, memory_bytes=1, gpus=()
-    )
+    sample = UsageSample(run_id=run.run_id, task="master-replica-0", time=api.clock(), cpu=1.0, memory_bytes=1, gpus=())
     api.use_cases.usage.record(UsageBatch(samples=(sample,)), KEY)
     agent.log('{"event": "progress", "step": 1, "loss": 0.5}')
     agent.exit()
@@ -30,9 +28,7 @@ def files(api: Server) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in (*root.glob("logs/p/*"), *root.glob("usage/p/*")))
 
 
-def test_deleted_job_is_gone_with_its_files_and_its_id_is_never_used_again(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_deleted_job_is_gone_with_its_files_and_its_id_is_never_used_again(api: Server, agent: ScriptedAgent) -> None:
     assert files(api) == ["logs/p/job", "usage/p/job"]
     assert api.get(f"{JOB}/metrics")["names"] == ["loss"]
     answer = api.client.request("DELETE", JOB, headers=ADMIN)

@@ -85,36 +85,26 @@ def test_program_error_fails_the_job_and_names_the_replica(api: Server, agent: S
     )
     assert detail["exit_code"] == 3
     assert detail["verdict"]["replica"] == "worker-replica-0"
-    assert (detail["verdict"]["cause"], detail["verdict"]["message"].split(". ")[-1]) == (
-        "ValueError: no",
-    ) * 2
-    page = api.get(
-        "/trainyard/v1/projects/p/jobs/job/logs/page", before=detail["verdict"]["cause_cursor"] + 1, limit=1
-    )
+    assert (detail["verdict"]["cause"], detail["verdict"]["message"].split(". ")[-1]) == ("ValueError: no",) * 2
+    page = api.get("/trainyard/v1/projects/p/jobs/job/logs/page", before=detail["verdict"]["cause_cursor"] + 1, limit=1)
     assert page["lines"][0][7] == "ValueError: no"
     assert detail["verdict"]["last_lines"] == ["Traceback (most recent call last):", "ValueError: no"]
     assert len(detail["runs"]) == 1
     assert api.events()[-1] == "Job failed."
 
 
-def test_cause_of_a_failed_collective_is_the_other_replicas_exception(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_cause_of_a_failed_collective_is_the_other_replicas_exception(api: Server, agent: ScriptedAgent) -> None:
     started(api, agent, **PAIR)
     head = "Traceback (most recent call last):"
     agent.log(head, "RuntimeError: gloo: Connection closed by peer", task="master-replica-0")
     agent.log(head, "ValueError: no shard 3", task="worker-replica-0")
     agent.exit("master-replica-0", code=1)
     agent.stopped("worker-replica-0")
-    expected = (
-        "The replica master 0 exited with a non-zero status of 1. worker-replica-0: ValueError: no shard 3\n"
-    )
+    expected = "The replica master 0 exited with a non-zero status of 1. worker-replica-0: ValueError: no shard 3\n"
     assert api.job()["errorMessage"].startswith(expected)
 
 
-def test_killed_replica_gets_new_runs_with_backoff_until_the_budget_is_spent(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_killed_replica_gets_new_runs_with_backoff_until_the_budget_is_spent(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock, retries=2, backoff_first_s=4) as api:
         agent = ScriptedAgent(api)
         agent.sync()
@@ -165,9 +155,7 @@ def test_run_that_gets_further_than_those_before_gives_its_job_the_whole_budget_
 
 
 @pytest.mark.parametrize("running", [False, True])
-def test_cancel_of_a_placed_job_stops_its_replicas_first(
-    api: Server, agent: ScriptedAgent, running: bool
-) -> None:
+def test_cancel_of_a_placed_job_stops_its_replicas_first(api: Server, agent: ScriptedAgent, running: bool) -> None:
     api.create()
     api.tick()
     agent.sync()
@@ -244,11 +232,7 @@ def test_lost_agent_that_is_back_sends_what_its_runs_wrote_while_their_job_goes_
     first.log("written", "in silence")
     first.end_log(run=run)
     assert first.sync().runs == ()
-    lines = [
-        data["text"]
-        for kind, data, _ in api.stream()
-        if kind == "log" and data["task"] == order.replicas[0].task
-    ]
+    lines = [data["text"] for kind, data, _ in api.stream() if kind == "log" and data["task"] == order.replicas[0].task]
     assert lines == ["heard", "written", "in silence"]
     complete = "The log of master-replica-0 is complete: its agent is back, and has sent its end."
     assert api.events().count(complete) == 1
@@ -301,9 +285,7 @@ def test_log_that_lacks_lines_is_complete_and_says_how_many(api: Server, agent: 
         0: [],
         1: ["The log of master-replica-0 lacks 1 line, which its machine has lost."],
         1000: ["The log of master-replica-0 lacks 1000 lines, which its machine has lost."],
-        None: [
-            "The log of master-replica-0 may lack its last lines: what stored them was killed or removed."
-        ],
+        None: ["The log of master-replica-0 may lack its last lines: what stored them was killed or removed."],
     }
     for number, (missing, messages) in enumerate(expected.items()):
         job_id = f"job_{number}"
@@ -316,11 +298,7 @@ def test_log_that_lacks_lines_is_complete_and_says_how_many(api: Server, agent: 
 
 
 def test_log_with_a_gap_says_where_lines_may_be_missing(api: Server, agent: ScriptedAgent) -> None:
-    table = {
-        ("10:00", "10:05"): "between 10:00 and 10:05",
-        ("10:00", ""): "after 10:00",
-        ("", ""): "before its end",
-    }
+    table = {("10:00", "10:05"): "between 10:00 and 10:05", ("10:00", ""): "after 10:00", ("", ""): "before its end"}
     for number, ((after, before), lack) in enumerate(table.items()):
         started(api, agent, f"job_{number}")
         chunk = LogChunk(start=0, gap=LogGap(after=after, before=before))
@@ -341,9 +319,7 @@ def test_third_job_that_does_not_fit_waits_and_says_why(api: Server, agent: Scri
     assert sorted(held) == [(0,), (1,)]
     assert api.job("three")["jobPosition"] == "1"
     assert api.job("four")["jobPosition"] == "2"
-    assert api.detail("three")["waiting"] == (
-        "needs 1 vCPU and 2.0 GB; agent laptop has 2 vCPU, of which 0 are free"
-    )
+    assert api.detail("three")["waiting"] == ("needs 1 vCPU and 2.0 GB; agent laptop has 2 vCPU, of which 0 are free")
     assert api.detail("four")["waiting"].endswith("; 1 job ahead")
     assert any(message.startswith("Job three waits: needs 1 vCPU") for message in api.events("three"))
     one = next(order for order in agent.runs.values() if order.job_id == "one")

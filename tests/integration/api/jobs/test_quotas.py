@@ -80,11 +80,7 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
         quotas.write_text("default: {runningJobs: 2}\nprojects: {q: {gpus: 1}}")
         assert reload().json() == {"default": {"jobs": 2}, "projects": {"q": {"jobs": 2, "gpus": 1}}}
         one.tick()
-        assert [one.job(name)["state"] for name in ("first", "second", "third")] == [
-            "PREPARING",
-            "PREPARING",
-            "QUEUED",
-        ]
+        assert [one.job(name)["state"] for name in ("first", "second", "third")] == ["PREPARING", "PREPARING", "QUEUED"]
         quotas.write_text("default: {runningJobs: 0}")
         assert reload().status_code == 200
         one.tick()

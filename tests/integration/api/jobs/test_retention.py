@@ -54,12 +54,7 @@ def test_jobs_are_deleted_at_their_age_and_none_that_has_not_ended(tmp_path: Pat
         assert gone.json()["error"]["message"].endswith("It was deleted on 2026-12-30 by retention.")
         status = api.get("/trainyard/v1/status")["retention"]
         assert status.pop("last_removal").startswith("2026-12-30T12:01")
-        assert status == {
-            "keep_jobs_s": 30 * DAY_S,
-            "keep_log_bytes": None,
-            "jobs_deleted": 1,
-            "logs_removed": 0,
-        }
+        assert status == {"keep_jobs_s": 30 * DAY_S, "keep_log_bytes": None, "jobs_deleted": 1, "logs_removed": 0}
 
 
 def test_logs_beyond_the_limit_are_removed_oldest_first_with_a_notice_and_the_jobs_stay(
@@ -155,9 +150,7 @@ def test_study_is_kept_and_removed_with_its_trials(tmp_path: Path, clock: Clock)
         apply(api)
         for job_id in ("study", "study.1", "study.2"):
             assert api.events(job_id)[-1].startswith("The log was removed: ")
-            assert [data["text"] for event, data, _ in api.stream(job_id) if event == "log"] == api.events(
-                job_id
-            )
+            assert [data["text"] for event, data, _ in api.stream(job_id) if event == "log"] == api.events(job_id)
         clock.advance(31 * DAY_S)
         apply(api)
         assert names(api) == []

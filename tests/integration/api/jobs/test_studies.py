@@ -177,9 +177,7 @@ def test_deleting_a_study_deletes_its_trials(api: Server, agent: ScriptedAgent) 
     assert [trial["state"] for trial in trials(api, "again")] == ["PREPARING", "PREPARING"]
 
 
-def test_failed_infrastructure_is_tried_again_and_failed_programs_count(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_failed_infrastructure_is_tried_again_and_failed_programs_count(api: Server, agent: ScriptedAgent) -> None:
     create(api, maxTrials=5, maxParallelTrials=1, maxFailedTrials=2)
     api.tick()
     first = runs(agent)[1]
@@ -298,9 +296,7 @@ def test_grid_without_a_metric_takes_the_validation_metric_that_its_trials_repor
     assert api.get("/trainyard/v1/projects/p/jobs/study/study")["best"] == 2
 
 
-def test_trials_are_ranked_afterwards_by_any_metric_that_they_reported(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_trials_are_ranked_afterwards_by_any_metric_that_they_reported(api: Server, agent: ScriptedAgent) -> None:
     create(api, **GRID)
     api.tick()
     further = {f"layer_{number}": 0.0 for number in range(10)}
@@ -348,9 +344,7 @@ def test_study_whose_first_trials_lack_its_metric_stops_and_says_what_they_repor
     assert (ranked["best"], ranked["trials"][2]["final"]) == (3, {"step": 3, "value": 0.75})
 
 
-def test_metric_file_and_lines_are_one_curve_whose_value_is_the_files(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_metric_file_and_lines_are_one_curve_whose_value_is_the_files(api: Server, agent: ScriptedAgent) -> None:
     """A program that writes its file once, at the end, has been measured all along."""
     create(api, maxTrials=1, maxParallelTrials=1)
     api.tick()

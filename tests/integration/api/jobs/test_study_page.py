@@ -91,9 +91,7 @@ def test_trial_that_fails_while_it_is_stopped_early_is_shown_as_failed(api: Serv
 def test_clone_has_the_ranges_of_chosen_trials(api: Server, agent: ScriptedAgent) -> None:
     def ranges(trials: str) -> list[tuple[float, float]]:
         text = page(api, f"/new?from=p/study&trials={trials}")
-        config = yaml.safe_load(
-            text.partition('Paste a config, or drop a file here.">')[2].partition("</textarea")[0]
-        )
+        config = yaml.safe_load(text.partition('Paste a config, or drop a file here.">')[2].partition("</textarea")[0])
         params = config["trainingInput"]["hyperparameters"]["params"]
         return [(param["minValue"], param["maxValue"]) for param in params]
 
@@ -111,9 +109,7 @@ def test_clone_has_the_ranges_of_chosen_trials(api: Server, agent: ScriptedAgent
     assert "other is none" in page(api, "/new?from=p/other&trials=best", 400)
 
 
-def test_clone_of_a_trial_is_a_job_with_an_id_and_a_directory_of_its_own(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_clone_of_a_trial_is_a_job_with_an_id_and_a_directory_of_its_own(api: Server, agent: ScriptedAgent) -> None:
     config = api.get("/trainyard/v1/projects/p/jobs/study.2/config")
     assert (config["clone"]["job_id"], config["clone"]["job_dir"]) == ("study_2", "")
     assert config["clone"]["args"][:2] == ["--epochs", "3"]

@@ -45,9 +45,7 @@ def together(api: Server, *calls: tuple[str, dict[str, str], dict[str, Any]]) ->
 
 
 @on_every_database
-def test_submissions_that_wait_share_a_transaction_and_each_has_its_own_answer(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_submissions_that_wait_share_a_transaction_and_each_has_its_own_answer(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock, queued_jobs=3) as api:
         inserts: list[str] = []
 

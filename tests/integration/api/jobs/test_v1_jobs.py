@@ -89,9 +89,7 @@ def test_create_with_a_package_that_was_never_uploaded_is_a_failed_precondition(
     uri = f"staging://{'0' * 64}/x.tar.gz"
     error = refused(api, {"jobId": "a", "trainingInput": package_job(packageUris=[uri])})
     assert error["status"] == "FAILED_PRECONDITION"
-    assert error["message"].startswith(
-        f"Field: package_uris Error: The provided paths [{uri}] cannot be read"
-    )
+    assert error["message"].startswith(f"Field: package_uris Error: The provided paths [{uri}] cannot be read")
 
 
 def test_create_with_a_body_that_is_no_job_is_400(api: Server) -> None:
@@ -207,12 +205,7 @@ def test_list_with_the_token_of_another_filter_is_400(api: Server) -> None:
 
 @on_every_database
 def test_list_with_a_filter_finds_what_matches(api: Server) -> None:
-    for job_id, labels in (
-        ("census", {"team": "nlp"}),
-        ("rnn_1", {}),
-        ("RNN", {}),
-        ("rnn_2", {"team": "vision"}),
-    ):
+    for job_id, labels in (("census", {"team": "nlp"}), ("rnn_1", {}), ("RNN", {}), ("rnn_2", {"team": "vision"})):
         body = {"jobId": job_id, "trainingInput": package_job(), "labels": labels}
         api.use_cases.jobs.create(BOSS, "p", body)
         api.clock.advance(1)
@@ -333,17 +326,7 @@ def test_patch_of_anything_else_is_400(api: Server) -> None:
 
 def test_job_that_is_not_there_is_404(api: Server) -> None:
     ours = "/trainyard/v1/projects/p/jobs/none"
-    views = (
-        "config",
-        "usage",
-        "why",
-        "metrics",
-        "metrics.csv",
-        "logs",
-        "logs/page",
-        "logs/first",
-        "logs/download",
-    )
+    views = ("config", "usage", "why", "metrics", "metrics.csv", "logs", "logs/page", "logs/first", "logs/download")
     table = [
         *(("GET", path) for path in (f"{JOBS}/none", ours, *(f"{ours}/{view}" for view in views))),
         ("POST", f"{JOBS}/none:cancel"),

@@ -30,9 +30,7 @@ def add(api: Server, stream: Stream, seconds: Sequence[float], text: str = "", j
     logs = api.use_cases.backend.logs
     start = logs.count("p", job_id, stream)
     lines = [
-        LogLine(
-            time=f"2026-11-20T13:00:{second:09.6f}Z", stream="stderr", text=text or f"{stream.task} {number}"
-        )
+        LogLine(time=f"2026-11-20T13:00:{second:09.6f}Z", stream="stderr", text=text or f"{stream.task} {number}")
         for number, second in enumerate(seconds, start)
     ]
     logs.append("p", job_id, stream, start, lines)
@@ -116,11 +114,7 @@ def test_page_of_long_lines_has_few_of_them(api: Server) -> None:
 
 
 def test_lines_that_no_json_answer_can_have_are_texts(api: Server) -> None:
-    lines = [
-        '{"message": "loss", "loss": NaN}',
-        '{"message": "loss", "loss": 1e999}',
-        r'{"message": "\ud800"}',
-    ]
+    lines = ['{"message": "loss", "loss": NaN}', '{"message": "loss", "loss": 1e999}', r'{"message": "\ud800"}']
     for line in lines:
         add(api, CHIEF, [1], line)
     entries = ask(api, f'{IN_JOB} AND labels.task_name="{CHIEF.task}"').json()["entries"]
@@ -173,13 +167,7 @@ def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Se
     run(api, "job", "other")
     add(api, CHIEF, [1, 3, 5], "E1120 10:00:00.1 main.cc:1] no memory")
     add(api, CHIEF, [2, 4], "calm", job_id="other")
-    add(
-        api,
-        CHIEF,
-        [6],
-        json.dumps({"message": "structured", "fields": {"lr": 0.5, "a.b": 1}}),
-        job_id="other",
-    )
+    add(api, CHIEF, [6], json.dumps({"message": "structured", "fields": {"lr": 0.5, "a.b": 1}}), job_id="other")
     api.clock.now = datetime(2026, 11, 20, 14, tzinfo=UTC)
     replica = 'resource.labels.task_name="master-replica-0"'
     rows: dict[str, list[str]] = {
@@ -189,13 +177,7 @@ def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Se
         'resource.labels.job_id="none"': [],
         'resource.labels.job_id="job" AND labels.task_name="service" AND textPayload:"is queued"': ["job"],
         f'resource.type="ml_job" AND {replica} AND textPayload:calm': ["other"] * 2,
-        'textPayload:* AND labels."ml.googleapis.com/task_name":master': [
-            "job",
-            "other",
-            "job",
-            "other",
-            "job",
-        ],
+        'textPayload:* AND labels."ml.googleapis.com/task_name":master': ["job", "other", "job", "other", "job"],
         "jsonPayload:*": ["other"],
         "jsonPayload.fields.lr=0.5": ["other"],
         'textPayload=~"^ca.*m$"': ["other"] * 2,
@@ -226,13 +208,7 @@ def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Se
         'receiveTimestamp>="2026-11-20T13:00:04Z"': ["other", "job", "other"],
         f"{replica} NOT protoPayload:* labels:master resource.labels:other": ["other"] * 3,
         "jsonPayload.loss>0.1 OR jsonPayload.loss!=1 OR labels.zone!=a OR protoPayload.x!~a": [],
-        f"NOT jsonPayload.fields.lr>0.1 {replica} -httpRequest.status>=400": [
-            "job",
-            "other",
-            "job",
-            "other",
-            "job",
-        ],
+        f"NOT jsonPayload.fields.lr>0.1 {replica} -httpRequest.status>=400": ["job", "other", "job", "other", "job"],
         'jsonPayload.fields."a.b"=1 AND NOT jsonPayload.fields.lr.x:*': ["other"],
         "jsonPayload.fields.lr<10 AND jsonPayload.fields.lr>=0.50": ["other"],
         f'{replica} textPayload!="calm"': ["job"] * 3 + ["other"],
@@ -294,9 +270,9 @@ def test_log_of_a_study_has_the_lines_of_its_trials_with_their_numbers(api: Serv
     own = [text for text in follower.seen if text.startswith("of trial")]
     assert own == ["of trial 1", "of trial 2"] * 2
     assert any(text.startswith("Trial 1 of study") or "queued" in text for text in follower.seen)
-    (entry, _) = ask(
-        api, 'resource.labels.job_id="study" AND labels.trial_id="2" AND textPayload:"of trial"'
-    ).json()["entries"]
+    (entry, _) = ask(api, 'resource.labels.job_id="study" AND labels.trial_id="2" AND textPayload:"of trial"').json()[
+        "entries"
+    ]
     assert (entry["resource"]["labels"]["job_id"], entry["labels"]["trial_id"]) == ("study", "2")
     alone = ask(api, 'resource.labels.job_id="study.1" AND textPayload:"of trial"').json()["entries"]
     assert [one["labels"]["ml.googleapis.com/trial_id"] for one in alone] == ["1", "1"]

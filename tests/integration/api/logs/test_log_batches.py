@@ -29,14 +29,7 @@ from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs"
 
-TEXTS = (
-    "plain",
-    "ERROR:root:bad",
-    "<script>alert(1)</script>",
-    "needle",
-    "\u2028 \x85 \r",
-    "W1120 12:00:00.1 a] b",
-)
+TEXTS = ("plain", "ERROR:root:bad", "<script>alert(1)</script>", "needle", "\u2028 \x85 \r", "W1120 12:00:00.1 a] b")
 
 
 @pytest.fixture
@@ -100,9 +93,7 @@ def test_batches_pages_and_downloads_have_the_lines_of_the_stream(api: Server, c
                 page = api.get(f"{LOGS}/page", after=page["last"], limit=limit, **params)
                 forth += page["lines"]
             assert forth == lines
-        expected = [
-            f"{one[4]} {one[2] if one[2] == 'service' else f'{one[1]}/{one[2]}'} {one[7]}\n" for one in lines
-        ]
+        expected = [f"{one[4]} {one[2] if one[2] == 'service' else f'{one[1]}/{one[2]}'} {one[7]}\n" for one in lines]
         answer = api.client.get(f"{LOGS}/download", params=params, headers=ADMIN)
         assert answer.content.decode() == "".join(expected)
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -142,9 +133,7 @@ def following(api: Server, log_filter: LogFilter, until: int) -> list[tuple[Any,
         )
         async with asyncio.timeout(60):
             async for part in stream:
-                read += [
-                    (data, ident) for kind, data, ident in parse_events(part.decode()) if kind == "lines"
-                ]
+                read += [(data, ident) for kind, data, ident in parse_events(part.decode()) if kind == "lines"]
                 if read and int(read[-1][1]) >= until:
                     break
         await stream.aclose()
@@ -153,9 +142,7 @@ def following(api: Server, log_filter: LogFilter, until: int) -> list[tuple[Any,
     return asyncio.run(follow())
 
 
-def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(tmp_path: Path, clock: Clock) -> None:
     """Late, slow, filtered and from anywhere: shared batches are the lines that the store has."""
     dice = random.Random(11)
     texts = [f"{n} {dice.choice(TEXTS)}" for n in range(3000)]
@@ -190,22 +177,15 @@ def test_followers_at_all_places_get_what_each_would_get_alone_while_lines_come(
             return read
 
         async def all_of_them() -> None:
-            filters = [
-                EVERYTHING,
-                LogFilter(search="9"),
-                LogFilter(frozenset({"service", "master-replica-0"})),
-            ]
+            filters = [EVERYTHING, LogFilter(search="9"), LogFilter(frozenset({"service", "master-replica-0"}))]
             asked = [
-                (dice.randint(0, 700), dice.choice(filters), dice.random() < 0.3, dice.random())
-                for _ in range(25)
+                (dice.randint(0, 700), dice.choice(filters), dice.random() < 0.3, dice.random()) for _ in range(25)
             ]
             async with asyncio.timeout(120), asyncio.TaskGroup() as group:
                 readers = [group.create_task(reader(*one)) for one in asked]
                 start = 0
                 while start < len(texts):
-                    end = min(
-                        start + dice.randint(1, 120), len(texts) - 1 if start < len(texts) - 1 else len(texts)
-                    )
+                    end = min(start + dice.randint(1, 120), len(texts) - 1 if start < len(texts) - 1 else len(texts))
                     await asyncio.to_thread(ship, start, end)
                     start = end
                     await asyncio.sleep(dice.random() * 0.03)
@@ -247,13 +227,9 @@ def test_lines_that_many_readers_request_are_read_once(
 
         async def one() -> None:
             cursor = 0
-            stream = cases.log_streaming.stream(
-                "p", "job", key=key, after=0, follow=True, form=LogFormat.BATCH
-            )
+            stream = cases.log_streaming.stream("p", "job", key=key, after=0, follow=True, form=LogFormat.BATCH)
             async for part in stream:
-                cursor = max(
-                    [cursor, *(int(i) for kind, _, i in parse_events(part.decode()) if kind == "lines")]
-                )
+                cursor = max([cursor, *(int(i) for kind, _, i in parse_events(part.decode()) if kind == "lines")])
                 if cursor == 706:
                     break
             await stream.aclose()
@@ -304,11 +280,7 @@ def test_first_line_that_matters_is_found_from_anywhere(api: Server, agent: Scri
     lines = one_by_one(api)
     errors = [one[0] for one in lines if one[6] in ("ERROR", "CRITICAL")]
     assert len(errors) == 2
-    assert api.get(f"{LOGS}/first", severity="ERROR") == {
-        "cursor": errors[0],
-        "looked": errors[0],
-        "more": True,
-    }
+    assert api.get(f"{LOGS}/first", severity="ERROR") == {"cursor": errors[0], "looked": errors[0], "more": True}
     assert api.get(f"{LOGS}/first", severity="ERROR", after=errors[0])["cursor"] == errors[1]
     assert api.get(f"{LOGS}/first", severity="ERROR", task="worker-replica-0")["cursor"] == errors[1]
     nothing = api.get(f"{LOGS}/first", severity="ERROR", after=errors[1])

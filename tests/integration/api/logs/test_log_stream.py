@@ -163,9 +163,7 @@ def test_line_with_half_a_surrogate_pair_is_refused_and_nothing_of_its_chunk_cou
     assert agent.log("one").next == 1
 
 
-def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(tmp_path: Path, clock: Clock) -> None:
     count = 20_000
     with started(tmp_path, clock) as (api, agent):
         cases, run_id = api.use_cases, agent.run.run_id
@@ -198,9 +196,7 @@ def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(
             assert first == second
             assert [entry.text for entry in first[6:]] == [f"line {n}" for n in range(count)]
             assert [entry.cursor for entry in first] == list(range(1, count + 7))
-            assert await read(after=count - 1000) == first[count - 1000 :], (
-                "one that comes back goes on exactly"
-            )
+            assert await read(after=count - 1000) == first[count - 1000 :], "one that comes back goes on exactly"
             while len(got) <= count:
                 got += entries_of(await anext(slow))
             assert got == first[5:]
@@ -226,9 +222,7 @@ def test_log_over_its_quota_is_cut_with_a_notice(tmp_path: Path, clock: Clock) -
         agent.exit(logs=False)
         assert api.job()["state"] == "SUCCEEDED", "a job does not hang on a log that was cut"
         stream = api.stream()
-        assert notice in [
-            data["text"] for kind, data, _ in stream if kind == "log" and data["task"] == "service"
-        ]
+        assert notice in [data["text"] for kind, data, _ in stream if kind == "log" and data["task"] == "service"]
         summary = stream[-1][1]
         assert summary["kept"] == {"1/master-replica-0": kept}
         assert summary["lines"]["1/master-replica-0"] == kept
@@ -236,24 +230,17 @@ def test_log_over_its_quota_is_cut_with_a_notice(tmp_path: Path, clock: Clock) -
         assert (replica["log_kept"], replica["log_lines"]) == (kept, kept)
 
 
-def test_log_that_its_agent_cut_is_verified_and_noticed_the_same_way(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_log_that_its_agent_cut_is_verified_and_noticed_the_same_way(api: Server, agent: ScriptedAgent) -> None:
     lines = (line("one"), line("two"))
     end = LogEnd(count=2, sha256=digest(lines), cut=True)
     assert agent.ship("master-replica-0", LogChunk.of(0, lines, end=end), agent.run).complete
     assert "its lines from number 2 on are not kept." in api.events()[-1]
     summary = api.stream()[-1][1]
-    assert (summary["kept"], summary["sha256"]) == (
-        {"1/master-replica-0": 2},
-        {"1/master-replica-0": end.sha256},
-    )
+    assert (summary["kept"], summary["sha256"]) == ({"1/master-replica-0": 2}, {"1/master-replica-0": end.sha256})
     assert agent.run.log_quota_bytes == 2**30
 
 
-def test_line_that_the_disk_damaged_says_so_and_the_log_says_what_is_missing(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_line_that_the_disk_damaged_says_so_and_the_log_says_what_is_missing(tmp_path: Path, clock: Clock) -> None:
     with started(tmp_path, clock) as (api, agent):
         agent.log("one", "two", "three")
         whole = [data for kind, data, _ in api.stream() if kind == "log"]
@@ -352,9 +339,7 @@ async def test_sync_that_is_newer_ends_the_older_and_two_agents_of_one_name_are_
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
     async with asyncio.timeout(60):
         first = await syncing.sync(request(agent, wait_s=0), KEY)
-        held = asyncio.create_task(
-            syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY, listens)
-        )
+        held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY, listens))
         await asyncio.sleep(0.05)
         with caplog.at_level(logging.WARNING):
             newer = await syncing.sync(request(agent, wait_s=0, seen=first.version), KEY)

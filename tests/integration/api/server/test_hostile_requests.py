@@ -61,17 +61,11 @@ HEADERS: Sequence[tuple[str, bytes]] = (
             b"trainyard-80=a; trainyard-80=b",
         )
     ),
-    *(
-        ("host", value)
-        for value in (b"", b"[", b"[::1", b"a:b:c", b"\xff", b"a" * 3000, b"x:99999999", b"@/?#")
-    ),
+    *(("host", value) for value in (b"", b"[", b"[::1", b"a:b:c", b"\xff", b"a" * 3000, b"x:99999999", b"@/?#")),
     *(("origin", value) for value in (b"http://[", b"null", b"\xff", b"x" * 3000)),
     *(("sec-fetch-site", value) for value in (b"cross-site", b"\xff")),
     *(("x-csrf-token", value) for value in (b"\xff\xed\xa0\x80", b"x" * 3000)),
-    *(
-        ("last-event-id", value)
-        for value in (b"-1", b"9" * 400, b"9" * 5000, b"\xb2", b"1_0", b"\xff", b" 1 ")
-    ),
+    *(("last-event-id", value) for value in (b"-1", b"9" * 400, b"9" * 5000, b"\xb2", b"1_0", b"\xff", b" 1 ")),
     *(("accept", value) for value in (b"text/html", b"\xff", b"*/*;q=" + b"9" * 400, b"," * 3000)),
     *(("accept-encoding", value) for value in (b"gzip;q=nan", b"\xff", b"," * 3000)),
     *(("content-type", value) for value in (b"application/json; charset=\xff", b"multipart/form-data", b"x")),
@@ -154,9 +148,7 @@ def attacks(api: Server) -> Iterator[Attack]:
         if method != "GET" and not whole.endswith((":cancel", ":mend")):
             for body in BODIES:
                 kind = b"application/x-www-form-urlencoded" if b"&" in body else b"application/json"
-                yield Attack(
-                    method, whole, "updateMask=labels,etag", (*credentials, ("content-type", kind)), body
-                )
+                yield Attack(method, whole, "updateMask=labels,etag", (*credentials, ("content-type", kind)), body)
         kind_of_route = f"{method} {path.split('/')[1]} {len(names)}"
         if kind_of_route not in kinds and not whole.endswith(":cancel"):
             kinds.add(kind_of_route)
@@ -187,19 +179,11 @@ def query_names(dependant: Dependant) -> set[str]:
 
 def filled(path: str, values: dict[str, str]) -> str:
     """The path of a route with values, by default those of a job that runs."""
-    usual = {
-        "project": "p",
-        "job_id": "job",
-        "task": "master-replica-0",
-        "filename": "a-1.tar.gz",
-        "sha256": "0" * 64,
-    }
+    usual = {"project": "p", "job_id": "job", "task": "master-replica-0", "filename": "a-1.tar.gz", "sha256": "0" * 64}
     return ROW.sub(lambda match: values.get(match[1]) or usual.get(match[1], "x"), path)
 
 
-async def answer(
-    api: Server, attack: Attack, receive: Callable[[], Awaitable[Any]] | None = None
-) -> tuple[int, bytes]:
+async def answer(api: Server, attack: Attack, receive: Callable[[], Awaitable[Any]] | None = None) -> tuple[int, bytes]:
     """Status and body, as uvicorn would call the application. The client leaves after its request."""
     messages: list[Any] = [{"type": "http.request", "body": attack.body, "more_body": False}]
     sent: list[Any] = []

@@ -9,9 +9,7 @@ from trainyard_server.storage.logs.store import SERVICE
 pytestmark = on_every_database
 
 
-def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
         agent = running_agent(api)
         agent.log("one")

@@ -3,17 +3,7 @@
 from pathlib import Path
 
 from beds.databases import on_every_database
-from integration.api.api_support import (
-    AGENT,
-    GB,
-    KEY,
-    START,
-    Clock,
-    ScriptedAgent,
-    Server,
-    running_agent,
-    server,
-)
+from integration.api.api_support import AGENT, GB, KEY, START, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.usage import UsageBatch, UsageSample
 from trainyard_protocol.views.views import ActiveJobsView
@@ -48,12 +38,7 @@ def test_queue_has_pages_and_one_beyond_the_last_is_the_last(api: Server) -> Non
         api.create(f"job_{number}")
     api.tick()
     first, second = page_of(api, 1), page_of(api, 2)
-    assert (len(first.queue), len(second.queue), first.pages, first.waiting) == (
-        QUEUE_PAGE,
-        2,
-        2,
-        QUEUE_PAGE + 2,
-    )
+    assert (len(first.queue), len(second.queue), first.pages, first.waiting) == (QUEUE_PAGE, 2, 2, QUEUE_PAGE + 2)
     assert [job.key for job in page_of(api, 77).queue] == [job.key for job in second.queue]
     assert page_of(api, -3).page == 1
 
@@ -114,9 +99,7 @@ def test_active_jobs_have_what_they_do_and_then_comes_the_queue(api: Server) -> 
     agent = running_agent(api, "first")
     agent.log('{"event": "progress", "step": 3, "steps": 9, "epoch": 1, "loss": 0.5}')
     api.use_cases.backend.progress.flush()
-    sample = UsageSample(
-        run_id=agent.run.run_id, task="master-replica-0", time=START, cpu=1.5, memory_bytes=GB
-    )
+    sample = UsageSample(run_id=agent.run.run_id, task="master-replica-0", time=START, cpu=1.5, memory_bytes=GB)
     body = UsageBatch(samples=(sample,)).model_dump_json()
     assert api.client.post("/agent/v1/usage", content=body, headers=AGENT).status_code == 200
     api.create("second", masterType="n1-standard-16")

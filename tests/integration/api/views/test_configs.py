@@ -20,9 +20,7 @@ trainingInput:
 
 def check(api: Server, config: str = GOOD, **given: Any) -> dict[str, Any]:
     answer = api.client.post(
-        "/trainyard/v1/projects/p/configs:check",
-        json={"config": config, "jobId": "job"} | given,
-        headers=ADMIN,
+        "/trainyard/v1/projects/p/configs:check", json={"config": config, "jobId": "job"} | given, headers=ADMIN
     )
     assert answer.status_code == 200, answer.text
     problems: dict[str, Any] = answer.json()
@@ -182,16 +180,12 @@ def test_check_image_that_no_agent_can_run_is_marked_at_the_image(api: Server) -
     assert check(api, text)["problems"][0]["line"] == 3
 
 
-def test_check_while_too_many_are_checked_is_to_be_asked_again(
-    api: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_while_too_many_are_checked_is_to_be_asked_again(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "_TIMEOUT_S", 0.01)
     turns = api.use_cases.configs._turns
     for _ in range(configs._CONCURRENT):
         turns.acquire()
-    busy = api.client.post(
-        "/trainyard/v1/projects/p/configs:check", json={"config": GOOD, "jobId": "j"}, headers=ADMIN
-    )
+    busy = api.client.post("/trainyard/v1/projects/p/configs:check", json={"config": GOOD, "jobId": "j"}, headers=ADMIN)
     assert (busy.status_code, busy.json()["error"]["status"]) == (503, "UNAVAILABLE")
     turns.release()
     assert check(api)["ok"]

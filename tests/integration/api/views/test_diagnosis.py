@@ -81,10 +81,7 @@ def test_run_that_stops_for_longer_than_its_grace_is_stuck(api: Server, agent: S
     api.clock.advance(1)
     (found,) = problems(api)
     assert found.check == "runs"
-    assert (
-        "Run 1 of the job job of p has been stopping for 6 minutes: master-replica-0 did not end."
-        in found.found
-    )
+    assert "Run 1 of the job job of p has been stopping for 6 minutes: master-replica-0 did not end." in found.found
     assert "laptop" in found.meaning
     assert found.advice
 
@@ -123,16 +120,12 @@ def test_job_that_waits_for_an_engine_is_found(api: Server, agent: ScriptedAgent
     api.create(masterConfig={"imageUri": "gcr.io/p/i"}, pythonModule="")
     api.tick()
     (found,) = problems(api)
-    assert found.found.startswith(
-        "the job job of p is QUEUED and needs a container engine: on agent laptop no"
-    )
+    assert found.found.startswith("the job job of p is QUEUED and needs a container engine: on agent laptop no")
     assert found.advice.startswith("Start Docker")
 
 
 @on_every_database
-def test_packages_that_nobody_has_used_for_long_are_removed_on_request(
-    api: Server, agent: ScriptedAgent
-) -> None:
+def test_packages_that_nobody_has_used_for_long_are_removed_on_request(api: Server, agent: ScriptedAgent) -> None:
     staging = api.use_cases.backend.settings.data_dir / "staging"
     old, used, fresh = (upload(api, content) for content in (b"old", b"used", b"fresh"))
     for one in (old, used):
@@ -162,8 +155,7 @@ def test_worst_of_checks_is_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (268_435_456, "268 MB"), (3e12, "3.0 TB")],
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (268_435_456, "268 MB"), (3e12, "3.0 TB")]
 )
 def test_sizes_are_said_for_people(size: float, text: str) -> None:
     assert sized(size) == text

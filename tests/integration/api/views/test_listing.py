@@ -142,10 +142,7 @@ def test_question_that_cannot_be_understood_says_what_can(api: Server) -> None:
 
 def test_labels_that_were_changed_are_found(jobs: Server) -> None:
     answer = jobs.client.patch(
-        "/v1/projects/p/jobs/nightly",
-        params={"updateMask": "labels"},
-        json={"labels": {"team": "ops"}},
-        headers=ADMIN,
+        "/v1/projects/p/jobs/nightly", params={"updateMask": "labels"}, json={"labels": {"team": "ops"}}, headers=ADMIN
     )
     assert answer.status_code == 200
     assert names(jobs, labels=("team=ops",)) == ["nightly"]

@@ -52,15 +52,7 @@ def test_curves_of_a_job_grow_with_its_log(api: Server, agent: ScriptedAgent) ->
     assert first["names"] == ["loss", "rate"]
     assert (first["main"], first["tasks"], first["start"]) == ("loss", [MASTER], "2026-11-20T12:00:00Z")
     assert (first["step"], first["steps"], first["epoch"], first["epochs"]) == (1, 9, 1, 3)
-    loss = {
-        "name": "loss",
-        "task": MASTER,
-        "run": 1,
-        "steps": [1],
-        "values": [3.5],
-        "times": [0.0],
-        "total": 1,
-    }
+    loss = {"name": "loss", "task": MASTER, "run": 1, "steps": [1], "values": [3.5], "times": [0.0], "total": 1}
     assert first["metrics"][0] == loss
     agent.log(progress(2, loss=float("nan")), progress(3, loss=float("-inf")))
     assert metrics(api)["metrics"][0]["values"] == [3.5, "NaN", "-Infinity"]
@@ -80,9 +72,7 @@ def test_after_a_version_only_what_has_changed_comes(api: Server, agent: Scripte
 
 def test_a_part_of_some_curves_with_few_points(api: Server, agent: ScriptedAgent) -> None:
     agent.log(*(progress(step, loss=float(step == 333), rate=1, other=2) for step in range(500)))
-    series = metrics(api, name=["loss", "rate"], from_step=300, to_step=399, points=10, task=MASTER)[
-        "metrics"
-    ]
+    series = metrics(api, name=["loss", "rate"], from_step=300, to_step=399, points=10, task=MASTER)["metrics"]
     assert [(one["name"], one["total"]) for one in series] == [("loss", 100), ("rate", 100)]
     assert len(series[0]["steps"]) <= 10
     assert (series[0]["steps"][0], series[0]["steps"][-1]) == (300, 399)
@@ -143,10 +133,7 @@ def test_a_name_is_no_formula_in_a_spreadsheet(api: Server, agent: ScriptedAgent
     agent.log(progress(1, **{'=HYPERLINK("x")': 1, "a,b": float("inf")}))
     answer = api.client.get("/trainyard/v1/projects/p/jobs/job/metrics.csv", headers=ADMIN)
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert [(row["metric"], row["value"]) for row in rows] == [
-        ('\'=HYPERLINK("x")', "1.0"),
-        ("a,b", "Infinity"),
-    ]
+    assert [(row["metric"], row["value"]) for row in rows] == [('\'=HYPERLINK("x")', "1.0"), ("a,b", "Infinity")]
 
 
 @on_every_database

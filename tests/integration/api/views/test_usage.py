@@ -16,9 +16,7 @@ T4 = "NVIDIA_TESLA_T4"
 PATH = "/trainyard/v1/projects/p/jobs/job/usage"
 
 
-def sample(
-    run_id: str, task: str = CHIEF, at: float = 0, cpu: float | None = 1.5, **given: Any
-) -> UsageSample:
+def sample(run_id: str, task: str = CHIEF, at: float = 0, cpu: float | None = 1.5, **given: Any) -> UsageSample:
     given.setdefault("memory_bytes", GB)
     return UsageSample(run_id=run_id, task=task, time=START + timedelta(seconds=at), cpu=cpu, **given)
 

@@ -56,9 +56,7 @@ def test_job_that_does_not_wait_is_told_what_it_does(api: Server) -> None:
     agent.sync()
     rests = why(api)
     assert rests.summary.startswith("It backs off: its next run starts at 20")
-    assert rests.summary.endswith(
-        ". Its last run, 1, ended: The replica master 0 was killed by signal 9 (SIGKILL)."
-    )
+    assert rests.summary.endswith(". Its last run, 1, ended: The replica master 0 was killed by signal 9 (SIGKILL).")
     assert rests.changes == ()
     api.tick(2)
     agent.sync()
@@ -77,9 +75,7 @@ def both_kinds(api: Server, problem: str) -> ScriptedAgent:
     """An agent with processes and containers, as long as its engine has no problem."""
     agent = ScriptedAgent(api, runs_images=not problem)
     emulator = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:9"}
-    docker = RuntimeOffer(
-        name="docker", about="Docker engine 20.10", problem=problem, replica_environment=emulator
-    )
+    docker = RuntimeOffer(name="docker", about="Docker engine 20.10", problem=problem, replica_environment=emulator)
     processes = RuntimeOffer(name="process", replica_environment=agent.info.replica_environment)
     agent.info = agent.info.model_copy(update={"runtime": "process", "runtimes": (processes, docker)})
     return agent
@@ -93,9 +89,7 @@ def test_image_waits_for_the_engine_and_runs_as_soon_as_it_answers(api: Server) 
     assert answer.kind == "no-engine"
     assert answer.summary == f"It waits: needs a container engine: on agent laptop {AWAY}."
     assert answer.agents[0].lacks == f"{AWAY}: start Docker there"
-    assert [change.message for change in answer.changes] == [
-        "a container engine on agent laptop: start Docker there"
-    ]
+    assert [change.message for change in answer.changes] == ["a container engine on agent laptop: start Docker there"]
     both_kinds(api, "").sync()
     assert api.detail("image")["state"] == "PREPARING"
 

@@ -16,10 +16,7 @@ def test_package_job_runs_its_module_in_the_staged_environment() -> None:
     order = run_order(RUN, MASTER, args=["--epochs", "5"], jobDir="gs://b/d")
     staging = Staging("ready", python="/env/bin/python", images={"": "sha256:r"}, packages="/state/env")
     (made,) = launches(order, {MASTER: "127.0.0.1:2222"}, staging, {})
-    assert made.command == (
-        *("/env/bin/python", "-m", "trainer.task", "--epochs", "5"),
-        *("--job-dir", "gs://b/d"),
-    )
+    assert made.command == (*("/env/bin/python", "-m", "trainer.task", "--epochs", "5"), *("--job-dir", "gs://b/d"))
     assert (made.image, made.packages, made.job_dir, made.entrypoint) == ("sha256:r", "/state/env", "", ())
 
 
@@ -45,9 +42,7 @@ def test_image_job_follows_entry_point_and_arguments_of_each_task() -> None:
     )
     images = {"team/a:1": "sha256:a", "team/b:1": "sha256:b"}
     user = ProgramUser(1, 2, "u")
-    staging = Staging(
-        "ready", images=images, users={"team/b:1": user}, job_dir="/real/job", job_dir_target="/data/job"
-    )
+    staging = Staging("ready", images=images, users={"team/b:1": user}, job_dir="/real/job", job_dir_target="/data/job")
     master, worker = launches(order, ADDRESSES, staging, {})
     assert (master.image, master.entrypoint) == ("sha256:a", ())
     assert master.command == ("--lr", "1", "--job-dir", "/data/job")
@@ -72,17 +67,13 @@ def test_module_in_an_image_runs_whatever_entry_point_the_image_has() -> None:
 
 
 def test_service_wins_over_what_the_agent_adds() -> None:
-    (made,) = launches(
-        run_order(RUN, MASTER), {MASTER: "m:2222"}, Staging("ready"), {"TF_CONFIG": "mine", "MORE": "1"}
-    )
+    (made,) = launches(run_order(RUN, MASTER), {MASTER: "m:2222"}, Staging("ready"), {"TF_CONFIG": "mine", "MORE": "1"})
     assert made.environment["TF_CONFIG"] != "mine"
     assert made.environment["MORE"] == "1"
 
 
 @pytest.mark.parametrize(("address", "masked"), [("http://front/{job}", ["its-token"]), ("http://gs/s", [])])
-def test_token_of_the_run_is_in_an_address_that_asks_for_it_and_masked(
-    address: str, masked: list[str]
-) -> None:
+def test_token_of_the_run_is_in_an_address_that_asks_for_it_and_masked(address: str, masked: list[str]) -> None:
     order = run_order(RUN, MASTER).model_copy(update={"storage_token": "its-token"})
     (made,) = launches(order, ADDRESSES, Staging("ready"), {"STORAGE_EMULATOR_HOST": address})
     assert made.environment["STORAGE_EMULATOR_HOST"] == address.replace("{job}", "its-token")
@@ -98,9 +89,7 @@ def test_tensorflow_has_threads_to_wait_for_each_other_on_few_cpus_unless_told_o
 ) -> None:
     order = run_order(RUN, MASTER)
     replicas = tuple(one.model_copy(update={"cpus": cpus}) for one in order.replicas)
-    (made,) = launches(
-        order.model_copy(update={"replicas": replicas}), {MASTER: "m:2222"}, Staging("ready"), given
-    )
+    (made,) = launches(order.model_copy(update={"replicas": replicas}), {MASTER: "m:2222"}, Staging("ready"), given)
     assert made.environment.get("TF_NUM_INTEROP_THREADS") == threads
 
 

@@ -2,16 +2,7 @@
 
 import itertools
 
-from trainyard_agent.control.reconcile import (
-    Action,
-    GiveUp,
-    LocalRun,
-    Prepare,
-    Remove,
-    Start,
-    Stop,
-    reconcile,
-)
+from trainyard_agent.control.reconcile import Action, GiveUp, LocalRun, Prepare, Remove, Start, Stop, reconcile
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder

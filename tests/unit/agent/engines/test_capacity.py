@@ -36,10 +36,7 @@ def test_gpu_type_is_the_name_that_the_service_has_for_the_model() -> None:
 
 
 def test_tpu_is_as_many_devices_as_it_has_cores() -> None:
-    assert [(one.id, one.type) for one in parse_tpus("2xtpu_v3")] == [
-        ("tpu-0", "TPU_V3"),
-        ("tpu-1", "TPU_V3"),
-    ]
+    assert [(one.id, one.type) for one in parse_tpus("2xtpu_v3")] == [("tpu-0", "TPU_V3"), ("tpu-1", "TPU_V3")]
     for wrong in ("8", "0xTPU_V3", "8xNVIDIA_TESLA_T4", "8 TPU_V3"):
         with pytest.raises(ValueError, match="must look like 8xTPU_V3"):
             parse_tpus(wrong)

@@ -21,9 +21,7 @@ def test_identity_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) ->
     assert second.key != first.key
 
 
-def test_key_that_is_open_to_others_is_closed_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_key_that_is_open_to_others_is_closed_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = identity(tmp_path)
     (tmp_path / "agent.json").chmod(0o644)
     with caplog.at_level(logging.WARNING):

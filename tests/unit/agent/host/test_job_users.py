@@ -71,9 +71,7 @@ def test_user_that_cannot_be_cleared_is_not_free(
     assert users.of("one") is None
 
 
-def test_user_of_a_person_or_of_a_process_is_never_given(
-    state_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_of_a_person_or_of_a_process_is_never_given(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_users, "is_named", lambda user: user == 300_000)
     monkeypatch.setattr(procfs, "users", lambda: {1: {0}, 2: {0, 300_001}})
     assert opened(state_dir).assign("one") == 300_002

@@ -15,8 +15,7 @@ USER, OTHER = 320_000, 320_001
 def test_tag_that_another_user_has_set_does_not_count_for_a_run_with_a_user_of_its_own() -> None:
     tag = process_tags.tag(RUN, "master-replica-0")
     own, forged = (
-        subprocess.Popen(["sleep", "1000"], env=tag, user=user, group=user, extra_groups=[])
-        for user in (USER, OTHER)
+        subprocess.Popen(["sleep", "1000"], env=tag, user=user, group=user, extra_groups=[]) for user in (USER, OTHER)
     )
     with own, forged:
         try:

@@ -31,9 +31,7 @@ def tree(tmp_path: Path) -> Path:
 def rename(directory: int) -> int:
     """Try, as another user who has the directory open. Returns the exit status."""
     command = ["python3", "-c", RENAME, str(directory)]
-    done = subprocess.run(
-        command, user=OTHER, group=OTHER, extra_groups=[], pass_fds=[directory], cwd="/", check=False
-    )
+    done = subprocess.run(command, user=OTHER, group=OTHER, extra_groups=[], pass_fds=[directory], cwd="/", check=False)
     return done.returncode
 
 

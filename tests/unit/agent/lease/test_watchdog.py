@@ -126,12 +126,8 @@ def watchdog_on(state_dir: Path) -> Watchdog:
     return Watchdog(state_dir, lock)
 
 
-@pytest.mark.parametrize(
-    "there", [None, grant(600.0, now(), boot_id="another"), grant(600.0, now(), version="0.0.1")]
-)
-def test_watchdog_ends_where_no_lease_is_its_own(
-    process_alive: Path, tmp_path: Path, there: Grant | None
-) -> None:
+@pytest.mark.parametrize("there", [None, grant(600.0, now(), boot_id="another"), grant(600.0, now(), version="0.0.1")])
+def test_watchdog_ends_where_no_lease_is_its_own(process_alive: Path, tmp_path: Path, there: Grant | None) -> None:
     if there is not None:
         lease_file.write(tmp_path / "lease.json", there)
     watchdog_on(tmp_path).watch()

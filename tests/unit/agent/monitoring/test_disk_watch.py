@@ -52,10 +52,7 @@ def test_disk_near_its_reserve_does_not_change_from_look_to_look(disk: SmallDisk
 def test_directory_that_a_run_failed_of_is_watched_until_it_has_room(disk: SmallDisk, tmp_path: Path) -> None:
     watch = DiskWatch([tmp_path])
     disk.fill()
-    assert (
-        watch.look(disk.path / "job")
-        == f"{disk.path / 'job'} is full (No space left on device), 0 B are free"
-    )
+    assert watch.look(disk.path / "job") == f"{disk.path / 'job'} is full (No space left on device), 0 B are free"
     assert watch.look() != ""
     disk.free()
     assert watch.look() == ""

@@ -40,9 +40,7 @@ def line(**fields: object) -> bytes:
         (b"\0" * 8192, []),
     ],
 )
-def test_lines_that_are_no_measurement_are_left_out(
-    content: bytes, expected: list[tuple[int, float]]
-) -> None:
+def test_lines_that_are_no_measurement_are_left_out(content: bytes, expected: list[tuple[int, float]]) -> None:
     assert [(one.step, one.value) for one in measurements_in(content, "acc")] == expected
 
 
@@ -93,9 +91,7 @@ def _linked_directory(path: Path) -> None:
         lambda path: path.parent.rmdir(),
     ],
 )
-def test_anything_but_a_small_regular_file_of_its_own_is_empty(
-    make: Callable[[Path], object], tmp_path: Path
-) -> None:
+def test_anything_but_a_small_regular_file_of_its_own_is_empty(make: Callable[[Path], object], tmp_path: Path) -> None:
     path = tmp_path / "tmp" / "hypertune.metrics"
     path.parent.mkdir()
     make(path)
@@ -126,9 +122,7 @@ def test_file_is_read_at_intervals_and_after_the_end_before_that_is_reported() -
     runtime = Readings(clock)
     files = MetricFiles(runtime, clock)
     running = ReplicaReport(task=CHIEF, state=ReplicaState.RUNNING)
-    ended = ReplicaReport(
-        task=CHIEF, state=ReplicaState.EXITED, exit=never_ran(Reason.COMPLETED, "", clock.now())
-    )
+    ended = ReplicaReport(task=CHIEF, state=ReplicaState.EXITED, exit=never_ran(Reason.COMPLETED, "", clock.now()))
 
     def report(replica: ReplicaReport) -> tuple[ReplicaReport, list[float]]:
         seen = files.with_measurements({"r": HANDLE}, {"r": (replica,)})["r"]

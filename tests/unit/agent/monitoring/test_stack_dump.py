@@ -62,9 +62,7 @@ def is_alive(runtime: ProcessRuntime) -> bool:
     return runtime.observe(RUN)[0].exit is None
 
 
-def test_program_that_announced_its_signal_is_asked(
-    runtime: ProcessRuntime, started: Callable[[str], int]
-) -> None:
+def test_program_that_announced_its_signal_is_asked(runtime: ProcessRuntime, started: Callable[[str], int]) -> None:
     lines = started(LISTENS + HANGS)
     text = StackDumper(runtime, py_spy="").dump(RUN, TASK, "SIGUSR1", lines)
     assert text.startswith("Current thread 0x")
@@ -74,8 +72,7 @@ def test_program_that_announced_its_signal_is_asked(
 
 @needs_py_spy
 @pytest.mark.parametrize(
-    ("source", "announced"),
-    [(LISTENS + HANGS, ""), (HANGS, "SIGUSR1"), (HANGS, ""), (LISTENS + HANGS, "SIGUSR2")],
+    ("source", "announced"), [(LISTENS + HANGS, ""), (HANGS, "SIGUSR1"), (HANGS, ""), (LISTENS + HANGS, "SIGUSR2")]
 )
 def test_any_other_program_is_never_sent_the_signal_and_looked_at_from_outside(
     runtime: ProcessRuntime, started: Callable[[str], int], source: str, announced: str
@@ -99,9 +96,7 @@ def test_program_that_takes_the_signal_for_something_else_is_looked_at_from_outs
 
 
 @needs_py_spy
-def test_program_that_is_stopped_is_told_to_be(
-    runtime: ProcessRuntime, started: Callable[[str], int]
-) -> None:
+def test_program_that_is_stopped_is_told_to_be(runtime: ProcessRuntime, started: Callable[[str], int]) -> None:
     lines = started(LISTENS + HANGS)
     (pid,) = runtime.processes(RUN, TASK)
     os.kill(pid, signal.SIGSTOP)
@@ -112,9 +107,7 @@ def test_program_that_is_stopped_is_told_to_be(
 
 
 @needs_py_spy
-def test_process_that_waits_for_a_script_is_left_out(
-    runtime: ProcessRuntime, started: Callable[[str], int]
-) -> None:
+def test_process_that_waits_for_a_script_is_left_out(runtime: ProcessRuntime, started: Callable[[str], int]) -> None:
     waits = f"""
 import os, pathlib
 if os.fork():
@@ -143,9 +136,7 @@ def test_where_nothing_can_be_told_it_says_why(
     assert is_alive(runtime)
 
 
-def test_what_is_kept_is_bounded(
-    runtime: ProcessRuntime, started: Callable[[str], int], tmp_path: Path
-) -> None:
+def test_what_is_kept_is_bounded(runtime: ProcessRuntime, started: Callable[[str], int], tmp_path: Path) -> None:
     lines = started(HANGS)
     talks = tmp_path / "talks"
     talks.write_text("#!/bin/sh\necho 'Thread 1 (idle)'\nyes '    f (x.py:1)' | head -n 100000\n")
@@ -155,9 +146,7 @@ def test_what_is_kept_is_bounded(
     assert text.endswith("\n(cut off here)")
 
 
-def test_processes_are_the_program_and_all_below_it(
-    runtime: ProcessRuntime, started: Callable[[str], int]
-) -> None:
+def test_processes_are_the_program_and_all_below_it(runtime: ProcessRuntime, started: Callable[[str], int]) -> None:
     started("import subprocess\nsubprocess.Popen(['sleep', '600'])\n" + HANGS)
     program, child = runtime.processes(RUN, TASK)
     assert procfs.program(program).endswith("program.py")

@@ -49,9 +49,7 @@ def test_gpus_are_read_in_shares_and_bytes_as_far_as_the_driver_can_tell() -> No
         "": [],
         "No devices were found\n": [],
         "GPU-aa, [N/A], [N/A], [N/A]\n": [GpuUsage(id="GPU-aa")],
-        "GPU-aa, [Not Supported], 5, 10\n": [
-            GpuUsage(id="GPU-aa", memory_bytes=5 * MIB, memory_total=10 * MIB)
-        ],
+        "GPU-aa, [Not Supported], 5, 10\n": [GpuUsage(id="GPU-aa", memory_bytes=5 * MIB, memory_total=10 * MIB)],
         "GPU-aa, 250, 5, 10\nrubbish\n": [
             GpuUsage(id="GPU-aa", utilization=1.0, memory_bytes=5 * MIB, memory_total=10 * MIB)
         ],
@@ -68,11 +66,7 @@ def smi(directory: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_devices_are_asked_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi(
-        tmp_path,
-        f'echo "$*" >> {tmp_path}/calls; echo "GPU-aa, 5, 1, 2"; echo "GPU-bb, 6, 1, 2"',
-        monkeypatch,
-    )
+    smi(tmp_path, f'echo "$*" >> {tmp_path}/calls; echo "GPU-aa, 5, 1, 2"; echo "GPU-bb, 6, 1, 2"', monkeypatch)
     assert set(NvidiaSmi().measure()) == {"GPU-aa", "GPU-bb"}
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call == ("--query-gpu=uuid,utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits")
@@ -195,9 +189,7 @@ async def test_each_replica_that_runs_is_measured_and_told(lab: Lab) -> None:
     assert first[0].time == lab.clock.now().replace(second=5)
 
 
-async def test_cores_that_an_engine_measures_are_told_as_they_are(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cores_that_an_engine_measures_are_told_as_they_are(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab.runtime, "usage", lambda *_: ReplicaUse(0.0, 5, 0.25))
     lab.start(RUN, master=())
     assert [(s.cpu, s.memory_bytes) for s in await lab.measure()] == [(0.25, 5)]

@@ -147,9 +147,7 @@ secret = st.text('ab\n"\\é ', min_size=4, max_size=12).filter(lambda text: len(
 
 
 @given(st.lists(secret, min_size=1, max_size=3), st.lists(st.text('ab\n\r"\\é x', max_size=8)), st.data())
-def test_no_chunk_of_output_shows_a_secret(
-    values: list[str], between: list[str], data: st.DataObject
-) -> None:
+def test_no_chunk_of_output_shows_a_secret(values: list[str], between: list[str], data: st.DataObject) -> None:
     """Neither in a line that comes in parts, nor in one that is so long that it is split."""
     output = "".join(text + data.draw(st.sampled_from(values)) for text in between).encode()
     ends = sorted(data.draw(st.lists(st.integers(0, len(output)))))

@@ -12,18 +12,7 @@ from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.spool import STREAMS, Spool
 from trainyard_agent.runtimes.supervisor import LineSplitter, SupervisorLog, finish_log
 
-PIECES = (
-    b"one\n",
-    b"two two",
-    b"\n",
-    b"\r",
-    b"50%\r",
-    b"\r\n",
-    b"\x1b[A\n",
-    b"x" * 5000,
-    b"secret",
-    b"\xc3\xa9\n",
-)
+PIECES = (b"one\n", b"two two", b"\n", b"\r", b"50%\r", b"\r\n", b"\x1b[A\n", b"x" * 5000, b"secret", b"\xc3\xa9\n")
 
 
 def texts(path: Path, stream: str) -> list[str]:
@@ -37,9 +26,7 @@ def expected(output: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_log_of_a_supervisor_killed_at_any_moment_is_finished_by_another_process(
-    tmp_path: Path, seed: int
-) -> None:
+def test_log_of_a_supervisor_killed_at_any_moment_is_finished_by_another_process(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)
     spools = {stream: Spool() for stream in STREAMS}
     log = SupervisorLog(f"{tmp_path}/log.jsonl", mask=Mask(["secret"]))
@@ -60,9 +47,7 @@ def test_log_of_a_supervisor_killed_at_any_moment_is_finished_by_another_process
         spools[stream].consume(1 << 16)
     with (tmp_path / "log.jsonl").open("ab") as file:  # killed as it wrote
         file.write(b'{"time": "2026-01-01T00:0' * random_.randrange(2))
-    held = {
-        stream: Spool.of_process(os.getpid(), spool.pipe, spool.memory) for stream, spool in spools.items()
-    }
+    held = {stream: Spool.of_process(os.getpid(), spool.pipe, spool.memory) for stream, spool in spools.items()}
 
     count = finish_log(str(tmp_path), 0, Mask(["secret"]), held)
 
@@ -91,9 +76,7 @@ def test_spool_keeps_little_memory_however_much_a_program_writes() -> None:
     spool.close_writer()
 
 
-def test_spool_without_files_in_memory_passes_all_on_and_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spool_without_files_in_memory_passes_all_on_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_module, "_libc", object())
     spool = Spool()
     os.write(spool.writer, b"one\n")

@@ -22,9 +22,7 @@ from trainyard_agent.runtimes.supervisor import (
 )
 
 
-def cut(
-    *blocks: bytes, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES
-) -> list[tuple[str, int]]:
+def cut(*blocks: bytes, max_line: int = MAX_LINE_BYTES, progress: int = PROGRESS_BYTES) -> list[tuple[str, int]]:
     cutter = LineSplitter(max_line, progress)
     lines: list[tuple[str, int]] = []
     for block in blocks:
@@ -115,9 +113,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive() -> None:
         places = sorted(chance.randrange(len(data)) for _ in range(30))
         blocks = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
         for max_line, progress in ((MAX_LINE_BYTES, PROGRESS_BYTES), (3, PROGRESS_BYTES), (9, 6)):
-            assert cut(*blocks, max_line=max_line, progress=progress) == cut(
-                data, max_line=max_line, progress=progress
-            )
+            assert cut(*blocks, max_line=max_line, progress=progress) == cut(data, max_line=max_line, progress=progress)
 
 
 def test_time_of_a_line_has_microseconds() -> None:

@@ -17,9 +17,7 @@ from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_protocol.states import Reason
 
 HATCHLING = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
-SETUPTOOLS = (
-    '[build-system]\nrequires = ["setuptools>=61", "wheel"]\nbuild-backend = "setuptools.build_meta"\n'
-)
+SETUPTOOLS = '[build-system]\nrequires = ["setuptools>=61", "wheel"]\nbuild-backend = "setuptools.build_meta"\n'
 SCM = '[build-system]\nrequires = ["setuptools", "setuptools-scm"]\nbuild-backend = "setuptools.build_meta"\n'
 
 
@@ -137,9 +135,7 @@ def with_dictionary_of_4_gib() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("p-1/setup.py", "x" * 100)
     content = bytearray(buffer.getvalue())
-    at = (
-        content.index(b"\x05\x00\x5d") + 3
-    )  # LZMA's properties: their size, a byte, the size of the dictionary
+    at = content.index(b"\x05\x00\x5d") + 3  # LZMA's properties: their size, a byte, the size of the dictionary
     content[at : at + 4] = b"\xff" * 4
     return bytes(content)
 
@@ -253,10 +249,7 @@ async def test_hostile_and_unreadable_archives_are_refused_in_a_process_of_their
         (refused,) = await asyncio.gather(needs_isolation(package), return_exceptions=True)
         staging = refused.staging if isinstance(refused, StagingFailed) else Staging("ready")
         reason = Reason.PACKAGES_FAILED if expected else Staging("ready").reason
-        if expected not in staging.message or (staging.reason, bool(staging.message)) != (
-            reason,
-            bool(expected),
-        ):
+        if expected not in staging.message or (staging.reason, bool(staging.message)) != (reason, bool(expected)):
             wrong.append((case, staging.message))
     assert wrong == []
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({name for name, *_ in HOSTILE.values()})

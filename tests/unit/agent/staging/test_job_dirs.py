@@ -68,9 +68,7 @@ def test_job_dir_of_the_one_user_is_mounted_itself(root: Path) -> None:
     assert [(root / way).stat().st_mode & 0o777 for way in ("p", "p/j")] == [0o711, 0o700]
 
 
-@pytest.mark.parametrize(
-    "below", ["p/bob/a", "q/alice/a", "p/alice", "", "p/alice/../bob/a", "../outside/a/b"]
-)
+@pytest.mark.parametrize("below", ["p/bob/a", "q/alice/a", "p/alice", "", "p/alice/../bob/a", "../outside/a/b"])
 def test_job_dir_that_is_not_its_owners_is_refused(root: Path, below: str) -> None:
     message = refusal(JobDirs((root,)), f"{root}/{below}")
     assert message.endswith(f"may mount only directories below {root}/p/alice (its --job-dir-root).")
@@ -126,10 +124,7 @@ def test_what_root_has_in_a_job_dir_is_given_to_its_user(root: Path) -> None:
     (root / "outside").touch()
     (inside / "link").symlink_to(root / "outside")
     mount(JobDirs((root,)), f"{inside}/b", user=replace(NOBODY, gid=7))
-    found = {
-        path.name: path.lstat()
-        for path in (inside, *inside.iterdir(), root / "p" / "alice", root / "outside")
-    }
+    found = {path.name: path.lstat() for path in (inside, *inside.iterdir(), root / "p" / "alice", root / "outside")}
     assert {name: (one.st_uid, one.st_gid) for name, one in found.items()} == {
         **dict.fromkeys(("a", "b", "checkpoint", "link"), (65534, 7)),
         "data": (1234, 1234),

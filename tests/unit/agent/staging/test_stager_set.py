@@ -43,9 +43,7 @@ async def test_run_is_prepared_once_by_the_stager_that_was_chosen_first() -> Non
 
 async def test_files_of_a_former_agent_are_removed_from_every_stager() -> None:
     containers = WithStale()
-    stagers = StagerSet(
-        {"process": ReadyAtOnce(), "docker": containers}, Choices(lambda _: Choice("process"))
-    )
+    stagers = StagerSet({"process": ReadyAtOnce(), "docker": containers}, Choices(lambda _: Choice("process")))
     assert stagers.status() == {RUN: Staging("stale")}
 
     stagers.begin(run_order(RUN))

@@ -114,9 +114,7 @@ def test_process_that_was_started_is_recognized_and_stopped(state: LocalState) -
     assert state.stop("server") is None
 
 
-def test_stop_of_a_process_that_ignores_sigterm_kills_it(
-    state: LocalState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_of_a_process_that_ignores_sigterm_kills_it(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STOP_GRACE_S", 0.3)
     with running(state, STUBBORN) as started:
         while "ready" not in state.log_tail("server"):
@@ -189,9 +187,7 @@ def test_lock_lets_one_in_at_a_time(state: LocalState) -> None:
 
 
 def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -> None:
-    options = Options(
-        server_port=1, storage_port=2, capacity="strict", cpus="0,1", memory_gb=4, machine_types="/m"
-    )
+    options = Options(server_port=1, storage_port=2, capacity="strict", cpus="0,1", memory_gb=4, machine_types="/m")
     made = local.commands(state, options)
     for file in (state.token_file, state.agent_token_file, state.storage_token_file):
         assert file.stat().st_mode & 0o777 == 0o600
@@ -212,18 +208,10 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
 
 @pytest.mark.parametrize(
     ("name", "owner"),
-    [
-        ("alice", "alice"),
-        ("DOMAIN\\al ice", "DOMAIN-al-ice"),
-        ("_daemon", "daemon"),
-        ("é", ""),
-        ("a" * 200, "a" * 128),
-    ],
+    [("alice", "alice"), ("DOMAIN\\al ice", "DOMAIN-al-ice"), ("_daemon", "daemon"), ("é", ""), ("a" * 200, "a" * 128)],
 )
 def test_local_jobs_are_owned_by_the_user(monkeypatch: pytest.MonkeyPatch, name: str, owner: str) -> None:
-    monkeypatch.setattr(
-        pwd, "getpwuid", lambda uid: pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
-    )
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh")))
     assert local.user_name() == owner
 
 
@@ -236,9 +224,7 @@ def test_user_without_a_name_owns_jobs_as_the_admin(monkeypatch: pytest.MonkeyPa
     assert f"admin={state.token_file}" in local.commands(state, Options())["server"]
 
 
-def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_to_them(
-    state: LocalState,
-) -> None:
+def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_to_them(state: LocalState) -> None:
     options = Options(1, 2, runtime="docker", runtimes="/r", pull="never", python="/env/bin/python")
     options = replace(options, container_user="1000:7")
     made = local.commands(state, options)
@@ -274,9 +260,7 @@ def test_up_with_a_part_that_ends_at_once_shows_the_end_of_its_log(
     assert caught.value.message.endswith("    no database")
 
 
-def test_up_with_a_part_that_never_answers_gives_up_in_time(
-    state: LocalState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_with_a_part_that_never_answers_gives_up_in_time(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "commands", lambda *_: {"server": SLEEP})
     try:
         with pytest.raises(Unavailable, match=r"The local server was not ready within 0 s"):
@@ -300,9 +284,7 @@ def test_up_that_loses_a_port_to_another_program_uses_another(
         try:
             assert service.up(state, {}, messages.append).healthy
             assert state.options().server_port != lost
-            assert messages == [
-                f"Another program bound port {lost} before the local server did. Trying again."
-            ]
+            assert messages == [f"Another program bound port {lost} before the local server did. Trying again."]
         finally:
             service.down(state, messages.append)
 
@@ -381,12 +363,7 @@ def test_up_with_quotas_that_the_server_refuses_leaves_the_old_file(
 def test_cpus_that_cannot_be_used_are_refused() -> None:
     for text in ("0", "0,2-3", " 1 - 2 "):
         local.check_cpus(text, {0, 1, 2, 3})
-    rows = {
-        "x": "'x' is not a CPU",
-        "": "'' is not a CPU",
-        "3-1": "is reversed",
-        "0-9": "CPU 4 is not available",
-    }
+    rows = {"x": "'x' is not a CPU", "": "'' is not a CPU", "3-1": "is reversed", "0-9": "CPU 4 is not available"}
     for text, says in rows.items():
         with pytest.raises(InvalidArgument, match=says):
             local.check_cpus(text, {0, 1, 2, 3})

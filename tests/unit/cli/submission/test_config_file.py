@@ -123,9 +123,7 @@ def test_load_merged_keys_have_the_position_where_they_are_written(tmp_path: Pat
         ("a: " + "[" * 5000, "nested too deeply"),
     ],
 )
-def test_load_of_an_invalid_config_reports_position_and_reason(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_load_of_an_invalid_config_reports_position_and_reason(tmp_path: Path, text: str, message: str) -> None:
     assert message in refusal(written(tmp_path, text))
 
 
@@ -146,18 +144,14 @@ def test_load_of_what_is_no_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_load_json_with_tabs_has_data_and_positions(tmp_path: Path) -> None:
-    path = written(
-        tmp_path, '{\n\t"trainingInput": {\n\t\t"workerCount": "\\ud83d\\ude00"\n\t}\n}\n', "c.json"
-    )
+    path = written(tmp_path, '{\n\t"trainingInput": {\n\t\t"workerCount": "\\ud83d\\ude00"\n\t}\n}\n', "c.json")
     config = config_file.load(path)
     assert config.data == {"trainingInput": {"workerCount": "\U0001f600"}}
     assert config_file.explain([Violation("worker_count", "no.")], config, {}).startswith(f"{path}:3: ")
 
 
 @given(st.one_of(st.text(max_size=200), st.text("{}[]:,-&*!|>'\"%@`#\n\t ab1", max_size=60)))
-def test_load_any_text_is_read_or_refused_never_more(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_load_any_text_is_read_or_refused_never_more(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "c.yaml"
     path.write_text(text, encoding="utf-8", newline="")
     try:
@@ -183,14 +177,8 @@ def test_write_on_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytes
     assert path.read_text() == GOOD
 
 
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(max_size=5), lambda v: st.dictionaries(st.text(max_size=5), v)
-    )
-)
-def test_load_any_json_mapping_gives_the_same_data(
-    tmp_path_factory: pytest.TempPathFactory, value: object
-) -> None:
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda v: st.dictionaries(st.text(max_size=5), v)))
+def test_load_any_json_mapping_gives_the_same_data(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     path = tmp_path_factory.mktemp("json") / "c.json"
     path.write_text(json.dumps({"a": value}), encoding="utf-8")
     assert config_file.load(path).data == {"a": value}

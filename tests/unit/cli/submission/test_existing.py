@@ -47,9 +47,5 @@ def test_differences_name_each_field_with_both_values() -> None:
             ["hyperparameters.params[0].maxValue: the job has 1.0; this submission has 2.0"],
         ),
     ]
-    wrong = [
-        (found, expected)
-        for requested, expected in table
-        if (found := differences(BASE, requested)) != expected
-    ]
+    wrong = [(found, expected) for requested, expected in table if (found := differences(BASE, requested)) != expected]
     assert not wrong

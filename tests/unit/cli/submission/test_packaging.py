@@ -119,9 +119,7 @@ def test_build_without_init_has_one_in_the_archive_and_the_requirements(package:
     assert not (package / "__init__.py").exists()
 
 
-def test_build_with_a_file_that_cannot_be_read_names_it(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_with_a_file_that_cannot_be_read_names_it(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(source: os.PathLike[str], *_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(source))
 

@@ -62,11 +62,7 @@ def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
         ("flat", ""): ("python", "train", ("model.py", "notes.txt", "train.py")),
         ("flat", "train.py"): ("python", "train", ("model.py", "notes.txt", "train.py")),
         ("guarded", ""): ("python", "one", ("one.py", "two.py")),
-        ("alone.py", "alone"): (
-            "python",
-            "alone",
-            ("alone.py", "helpers.py", "layers/dense.py", "layers/sizes.json"),
-        ),
+        ("alone.py", "alone"): ("python", "alone", ("alone.py", "helpers.py", "layers/dense.py", "layers/sizes.json")),
         ("My notebook.py", ""): ("notebook", "My_notebook", ("My notebook.py",)),
         ("test.py", ""): ("python", "test_program", ("test.py",)),
         ("train.sh", ""): ("shell", "train", ("train.sh",)),
@@ -119,14 +115,8 @@ def test_find_reports_at_submit_what_could_not_run(tmp_path: Path) -> None:
     cases = {
         ("trainer", "trainer.tsk"): 'trainer.tsk is not in the package * Did you mean "trainer.task"?',
         ("trainer", "task"): "task is not in the package * Its name is trainer.task.",
-        (
-            "trainer",
-            "trainer.task",
-        ): "task.py:1: `from .. import secrets` is a relative import beyond the package",
-        (
-            "two",
-            "",
-        ): "two has several files that could start the program: name one with --module-name (a, b).",
+        ("trainer", "trainer.task"): "task.py:1: `from .. import secrets` is a relative import beyond the package",
+        ("two", ""): "two has several files that could start the program: name one with --module-name (a, b).",
         ("deep", ""): "layers/dense.py:2: is not valid Python",
         ("two", "c"): "c is not in * It has a, b.",
         ("empty", ""): "there is nothing to run",
@@ -134,10 +124,7 @@ def test_find_reports_at_submit_what_could_not_run(tmp_path: Path) -> None:
         ("syntax.py", ""): "syntax.py:2: is not valid Python * expected ':'.\n    for x in range(3)\n    ",
         ("python2.py", ""): "python2.py:2: * This looks like Python 2",
         ("magic.py", ""): "magic.py:2: * nbconvert --to script",
-        (
-            "relative.py",
-            "",
-        ): "relative.py:2: `from .model import Net` is a relative import * Write `from model import",
+        ("relative.py", ""): "relative.py:2: `from .model import Net` is a relative import * Write `from model import",
         ("imports.py", ""): "broken.py:1: is not valid Python",
         ("book.ipynb", ""): "jupyter nbconvert --to script",
         ("widget.py", ""): "widget.py:2: `sql` is a command of notebooks",
@@ -208,9 +195,7 @@ def test_requirements_become_those_of_the_package(tmp_path: Path) -> None:
         ("-r none.txt", "cannot be read"),
     ],
 )
-def test_requirement_that_no_package_can_have_is_refused_with_its_line(
-    tmp_path: Path, line: str, problem: str
-) -> None:
+def test_requirement_that_no_package_can_have_is_refused_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
     tree(tmp_path, {"train.py": "", "requirements.txt": f"numpy\n{line}\n"})
     with pytest.raises(InvalidArgument) as caught:
         found(tmp_path, "train.py")
@@ -253,10 +238,7 @@ def test_left_out_names_files_that_a_program_opens_and_its_replicas_have_not(tmp
     assert left_out("words.py", "elsewhere") == [f"{tmp_path}/words.py:1 names words.txt, {whole}"]
     assert left_out("absolute.py") == []
     (sentence,) = left_out("trainer")
-    assert (
-        "task.py:1 names trainer/sizes.json, which is not in the directory that a package starts in"
-        in sentence
-    )
+    assert "task.py:1 names trainer/sizes.json, which is not in the directory that a package starts in" in sentence
     (tmp_path / "main.py").write_text('open("configs/params.yaml")')
     assert list(programs.left_out(programs.find(tmp_path, "main"), tmp_path)) == []
 

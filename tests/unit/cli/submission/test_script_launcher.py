@@ -125,9 +125,7 @@ def test_script_that_ends_in_any_way_ends_the_replica_so_and_keeps_its_files(
 
 
 @pytest.mark.parametrize("of_supervisor", [True, False])
-def test_script_gets_a_stop_once_from_a_supervisor_and_from_an_engine(
-    tmp_path: Path, of_supervisor: bool
-) -> None:
+def test_script_gets_a_stop_once_from_a_supervisor_and_from_an_engine(tmp_path: Path, of_supervisor: bool) -> None:
     replica = Replica(tmp_path, {"train.py": STOPS})
     if of_supervisor:
         replica.environment[TAG] = "run/worker-replica-1"
@@ -165,10 +163,7 @@ def test_what_exceeds_the_limits_is_said_and_the_smallest_files_are_kept(tmp_pat
     replica.environment["TRAINYARD_OUTPUTS_BYTES"] = "1000"
     code, out, _ = replica.run()
     assert (code, sorted(replica.kept())) == (0, ["medium", "small"])
-    assert (
-        "WARNING: trainyard: 1 file of the working directory lost (big (3 kB)): a replica's may have 1 kB"
-        in out
-    )
+    assert "WARNING: trainyard: 1 file of the working directory lost (big (3 kB)): a replica's may have 1 kB" in out
     replica = Replica(tmp_path / "files", {"train.py": source})
     replica.environment["TRAINYARD_OUTPUTS_FILES"] = "1"
     _, out, _ = replica.run()

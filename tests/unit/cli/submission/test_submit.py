@@ -80,11 +80,7 @@ MERGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"set_secrets": ({"HF_TOKEN": "HF", "/run/key": "key"}, {"A": "A"})},
         {
             "trainingInput": {
-                "secrets": [
-                    {"name": "HF", "env": "HF_TOKEN"},
-                    {"name": "key", "file": "/run/key"},
-                    {"name": "A"},
-                ]
+                "secrets": [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/key"}, {"name": "A"}]
             }
         },
     ),
@@ -215,9 +211,7 @@ def test_check_locally_bad_values_name_flag_and_line(tmp_path: Path) -> None:
 
 def test_check_locally_wrong_secrets_name_flag_or_line(tmp_path: Path) -> None:
     text = CUSTOM + "  secrets:\n  - name: A\n  - name: B\n    env: A\n"
-    assert "config.yaml:9: secrets[1].env: A is the variable of another secret" in refusal(
-        draft(tmp_path, text)
-    )
+    assert "config.yaml:9: secrets[1].env: A is the variable of another secret" in refusal(draft(tmp_path, text))
     text = CUSTOM + "  secrets:\n  - {name: A}\n  - {nam: B}\n"
     assert 'config.yaml:8: "nam" is not a field of trainingInput.secrets[1]. Did you mean "name"?' in refusal(
         draft(tmp_path, text)
@@ -232,8 +226,7 @@ def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["trainingInput: words\n", "trainingInput: [1]\n", "trainingInput:\n  masterConfig: 5\n", "labels: 3\n"],
+    "text", ["trainingInput: words\n", "trainingInput: [1]\n", "trainingInput:\n  masterConfig: 5\n", "labels: 3\n"]
 )
 def test_check_locally_of_a_scalar_where_a_mapping_belongs_is_a_message(tmp_path: Path, text: str) -> None:
     made = draft(tmp_path, text, args=("--x",), master_image_uri="i", job_dir="d")

@@ -24,9 +24,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(path, "0" * 64, path.stat().st_size)
 
 
-def test_package_is_uploaded_as_gcloud_does_and_a_missing_bucket_is_created(
-    tmp_path: Path, emulator: str
-) -> None:
+def test_package_is_uploaded_as_gcloud_does_and_a_missing_bucket_is_created(tmp_path: Path, emulator: str) -> None:
     notices: list[str] = []
     url = to_bucket("gs://packages/", emulator, notices.append)("job", archive(tmp_path))
     assert url == f"gs://packages/job/{'0' * 64}/trainer-1.0.tar.gz"

@@ -121,9 +121,7 @@ def answer(job_dir: object) -> Any:
 def test_job_whose_files_cannot_be_shown_is_refused_with_what_to_do(
     typed: Type, script: ScriptedServer, tmp_path: Path
 ) -> None:
-    ran = RunView(
-        run_id="r", number=1, state=RunState.RUNNING, agent="gpu-1", created_at="2026-11-20T12:00:00Z"
-    )
+    ran = RunView(run_id="r", number=1, state=RunState.RUNNING, agent="gpu-1", created_at="2026-11-20T12:00:00Z")
     none = tmp_path / "none"
     rows: list[tuple[Any, tuple[str, ...]]] = [
         (refused(NotFound("j was not found.")), ("ERROR: j was not found.\n",)),
@@ -132,10 +130,7 @@ def test_job_whose_files_cannot_be_shown_is_refused_with_what_to_do(
         (answer(__file__), ("cannot be read on this machine",)),
         (
             ok(job(none, runs=(ran,)).model_dump(mode="json")),
-            (
-                f"The directory {none} cannot be read on this machine",
-                "on the machine where job [j] runs (agent gpu-1)",
-            ),
+            (f"The directory {none} cannot be read on this machine", "on the machine where job [j] runs (agent gpu-1)"),
         ),
     ]
     for given, says in rows:
@@ -205,9 +200,7 @@ def test_event_files_on_gs_are_copied_for_tensorboard(
     assert "no event files" not in printed.err
 
 
-def test_mirror_copies_event_files_alone_and_a_grown_one_again_into_the_same_file(
-    storage: Any, tmp_path: Path
-) -> None:
+def test_mirror_copies_event_files_alone_and_a_grown_one_again_into_the_same_file(storage: Any, tmp_path: Path) -> None:
     bucket = storage.bucket("bucket")
     for name in (EVENTS, "model/checkpoint"):
         bucket.blob(f"grown/{name}").upload_from_string(b"one")

@@ -77,10 +77,7 @@ def test_tf_config_in_a_tuning_job_names_the_trial() -> None:
     """And the job that it describes is the study's."""
     config = tf_config(replace(context(args=["a"]), trial=TRIAL), ADDRESSES, MASTER)
     assert config["task"]["trial"] == "3"
-    assert json.loads(config["job"]) == {
-        "args": ["a"],
-        "hyperparameters": {"hyperparameter_metric_tag": "acc"},
-    }
+    assert json.loads(config["job"]) == {"args": ["a"], "hyperparameters": {"hyperparameter_metric_tag": "acc"}}
 
 
 @pytest.mark.parametrize(
@@ -97,9 +94,7 @@ def test_tf_config_in_a_tuning_job_names_the_trial() -> None:
         ({"pythonModule": "a.b", "runtimeVersion": "1.15", "useChiefInTfConfig": True}, True),
     ],
 )
-def test_primary_is_called_chief_or_master_by_container_flag_and_runtime(
-    fields: dict[str, Any], chief: bool
-) -> None:
+def test_primary_is_called_chief_or_master_by_container_flag_and_runtime(fields: dict[str, Any], chief: bool) -> None:
     job = context(**fields)
     assert says_chief(job.training_input) is chief
     name = "chief" if chief else "master"
@@ -182,10 +177,7 @@ def test_variables_for_tensorflows_own_gs_are_those_of_jobs_that_may_have_it_and
         ({"masterConfig": image}, "/job", True),
         ({"masterConfig": {"imageUri": "i"}}, "/job", False),
     ]
-    given = {
-        "STORAGE_EMULATOR_HOST": "http://host.docker.internal:1/secret",
-        "STORAGE_EMULATOR_ROOTS": "/roots",
-    }
+    given = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:1/secret", "STORAGE_EMULATOR_ROOTS": "/roots"}
     found = [bool(storage_variables(context(**one), ADDRESSES, job_dir, given)) for one, job_dir, _ in cases]
     assert found == [expected for *_, expected in cases]
     variables = storage_variables(context(**cases[0][0]), ADDRESSES, "gs://b", given)

@@ -2,21 +2,7 @@ from pathlib import PurePosixPath
 
 from trainyard_protocol.job.job_dirs import default_job_dir, is_owners, owner_parts
 
-OWNERS = [
-    "alice",
-    "alice@example.com",
-    ".",
-    "..",
-    ".ssh",
-    "a/b",
-    "../bob",
-    "a%2Fb",
-    "%2E",
-    "ü",
-    "a b",
-    "-rf",
-    "\n",
-]
+OWNERS = ["alice", "alice@example.com", ".", "..", ".ssh", "a/b", "../bob", "a%2Fb", "%2E", "ü", "a b", "-rf", "\n"]
 
 
 def test_every_owner_has_one_visible_directory_of_its_own() -> None:

@@ -15,21 +15,13 @@ CATALOG = default_catalog()
     ("tier", "expected"),
     [
         ("BASIC", {"master": ("n1-standard-4", 1)}),
-        (
-            "STANDARD_1",
-            {"master": ("n1-highcpu-8", 1), "worker": ("n1-highcpu-8", 4), "ps": ("n1-standard-4", 3)},
-        ),
-        (
-            "PREMIUM_1",
-            {"master": ("n1-highcpu-16", 1), "worker": ("n1-highcpu-16", 19), "ps": ("n1-highmem-8", 11)},
-        ),
+        ("STANDARD_1", {"master": ("n1-highcpu-8", 1), "worker": ("n1-highcpu-8", 4), "ps": ("n1-standard-4", 3)}),
+        ("PREMIUM_1", {"master": ("n1-highcpu-16", 1), "worker": ("n1-highcpu-16", 19), "ps": ("n1-highmem-8", 11)}),
         ("BASIC_GPU", {"master": ("standard_gpu", 1)}),
         ("BASIC_TPU", {"master": ("n1-standard-4", 1), "worker": ("cloud_tpu", 1)}),
     ],
 )
-def test_gang_of_a_scale_tier_is_what_the_service_gave(
-    tier: str, expected: dict[str, tuple[str, int]]
-) -> None:
+def test_gang_of_a_scale_tier_is_what_the_service_gave(tier: str, expected: dict[str, tuple[str, int]]) -> None:
     replicas = gang(parse_training_input({"scaleTier": tier}), CATALOG)
     found: dict[str, tuple[str, int]] = {}
     for replica in replicas:
@@ -59,9 +51,7 @@ def test_gang_of_a_custom_job_has_resources_and_accelerators_of_its_types() -> N
 
 
 def test_legacy_gpu_type_brings_its_accelerators() -> None:
-    (master,) = gang(
-        parse_training_input({"scaleTier": "CUSTOM", "masterType": "complex_model_l_gpu"}), CATALOG
-    )
+    (master,) = gang(parse_training_input({"scaleTier": "CUSTOM", "masterType": "complex_model_l_gpu"}), CATALOG)
     assert master.resources == Resources(32, 120_000_000_000, "NVIDIA_TESLA_K80", 8)
 
 
@@ -99,10 +89,7 @@ def test_site_file_adds_and_overrides_without_touching_code(tmp_path: Path) -> N
     [
         ("machineTypes: {x: {family: site, vcpus: four, memoryGb: 1}}", "machineTypes.x.vcpus"),
         ("machineTypes:\n  x: {family: site, vcpus: 4}", ":2: machineTypes.x.memoryGb"),
-        (
-            "machines: {}",
-            ":1: machines: there is no such entry; allowed are scaleTiers, machineTypes, kubernetes.",
-        ),
+        ("machines: {}", ":1: machines: there is no such entry; allowed are scaleTiers, machineTypes, kubernetes."),
         (
             "kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
             ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed are resource, nodeSelector.",

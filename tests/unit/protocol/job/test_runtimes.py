@@ -82,18 +82,13 @@ def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has()
         ("[1, 2]", "site.yaml:1: the file: Input should be a valid dictionary"),
         ("images: {a: {}}", "site.yaml:1: images.a.image: Field required."),
         ("images: {a: {image: ''}}", "site.yaml:1: images.a.image: String should have at least 1 character."),
-        (
-            "images: {a: {image: b, tag: c}}",
-            "site.yaml:1: images.a.tag: there is no such entry; allowed are image, ",
-        ),
+        ("images: {a: {image: b, tag: c}}", "site.yaml:1: images.a.tag: there is no such entry; allowed are image, "),
         ("versions: {'1': {cpu: nowhere}}", "site.yaml: versions.1: unknown image 'nowhere'; known: jax-c"),
         ("versions: {2.10: {cpu: jax-cpu}}", 'site.yaml:1: versions.2.1: a version .* needs quotes: "2.10".'),
         ("versions: {'1': {gpu: jax-cuda}}", "site.yaml:1: versions.1.cpu: Field required."),
     ],
 )
-def test_site_file_that_is_wrong_is_refused_with_its_name_and_entry(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_site_file_that_is_wrong_is_refused_with_its_name_and_entry(tmp_path: Path, content: str, message: str) -> None:
     site = tmp_path / "site.yaml"
     site.write_text(content)
     with pytest.raises(InvalidArgument, match=message):

@@ -16,9 +16,7 @@ def refused(data: object) -> list[str]:
     with pytest.raises(InvalidArgument) as caught:
         parse_job(data)
     names = [f"{violation.unknown}? " if violation.unknown else "" for violation in caught.value.violations]
-    return [
-        f"{v.field}: {name}{v.description}" for name, v in zip(names, caught.value.violations, strict=True)
-    ]
+    return [f"{v.field}: {name}{v.description}" for name, v in zip(names, caught.value.violations, strict=True)]
 
 
 TUTORIAL = {
@@ -61,10 +59,7 @@ def test_training_input_for_the_replicas_has_snake_case_keys_and_no_defaults() -
 
 
 def test_job_with_top_level_job_id_in_snake_case_is_accepted() -> None:
-    assert parse_job({"job_id": "j1", "training_input": {}}).canonical() == {
-        "jobId": "j1",
-        "trainingInput": {},
-    }
+    assert parse_job({"job_id": "j1", "training_input": {}}).canonical() == {"jobId": "j1", "trainingInput": {}}
 
 
 def test_job_with_output_only_fields_ignores_them() -> None:
@@ -86,10 +81,7 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
             "job: parameter_server_type? It belongs under trainingInput.",
         ),
         (job(wrokerCount=1), 'job.training_input: wrokerCount? Did you mean "workerCount"?'),
-        (
-            job(masterConfig={"imageUrl": "x"}),
-            'job.training_input.master_config: imageUrl? Did you mean "imageUri"?',
-        ),
+        (job(masterConfig={"imageUrl": "x"}), 'job.training_input.master_config: imageUrl? Did you mean "imageUri"?'),
         (
             {"jobId": "1st", "trainingInput": {}},
             "job.job_id: A name should start with a letter and contain only letters, numbers and underscores",
@@ -108,8 +100,7 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
         (job(workerCount=-1), "worker_count: must be 0 or more; this is -1."),
         (
             job(runtimeVersion=2.10),
-            "runtime_version: must be a string; this is the number 2.1 (YAML reads 2.10 as 2.1): put it "
-            "in quotes.",
+            "runtime_version: must be a string; this is the number 2.1 (YAML reads 2.10 as 2.1): put it in quotes.",
         ),
         (job(args=["a", True]), "args[1]: must be a string; this is the boolean true: put it in quotes."),
         (job(args=["a\0b"]), "args[0]: must not hold a NUL character."),
@@ -122,19 +113,10 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
             "args[1]: must be at most 131071 bytes long, as each argument of a program; this is a string "
             "of 65536 characters.",
         ),
-        (
-            job(jobDir="\ud800"),
-            "job_dir: must be text; it holds half of a surrogate pair (bytes that are not UTF-8?).",
-        ),
+        (job(jobDir="\ud800"), "job_dir: must be text; it holds half of a surrogate pair (bytes that are not UTF-8?)."),
         (job(args="--epochs 5"), "args: must be a list; this is the string '--epochs 5'."),
-        (
-            job(useChiefInTfConfig="yes"),
-            "use_chief_in_tf_config: must be true or false; this is the string 'yes'.",
-        ),
-        (
-            job(scheduling={"maxWaitTime": "60s"}),
-            "scheduling.max_wait_time: must be at least 1800s; this is 60s.",
-        ),
+        (job(useChiefInTfConfig="yes"), "use_chief_in_tf_config: must be true or false; this is the string 'yes'."),
+        (job(scheduling={"maxWaitTime": "60s"}), "scheduling.max_wait_time: must be at least 1800s; this is 60s."),
         (
             job(scheduling={"maxRunningTime": 604_800_000_000_000}),
             "scheduling.max_running_time: must be a duration in seconds such as '3600s'; this is the "
@@ -142,13 +124,9 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
         ),
         (
             job(scheduling={"maxRunningTime": "1h"}),
-            "scheduling.max_running_time: must be a duration in seconds such as '3600s'; this is the "
-            "string '1h'.",
+            "scheduling.max_running_time: must be a duration in seconds such as '3600s'; this is the string '1h'.",
         ),
-        (
-            job(scheduling={"priority": 1001}),
-            "scheduling.priority: must be between 0 and 1000; this is 1001.",
-        ),
+        (job(scheduling={"priority": 1001}), "scheduling.priority: must be between 0 and 1000; this is 1001."),
         (job(packageUris=["gs://b/p"] * 101), "package_uris: may list at most 100 packages; it lists 101."),
         (
             {**job(), "labels": {"Team": "a"}},
@@ -166,9 +144,7 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
         ),
     ],
 )
-def test_job_that_cannot_be_accepted_says_what_is_wrong_and_what_is_allowed(
-    data: object, message: str
-) -> None:
+def test_job_that_cannot_be_accepted_says_what_is_wrong_and_what_is_allowed(data: object, message: str) -> None:
     assert refused(data) == [message]
 
 
@@ -189,10 +165,7 @@ def parameter(**fields: object) -> dict[str, object]:
             {"type": "INTEGER", "minValue": 0.5, "maxValue": 1},
             "needs whole numbers as minValue and maxValue, since its type is INTEGER.",
         ),
-        (
-            {"type": "DOUBLE", "minValue": "-inf", "maxValue": 1},
-            "needs finite numbers as minValue and maxValue.",
-        ),
+        ({"type": "DOUBLE", "minValue": "-inf", "maxValue": 1}, "needs finite numbers as minValue and maxValue."),
         (
             {"type": "DOUBLE", "minValue": -1.7e308, "maxValue": 1.7e308},
             "has a minValue and a maxValue that are too far apart.",
@@ -202,15 +175,9 @@ def parameter(**fields: object) -> dict[str, object]:
             "needs whole numbers between -9007199254740992 and 9007199254740992.",
         ),
         ({"type": "CATEGORICAL"}, "needs categoricalValues, since its type is CATEGORICAL."),
-        (
-            {"type": "CATEGORICAL", "categoricalValues": ["a", "b", "a"]},
-            "has 'a' twice in its categoricalValues.",
-        ),
+        ({"type": "CATEGORICAL", "categoricalValues": ["a", "b", "a"]}, "has 'a' twice in its categoricalValues."),
         ({"type": "DISCRETE", "discreteValues": [1, "nan"]}, "has a discreteValue that is not finite."),
-        (
-            {"type": "DISCRETE", "discreteValues": [1, 1]},
-            "has discreteValues that are not strictly increasing.",
-        ),
+        ({"type": "DISCRETE", "discreteValues": [1, 1]}, "has discreteValues that are not strictly increasing."),
         (
             {"type": "DOUBLE", "minValue": 0, "maxValue": 1, "scaleType": "UNIT_LOG_SCALE"},
             "has scaleType UNIT_LOG_SCALE, which needs values above 0.",
@@ -230,17 +197,13 @@ INPUTS = st.fixed_dictionaries(
         "args": st.lists(WORDS | st.integers()),
         "pythonModule": WORDS,
         "use_chief_in_tf_config": st.sampled_from([True, False, "true", "False"]),
-        "masterConfig": st.fixed_dictionaries(
-            {}, optional={"image_uri": WORDS, "containerArgs": st.lists(WORDS)}
-        ),
+        "masterConfig": st.fixed_dictionaries({}, optional={"image_uri": WORDS, "containerArgs": st.lists(WORDS)}),
     },
 )
 
 
 @given(INPUTS)
-def test_canonical_form_of_any_input_is_a_fixed_point_with_the_fields_that_were_sent(
-    sent: dict[str, object],
-) -> None:
+def test_canonical_form_of_any_input_is_a_fixed_point_with_the_fields_that_were_sent(sent: dict[str, object]) -> None:
     once = parse_training_input(sent).canonical()
     assert parse_training_input(once).canonical() == once
     assert len(once) == len(sent)

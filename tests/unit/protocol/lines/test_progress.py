@@ -38,10 +38,7 @@ from trainyard_protocol.lines.progress import (
         ('{"event": "x", "epoch": 2, "loss": 0.5}', ProgressEvent("x", epoch=2)),
         ('{"event": "x", "step": 3, "epoch": NaN, "epochs": -1}', ProgressEvent("x", 3)),
         ('{"event": "heartbeat", "step": 3, "seconds": 60.1}', ProgressEvent("heartbeat", 3)),
-        (
-            '{"event": "x", "step": 3, "": 1, "a\\u0000": 1, "\\ud800": 1, "\\u202e": 1}',
-            ProgressEvent("x", 3),
-        ),
+        ('{"event": "x", "step": 3, "": 1, "a\\u0000": 1, "\\ud800": 1, "\\u202e": 1}', ProgressEvent("x", 3)),
         (
             f'{{"event": "x", "step": 3, "{"n" * MAX_NAME}": 1, "{"n" * (MAX_NAME + 1)}": 1}}',
             ProgressEvent("x", 3, metrics={"n" * MAX_NAME: 1.0}),

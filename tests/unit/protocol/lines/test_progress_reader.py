@@ -229,9 +229,7 @@ def test_reader_never_raises_and_continues_from_its_state(lines: list[str], cut:
 
 
 @given(
-    st.dictionaries(
-        st.sampled_from(["event", "step", "steps", "epoch", "loss"]), st.sampled_from(["a", 1, 2.5, None])
-    )
+    st.dictionaries(st.sampled_from(["event", "step", "steps", "epoch", "loss"]), st.sampled_from(["a", 1, 2.5, None]))
 )
 def test_a_line_with_an_event_means_what_it_means_to_the_agent(fields: dict[str, Any]) -> None:
     """But for metrics of an epoch without a step, which only curves have."""

@@ -20,9 +20,7 @@ def test_mask_selects() -> None:
         "jobs.trainingInput.args,jobs.jobId": {
             "jobs": [{"jobId": "a", "trainingInput": {"args": ["1"]}}, {"jobId": "b"}]
         },
-        "jobs(jobId,labels/d),jobs/labels": {
-            "jobs": [{"jobId": "a", "labels": JOB["labels"]}, {"jobId": "b"}]
-        },
+        "jobs(jobId,labels/d),jobs/labels": {"jobs": [{"jobId": "a", "labels": JOB["labels"]}, {"jobId": "b"}]},
         "nextPageToken,nextPageToken/x": {"nextPageToken": "x"},
         "jobs,jobs/jobId": {"jobs": LIST["jobs"]},
         "jobs/labels/a_b": {"jobs": [{"labels": {"a_b": "c"}}, {}]},

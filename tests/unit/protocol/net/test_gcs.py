@@ -37,28 +37,8 @@ def test_url_that_names_no_bucket_or_object_is_refused_with_a_sentence() -> None
     """Google's client sends `gs://b/..` on as the path of the bucket, and raises ValueError for the others."""
     fine = ("gs://b", "gs://b/", "gs://a-b_c.d1/x", "gs://b/a/../b", "gs://b/" + "x" * 1024)
     assert [url for url in fine if problem_of(url)] == []
-    buckets = (
-        "",
-        ".",
-        "..",
-        "-b",
-        "b-",
-        "b/../c"[1:],
-        "b c",
-        "b\nc",
-        "é",
-        "a" * 223,
-        "b?c",
-        "b%2Fc",
-        "\ud800",
-    )
-    wrong = [
-        *(f"gs://{bucket}/x" for bucket in buckets),
-        "gs://b/.",
-        "gs://b/..",
-        "gs://b/../",
-        "gs://b/a\rb",
-    ]
+    buckets = ("", ".", "..", "-b", "b-", "b/../c"[1:], "b c", "b\nc", "é", "a" * 223, "b?c", "b%2Fc", "\ud800")
+    wrong = [*(f"gs://{bucket}/x" for bucket in buckets), "gs://b/.", "gs://b/..", "gs://b/../", "gs://b/a\rb"]
     for url in [*wrong, "gs://b/" + "é" * 513]:
         with pytest.raises(InvalidArgument) as refused:
             split_url(url)
@@ -80,9 +60,7 @@ def test_url_that_names_no_bucket_or_object_is_refused_with_a_sentence() -> None
         ("ConnectionError", Unavailable, "Google Cloud Storage does not answer."),
     ],
 )
-def test_error_of_the_storage_is_plain_and_keeps_its_cause(
-    name: str, kind: type[TrainyardError], message: str
-) -> None:
+def test_error_of_the_storage_is_plain_and_keeps_its_cause(name: str, kind: type[TrainyardError], message: str) -> None:
     error = storage_error(name)
     with pytest.raises(kind) as raised, CloudStorage("The agent").errors(URL):
         raise error
@@ -100,18 +78,12 @@ def test_secret_in_the_address_of_an_emulator_is_never_shown() -> None:
         "": "",
     }
     assert {address: without_secret(address) for address in shown} == shown
-    with (
-        pytest.raises(Unavailable, match=r"Storage at http://h:9/\*\*\* "),
-        CloudStorage("I", "h:9/s").errors(URL),
-    ):
+    with pytest.raises(Unavailable, match=r"Storage at http://h:9/\*\*\* "), CloudStorage("I", "h:9/s").errors(URL):
         raise ConnectionError
 
 
 def test_emulator_without_a_scheme_is_plain_http_and_named_in_errors() -> None:
     storage = CloudStorage("The agent", "localhost:9")
     assert storage.address == "http://localhost:9"
-    with (
-        pytest.raises(Unavailable, match=r"Storage at http://localhost:9 does not answer"),
-        storage.errors(URL),
-    ):
+    with pytest.raises(Unavailable, match=r"Storage at http://localhost:9 does not answer"), storage.errors(URL):
         raise ConnectionError

@@ -40,9 +40,7 @@ def test_port_whose_other_address_is_taken_is_refused_and_left(host: str, taken:
         port = other.getsockname()[1]
         assert not loopback.is_free(port)
         assert not loopback.is_held_by_one_user(port)
-        with pytest.raises(
-            FailedPrecondition, match=rf"cannot listen on \[?{taken}\]?:{port}: Address already"
-        ):
+        with pytest.raises(FailedPrecondition, match=rf"cannot listen on \[?{taken}\]?:{port}: Address already"):
             listening(stack, host, port)
         assert loopback.user_of(host, port) is None, "the address that was bound first is free again"
 
@@ -78,11 +76,7 @@ def test_port_of_two_users_is_not_that_of_one(tmp_path: Path, monkeypatch: pytes
         "every address of IPv4 and ::1": ([(any4, 7)], [(ipv6, 7)], True),
         "IPv4 alone": ([(ipv4, 7)], [], False),
         "nobody": ([], [], False),
-        "users without an id here": (
-            [(ipv4, loopback._overflow_user())],
-            [(ipv6, loopback._overflow_user())],
-            False,
-        ),
+        "users without an id here": ([(ipv4, loopback._overflow_user())], [(ipv6, loopback._overflow_user())], False),
     }
     tables = (tmp_path / "tcp", tmp_path / "tcp6")
     monkeypatch.setattr(loopback, "_TABLES", tables)

@@ -12,9 +12,7 @@ FILE = Path("/tokens/admin")
 
 
 def test_secret_is_exposed_by_its_mode_and_owner() -> None:
-    table: dict[
-        tuple[int, bool], bool | None
-    ] = {  # mode and whether it is ours: whether its exposure is grave
+    table: dict[tuple[int, bool], bool | None] = {  # mode and whether it is ours: whether its exposure is grave
         (0o600, True): None,
         (0o400, True): None,
         (0o640, True): True,
@@ -54,17 +52,9 @@ def test_file_without_a_token_is_refused(tmp_path: Path, content: bytes) -> None
 
 @pytest.mark.parametrize(
     ("mode", "may_pass", "after"),
-    [
-        (0o755, False, 0o700),
-        (0o755, True, 0o700),
-        (0o711, False, 0o700),
-        (0o711, True, 0o711),
-        (0o1700, False, 0o1700),
-    ],
+    [(0o755, False, 0o700), (0o755, True, 0o700), (0o711, False, 0o700), (0o711, True, 0o711), (0o1700, False, 0o1700)],
 )
-def test_directory_that_is_open_to_others_is_closed(
-    tmp_path: Path, mode: int, may_pass: bool, after: int
-) -> None:
+def test_directory_that_is_open_to_others_is_closed(tmp_path: Path, mode: int, may_pass: bool, after: int) -> None:
     directory = tmp_path / "new" / "data"
     assert make_private(directory, may_pass) == ""
     assert directory.stat().st_mode & 0o7777 == 0o700

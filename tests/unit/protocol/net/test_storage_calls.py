@@ -40,10 +40,7 @@ def test_server_has_plain_paths_below_one_of_its_own_alone() -> None:
     call = parse_at_server("DELETE", "/storage/plain/storage/v1/b/one")
     assert call is not None
     assert (call.kind, call.bucket, call.name) == ("plain.delete", "storage", "v1/b/one")
-    assert (call.path, call.path_at_server) == (
-        "/storage/v1%2Fb%2Fone",
-        "/storage/plain/storage/v1%2Fb%2Fone",
-    )
+    assert (call.path, call.path_at_server) == ("/storage/v1%2Fb%2Fone", "/storage/plain/storage/v1%2Fb%2Fone")
     for method, path in (
         ("GET", "/one/a"),
         ("POST", "/batch/storage/v1"),

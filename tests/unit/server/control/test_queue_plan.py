@@ -14,9 +14,7 @@ from unit.server.domain.scheduling.queue_support import NOW, agent, held, queued
 
 LIMITS = Quotas(projects={"q": {"vcpus": 3}})
 AGENTS = (agent(cpus=4, gangs=(held(0, 1),)), agent(name="other", cpus=6, gangs=(held(0, 1, 2, 3),)))
-ARRIVALS = st.lists(
-    st.tuples(st.integers(1, 6), st.sampled_from("pq"), st.sampled_from((0, 0, 0, 1))), max_size=8
-)
+ARRIVALS = st.lists(st.tuples(st.integers(1, 6), st.sampled_from("pq"), st.sampled_from((0, 0, 0, 1))), max_size=8)
 
 
 def of(number: int, cpus: int, project: str, priority: int) -> JobSnapshot:

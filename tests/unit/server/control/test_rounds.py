@@ -99,9 +99,7 @@ def test_round_without_changes_is_as_many_queries_with_few_jobs_as_with_many(
     assert not any(one.startswith(("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")) for one in seen)
 
 
-def test_round_after_a_submission_reads_that_job_alone(
-    api: UseCases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_after_a_submission_reads_that_job_alone(api: UseCases, monkeypatch: pytest.MonkeyPatch) -> None:
     join(api, 1)
     submit(api, *(f"job{number}" for number in range(20)))
     for _ in range(3):
@@ -124,9 +122,7 @@ def test_round_after_a_submission_reads_that_job_alone(
     assert len(seen) < 30
 
 
-def test_first_round_of_new_jobs_writes_each_log_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_round_of_new_jobs_writes_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = server(tmp_path, run_loops=True)
     join(api, 1)
     submit(api, "starts", "waits", "waits_too")
@@ -173,9 +169,7 @@ def test_two_servers_that_plan_at_once_create_one_run_of_each_job(
         use_cases.backend.store.close()
 
 
-def test_job_that_changed_since_the_plan_is_planned_again(
-    api: UseCases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_that_changed_since_the_plan_is_planned_again(api: UseCases, monkeypatch: pytest.MonkeyPatch) -> None:
     join(api, 1)
     submit(api, "gone", "next")
     update = api.controller._plan.update
@@ -292,7 +286,4 @@ def test_agent_that_changes_wakes_another_only_where_that_was_alone(
         woken.clear()
         sync(api, number)
         sync(api, 0, version=f"{number}")
-        assert {one for one in woken if one.startswith("agent:")} == {
-            agent_topic("a0"),
-            agent_topic(f"a{number}"),
-        }
+        assert {one for one in woken if one.startswith("agent:")} == {agent_topic("a0"), agent_topic(f"a{number}")}

@@ -10,15 +10,7 @@ BAD = '<script>"&'
 
 
 def test_durations_and_numbers_are_short() -> None:
-    durations = {
-        0: "0s",
-        59.9: "59s",
-        60: "1m 00s",
-        3599: "59m 59s",
-        7380: "2h 03m",
-        90000: "1d 1h",
-        -5: "0s",
-    }
+    durations = {0: "0s", 59.9: "59s", 60: "1m 00s", 3599: "59m 59s", 7380: "2h 03m", 90000: "1d 1h", -5: "0s"}
     assert {seconds: rendering.duration(seconds) for seconds in durations} == durations
     numbers = [
         (0.000159, "0.000159"),
@@ -52,9 +44,7 @@ def test_time_is_in_utc_without_scripts() -> None:
     assert str(rendering.time(NOW)) == (
         '<time datetime="2026-11-21T12:00:00.000Z" data-form="ago">2026-11-21 12:00:00 UTC</time>'
     )
-    assert 'data-since="2026-11-21T11:59:00.000Z">1m 00s' in rendering.clock(
-        NOW - timedelta(minutes=1), None, NOW
-    )
+    assert 'data-since="2026-11-21T11:59:00.000Z">1m 00s' in rendering.clock(NOW - timedelta(minutes=1), None, NOW)
     assert "data-since" not in rendering.clock(NOW, NOW)
 
 

@@ -115,9 +115,7 @@ def test_sessions_of_one_person_share_a_poll_and_nobody_else_does() -> None:
 
 async def test_what_sessions_share_has_no_secret_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = Dashboard(Notifier(), LONG_S)
-    block = pages.rendering._environment.from_string(
-        "{% block live_x %}{{ caller.name }}{{ csrf }}{% endblock %}"
-    )
+    block = pages.rendering._environment.from_string("{% block live_x %}{{ caller.name }}{{ csrf }}{% endblock %}")
     monkeypatch.setattr(pages.rendering, "_live_blocks", lambda _: block.blocks)
     with pytest.raises(UndefinedError, match="csrf"):
         pages.parts(request("alice", "a-secret"), View("jobs.html", dict))

@@ -139,9 +139,7 @@ def test_exit_code_that_is_none_is_no_success() -> None:
 @pytest.mark.parametrize("agent_id", ["", "x" * 129, "a\nb", "\u202e"])
 def test_report_of_no_agent_is_refused(agent_id: str) -> None:
     with pytest.raises(InvalidArgument, match="1 to 128 printable characters"):
-        reports.bounded_sync(
-            SyncRequest.model_validate(SYNC | {"agent": AGENT | {"agent_id": agent_id}}), NOW
-        )
+        reports.bounded_sync(SyncRequest.model_validate(SYNC | {"agent": AGENT | {"agent_id": agent_id}}), NOW)
 
 
 def test_report_with_too_many_of_anything_is_refused() -> None:

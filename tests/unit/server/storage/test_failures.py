@@ -43,9 +43,7 @@ def of_sqlite(message: str, kind: type[exc.DBAPIError] = exc.OperationalError) -
         (ValueError("x"), None),
     ],
 )
-def test_reason_of_a_transient_failure_has_no_path_and_no_statement(
-    error: Exception, reason: str | None
-) -> None:
+def test_reason_of_a_transient_failure_has_no_path_and_no_statement(error: Exception, reason: str | None) -> None:
     assert failure_reason(error) == reason
     assert is_database_failure(error) == (reason is not None and not isinstance(error, OSError))
 
@@ -64,9 +62,7 @@ def test_remedy_says_what_passes_by_itself_what_needs_room_and_what_a_restore() 
     wrong = [
         (error, failure)
         for error, remedy, is_damage in cases
-        if (failure := failure_of(error)) is None
-        or remedy not in failure.remedy
-        or failure.is_damage is not is_damage
+        if (failure := failure_of(error)) is None or remedy not in failure.remedy or failure.is_damage is not is_damage
     ]
     assert wrong == []
 

@@ -42,9 +42,7 @@ def test_upload_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
     assert upload(staging, b"12345").size == 5
     with pytest.raises(TooLarge, match="larger than the limit of 5 bytes"):
         upload(staging, b"123", b"456")
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [
-        hashlib.sha256(b"12345").hexdigest()
-    ]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [hashlib.sha256(b"12345").hexdigest()]
 
 
 def test_upload_that_is_empty_aborted_or_of_a_killed_server_leaves_nothing(tmp_path: Path) -> None:

@@ -27,7 +27,5 @@ def claim(
     if image is None:
         return Claim(why="it is a package job")
     if image.dockerfile and image.image not in images:
-        return Claim(
-            why=f"the image of its runtimeVersion {version}, {image.image}, was not built on this machine"
-        )
+        return Claim(why=f"the image of its runtimeVersion {version}, {image.image}, was not built on this machine")
     return Claim(True, f"its runtimeVersion {version} has the image {image.image}")

@@ -153,8 +153,7 @@ class DockerClient:
             root=str(info.get("DockerRootDir") or ""),
             live_restore=bool(info.get("LiveRestoreEnabled")),
             user_namespace=any(
-                option.startswith(("name=rootless", "name=userns"))
-                for option in info.get("SecurityOptions") or ()
+                option.startswith(("name=rootless", "name=userns")) for option in info.get("SecurityOptions") or ()
             ),
         )
 
@@ -217,9 +216,7 @@ class DockerClient:
         """The size of a container's writable layer and of the volumes that its image declares; 0 if there is no such
         container."""
         with self._call() as api:
-            response = api.get(
-                self._url(api, f"/containers/{container}/json"), params={"size": 1}, timeout=CALL_S
-            )
+            response = api.get(self._url(api, f"/containers/{container}/json"), params={"size": 1}, timeout=CALL_S)
             if response.status_code == 404:
                 return 0
             _check(response)
@@ -266,10 +263,7 @@ class DockerClient:
         engine looks for it in the container alone, whatever links are there."""
         with self._call() as api:
             response = api.get(
-                self._url(api, f"/containers/{container}/archive"),
-                params={"path": path},
-                timeout=CALL_S,
-                stream=True,
+                self._url(api, f"/containers/{container}/archive"), params={"path": path}, timeout=CALL_S, stream=True
             )
             with contextlib.closing(response):
                 if response.status_code == 404:
@@ -291,9 +285,7 @@ class DockerClient:
         container nothing happens."""
         with self._call_ignoring_gone() as api:
             response = api.post(
-                self._url(api, f"/containers/{container}/stop"),
-                params={"t": grace_s},
-                timeout=grace_s + CALL_S,
+                self._url(api, f"/containers/{container}/stop"), params={"t": grace_s}, timeout=grace_s + CALL_S
             )
             _check(response)
 

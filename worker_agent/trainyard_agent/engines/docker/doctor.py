@@ -102,12 +102,8 @@ def _engine_unavailable(state_dir: Path, error: EngineError) -> Finding:
             advice="Start the container engine, or name it with DOCKER_HOST.",
         )
     if isinstance(error, EngineDown):
-        return Finding(
-            check="containers", status="ok", found="There is no container engine, and no run needs one."
-        )
-    return Finding(
-        check="containers", status="unknown", found=f"The container engine could not be asked: {error}."
-    )
+        return Finding(check="containers", status="ok", found="There is no container engine, and no run needs one.")
+    return Finding(check="containers", status="unknown", found=f"The container engine could not be asked: {error}.")
 
 
 def _orphans(client: DockerClient, state_dir: Path) -> list[OrphanContainer]:
@@ -150,9 +146,7 @@ def _why_agent_is_gone(agent: str, labels: Mapping[str, str]) -> str:
         now = (read_json(Path(agent_dir) / "agent.json") or {}).get("agent_id", "")
     except OSError:  # damaged, or not readable by this user
         return ""
-    return (
-        f"its agent no longer exists, and {agent_dir} belongs to another one" if now and now != agent else ""
-    )
+    return f"its agent no longer exists, and {agent_dir} belongs to another one" if now and now != agent else ""
 
 
 def _is_served(agent_dir: str) -> bool:

@@ -102,10 +102,7 @@ def _build(place: Place, client: DockerClient, probe: EngineProbe) -> tuple[Dock
 def offered(engine: EngineState, environment: Mapping[str, str]) -> RuntimeOffer:
     """The offer of containers with these variables."""
     return RuntimeOffer(
-        name=DockerEngine.name,
-        replica_environment=dict(environment),
-        about=engine.about,
-        problem=engine.problem,
+        name=DockerEngine.name, replica_environment=dict(environment), about=engine.about, problem=engine.problem
     )
 
 
@@ -163,9 +160,7 @@ def _poll_first(probe: EngineProbe, demanded: bool) -> None:
     if not probe.poll().problem or not demanded:
         return
     if not wait_until(lambda: not probe.poll().problem, deadline_in(_ENGINE_TIMEOUT_S), _ENGINE_PAUSE_S):
-        raise SettingsRefused(
-            f"--runtime docker: {probe.state.problem}. Start Docker, or use --runtime auto."
-        )
+        raise SettingsRefused(f"--runtime docker: {probe.state.problem}. Start Docker, or use --runtime auto.")
 
 
 ENGINE = DockerEngine()

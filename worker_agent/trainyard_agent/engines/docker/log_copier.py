@@ -32,9 +32,7 @@ class LineReader:
 
     def __init__(self, mask: Mask | None = None) -> None:
         self._rest = b""
-        self._splitters: dict[Stream, LineSplitter] = {
-            stream: LineSplitter(mask=mask) for stream in _STREAMS.values()
-        }
+        self._splitters: dict[Stream, LineSplitter] = {stream: LineSplitter(mask=mask) for stream in _STREAMS.values()}
         self._times: dict[Stream, str] = {}
 
     def feed(self, chunk: bytes) -> list[str]:
@@ -59,9 +57,7 @@ class LineReader:
 
     def end(self) -> list[str]:
         """The last lines of streams that ended without a newline."""
-        return [
-            line for stream in self._times for line in self._entries(stream, self._splitters[stream].end())
-        ]
+        return [line for stream in self._times for line in self._entries(stream, self._splitters[stream].end())]
 
     def _entries(self, stream: Stream, lines: list[tuple[str, int]]) -> list[str]:
         return entries(self._times[stream], stream, lines)

@@ -15,9 +15,7 @@ POLL_S = 2.0
 ANSWER_S = 20.0
 """An engine that needs longer to answer counts as away: it hangs."""
 
-_ADVICE = {
-    "Permission denied": "Permission denied: this user must join the group of that socket, usually docker"
-}
+_ADVICE = {"Permission denied": "Permission denied: this user must join the group of that socket, usually docker"}
 
 _log = logging.getLogger(__name__)
 

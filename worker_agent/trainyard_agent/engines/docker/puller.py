@@ -104,9 +104,7 @@ class PullProgress:
         elif layer in self._layers and event.get("status") in ("Download complete", "Pull complete"):
             total = self._layers[layer][1]
             self._layers[layer] = (total, total)
-        done, total = (
-            (sum(part) for part in zip(*self._layers.values(), strict=True)) if self._layers else (0, 0)
-        )
+        done, total = (sum(part) for part in zip(*self._layers.values(), strict=True)) if self._layers else (0, 0)
         percent = 100 * done // total // _STEP * _STEP if total else _NO_SIZE_YET
         if percent <= self._reported:
             return ""
@@ -116,11 +114,7 @@ class PullProgress:
 
 
 def _pull(
-    engine: DockerClient,
-    name: str,
-    report: Callable[[str], None],
-    cancelled: threading.Event,
-    silence_s: float,
+    engine: DockerClient, name: str, report: Callable[[str], None], cancelled: threading.Event, silence_s: float
 ) -> None:
     progress = PullProgress(name)
 

@@ -188,11 +188,7 @@ class RunFiles:
             record = ContainerRunRecord.model_validate(value)
             stop = read_json(directory / "stop.json")
             exits = {task: read_json(directory / task / "exit.json") for task in record.addresses}
-            reports = {
-                (run_id, task): ReplicaReport.model_validate(report)
-                for task, report in exits.items()
-                if report
-            }
+            reports = {(run_id, task): ReplicaReport.model_validate(report) for task, report in exits.items() if report}
             if stop is not None:
                 self._stops[run_id] = StopRecord.model_validate(stop)
         except (DamagedFile, ValidationError) as error:

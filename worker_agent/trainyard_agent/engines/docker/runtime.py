@@ -18,13 +18,7 @@ from typing import Any, TypeVar
 
 from trainyard_agent.engines.docker import job_dir_mounts, secret_files
 from trainyard_agent.engines.docker import spec as docker_spec
-from trainyard_agent.engines.docker.client import (
-    Container,
-    DockerClient,
-    EngineDown,
-    EngineError,
-    EngineRefused,
-)
+from trainyard_agent.engines.docker.client import Container, DockerClient, EngineDown, EngineError, EngineRefused
 from trainyard_agent.engines.docker.disk_limit import DiskLimit
 from trainyard_agent.engines.docker.log_copier import REMOVED, ContainerLogCopier
 from trainyard_agent.engines.docker.network.networks import Networks
@@ -37,16 +31,7 @@ from trainyard_agent.host.accelerators import tpu_device_files
 from trainyard_agent.host.metric_file import METRIC_BYTES
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.host.waiting import deadline_in, wait_until
-from trainyard_agent.runtimes.base import (
-    HOST,
-    PROCESSES,
-    STOPPED,
-    Handle,
-    Launch,
-    LogSlice,
-    StartFailed,
-    metric_tag,
-)
+from trainyard_agent.runtimes.base import HOST, PROCESSES, STOPPED, Handle, Launch, LogSlice, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
@@ -269,9 +254,7 @@ class DockerRuntime:
         images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
         gateway = self._engine.gateway()
         write_secret_files(self._files.secrets(record.run_id), launches[0].secret_files, secret_files.MODE)
-        ids = self._each(
-            launches, lambda launch: self._create(order, launch, images[launch.image], addresses, gateway)
-        )
+        ids = self._each(launches, lambda launch: self._create(order, launch, images[launch.image], addresses, gateway))
         launched = record.model_copy(
             update={
                 "launched": True,
@@ -284,9 +267,7 @@ class DockerRuntime:
         with self._lock:
             self._resumed.add(record.run_id)  # `_resume` must not start it too
         self._files.save(launched)
-        self._each(
-            list(zip(launches, ids, strict=True)), lambda pair: self._start(launched, pair[0].task, pair[1])
-        )
+        self._each(list(zip(launches, ids, strict=True)), lambda pair: self._start(launched, pair[0].task, pair[1]))
         with self._lock:
             self._next_refresh = 0.0
             for launch, container in zip(launches, ids, strict=True):
@@ -453,9 +434,7 @@ class DockerRuntime:
             if time.monotonic() >= self._next_repair:
                 self._next_repair = time.monotonic() + _REPAIR_S
                 self._networks.repair()
-            self._disk_limit.check(
-                {key: item.id for key, item in containers.items() if item.state == "running"}
-            )
+            self._disk_limit.check({key: item.id for key, item in containers.items() if item.state == "running"})
 
     def _remove_orphans(self, listed: set[str]) -> None:
         """Remove the containers and networks with our label whose run was removed without the engine, or by hand."""
@@ -492,9 +471,7 @@ class DockerRuntime:
         except (EngineError, OSError) as error:  # unknown, or it cannot be recorded now
             self._log_error(error)
             state = ReplicaState.RUNNING
-        return ReplicaReport(
-            task=task, state=state, address=address, started_at=self._started(record, task, container)
-        )
+        return ReplicaReport(task=task, state=state, address=address, started_at=self._started(record, task, container))
 
     def _ended(self, record: ContainerRunRecord, task: str, info: dict[str, Any] | None) -> ReplicaReport:
         if info is None:
@@ -547,11 +524,7 @@ class DockerRuntime:
         if started_at is not None and how.finished_at < started_at:
             how = how.model_copy(update={"finished_at": started_at})
         report = ReplicaReport(
-            task=task,
-            state=ReplicaState.EXITED,
-            address=record.addresses[task],
-            started_at=started_at,
-            exit=how,
+            task=task, state=ReplicaState.EXITED, address=record.addresses[task], started_at=started_at, exit=how
         )
         if (record.run_id, task) not in self._copiers:  # there is nothing to copy
             is_gone = how.reason is Reason.VANISHED  # while no agent ran

@@ -205,9 +205,7 @@ def container_spec(
     """
     task = Task.parse(launch.task)
     host = host_name(order.run_id, task)
-    peers = {
-        host_name(order.run_id, Task.parse(peer)): ip for peer, ip in addresses.items() if peer != launch.task
-    }
+    peers = {host_name(order.run_id, Task.parse(peer)): ip for peer, ip in addresses.items() if peer != launch.task}
     endpoint: dict[str, Any] = {"Aliases": [host]}
     if launch.task in addresses:
         endpoint["IPAMConfig"] = {"IPv4Address": addresses[launch.task]}
@@ -236,9 +234,7 @@ def container_spec(
                 *(_mount(source, path, read_only=True) for path, source in secret_sources.items()),
             ],
             "DeviceRequests": _devices(launch.gpus),
-            "Devices": [
-                {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in tpus
-            ],
+            "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in tpus],
         },
         "NetworkingConfig": {"EndpointsConfig": {network_name(order): endpoint}},
     }
@@ -320,15 +316,11 @@ def exit_of(state: Mapping[str, Any], memory_bytes: int) -> ExitReport:
     finished_at = parse_time(state["FinishedAt"]) or datetime.now(UTC)
     code, error = int(state["ExitCode"]), str(state.get("Error") or "")
     if parse_time(state["StartedAt"]) is None:
-        return ExitReport(
-            code=None, reason=Reason.START_FAILED, message=start_error(error), finished_at=finished_at
-        )
+        return ExitReport(code=None, reason=Reason.START_FAILED, message=start_error(error), finished_at=finished_at)
     if state.get("OOMKilled") and code:
         message = f"Its memory limit is {_gigabytes(memory_bytes)}." if memory_bytes else ""
         return ExitReport(code=code, reason=Reason.OUT_OF_MEMORY, message=message, finished_at=finished_at)
-    return ExitReport(
-        code=code, reason=reason_of_exit(code), message=message_of_code(code), finished_at=finished_at
-    )
+    return ExitReport(code=code, reason=reason_of_exit(code), message=message_of_code(code), finished_at=finished_at)
 
 
 def usage_of(stats: Mapping[str, Any]) -> ReplicaUse | None:

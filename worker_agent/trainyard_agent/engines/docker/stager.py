@@ -92,9 +92,7 @@ class ContainerStager(BackgroundStager):
         (self._root / order.run_id).mkdir(mode=0o755, exist_ok=True)
         if training_input.image_uri:
             names = {config_of(training_input, Task.parse(r.task).type).image_uri for r in order.replicas}
-            images = {
-                name: await self._ensure_image(order, name, self._settings.pull) for name in sorted(names)
-            }
+            images = {name: await self._ensure_image(order, name, self._settings.pull) for name in sorted(names)}
         else:
             images = {"": await self._runtime_image(order, training_input)}
         image = images[training_input.image_uri]

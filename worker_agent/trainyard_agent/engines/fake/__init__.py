@@ -12,16 +12,7 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 
 from trainyard_agent.host.clock import Clock
-from trainyard_agent.runtimes.base import (
-    HOST,
-    STOPPED,
-    Handle,
-    Launch,
-    LogSlice,
-    StartFailed,
-    Traits,
-    metric_tag,
-)
+from trainyard_agent.runtimes.base import HOST, STOPPED, Handle, Launch, LogSlice, StartFailed, Traits, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, exit_report, preempted_exit
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.use import ReplicaUse
@@ -230,9 +221,7 @@ class FakeRuntime:
             if start < self._read_to.get(key, 0):
                 return LogSlice((), complete=False)  # read once, and gone
             before = stored[dropped].time if dropped < len(stored) else ""
-            gaps[start] = LogGap(
-                after=stored[start + offset - 1].time if start + offset else "", before=before
-            )
+            gaps[start] = LogGap(after=stored[start + offset - 1].time if start + offset else "", before=before)
             offset = self._offsets[key] = dropped - start
         lines: list[LogLine] = []
         max_lines = min([max_lines, *(number - start for number in gaps if number > start)])

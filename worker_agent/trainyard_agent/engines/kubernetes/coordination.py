@@ -71,9 +71,7 @@ class CoordinationLease:
         waits_for = ""
         while (holder := await self._attempt()) != "":
             if holder is not None and holder != waits_for:
-                _log.warning(
-                    "the agent of the namespace %s is %s: waiting for its end", self._client.namespace, holder
-                )
+                _log.warning("the agent of the namespace %s is %s: waiting for its end", self._client.namespace, holder)
                 waits_for = holder
             await self._clock.sleep(_POLL_S)
         if waits_for:

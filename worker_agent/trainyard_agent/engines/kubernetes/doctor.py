@@ -39,9 +39,7 @@ def _permissions(client: KubeClient) -> Finding:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     ]
-    missing = [
-        f"{verb} {resource}" for verb, resource, group in needed if not client.may(verb, group, resource)
-    ]
+    missing = [f"{verb} {resource}" for verb, resource, group in needed if not client.may(verb, group, resource)]
     if not missing:
         found = f"The agent has its {len(needed)} permissions in the namespace {client.namespace}."
         return Finding(check="permissions", status="ok", found=found)
@@ -57,12 +55,8 @@ def _permissions(client: KubeClient) -> Finding:
 def _acting(client: KubeClient, agent_id: str) -> Finding:
     spec = (client.get("leases", coordination.NAME) or {}).get("spec") or {}
     if not spec.get("holderIdentity"):
-        return Finding(
-            check="agent", status="ok", found=f"No agent acts in the namespace {client.namespace}."
-        )
-    found = (
-        f"{spec['holderIdentity']} acts as the agent {agent_id}, and said so last at {spec.get('renewTime')}."
-    )
+        return Finding(check="agent", status="ok", found=f"No agent acts in the namespace {client.namespace}.")
+    found = f"{spec['holderIdentity']} acts as the agent {agent_id}, and said so last at {spec.get('renewTime')}."
     return Finding(check="agent", status="ok", found=found)
 
 
@@ -72,9 +66,7 @@ def _orphans(client: KubeClient, agent_id: str) -> Iterator[Finding]:
     lost = Counter((pod["metadata"]["labels"][objects.RUN], _agent(pod)) for pod in (*roots, *pods))
     lost = Counter({key: count for key, count in lost.items() if key[1] != agent_id or key[0] not in owned})
     if not lost:
-        yield Finding(
-            check="orphans", status="ok", found=f"All objects are of {len(owned)} runs of the agent."
-        )
+        yield Finding(check="orphans", status="ok", found=f"All objects are of {len(owned)} runs of the agent.")
     for (run_id, owner), count in sorted(lost.items()):
         whose = f"another agent, {owner}" if owner != agent_id else "a run that is gone"
         chosen, kubectl = f"-l {objects.RUN}={run_id}", f"kubectl -n {client.namespace}"

@@ -51,9 +51,7 @@ class KubernetesEngine(Engine):
     def identity(self, settings: AgentSettings) -> Identity:
         """The identity of the namespace's agent, made at first use."""
         with _refusing(), closing(_client(settings)) as client:
-            return _identity(
-                client.get("secrets", IDENTITY) or client.create("secrets", secret_of(new_identity()))
-            )
+            return _identity(client.get("secrets", IDENTITY) or client.create("secrets", secret_of(new_identity())))
 
     def capacity(self, settings: AgentSettings) -> Capacity:
         """The capacity that `--pool` says, or that the cluster has now."""
@@ -73,16 +71,9 @@ class KubernetesEngine(Engine):
                 lease.try_acquire()
                 cluster = _Cluster.of(client, kubernetes)
             reader = CapacityReader(client, beside_others=not kubernetes.local_queue)
-            offer = RuntimeOffer(
-                name=self.name, replica_environment=settings.environment, about=cluster.about
-            )
+            offer = RuntimeOffer(name=self.name, replica_environment=settings.environment, about=cluster.about)
             runtime = KubernetesRuntime(
-                settings.state_dir,
-                client,
-                owner,
-                cluster.admission,
-                cluster.measures_usage,
-                cluster.init_image,
+                settings.state_dir, client, owner, cluster.admission, cluster.measures_usage, cluster.init_image
             )
 
             def described(info: AgentInfo) -> AgentInfo:
@@ -160,10 +151,7 @@ class _Cluster:
 def _stager(place: Place) -> Stager:
     settings, kubernetes = place.settings, place.settings.of(KubernetesSettings)
     packages = PodPackageSettings(
-        place.table,
-        kubernetes.server_url_for_pods or settings.server,
-        settings.certificates,
-        settings.install_limits,
+        place.table, kubernetes.server_url_for_pods or settings.server, settings.certificates, settings.install_limits
     )
     return PodStager(
         settings.state_dir / STAGING,

@@ -208,9 +208,7 @@ class KubernetesRuntime:
             if launches[0].secret_values:
                 self._client.create("secrets", objects.secret(self._owner, run.order, run.uid, launches[0]))
             pods = [
-                objects.pod(
-                    self._owner, run.order, launch, run.uid, *further, self._wait_for_peers(run, launch)
-                )
+                objects.pod(self._owner, run.order, launch, run.uid, *further, self._wait_for_peers(run, launch))
                 for launch, further in zip(launches, self._installations(run, launches), strict=True)
             ]
             for group in self._admission.groups(self._owner, run.order, run.uid, pods):
@@ -243,8 +241,7 @@ class KubernetesRuntime:
         addresses = objects.addresses(run.order)
         if not run.launched:
             return tuple(
-                ReplicaReport(task=task, state=ReplicaState.PENDING, address=addresses[task])
-                for task in run.tasks
+                ReplicaReport(task=task, state=ReplicaState.PENDING, address=addresses[task]) for task in run.tasks
             )
         states = {task: self._state(run, task) for task in run.tasks if task not in run.exits}
         self._record_ends(run, addresses, states)
@@ -296,11 +293,7 @@ class KubernetesRuntime:
         run = self._run(run_id)
         if run is None or not run.launched:
             return
-        alive = [
-            task
-            for task in run.tasks
-            if task not in run.exits and self._state(run, task, now=True).exit is None
-        ]
+        alive = [task for task in run.tasks if task not in run.exits and self._state(run, task, now=True).exit is None]
         if not alive:
             return
         if STOP not in run.annotations:
@@ -348,11 +341,7 @@ class KubernetesRuntime:
                 return self._runs[run_id]
         root = self._client.get("configmaps", run_name(run_id))
         labels = root["metadata"].get("labels") or {} if root is not None else {}
-        if (
-            root is None
-            or labels.get(objects.AGENT) != self._owner.agent_id
-            or labels.get(objects.RUN) != run_id
-        ):
+        if root is None or labels.get(objects.AGENT) != self._owner.agent_id or labels.get(objects.RUN) != run_id:
             return None
         run = _Run.of(root)
         with self._lock:

@@ -96,9 +96,7 @@ def _is_orphaned(entry: Path, agent_dir: Path, run_id: str, state_dir: Path) -> 
     (entry / "root").readlink()
     if agent_dir != state_dir and inside.exists():
         return False  # of another installation
-    return not (
-        (inside / "runs" / run_id / "run.json").exists() or (inside / "environments" / run_id).is_dir()
-    )
+    return not ((inside / "runs" / run_id / "run.json").exists() or (inside / "environments" / run_id).is_dir())
 
 
 def _end(orphan: OrphanProcess) -> str:

@@ -85,9 +85,7 @@ def _why_closed(place: Place, users: JobUsers) -> str:
         )
     except (OSError, StagingFailed) as error:
         problem = str(error)
-    return (
-        f"package jobs cannot run as processes, each run as a user of its own: {problem}" if problem else ""
-    )
+    return f"package jobs cannot run as processes, each run as a user of its own: {problem}" if problem else ""
 
 
 ENGINE = ProcessEngine()

@@ -32,23 +32,9 @@ from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes import ports, start_supervisor
 from trainyard_agent.runtimes import supervisor as supervisor_program
-from trainyard_agent.runtimes.base import (
-    HOST,
-    METRIC_FILE,
-    PROCESSES,
-    STOPPED,
-    Handle,
-    Launch,
-    StartFailed,
-    metric_tag,
-)
+from trainyard_agent.runtimes.base import HOST, METRIC_FILE, PROCESSES, STOPPED, Handle, Launch, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
-from trainyard_agent.runtimes.run_directories import (
-    RunDirectories,
-    is_run_id,
-    secret_path,
-    write_secret_files,
-)
+from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id, secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -211,9 +197,7 @@ class ProcessRuntime(RunDirectories[_Record]):
                 self._stops.pop(run_id, None)
             except OSError as error:  # the signal alone stops it too, with the supervisor's default grace
                 self._stops[run_id] = order
-                self._files.warn_once(
-                    f"stop.json of run {run_id} cannot be written; it is stopped without: {error}"
-                )
+                self._files.warn_once(f"stop.json of run {run_id} cannot be written; it is stopped without: {error}")
             for task in alive:
                 with contextlib.suppress(ProcessLookupError):  # it ended in between
                     os.kill(record.pids[task], signal.SIGTERM)
@@ -245,8 +229,7 @@ class ProcessRuntime(RunDirectories[_Record]):
         record = self._record(run_id)
         tasks = list(record.addresses) if record and record.launched else []
         return all(
-            (self._runs / run_id / task / "done.json").exists() and not self._alive(run_id, task)
-            for task in tasks
+            (self._runs / run_id / task / "done.json").exists() and not self._alive(run_id, task) for task in tasks
         )
 
     def _launch(self, record: _Record, launches: Sequence[Launch]) -> Handle:
@@ -333,13 +316,8 @@ class ProcessRuntime(RunDirectories[_Record]):
         if not alive and not (ended and closed):
             try:
                 ended, closed = self._record_vanished(record.run_id, task, ended), True
-            except (
-                OSError,
-                process_tags.StillAlive,
-            ) as error:  # reported as alive until a later attempt succeeds
-                self._files.warn_once(
-                    f"the exit of {task} of run {record.run_id} cannot be recorded yet: {error}"
-                )
+            except (OSError, process_tags.StillAlive) as error:  # reported as alive until a later attempt succeeds
+                self._files.warn_once(f"the exit of {task} of run {record.run_id} cannot be recorded yet: {error}")
         if alive and not closed:
             self._hold_output(record, task)
         started = self._started(record.run_id, task)
@@ -428,9 +406,7 @@ class ProcessRuntime(RunDirectories[_Record]):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pids[task], signal.SIGKILL)
             if not wait_until(lambda: not alive(), deadline_in(_KILL_TIMEOUT_S), _PAUSE_S):
-                raise process_tags.StillAlive(
-                    f"the supervisors of {', '.join(alive())} of run {run_id} do not end"
-                )
+                raise process_tags.StillAlive(f"the supervisors of {', '.join(alive())} of run {run_id} do not end")
         self._users.kill_processes(run_id)
         process_tags.kill_tagged(run_id, user=self._users.of(run_id))
 
@@ -456,10 +432,7 @@ def replica_environment(
         "TMPDIR": str(directory / "tmp"),
         **({METRIC_FILE: str(_metric_file(directory))} if launch.writes_metrics else {}),
         **launch.environment,
-        **{
-            file.variable: str(secret_path(directory / _SECRETS, file.name, file.path))
-            for file in launch.secret_files
-        },
+        **{file.variable: str(secret_path(directory / _SECRETS, file.name, file.path)) for file in launch.secret_files},
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
         **process_tags.tag(run_id, launch.task),
     }

@@ -111,9 +111,7 @@ def parse_jobs(output: str) -> list[SlurmJob]:
         if len(fields) == _COLUMNS:
             job = fields[0].partition("+")[0]
             parts.setdefault(job, []).append(SlurmJob(job, *fields[1:]))
-    return [
-        min(rows, key=lambda row: (spec.telling(row.state), row.reason == "None")) for rows in parts.values()
-    ]
+    return [min(rows, key=lambda row: (spec.telling(row.state), row.reason == "None")) for rows in parts.values()]
 
 
 def cancel_pending(jobs: Sequence[str]) -> None:

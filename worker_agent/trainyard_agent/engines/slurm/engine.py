@@ -64,9 +64,7 @@ def parse_nodes(output: str) -> Nodes:
             accelerator_count=count,
         )
     pools = Counter(shapes.values())
-    return Nodes(
-        Capacity.of_pools(*(pool.model_copy(update={"nodes": count}) for pool, count in pools.items())), names
-    )
+    return Nodes(Capacity.of_pools(*(pool.model_copy(update={"nodes": count}) for pool, count in pools.items())), names)
 
 
 def look(partition: str) -> Nodes:
@@ -162,9 +160,7 @@ def _on_a_login_node() -> Iterator[None]:
     try:
         yield
     except SlurmError as error:
-        raise SettingsRefused(
-            f"--runtime slurm: {error.strerror}. Start the agent on a login node."
-        ) from error
+        raise SettingsRefused(f"--runtime slurm: {error.strerror}. Start the agent on a login node.") from error
 
 
 ENGINE = SlurmEngine()

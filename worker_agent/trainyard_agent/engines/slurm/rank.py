@@ -46,9 +46,7 @@ _ASK, _HERE = "ask.json", "here.json"
 class RankSupervisor(Supervisor):
     """The supervisor on a node of Slurm: stops come by file, and a SIGTERM is Slurm's."""
 
-    def __init__(
-        self, directory: str, launch: dict[str, object], mask: Mask, spools: dict[str, Spool]
-    ) -> None:
+    def __init__(self, directory: str, launch: dict[str, object], mask: Mask, spools: dict[str, Spool]) -> None:
         super().__init__(directory, launch, mask, spools)
         self._run = os.path.dirname(directory)  # noqa: PTH120 - pathlib is slow to import
         self._poll_s = float(str(launch["poll_s"]))
@@ -215,9 +213,7 @@ def _kills_for_memory() -> int:
     except OSError:
         return 0
     files = [f"/sys/fs/cgroup{path}/memory.events" for number, kind, path in groups if not kind]
-    files += [
-        f"/sys/fs/cgroup/memory{path}/memory.oom_control" for _, kind, path in groups if kind == "memory"
-    ]
+    files += [f"/sys/fs/cgroup/memory{path}/memory.oom_control" for _, kind, path in groups if kind == "memory"]
     count = 0
     for name in files:
         with contextlib.suppress(OSError, ValueError), open(name, encoding="utf-8") as file:  # noqa: PTH123

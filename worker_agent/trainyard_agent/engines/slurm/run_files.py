@@ -95,9 +95,7 @@ class RankUsage(BaseModel):
     memory: int
 
 
-def replica_environment(
-    run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]
-) -> dict[str, str]:
+def replica_environment(run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """The variables of one replica. Its node adds TMPDIR and those of its devices."""
     path = inherited.get("PATH", os.defpath)
     return {
@@ -107,8 +105,7 @@ def replica_environment(
         **({METRIC_FILE: str(metric_file(directory))} if launch.writes_metrics else {}),
         **launch.environment,
         **{
-            file.variable: str(secret_path(directory / "secrets", file.name, file.path))
-            for file in launch.secret_files
+            file.variable: str(secret_path(directory / "secrets", file.name, file.path)) for file in launch.secret_files
         },
         **process_tags.tag(run_id, launch.task),
     }

@@ -126,9 +126,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
                 with contextlib.suppress(OSError):  # else the next agent removes it
                     self.remove(run_id)
                 reason = spec.refusal(words) if isinstance(error, SlurmError) else Reason.HOST_FAILED
-                raise StartFailed(
-                    launches[0].task, f"Slurm did not take its job: {words}.", reason
-                ) from error
+                raise StartFailed(launches[0].task, f"Slurm did not take its job: {words}.", reason) from error
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
         with self._lock:
@@ -240,21 +238,16 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         if ended is None and not all(self._is_settled(run_id, task) for task in record.addresses):
             waits, ended = self._ask(record, stop)
         reports = tuple(
-            self._report(record, rank_, task, waits, ended, stop)
-            for rank_, task in enumerate(record.addresses)
+            self._report(record, rank_, task, waits, ended, stop) for rank_, task in enumerate(record.addresses)
         )
         return reports if ended or stop else self._without_unclear_failures(run_id, reports)
 
-    def _without_unclear_failures(
-        self, run_id: str, reports: tuple[ReplicaReport, ...]
-    ) -> tuple[ReplicaReport, ...]:
+    def _without_unclear_failures(self, run_id: str, reports: tuple[ReplicaReport, ...]) -> tuple[ReplicaReport, ...]:
         """The reports without failures while a replica is silent. Its node may have died, of which its peers fail at
         once and Slurm learns minutes later; every rank that lives gives a sign within a second or two."""
         run = self._runs / run_id
         failed = [item.task for item in reports if item.exit is not None and item.exit.code]
-        silent = [
-            item for item in reports if item.exit is None and not (run / item.task / "here.json").exists()
-        ]
+        silent = [item for item in reports if item.exit is None and not (run / item.task / "here.json").exists()]
         if not failed or not silent:
             return reports
         now = datetime.now(UTC)
@@ -338,13 +331,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
                 commands.kill([record.job])
 
     def _report(
-        self,
-        record: SlurmRecord,
-        number: int,
-        task: str,
-        waits: str,
-        job: SlurmJobEnd | None,
-        stop: SlurmStop | None,
+        self, record: SlurmRecord, number: int, task: str, waits: str, job: SlurmJobEnd | None, stop: SlurmStop | None
     ) -> ReplicaReport:
         directory = self._runs / record.run_id / task
         started = self._files.read(directory / "started.json", SlurmStart)

@@ -115,9 +115,7 @@ def _shape(replica: ReplicaOrder) -> tuple[int, int, str, int]:
     return replica.vcpus, replica.memory_bytes, replica.accelerator_type, replica.accelerator_count
 
 
-def arguments(
-    order: RunOrder, directory: str, gres: Callable[[str], str], partition: str, account: str
-) -> list[str]:
+def arguments(order: RunOrder, directory: str, gres: Callable[[str], str], partition: str, account: str) -> list[str]:
     """The arguments of sbatch. `gres`: what Slurm calls an accelerator type."""
     of_each_part = [
         f"--job-name={job_name(order.run_id)}",

@@ -17,9 +17,7 @@ def main(own: str, libraries: str) -> None:
     for limit, value in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, _MAX_CPU_S)):
         resource.setrlimit(limit, (value, value))
     dists = metadata.distributions(path=[own])
-    needy = [
-        f"{dist.metadata['Name']}=={dist.version}" for dist in dists if not _is_complete(dist, libraries)
-    ]
+    needy = [f"{dist.metadata['Name']}=={dist.version}" for dist in dists if not _is_complete(dist, libraries)]
     print(json.dumps(needy))
 
 

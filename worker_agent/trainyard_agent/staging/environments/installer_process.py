@@ -56,16 +56,7 @@ class InstallerProcess:
         program = shutil.which("uv") if self._user is None else None
         if program is None:
             return False
-        install = [
-            program,
-            "pip",
-            "install",
-            "--python",
-            str(python),
-            "--no-config",
-            "--no-cache",
-            "--no-index",
-        ]
+        install = [program, "pip", "install", "--python", str(python), "--no-config", "--no-cache", "--no-index"]
         code, _ = await self.run(
             [*install, "--no-deps", "--no-build-isolation", "--reinstall", "--compile-bytecode", *packages]
         )
@@ -122,15 +113,11 @@ def pip_directory() -> str:
     """The directory of the agent's pip, which is a program as well."""
     spec = find_spec("pip")
     if spec is None or spec.origin is None:
-        raise StagingFailed(
-            Reason.STAGING_FAILED, f"pip is not installed beside the agent ({sys.executable})."
-        )
+        raise StagingFailed(Reason.STAGING_FAILED, f"pip is not installed beside the agent ({sys.executable}).")
     return str(Path(spec.origin).parent)
 
 
-def _environment(
-    inherited: Mapping[str, str], run_id: str, directory: Path, user: int | None
-) -> dict[str, str]:
+def _environment(inherited: Mapping[str, str], run_id: str, directory: Path, user: int | None) -> dict[str, str]:
     """pip's environment: a part of the agent's, because pip runs the setup.py of packages."""
     temporary = directory / "tmp"
     return {

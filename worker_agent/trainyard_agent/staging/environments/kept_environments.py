@@ -32,11 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def key(
-    project: str,
-    packages: Sequence[Path],
-    base: str,
-    site_packages: Sequence[str],
-    settings: Mapping[str, str],
+    project: str, packages: Sequence[Path], base: str, site_packages: Sequence[str], settings: Mapping[str, str]
 ) -> str:
     """The name of the environment of these packages, in their order. It changes when something is installed into or
     removed from the directories `site_packages` of the base, and with our own file in it. `settings` are pip's

@@ -27,9 +27,7 @@ def problem(user: int, python: str, state_dir: Path, needed: Sequence[Path], sec
     paths = [str(path) for path in (*needed, *secret)]
     command = as_user.command(user, 1 << 16, [python, "-I", "-S", "-c", _PROGRAM, *paths])
     try:
-        done = subprocess.run(
-            command, cwd="/", env={}, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"{python} did not start as a user of jobs within {_TIMEOUT_S:g} s"
     if done.returncode:

@@ -145,9 +145,7 @@ def _engine(url: str) -> Engine:
     except ArgumentError as error:
         raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database") from error
     except ModuleNotFoundError as error:
-        raise UnusableUrl(
-            f"its driver is not installed: pip install 'trainyard[postgresql]' ({error})"
-        ) from error
+        raise UnusableUrl(f"its driver is not installed: pip install 'trainyard[postgresql]' ({error})") from error
 
 
 def _prepare_postgresql(engine: Engine, durable: bool) -> None:

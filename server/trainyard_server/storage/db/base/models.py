@@ -155,9 +155,7 @@ class JobRow(Table):
     study_key: Mapped[int | None]  # of a trial: the key of its study
     state: Mapped[JobState]
     training_input: Mapped[dict[str, Any]]  # canonical: as it was sent
-    gang: Mapped[
-        list[Any]
-    ]  # the replicas it requests, of a study each trial; by the catalogue at its creation
+    gang: Mapped[list[Any]]  # the replicas it requests, of a study each trial; by the catalogue at its creation
     priority: Mapped[int]
     labels: Mapped[dict[str, str]]
     revision: Mapped[int] = mapped_column(default=0)  # of the patchable fields; part of the etag
@@ -188,9 +186,7 @@ class StudyRow(Table):
     failure: Mapped[str] = mapped_column(AnyText, default="")  # why it fails once its trials have ended
     exhausted: Mapped[bool] = mapped_column(default=False)  # its space has no further trial
     past: Mapped[list[Any]]  # [parameters, value] of the trials of the study that it resumes
-    metric: Mapped[str] = mapped_column(
-        AnyText, default=""
-    )  # taken from what trials report; "": the config's
+    metric: Mapped[str] = mapped_column(AnyText, default="")  # taken from what trials report; "": the config's
 
 
 class TrialRow(Table):
@@ -205,9 +201,7 @@ class TrialRow(Table):
     logged: Mapped[TrialPhase]  # the last one in the study's log
     stopped_early: Mapped[bool] = mapped_column(default=False)
     from_file: Mapped[bool] = mapped_column(default=False)  # its program reports to the metric file
-    others: Mapped[
-        dict[str, Any] | None
-    ]  # summary of other metrics in that file, where the study's is not in it
+    others: Mapped[dict[str, Any] | None]  # summary of other metrics in that file, where the study's is not in it
     step: Mapped[int | None] = mapped_column(BigInteger)  # of its last measurement
     value: Mapped[float | None]
     measurements: Mapped[list[Any]] = mapped_column(deferred=True, deferred_raiseload=True)  # [step, value]
@@ -239,11 +233,7 @@ class JobLabelRow(Table):
 
 class RunRow(Table):
     __tablename__ = "runs"
-    __table_args__ = (
-        UniqueConstraint("job_key", "number"),
-        Index(None, "agent_id", "state"),
-        Index(None, "state"),
-    )
+    __table_args__ = (UniqueConstraint("job_key", "number"), Index(None, "agent_id", "state"), Index(None, "state"))
 
     run_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"))

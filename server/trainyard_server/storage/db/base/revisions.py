@@ -14,14 +14,7 @@ from sqlalchemy import Table, func, select, update
 from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import JobState
-from trainyard_server.storage.db.base.models import (
-    AgentRow,
-    JobRow,
-    ReplicaRow,
-    RevisionRow,
-    RunRow,
-    StudyRow,
-)
+from trainyard_server.storage.db.base.models import AgentRow, JobRow, ReplicaRow, RevisionRow, RunRow, StudyRow
 from trainyard_server.storage.db.queries.reader import LIVE_RUNS, UNFINISHED_JOBS, Reader
 
 _Key = TypeVar("_Key", int, str)
@@ -60,9 +53,7 @@ class Changes:
         self.revision = Revision(value, value if self.placed else before.placed, before.noted + self.noted)
         session.execute(_NEXT.values(**self.revision._asdict()))
         changed_by = [update(JobRow).where(JobRow.key.in_(part)) for part in _parts(sorted(self.jobs))]
-        changed_by += [
-            update(AgentRow).where(AgentRow.agent_id.in_(part)) for part in _parts(sorted(self.agents))
-        ]
+        changed_by += [update(AgentRow).where(AgentRow.agent_id.in_(part)) for part in _parts(sorted(self.agents))]
         for statement in changed_by:
             session.execute(statement.values(changed=value).execution_options(synchronize_session=False))
 
@@ -98,9 +89,7 @@ def current(reader: Reader) -> Revision:
 
 def heartbeats(reader: Reader, agents: Sequence[str] | None = None) -> Sequence[AgentHeartbeat]:
     """The heartbeats of every agent, or of these."""
-    query = select(AgentRow.agent_id, AgentRow.heartbeats, AgentRow.last_seen).where(
-        AgentRow.removed_at.is_(None)
-    )
+    query = select(AgentRow.agent_id, AgentRow.heartbeats, AgentRow.last_seen).where(AgentRow.removed_at.is_(None))
     if agents is not None:
         query = query.where(AgentRow.agent_id.in_(agents))
     return [AgentHeartbeat(*row) for row in reader.session.execute(query)]

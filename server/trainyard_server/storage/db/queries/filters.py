@@ -21,15 +21,7 @@ from sqlalchemy.orm import aliased
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.filters import filter_syntax
-from trainyard_server.domain.filters.filter_syntax import (
-    And,
-    Expression,
-    FilterError,
-    FilterToken,
-    Not,
-    Or,
-    Term,
-)
+from trainyard_server.domain.filters.filter_syntax import And, Expression, FilterError, FilterToken, Not, Or, Term
 from trainyard_server.storage.db.base.models import JobLabelRow, JobRow
 from trainyard_server.storage.db.queries.reader import UNFINISHED_JOBS, Label
 
@@ -46,9 +38,7 @@ _INPUT, _LABELS = "trainingInput.", "labels."
 _INPUT_FIELD = re.compile(r"(?:trainingInput|training_input)((?:\.[A-Za-z][A-Za-z0-9_]*){1,8})")
 _SECOND = timedelta(seconds=1)
 _LAST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
-_PATTERN = re.compile(
-    r"\\(?P<escaped>.)|(?P<any>\.\*)|(?P<one>\.)|(?P<special>[\[\](){}+?|*^$\\])|(?P<plain>.)", re.S
-)
+_PATTERN = re.compile(r"\\(?P<escaped>.)|(?P<any>\.\*)|(?P<one>\.)|(?P<special>[\[\](){}+?|*^$\\])|(?P<plain>.)", re.S)
 _OPERATORS = ": = != ~ < <= > >="
 _EQUALITY = (":", "=", "!=")
 
@@ -64,9 +54,7 @@ def to_sql(expression: Expression, common: Collection[Label] = frozenset()) -> C
         case And(parts):
             return and_(*(to_sql(part, common) for part in parts))
         case Or(parts):
-            named = [
-                part for part in parts if isinstance(part, Term) and part.field == "state" and part.op != "!="
-            ]
+            named = [part for part in parts if isinstance(part, Term) and part.field == "state" and part.op != "!="]
             states = {state for part in named for state in _states(part.op, part.value)}
             others = (to_sql(part, common) for part in parts if part not in named)
             return or_(*([_in_states(states)] if named else []), *others)
@@ -208,9 +196,7 @@ def _glob(pattern: str) -> str:
     start, end = _ends(pattern, "*")
     return (
         start
-        + "".join(
-            "*" if m["any"] or m["one"] else m["escaped"] or m["plain"] for m in _pattern_parts(pattern)
-        ).upper()
+        + "".join("*" if m["any"] or m["one"] else m["escaped"] or m["plain"] for m in _pattern_parts(pattern)).upper()
         + end
     )
 
@@ -223,9 +209,7 @@ def _pattern_like(column: Any, pattern: str) -> ColumnElement[bool]:
             return "%" if match["any"] else "_"
         return _escaped(match["escaped"] or match["plain"])
 
-    like: ColumnElement[bool] = column.like(
-        start + "".join(map(part, _pattern_parts(pattern))) + end, escape="\\"
-    )
+    like: ColumnElement[bool] = column.like(start + "".join(map(part, _pattern_parts(pattern))) + end, escape="\\")
     return like
 
 

@@ -148,9 +148,7 @@ class JobList:
         self._session: Session = reader.session
         self._visible = visible
 
-    def find(
-        self, conditions: JobQuery, order: Order, *, descending: bool, offset: int, limit: int
-    ) -> JobQueryResult:
+    def find(self, conditions: JobQuery, order: Order, *, descending: bool, offset: int, limit: int) -> JobQueryResult:
         common = self._reader.common_labels(conditions.labels)
         if conditions.is_indexed and not (conditions.owner and self._visible is not None):
             counts, more = self._counts(conditions), False
@@ -162,9 +160,7 @@ class JobList:
             these = [key for key, state in matches if not conditions.states or state in conditions.states]
             keys = these[offset : offset + limit]
             if more and len(keys) < limit:
-                keys = self._page(
-                    conditions, common, order, descending=descending, offset=offset, limit=limit
-                )
+                keys = self._page(conditions, common, order, descending=descending, offset=offset, limit=limit)
         return JobQueryResult(self._entries(keys), counts, more)
 
     def queue(self, offset: int, limit: int, *, trials: bool = True) -> Sequence[JobListEntry]:
@@ -244,18 +240,9 @@ class JobList:
         return problems
 
     def _page(
-        self,
-        conditions: JobQuery,
-        common: frozenset[Label],
-        order: Order,
-        *,
-        descending: bool,
-        offset: int,
-        limit: int,
+        self, conditions: JobQuery, common: frozenset[Label], order: Order, *, descending: bool, offset: int, limit: int
     ) -> Sequence[int]:
-        query = self._limited(
-            _where(select(JobRow.key).where(NO_TRIAL), conditions, common, with_states=True)
-        )
+        query = self._limited(_where(select(JobRow.key).where(NO_TRIAL), conditions, common, with_states=True))
         return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
 
     def _matches(

@@ -109,9 +109,7 @@ class Reader:
 
     def queued_jobs(self, project: str, owner: str, most: int) -> int:
         """The number of queued jobs of an owner in a project, without trials, at most `most`."""
-        query = select(JobRow.key).filter_by(
-            state=JobState.QUEUED, project=project, owner=owner, study_key=None
-        )
+        query = select(JobRow.key).filter_by(state=JobState.QUEUED, project=project, owner=owner, study_key=None)
         query = query.limit(most)
         return self._session.scalar(select(func.count()).select_from(query.subquery())) or 0
 
@@ -133,9 +131,7 @@ class Reader:
         of_jobs = select(func.count(), func.max(DeletedJobRow.deleted_at)).where(
             DeletedJobRow.deleted_by == by, DeletedJobRow.job_id.not_like("%.%")
         )
-        of_logs = select(func.count(), func.max(JobRow.log_removed_at)).where(
-            JobRow.log_removed_at.is_not(None)
-        )
+        of_logs = select(func.count(), func.max(JobRow.log_removed_at)).where(JobRow.log_removed_at.is_not(None))
         if visible is not None:
             of_jobs = of_jobs.where(DeletedJobRow.project.in_(visible))
             of_logs = of_logs.where(JobRow.project.in_(visible))
@@ -171,9 +167,7 @@ class Reader:
         """The project's jobs without trials, the newest first, from the first whose key is below `below`, and whether
         there are more: at most `limit`, and at most PAGE_BYTES of their configs unless one alone is larger."""
         query = (
-            select(JobRow.key)
-            .where(JobRow.project == project, JobRow.study_key.is_(None))
-            .order_by(JobRow.key.desc())
+            select(JobRow.key).where(JobRow.project == project, JobRow.study_key.is_(None)).order_by(JobRow.key.desc())
         )
         if condition is not None:
             query = query.where(condition)
@@ -192,8 +186,7 @@ class Reader:
     def common_labels(self, labels: Iterable[Label]) -> frozenset[Label]:
         """Those of the labels that many jobs have: to look at each job is faster than a list of these jobs."""
         counts = {
-            label: select(func.count()).select_from(jobs_labelled(*label).limit(_MANY).subquery())
-            for label in labels
+            label: select(func.count()).select_from(jobs_labelled(*label).limit(_MANY).subquery()) for label in labels
         }
         return frozenset(label for label, count in counts.items() if self._session.scalar(count) == _MANY)
 
@@ -227,9 +220,7 @@ class Reader:
         """The activities of the live runs of these jobs, by job."""
         query = select(RunRow.job_key, RunRow.activity)
         rows = self._session.execute(
-            query.where(
-                RunRow.job_key.in_(list(job_keys)), RunRow.state.in_(LIVE_RUNS), RunRow.beside.is_(None)
-            )
+            query.where(RunRow.job_key.in_(list(job_keys)), RunRow.state.in_(LIVE_RUNS), RunRow.beside.is_(None))
         )
         return {key: activity for key, activity in rows}  # noqa: C416 - rows are tuples by name
 
@@ -313,15 +304,13 @@ class Reader:
         return {(run_id, task): metrics for run_id, task, metrics in rows}
 
     def events(self, job_key: int) -> Sequence[EventRow]:
-        return self._session.scalars(
-            select(EventRow).filter_by(job_key=job_key).order_by(EventRow.number)
-        ).all()
+        return self._session.scalars(select(EventRow).filter_by(job_key=job_key).order_by(EventRow.number)).all()
 
     def service_lines(self, job_keys: Iterable[int]) -> dict[int, list[ServiceLine]]:
         """The events of each of these jobs that are lines of the service's log."""
-        query = select(
-            EventRow.job_key, EventRow.time, EventRow.message, EventRow.kind, EventRow.after
-        ).where(EventRow.job_key.in_(list(job_keys)), EventRow.message != "")
+        query = select(EventRow.job_key, EventRow.time, EventRow.message, EventRow.kind, EventRow.after).where(
+            EventRow.job_key.in_(list(job_keys)), EventRow.message != ""
+        )
         lines: dict[int, list[ServiceLine]] = {}
         rows = self._session.execute(query.order_by(EventRow.job_key, EventRow.number))
         for key, time, message, kind, after in rows:

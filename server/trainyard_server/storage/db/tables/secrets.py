@@ -34,9 +34,7 @@ def save(writer: Writer, project: str, name: str, ciphertext: str, by: str, now:
     before = writer.session.get(SecretRow, (project, name))
     if before is None:
         writer.session.add(
-            SecretRow(
-                project=project, name=name, ciphertext=ciphertext, set_by=by, set_at=now, last_used_by=""
-            )
+            SecretRow(project=project, name=name, ciphertext=ciphertext, set_by=by, set_at=now, last_used_by="")
         )
     else:
         before.ciphertext, before.set_by, before.set_at = ciphertext, by, now

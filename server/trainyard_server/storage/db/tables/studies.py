@@ -11,13 +11,7 @@ from sqlalchemy.orm import aliased, load_only, undefer
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.tuning.measurements import Measurement, names_in
-from trainyard_server.domain.tuning.study import (
-    ENDED_BY_ITSELF,
-    StudySnapshot,
-    TrialPhase,
-    TrialSnapshot,
-    trial_state,
-)
+from trainyard_server.domain.tuning.study import ENDED_BY_ITSELF, StudySnapshot, TrialPhase, TrialSnapshot, trial_state
 from trainyard_server.domain.tuning.trial_input import trial_id, trial_input
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, StudyRow, TrialRow
 from trainyard_server.storage.db.queries.reader import UNFINISHED_JOBS, Reader
@@ -66,9 +60,7 @@ def kind_of(reader: Reader, key: int) -> JobKind:
 def unfinished(reader: Reader) -> Sequence[int]:
     """The keys of studies that have not ended, the oldest first."""
     query = select(StudyRow.job_key).join(JobRow, JobRow.key == StudyRow.job_key)
-    return reader.session.scalars(
-        query.where(JobRow.state.in_(UNFINISHED_JOBS)).order_by(StudyRow.job_key)
-    ).all()
+    return reader.session.scalars(query.where(JobRow.state.in_(UNFINISHED_JOBS)).order_by(StudyRow.job_key)).all()
 
 
 def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> StudySnapshot | None:
@@ -132,9 +124,7 @@ def logged_jobs(
     `created_at`. With `job_ids` those jobs alone, whatever their times, and of a study its trials."""
     study = aliased(JobRow)
     # A job in the queue writes nothing while it waits.
-    until = case(
-        (JobRow.state == JobState.QUEUED, JobRow.queued_at), else_=func.coalesce(JobRow.ended_at, _FAR)
-    )
+    until = case((JobRow.state == JobState.QUEUED, JobRow.queued_at), else_=func.coalesce(JobRow.ended_at, _FAR))
     query = (
         select(JobRow, study.job_id, until.label("until"))
         .outerjoin(study, study.key == JobRow.study_key)
@@ -216,9 +206,7 @@ def summaries(reader: Reader, job_keys: Iterable[int]) -> dict[int, list[Mapping
     result: dict[int, list[Mapping[str, Any]]] = {}
     for job_key, summary in reader.session.execute(query):
         result.setdefault(job_key, []).append(summary)
-    files = select(TrialRow.job_key, TrialRow.others).where(
-        TrialRow.job_key.in_(keys), TrialRow.others.is_not(None)
-    )
+    files = select(TrialRow.job_key, TrialRow.others).where(TrialRow.job_key.in_(keys), TrialRow.others.is_not(None))
     for job_key, others in reader.session.execute(files):
         result.setdefault(job_key, []).append(others)
     return result

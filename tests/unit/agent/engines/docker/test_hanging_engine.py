@@ -18,12 +18,8 @@ class Hangs:
         raise AssertionError(f"{name} was asked")
 
 
-def test_runs_are_observed_without_an_engine_that_is_away(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    probe = SimpleNamespace(
-        state=EngineState(problem="no Docker engine answers at x (timed out)"), engine=Hangs()
-    )
+def test_runs_are_observed_without_an_engine_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    probe = SimpleNamespace(state=EngineState(problem="no Docker engine answers at x (timed out)"), engine=Hangs())
     runtime = DockerRuntime(tmp_path, Hangs(), Owner("a"), probe=probe)  # type: ignore[arg-type]
     runtime.place(run_order("1" * 32))
 

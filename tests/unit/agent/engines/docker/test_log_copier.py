@@ -101,9 +101,7 @@ def test_copier_writes_every_line_once_however_often_the_connection_breaks(tmp_p
     assert copied(engine, tmp_path) == [*(f"line {n}" for n in range(50)), "no newline"]
     log = LogFile(tmp_path / "log.jsonl").slice(45, 10, 1 << 20, tmp_path / "done.json")
     assert (log.complete, log.missing) == (True, 0)
-    (tmp_path / "log.jsonl").write_bytes(
-        b"".join((tmp_path / "log.jsonl").read_bytes().splitlines(True)[:20])
-    )
+    (tmp_path / "log.jsonl").write_bytes(b"".join((tmp_path / "log.jsonl").read_bytes().splitlines(True)[:20]))
     log = LogFile(tmp_path / "log.jsonl").slice(15, 10, 1 << 20, tmp_path / "done.json")
     assert (log.complete, log.missing) == (True, 31)
 

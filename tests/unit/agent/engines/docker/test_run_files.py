@@ -16,9 +16,7 @@ from unit.agent.stub_server import run_order
 RUN, OTHER = "1" * 32, "2" * 32
 TASK = "master-replica-0"
 REPORT = ReplicaReport(
-    task=TASK,
-    state=ReplicaState.EXITED,
-    exit=never_ran(Reason.VANISHED, "Gone.", datetime(2026, 1, 1, tzinfo=UTC)),
+    task=TASK, state=ReplicaState.EXITED, exit=never_ran(Reason.VANISHED, "Gone.", datetime(2026, 1, 1, tzinfo=UTC))
 )
 
 

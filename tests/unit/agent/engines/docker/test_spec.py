@@ -29,9 +29,7 @@ def spec(launch: Launch, **given: Any) -> dict[str, Any]:
     order = run_order(RUN, MASTER, WORKER)
     addresses = {MASTER: "172.18.0.2", WORKER: "172.18.0.3"}
     options = {"addresses": addresses, "gateway": "172.17.0.1", "pids_limit": 100, **given}
-    return docker_spec.container_spec(
-        Owner("a1", "http://s", "/state", "host view"), order, launch, IMAGE, **options
-    )
+    return docker_spec.container_spec(Owner("a1", "http://s", "/state", "host view"), order, launch, IMAGE, **options)
 
 
 def launch(**given: Any) -> Launch:
@@ -65,9 +63,7 @@ def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None
 def test_ip_addresses_begin_after_the_gateway_and_fit_into_the_network() -> None:
     tasks = [MASTER, *(f"worker-replica-{n}" for n in range(4))]
     order = run_order(RUN, *tasks)
-    assert list(docker_spec.ip_addresses(order, "10.1.2.0/24").values()) == [
-        f"10.1.2.{n}" for n in range(2, 7)
-    ]
+    assert list(docker_spec.ip_addresses(order, "10.1.2.0/24").values()) == [f"10.1.2.{n}" for n in range(2, 7)]
     with pytest.raises(ValueError, match=r"10\.1\.2\.0/29 has no room for 6 replicas"):
         docker_spec.ip_addresses(run_order(RUN, *tasks, "worker-replica-4"), "10.1.2.0/29")
 
@@ -111,9 +107,7 @@ def test_spec_gives_another_user_a_home_and_no_capability() -> None:
     assert "User" not in spec(launch())
     assert spec(launch())["HostConfig"]["CapAdd"]
     order, kept = run_order(RUN, MASTER, WORKER), ImageInfo("sha256:abc", user="trainer")
-    of_image = docker_spec.container_spec(
-        Owner("a1"), order, launch(), kept, addresses={}, gateway="", pids_limit=1
-    )
+    of_image = docker_spec.container_spec(Owner("a1"), order, launch(), kept, addresses={}, gateway="", pids_limit=1)
     assert of_image["HostConfig"]["CapAdd"] == []
 
 

@@ -44,15 +44,11 @@ def test_other_agent_gives_its_own_user(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("agent", [0, NOBODY])
-def test_one_user_keeps_what_an_image_has_in_place_of_root(
-    monkeypatch: pytest.MonkeyPatch, agent: int
-) -> None:
+def test_one_user_keeps_what_an_image_has_in_place_of_root(monkeypatch: pytest.MonkeyPatch, agent: int) -> None:
     agent_of(monkeypatch, agent, agent)
     chooses = ContainerUsers(one_user=True)
     assert chooses.of(order(), ImageInfo("i", user="trainer"), False) is None
-    found = {
-        chooses.of(order(owner), ImageInfo("i", user=root), False) for root in ROOTS for owner in ("a", "")
-    }
+    found = {chooses.of(order(owner), ImageInfo("i", user=root), False) for root in ROOTS for owner in ("a", "")}
     (user,) = found
     assert user is not None
     assert (user.uid == NOBODY) == (agent == NOBODY)

@@ -29,9 +29,7 @@ def may_write(lease: CoordinationLease) -> bool:
     return True
 
 
-def test_second_agent_takes_over_from_one_that_renews_no_more(
-    objects: FakeObjects, clock: ManualClock
-) -> None:
+def test_second_agent_takes_over_from_one_that_renews_no_more(objects: FakeObjects, clock: ManualClock) -> None:
     first, second = (CoordinationLease(objects, name, clock) for name in ("first", "second"))
     assert first.try_acquire() == ""
     assert second.try_acquire() == "first"

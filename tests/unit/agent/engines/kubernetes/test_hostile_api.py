@@ -71,9 +71,7 @@ def started(runtime: KubernetesRuntime) -> None:
 
 def running(api: FakeCluster, task: str) -> None:
     state = {"running": {"startedAt": "2026-01-01T10:00:00Z"}}
-    api.set_status(
-        objects.pod_name(RUN, task), phase="Running", containerStatuses=[{"name": "main", "state": state}]
-    )
+    api.set_status(objects.pod_name(RUN, task), phase="Running", containerStatuses=[{"name": "main", "state": state}])
 
 
 def ended(api: FakeCluster, task: str, code: int) -> None:
@@ -135,9 +133,7 @@ def test_watch_that_breaks_misses_no_change(api: FakeCluster, client: KubeClient
         assert api.faults_left == 0
 
 
-def test_event_with_characters_that_end_lines_elsewhere_is_one_event(
-    api: FakeCluster, client: KubeClient
-) -> None:
+def test_event_with_characters_that_end_lines_elsewhere_is_one_event(api: FakeCluster, client: KubeClient) -> None:
     """An API server escapes only some of them: in a replica's arguments, or what its kubelet says."""
     event = {"type": "MODIFIED", "object": {"metadata": {"name": "a\x85b\u2028c"}}}
     chunk = json.dumps(event, ensure_ascii=False).encode() + b"\n"
@@ -156,9 +152,7 @@ def test_watch_that_ends_in_order_goes_on_where_it_ended(api: FakeCluster, clien
     assert api.requests.count(f"GET {PODS}") == 1
 
 
-def test_watch_that_hangs_is_given_up(
-    api: FakeCluster, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_that_hangs_is_given_up(api: FakeCluster, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_CALL_S", 0.2)
     monkeypatch.setattr(client_module, "_WATCH_S", 0)
     api.fail("WATCH", "/pods", Fault(hangs=True))
@@ -367,17 +361,10 @@ def test_large_gang_whose_ends_have_long_messages_is_told_and_known_to_the_next_
     tasks = [CHIEF, *(f"worker-replica-{number}" for number in range(120))]
     runtime.place(order(*tasks))
     runtime.start(RUN, [Launch(task, (), {}, (), 0, image="i") for task in tasks])
-    end = {
-        "exitCode": 128,
-        "reason": "StartError",
-        "message": "x" * 2000,
-        "finishedAt": "2026-01-01T10:00:05Z",
-    }
+    end = {"exitCode": 128, "reason": "StartError", "message": "x" * 2000, "finishedAt": "2026-01-01T10:00:05Z"}
     for task in tasks:
         name = objects.pod_name(RUN, task)
-        api.set_status(
-            name, phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}]
-        )
+        api.set_status(name, phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
     until(lambda: all(report.exit for report in runtime.observe(RUN)))
     reported = runtime.observe(RUN)
     first = min((report.exit for report in reported if report.exit), key=lambda end: end.order)

@@ -38,11 +38,7 @@ FULL = replace(
     ),
 )
 INSTALLATION = Installation(
-    names=("a.whl",),
-    limits=InstallLimits(),
-    files=("plan.json",),
-    environment={"A": "b"},
-    command=("python3",),
+    names=("a.whl",), limits=InstallLimits(), files=("plan.json",), environment={"A": "b"}, command=("python3",)
 )
 
 
@@ -63,9 +59,7 @@ def test_objects_of_a_run_are_what_the_api_knows(version: str) -> None:
 
 def test_gang_of_the_scheduler_is_what_the_api_knows_since_1_37() -> None:
     owner, run, groups = objects.PodOwner("agent"), order(RUN, CHIEF, "worker-replica-0"), SchedulerGroups()
-    pods = [
-        objects.pod(owner, run, launch, "uid") for launch in (FULL, replace(FULL, task="worker-replica-0"))
-    ]
+    pods = [objects.pod(owner, run, launch, "uid") for launch in (FULL, replace(FULL, task="worker-replica-0"))]
     (group,) = groups.groups(owner, run, "uid", pods)
     assert group["spec"]["priorityClassName"] == "low"
     for found in (group, groups.member(run, pods[0])):

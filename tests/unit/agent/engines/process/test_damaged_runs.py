@@ -195,9 +195,7 @@ def test_remove_that_leaves_files_forgets_the_run_and_recover_tries_again(
     assert names(runs) == []
 
 
-def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(
-    driver: Driver, runs: Path
-) -> None:
+def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(driver: Driver, runs: Path) -> None:
     start(driver, 'echo up; rm -rf "${PWD%/work}"; sleep 1000')
 
     ended = driver.wait_for_exits(RUN)[TASK].exit

@@ -95,9 +95,7 @@ def test_process_of_a_run_that_is_gone_is_found_and_killed(tmp_path: Path, left:
     assert problems(examine(tmp_path / "state", fix=False)) == []
 
 
-def test_process_of_a_run_that_is_known_or_of_another_installation_is_let_be(
-    tmp_path: Path, left: Start
-) -> None:
+def test_process_of_a_run_that_is_known_or_of_another_installation_is_let_be(tmp_path: Path, left: Start) -> None:
     (tmp_path / "state" / "runs" / RUN / TASK).mkdir(parents=True)
     write_json(tmp_path / "state" / "runs" / RUN / "run.json", {"run_id": RUN})
     (tmp_path / "other").mkdir()
@@ -185,9 +183,6 @@ def test_command_line_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_state_directory_that_only_its_agent_has_may_be_served(
     monkeypatch: pytest.MonkeyPatch, words: list[str], is_served: bool
 ) -> None:
-    processes = [
-        SimpleNamespace(pid=1, info={"cmdline": words}),
-        SimpleNamespace(pid=2, info={"cmdline": None}),
-    ]
+    processes = [SimpleNamespace(pid=1, info={"cmdline": words}), SimpleNamespace(pid=2, info={"cmdline": None})]
     monkeypatch.setattr("psutil.process_iter", lambda _: processes)
     assert docker_doctor._is_served(GONE) == is_served

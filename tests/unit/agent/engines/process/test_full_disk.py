@@ -144,9 +144,7 @@ def test_stop_that_cannot_be_saved_is_still_reported_with_the_exit(
     assert caplog.text.count("it is stopped without") == 1
 
 
-def test_start_on_a_full_disk_is_the_fault_of_the_machine(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_on_a_full_disk_is_the_fault_of_the_machine(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, lambda path: path.name == "launch.json")
 
     with pytest.raises(StartFailed, match="No space left") as failure:
@@ -185,9 +183,7 @@ def test_burial_gives_up_the_reserve(driver: Driver, runs: Path) -> None:
     assert not (runs / RUN / TASK / supervisor.RESERVE).exists()
 
 
-def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(
-    driver: Driver, runs: Path
-) -> None:
+def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(driver: Driver, runs: Path) -> None:
     start(driver, "echo up; exit 4")
     driver.wait_for_log(RUN, TASK)
     (runs / RUN / TASK / "done.json").unlink()  # as if it still waited for room, or for a descendant's end
@@ -233,10 +229,7 @@ def test_note_of_the_end_on_a_full_disk_takes_the_place_of_the_reserve(
 
     notes.add("exit.json", {"status": 0})
     assert not notes.pending
-    assert (read_json(tmp_path / "started.json"), read_json(tmp_path / "exit.json")) == (
-        {"pid": 1},
-        {"status": 0},
-    )
+    assert (read_json(tmp_path / "started.json"), read_json(tmp_path / "exit.json")) == ({"pid": 1}, {"status": 0})
 
 
 def test_note_of_the_end_is_on_the_disk_before_it_takes_its_name(

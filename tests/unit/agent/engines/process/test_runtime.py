@@ -159,9 +159,7 @@ def test_supervisor_killed_beside_its_agent_leaves_a_log_that_may_lack_its_end(d
 @pytest.mark.parametrize("escape", ["setsid", "env -i setsid", "setsid nohup"])
 def test_stop_reaches_what_tried_to_escape(driver: Driver, tmp_path: Path, escape: str) -> None:
     pid_file = tmp_path / "pid"
-    orphan = (
-        f"trap '' TERM HUP; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; while :; do sleep 1; done"
-    )
+    orphan = f"trap '' TERM HUP; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; while :; do sleep 1; done"
     start(driver, "/bin/sh", "-c", f'{escape} sh -c "{orphan.replace("$", chr(92) + "$")}" & sleep 1000')
     driver.until(pid_file.exists)
     pid = int(pid_file.read_text())

@@ -55,9 +55,7 @@ def test_job_that_ended_of_a_signal_before_its_end_by_slurm_is_told_as_if_slurm_
         ("0:10", 30, True): "PREEMPTED",
         ("UNLIMITED", 30, True): "PREEMPTED",
     }
-    wrong = {
-        case: spec.state_of_end(*case) for case, state in cases.items() if spec.state_of_end(*case) != state
-    }
+    wrong = {case: spec.state_of_end(*case) for case, state in cases.items() if spec.state_of_end(*case) != state}
     assert not wrong
 
 
@@ -71,10 +69,7 @@ def test_end_by_slurm_says_where_and_what_can_be_done() -> None:
         ),
         ("NODE_FAIL", ("n1", "n2")): (Reason.HOST_LOST, "One of the nodes n1 and n2 of its job stopped"),
         ("NODE_FAIL", ()): (Reason.HOST_LOST, "One of the nodes n[1-3] of its job stopped answering"),
-        ("BOOT_FAIL", ()): (
-            Reason.HOST_LOST,
-            "One of the nodes n[1-3] of its job did not boot (job 7, BOOT_FAIL).",
-        ),
+        ("BOOT_FAIL", ()): (Reason.HOST_LOST, "One of the nodes n[1-3] of its job did not boot (job 7, BOOT_FAIL)."),
         ("TIMEOUT", ()): (Reason.TIME_LIMIT, limit),
         ("PartitionTimeLimit", ()): (
             Reason.REFUSED,

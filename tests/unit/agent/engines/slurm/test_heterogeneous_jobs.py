@@ -55,8 +55,7 @@ def test_consecutive_replicas_of_one_machine_are_one_part_with_its_own_resources
 )
 def test_state_of_a_job_is_that_of_the_part_that_tells_most(states: tuple[str, ...], expected: str) -> None:
     rows = [
-        f"7+{part}|{state.split()[0]}|n|ty-r|main|1:00|0:30|{state.split()[1]}"
-        for part, state in enumerate(states)
+        f"7+{part}|{state.split()[0]}|n|ty-r|main|1:00|0:30|{state.split()[1]}" for part, state in enumerate(states)
     ]
     (job,) = parse_jobs("\n".join(rows))
     assert (job.id, f"{job.state} {job.reason}") == ("7", expected)

@@ -31,14 +31,7 @@ def test_run_whose_ranks_have_ended_is_removed_while_its_nodes_run_an_epilog(
     slurm = SlurmRuntime(tmp_path)
     replica = ReplicaOrder(task=CHIEF, machine_type="local-1", cpus=(), memory_bytes=1 << 30)
     order = RunOrder(
-        run_id=RUN,
-        number=1,
-        target="run",
-        project="p",
-        job_id="j",
-        training_input={},
-        replicas=(replica,),
-        grace_s=5.0,
+        run_id=RUN, number=1, target="run", project="p", job_id="j", training_input={}, replicas=(replica,), grace_s=5.0
     )
     slurm.place(order)
     slurm.start(RUN, [Launch(CHIEF, ("true",), {}, (), 0)])

@@ -115,9 +115,7 @@ def run(python: str, source: str) -> str:
     return done.stdout.strip()
 
 
-async def test_package_is_installed_over_the_base_and_only_for_its_run(
-    staged: Staged, tmp_path: Path
-) -> None:
+async def test_package_is_installed_over_the_base_and_only_for_its_run(staged: Staged, tmp_path: Path) -> None:
     uri = staged.upload(package(tmp_path, "WHO = 'mine'\n"))
 
     ready = await staged.prepare(uri)
@@ -130,9 +128,7 @@ async def test_package_is_installed_over_the_base_and_only_for_its_run(
     assert "installing tinytrainer-0.0.0.tar.gz" in staged.activities
 
 
-async def test_package_that_leaves_files_in_its_directory_names_them_at_its_end(
-    staged: Staged, tmp_path: Path
-) -> None:
+async def test_package_that_leaves_files_in_its_directory_names_them_at_its_end(staged: Staged, tmp_path: Path) -> None:
     source = """
 import os, pathlib, subprocess, sys
 if __name__ == "__main__":
@@ -155,9 +151,7 @@ if __name__ == "__main__":
 
     code, out, err = ran("-m", "tinytrainer", "model.keras", ".lock", *"abcde")
     assert (code, err) == (3, "")
-    assert out.startswith(
-        "WARNING: trainyard: the working directory is removed with a, b, c, d, e, ...: files in"
-    )
+    assert out.startswith("WARNING: trainyard: the working directory is removed with a, b, c, d, e, ...: files in")
     assert out.count("\n") == 1
     assert ran("-m", "tinytrainer", "a", "model.keras") == (3, "", "")  # none is new
     assert ran("-c", "open('new', 'w')") == (0, "", "")  # another program
@@ -189,9 +183,7 @@ async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_
 async def test_environment_is_kept_for_the_next_run_of_the_same_packages(
     staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = SETUP.replace(
-        "py_modules", "entry_points={{'console_scripts': ['tiny=tinytrainer:main']}}, py_modules"
-    )
+    setup = SETUP.replace("py_modules", "entry_points={{'console_scripts': ['tiny=tinytrainer:main']}}, py_modules")
     source = "def main():\n    import trainyard; print(__file__)\n"
     setup = setup.format(name="tinytrainer", module="tinytrainer", needs=[])
     uri = staged.upload(package(tmp_path, source, setup=setup))
@@ -225,9 +217,7 @@ async def test_environment_is_kept_for_the_next_run_of_the_same_packages(
 async def test_package_that_brings_a_framework_sees_nothing_of_the_base(
     staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel(
-        tmp_path / "index", "httpx", "WHO = 'its own'\n"
-    )  # the agent's Python has one, which is out of sight
+    wheel(tmp_path / "index", "httpx", "WHO = 'its own'\n")  # the agent's Python has one, which is out of sight
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     needing = staged.upload(package(tmp_path, "import torch\n", needs=("torch",)))
@@ -309,17 +299,13 @@ async def test_runtime_version_has_an_environment_with_its_framework_made_once(
     for name in ("setuptools", "wheel"):
         wheel(tmp_path, name)
     wheel(tmp_path, "tinyframe", "import httpx\n", needs=("httpx",))
-    wheel(
-        tmp_path, "httpx", "WHO = 'its own'\n"
-    )  # the agent's Python has one, which this environment does not see
+    wheel(tmp_path, "httpx", "WHO = 'its own'\n")  # the agent's Python has one, which this environment does not see
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     staged.runtimes = framework("tinyframe")
 
     first = await staged.prepare(runtimeVersion="9.9")
-    making = [
-        activity for activity in staged.activities if "environment of its runtimeVersion 9.9" in activity
-    ]
+    making = [activity for activity in staged.activities if "environment of its runtimeVersion 9.9" in activity]
     staged.activities.clear()
     second = await staged.prepare(run_id=OTHER, runtimeVersion="9.9")
 
@@ -327,9 +313,7 @@ async def test_runtime_version_has_an_environment_with_its_framework_made_once(
     assert making
     assert not any("runtimeVersion" in activity for activity in staged.activities)
     assert run(second.python, "import httpx, tinyframe, trainyard; print(httpx.WHO)") == "its own"
-    assert subprocess.run(
-        [second.python, "-c", "import fastapi"], capture_output=True, check=False
-    ).returncode
+    assert subprocess.run([second.python, "-c", "import fastapi"], capture_output=True, check=False).returncode
 
 
 async def test_runtime_version_whose_framework_the_base_has_or_whose_packages_are_nowhere(
@@ -342,9 +326,7 @@ async def test_runtime_version_whose_framework_the_base_has_or_whose_packages_ar
     staged.runtimes = framework("tinyframe")
     failed = await staged.prepare(run_id=OTHER, runtimeVersion="9.9")
     assert failed.phase == "failed"
-    assert failed.message.startswith(
-        "The environment of its runtimeVersion 9.9 cannot be made with Python 3."
-    )
+    assert failed.message.startswith("The environment of its runtimeVersion 9.9 cannot be made with Python 3.")
     assert failed.message.endswith("--python that has tinyframe, or run the job without a runtimeVersion.")
 
 
@@ -368,20 +350,14 @@ setup(name="tinytrainer", version="0.0.0", data_files=[({site_packages!r}, ["qui
 """
 
 
-async def test_package_that_cannot_be_had_or_installed_fails_with_a_reason(
-    staged: Staged, tmp_path: Path
-) -> None:
+async def test_package_that_cannot_be_had_or_installed_fails_with_a_reason(staged: Staged, tmp_path: Path) -> None:
     site_packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     falls_off = package(tmp_path, "", "one", setup="raise RuntimeError('the wheel fell off')\n")
     ends = package(tmp_path, "", "two", setup=ENDS_ITS_INTERPRETER.format(site_packages=site_packages))
     staged.server.packages["1" * 64] = b"something else"
     failures = [
         (staged.upload(falls_off), Reason.PACKAGES_FAILED, "RuntimeError: the wheel fell off"),
-        (
-            staged.upload(ends),
-            Reason.PACKAGES_FAILED,
-            "The metadata of the installed packages cannot be read",
-        ),
+        (staged.upload(ends), Reason.PACKAGES_FAILED, "The metadata of the installed packages cannot be read"),
         (f"staging://{'0' * 64}/a.tar.gz", Reason.STAGING_FAILED, "There is nothing at"),
         (f"staging://{'1' * 64}/a.tar.gz", Reason.STAGING_FAILED, "SHA-256"),
         ("/etc/passwd.tar.gz", Reason.PACKAGES_FAILED, "/etc/passwd.tar.gz is not a package"),
@@ -418,10 +394,7 @@ async def test_next_agent_uses_what_is_ready_and_replaces_what_is_not(staged: St
     half_done.mkdir(parents=True)
 
     async with staged.stager() as stager:
-        assert {run_id: status.phase for run_id, status in stager.status().items()} == {
-            RUN: "stale",
-            OTHER: "stale",
-        }
+        assert {run_id: status.phase for run_id, status in stager.status().items()} == {RUN: "stale", OTHER: "stale"}
         for run_id in (RUN, OTHER):
             stager.begin(run_order(run_id))
             assert (await staged.finish(stager, run_id)).phase == "ready"
@@ -436,9 +409,7 @@ async def test_interpreter_that_makes_no_environment_is_an_infrastructure_failur
     assert "/bin/false" in failed.message
 
 
-async def test_run_whose_package_keeps_its_inspection_busy_can_be_cancelled(
-    staged: Staged, tmp_path: Path
-) -> None:
+async def test_run_whose_package_keeps_its_inspection_busy_can_be_cancelled(staged: Staged, tmp_path: Path) -> None:
     header = tarfile.TarInfo("p-1/PaxHeader")
     header.type, header.size = tarfile.XHDTYPE, 1_000_000
     package = tmp_path / "p-1.tar.gz"
@@ -460,9 +431,7 @@ def emulator() -> Iterator[str]:
         yield url
 
 
-async def test_package_on_a_bucket_is_fetched_from_the_emulator(
-    staged: Staged, tmp_path: Path, emulator: str
-) -> None:
+async def test_package_on_a_bucket_is_fetched_from_the_emulator(staged: Staged, tmp_path: Path, emulator: str) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage  # imports grpc
 

@@ -82,9 +82,7 @@ def test_build_that_fails_says_where_and_what_to_do(
         return capsys.readouterr().err
 
     step = {"stream": "Step 2/2 : RUN python train.py"}
-    message = failure(
-        step, {"stream": "no such data\n"}, {"error": "The command returned a non-zero code: 3"}
-    )
+    message = failure(step, {"stream": "no such data\n"}, {"error": "The command returned a non-zero code: 3"})
     assert "My digits was not built: step 2 of 2, RUN python train.py, failed with exit code 3." in message
     assert "Last lines of its output:\n    no such data\n" in message
     message = failure({"stream": "Step 1/2 : FROM python:3.12"}, {"error": "pull access denied"})

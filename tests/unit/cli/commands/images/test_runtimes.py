@@ -30,9 +30,7 @@ FINE = (
     {"stream": "Step 1/2 : FROM ${BASE_IMAGE}"},
     {"status": "Downloading", "id": "0a1b", "progress": "[==>  ]", "progressDetail": {}},
     {"stream": "\n ---> 0a1b\n"},
-    {
-        "stream": "Step 2/2 : RUN  set -eu; \tpython3 -m pip install --requirement requirements.txt of very many words"
-    },
+    {"stream": "Step 2/2 : RUN  set -eu; \tpython3 -m pip install --requirement requirements.txt of very many words"},
     {"stream": "Collecting jax\n"},
     {"stream": "Successfully built 0a1b2c\n"},
 )
@@ -210,9 +208,7 @@ def test_requirements_are_those_that_the_project_declares_for_trainers() -> None
     assert len(installers) == 2
 
 
-def test_build_accepts_a_base_image_arguments_and_certificates(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_build_accepts_a_base_image_arguments_and_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine = ScriptedEngine()
     use(monkeypatch, engine)
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
@@ -262,12 +258,8 @@ def test_build_of_what_cannot_be_built_is_refused_before_an_engine_is_asked(
         ("images: {t: {image: 'torch:2'}}", "t"): (
             "The runtime image t cannot be built: it has no dockerfile. torch:2 is pulled"
         ),
-        (mine % "dockerfile: Dockerfile", "t"): (
-            "The runtime image t has no baseImage. Give one with --base-image."
-        ),
-        (mine % "dockerfile: missing, baseImage: b", "t"): (
-            "missing: cannot be read: No such file or directory."
-        ),
+        (mine % "dockerfile: Dockerfile", "t"): ("The runtime image t has no baseImage. Give one with --base-image."),
+        (mine % "dockerfile: missing, baseImage: b", "t"): ("missing: cannot be read: No such file or directory."),
     }
     for (table, name), message in rows.items():
         assert trainyard("build", name, "--runtimes", site(tmp_path, table)) == 1
@@ -306,15 +298,11 @@ FAILURES: dict[str, tuple[ScriptedEngine | Exception, str]] = {
         "(docker pull, docker load), or give another with --base-image.\n",
     ),
     "a certificate": (
-        failing(
-            {"stream": "Step 1/1 : RUN x"}, {"stream": "[SSL: CERTIFICATE_VERIFY_FAILED]"}, {"error": "no"}
-        ),
+        failing({"stream": "Step 1/1 : RUN x"}, {"stream": "[SSL: CERTIFICATE_VERIFY_FAILED]"}, {"error": "no"}),
         "with --ca-bundle",
     ),
     "a Dockerfile that is none": (
-        failing(
-            APIError("bad request", explanation="dockerfile parse error line 3: unknown instruction: BAD")
-        ),
+        failing(APIError("bad request", explanation="dockerfile parse error line 3: unknown instruction: BAD")),
         "jax-cpu was not built: dockerfile parse error line 3: unknown instruction: BAD.",
     ),
     "a lost connection": (

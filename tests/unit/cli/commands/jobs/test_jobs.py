@@ -16,16 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from integration.api.api_support import (
-    AGENT,
-    Clock,
-    ScriptedAgent,
-    Server,
-    line,
-    running_agent,
-    server,
-    serving,
-)
+from integration.api.api_support import AGENT, Clock, ScriptedAgent, Server, line, running_agent, server, serving
 from trainyard_cli.commands import tree
 from trainyard_cli.commands.jobs.delete import own_directory
 from trainyard_cli.commands.service.shell_init import guess_shell
@@ -91,9 +82,7 @@ def typed(
 def staged(app: Server) -> list[Path]:
     """The uploaded packages, without the notes of whose they are."""
     staging = app.use_cases.backend.settings.data_dir / "staging"
-    return [
-        path for path in staging.rglob("*") if path.is_file() and staging / "projects" not in path.parents
-    ]
+    return [path for path in staging.rglob("*") if path.is_file() and staging / "projects" not in path.parents]
 
 
 def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type, app: Server) -> None:
@@ -137,9 +126,7 @@ def test_submit_config_from_standard_input_is_the_same_job(
     assert app.job("first")["labels"] == {"team": "vision"}
 
 
-def test_validate_bad_config_from_standard_input_names_its_line(
-    typed: Type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validate_bad_config_from_standard_input_names_its_line(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {
         "trainingInput:\n  scaleTier: HUGE\n": "<stdin>:2: scaleTier: must be one of",
         '{"trainingInput":\n\t{"workerCount": "x"}}': "<stdin>:2: workerCount: must be",
@@ -184,9 +171,7 @@ def test_submit_without_a_name_twice_in_a_second_makes_two_jobs(typed: Type) -> 
     assert "argument --if-not-exists: give the job a name, as JOB or as the config's jobId." in nameless.err
 
 
-def test_submit_of_a_name_that_exists_is_refused_before_anything_is_uploaded(
-    typed: Type, app: Server
-) -> None:
+def test_submit_of_a_name_that_exists_is_refused_before_anything_is_uploaded(typed: Type, app: Server) -> None:
     app.create("taken")
     printed = typed("jobs submit training taken --config config.yaml")
     assert printed.code == 1
@@ -234,9 +219,7 @@ def test_submit_of_a_bad_config_names_the_line_and_creates_nothing(typed: Type, 
     assert staged(app) == []
 
 
-def test_submit_of_what_only_the_server_can_refuse_names_the_line_and_creates_nothing(
-    typed: Type, app: Server
-) -> None:
+def test_submit_of_what_only_the_server_can_refuse_names_the_line_and_creates_nothing(typed: Type, app: Server) -> None:
     ScriptedAgent(app).sync()
     Path("config.yaml").write_text(
         "trainingInput:\n  scaleTier: CUSTOM\n  masterType: local-1\n  masterConfig: {imageUri: img}\n"
@@ -296,14 +279,9 @@ def test_list_for_programs_has_owner_duration_and_metrics(typed: Type, app: Serv
     assert (waits["owner"], waits.keys() & {"duration", "metrics"}) == ("admin", set())
     assert (trained["owner"], trained["duration"]) == ("admin", 90)
     assert trained["metrics"] == {"loss": 0.25, "val_loss": "NaN"}
-    assert (
-        typed("jobs list --format value(jobId,metrics.loss) --sort-by duration").out
-        == "trained\t0.25\nwaits\t\n"
-    )
+    assert typed("jobs list --format value(jobId,metrics.loss) --sort-by duration").out == "trained\t0.25\nwaits\t\n"
     listed = app.get("/v1/projects/p/jobs")["jobs"]
-    assert not {
-        key for job in listed for key in job.keys() & {"owner", "duration", "metrics"}
-    }  # the API's Job
+    assert not {key for job in listed for key in job.keys() & {"owner", "duration", "metrics"}}  # the API's Job
 
 
 UNKNOWN_KEYS = {
@@ -367,9 +345,7 @@ def test_describe_and_explain_show_where_the_replicas_run_and_what_they_use(type
     printed = typed("jobs describe j").err
     assert "\nAs processes: it is a package job.\n" in printed
     assert "cores" not in printed
-    assert typed("jobs explain j").out.startswith(
-        "# master-replica-0, run 1, as processes: it is a package job\n"
-    )
+    assert typed("jobs explain j").out.startswith("# master-replica-0, run 1, as processes: it is a package job\n")
     sample = {"run_id": agent.run.run_id, "task": "master-replica-0", "time": "2026-11-20T12:00:00Z"}
     used = sample | {"cpu": 0.87, "memory_bytes": 1_500_000_000}
     assert app.client.post("/agent/v1/usage", json={"samples": [used]}, headers=AGENT).status_code == 200
@@ -411,9 +387,7 @@ def test_explain_prints_what_a_replica_sees_and_how_to_repeat_it(typed: Type, ap
     assert "is not a replica name such as worker-replica-0" in typed("jobs explain j worker-one").err
 
 
-def test_list_and_describe_give_the_exit_code_of_a_program_that_said_no_cause(
-    typed: Type, app: Server
-) -> None:
+def test_list_and_describe_give_the_exit_code_of_a_program_that_said_no_cause(typed: Type, app: Server) -> None:
     running_agent(app, "j").exit(code=3)
     app.tick()
     _, row = typed("jobs list").out.splitlines()
@@ -422,17 +396,12 @@ def test_list_and_describe_give_the_exit_code_of_a_program_that_said_no_cause(
     assert "PROGRAM_ERROR).\nThe replica master 0 exited with a non-zero status of 3.\n" in summary
 
 
-def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(
-    typed: Type, app: Server
-) -> None:
+def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(typed: Type, app: Server) -> None:
     agent = running_agent(app, "j")
     agent.log("one", "two", "Traceback (most recent call last):", "ValueError: \x1b[31mno data")
     agent.exit(code=3)
     app.tick()
-    assert [row.split(None, 3)[3] for row in typed("jobs list").out.splitlines()] == [
-        "CAUSE",
-        "ValueError: no data",
-    ]
+    assert [row.split(None, 3)[3] for row in typed("jobs list").out.splitlines()] == ["CAUSE", "ValueError: no data"]
     assert "\nValueError: no data\n" in typed("jobs describe j").err
     printed = typed("jobs stream-logs j")
     assert printed.code == 3
@@ -441,8 +410,7 @@ def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(
     failed_first = "  ValueError: no data\n  master-replica-0 failed first (PROGRAM_ERROR, exit code 3):\n"
     assert failed_first in printed.err
     entries = [
-        json.loads(line)
-        for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
+        json.loads(line) for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
     ]
     assert [entry["text"] for entry in entries][:2] == ["one", "two"]
 
@@ -469,9 +437,7 @@ def test_stream_logs_with_a_bad_filter_lists_what_is_allowed(typed: Type, app: S
     app.create("j")
     printed = typed("jobs stream-logs j --severity LOUD --since yesterday")
     assert printed.code == 2
-    assert (
-        "--severity must be one of DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL, not 'LOUD'." in printed.err
-    )
+    assert "--severity must be one of DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL, not 'LOUD'." in printed.err
     assert "--since must be a time such as" in printed.err
     assert "Traceback" not in printed.err
 
@@ -527,14 +493,9 @@ def test_completion_offers_verbs_jobs_and_tasks(typed: Type, app: Server) -> Non
     assert "--worker-count" in complete("trainyard jobs submit training --worker")
 
 
-@pytest.mark.parametrize(
-    "environment", [{"TRAINYARD_SERVER": "http://127.0.0.1:1"}, {"TRAINYARD_TOKEN": "wrong"}]
-)
+@pytest.mark.parametrize("environment", [{"TRAINYARD_SERVER": "http://127.0.0.1:1"}, {"TRAINYARD_TOKEN": "wrong"}])
 def test_completion_of_jobs_without_a_server_is_silently_nothing(
-    typed: Type,
-    environment: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    typed: Type, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -544,16 +505,9 @@ def test_completion_of_jobs_without_a_server_is_silently_nothing(
 
 @pytest.mark.parametrize(
     ("parent", "login", "expected"),
-    [
-        ("bash", "/usr/bin/zsh", "bash"),
-        ("-zsh", "", "zsh"),
-        ("make", "/usr/bin/fish", "fish"),
-        ("make", "", "sh"),
-    ],
+    [("bash", "/usr/bin/zsh", "bash"), ("-zsh", "", "zsh"), ("make", "/usr/bin/fish", "fish"), ("make", "", "sh")],
 )
-def test_shell_init_without_a_shell_speaks_that_of_whoever_called(
-    parent: str, login: str, expected: str
-) -> None:
+def test_shell_init_without_a_shell_speaks_that_of_whoever_called(parent: str, login: str, expected: str) -> None:
     assert guess_shell({"SHELL": login}, parent) == expected
 
 
@@ -570,10 +524,7 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
     assert typed("jobs metrics job").err.startswith("The job has reported no metrics.")
     values = [("0.5", "0.1"), ("0.9", "0.2"), ("NaN", "0.3")]
     agent.log(
-        *(
-            f'{{"event": "progress", "step": {10 * n}, "loss": {a}, "rate": {b}}}'
-            for n, (a, b) in enumerate(values, 1)
-        )
+        *(f'{{"event": "progress", "step": {10 * n}, "loss": {a}, "rate": {b}}}' for n, (a, b) in enumerate(values, 1))
     )
     header, loss, _ = typed("jobs metrics job").out.splitlines()
     assert header.split() == ["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"]
@@ -628,9 +579,7 @@ def test_delete_without_a_terminal_needs_yes(typed: Type, app: Server) -> None:
     assert (deleted.code, deleted.out, deleted.err) == (0, "", "Deleted the job [a].\nDeleted the job [b].\n")
     again = typed("jobs submit training a --config config.yaml --if-not-exists")
     assert again.code == 1
-    assert (
-        "A job a existed and was deleted. A name is never used again: give the job another one." in again.err
-    )
+    assert "A job a existed and was deleted. A name is never used again: give the job another one." in again.err
 
 
 def test_delete_of_a_job_that_has_not_ended_deletes_none_of_them(typed: Type, app: Server) -> None:
@@ -660,11 +609,7 @@ def test_delete_by_a_filter_takes_the_ended_jobs_that_match(typed: Type, app: Se
     assert sorted(typed("jobs list --format value(jobId)").out.split()) == ["cnn", "rnn_3"]
     nothing = typed("jobs delete --filter jobId:rnn_1 --yes")
     assert (nothing.code, nothing.err) == (0, "No job that has ended matches. Nothing was deleted.\n")
-    for words in (
-        "jobs delete --yes",
-        "jobs delete cnn --filter jobId:rnn*",
-        "jobs delete --filter foo:x --yes",
-    ):
+    for words in ("jobs delete --yes", "jobs delete cnn --filter jobId:rnn*", "jobs delete --filter foo:x --yes"):
         assert typed(words).code, words
 
 
@@ -737,9 +682,7 @@ def test_tutorial_with_lost_indentation_is_a_job_after_two_commands_that_its_err
     )
 
 
-def test_validate_fix_of_standard_input_prints_the_config(
-    typed: Type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validate_fix_of_standard_input_prints_the_config(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     def fix(text: str) -> CommandResult:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         return typed("jobs validate --config - --fix")
@@ -762,9 +705,7 @@ def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> Non
     )
     filled = job_texts.with_storage(explanation, "http://127.0.0.1:8471/s3cret")
     assert filled.environment == {**shown, "STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471/s3cret"}
-    assert (
-        filled.reproduce == "env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/s3cret' A='/***' c"
-    )
+    assert filled.reproduce == "env 'STORAGE_EMULATOR_HOST=http://host.docker.internal:8471/s3cret' A='/***' c"
     for other in ("http://gcs", "http://127.0.0.1:8479/***"):
         elsewhere = explanation.model_copy(update={"environment": {"STORAGE_EMULATOR_HOST": other}})
         assert job_texts.with_storage(elsewhere, "http://127.0.0.1:8471/s3cret") == elsewhere
@@ -808,9 +749,7 @@ def test_no_command_passes_terminal_escapes_of_jobs_on(typed: Type, app: Server)
     printed = {words: typed(words) for words in COMMANDS}
     texts = {words: result.out + result.err for words, result in printed.items()}
     texts |= {f"running {n}": result.out + result.err for n, result in enumerate(running)}
-    passed = {
-        words: text for words, text in texts.items() if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
-    }
+    passed = {words: text for words, text in texts.items() if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)}
     assert passed == {}
     assert "kept" in printed["jobs describe bad --format value(errorMessage)"].out
     assert printed["jobs describe bad --format json"].code == 0

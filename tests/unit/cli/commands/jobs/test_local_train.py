@@ -58,11 +58,7 @@ def test_distributed_replicas_share_a_cluster_and_end_with_the_chief(
     assert local_train(*given, *counts, "--start-port", "30000", "--verbosity", "info") == 7
     lines = dict(re.findall(r"^(\w+-\d): (.*)$", capfd.readouterr().out, re.MULTILINE))
     chief = json.loads(lines["chief-0"])["config"]
-    assert chief["cluster"] == {
-        "chief": ["localhost:30000"],
-        "ps": ["localhost:30001"],
-        "worker": ["localhost:30002"],
-    }
+    assert chief["cluster"] == {"chief": ["localhost:30000"], "ps": ["localhost:30001"], "worker": ["localhost:30002"]}
     assert chief["task"] == {"type": "chief", "index": 0}
 
 

@@ -18,10 +18,7 @@ BOTH = InvalidArgument(
 
 @pytest.mark.parametrize(
     ("answer", "reported"),
-    [
-        (refused(BOTH), ["2: workerCount", "3: workerType"]),
-        (refused(PermissionDenied("no")), ["2: workerCount"]),
-    ],
+    [(refused(BOTH), ["2: workerCount", "3: workerType"]), (refused(PermissionDenied("no")), ["2: workerCount"])],
 )
 def test_violations_that_only_the_server_knows_are_reported_with_the_others(
     tmp_path: Path, answer: Answer, reported: list[str]

@@ -90,9 +90,7 @@ def test_service_that_was_stopped_is_no_problem(state: LocalState, begin: Begin)
 
 def test_service_that_runs_is_fine_and_a_part_that_was_killed_is_not(state: LocalState, begin: Begin) -> None:
     started = {name: begin(name) for name in PROCESSES}
-    assert [one.found for one in local_checks.services(state, fix=False)] == [
-        "Server, storage and agent are running."
-    ]
+    assert [one.found for one in local_checks.services(state, fix=False)] == ["Server, storage and agent are running."]
     kill(started["agent"])
     for fix in (False, True):  # the note of it is no rubbish as long as the others run
         (found,) = problems(local_checks.services(state, fix))
@@ -112,9 +110,7 @@ def test_notes_of_a_service_that_died_are_removed(state: LocalState, begin: Begi
     assert problems(local_checks.services(state, fix=False)) == []
 
 
-def test_port_of_another_program_is_a_problem_only_while_the_service_runs(
-    state: LocalState, begin: Begin
-) -> None:
+def test_port_of_another_program_is_a_problem_only_while_the_service_runs(state: LocalState, begin: Begin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
         state.save(Options(server_port=port))
@@ -174,10 +170,7 @@ def test_version_and_checks_that_are_not_ok_are_problems() -> None:
         "The server reports: new: from the future.",
     ]
     old = doctor.of_version("server", "The server", health.version)
-    assert (old.status, old.found.startswith("The server has version 0.0.1, this command ")) == (
-        "problem",
-        True,
-    )
+    assert (old.status, old.found.startswith("The server has version 0.0.1, this command ")) == ("problem", True)
 
 
 def test_agents_of_another_version_are_a_problem_unless_they_are_silent() -> None:
@@ -211,9 +204,7 @@ def test_text_has_meaning_and_advice_within_the_width() -> None:
     assert "\n                   -> Restart it.\n" in printed
     assert max(map(len, printed.splitlines())) <= 60 + len("`trainyard doctor --fix` mends 1 of them.")
     assert printed.endswith("\n2 problems; `trainyard doctor --fix` fixes 1 of them.")
-    assert doctor.text([Finding(check="a", status="fixed", found="b")], 60).endswith(
-        "1 problem fixed. No problems."
-    )
+    assert doctor.text([Finding(check="a", status="fixed", found="b")], 60).endswith("1 problem fixed. No problems.")
 
 
 def test_doctor_checks_a_remote_server(

@@ -21,11 +21,7 @@ QUEUED = job(JobState.QUEUED, job_id="next", position=3, waiting="needs 4 vCPU",
 
 
 def view(*jobs: ActiveJobView, at: float = 12, **changes: Any) -> ActiveJobsView:
-    given: dict[str, Any] = {
-        "counts": {JobState.RUNNING: 1, JobState.QUEUED: 1},
-        "agents": 1,
-        "now": after(at),
-    }
+    given: dict[str, Any] = {"counts": {JobState.RUNNING: 1, JobState.QUEUED: 1}, "agents": 1, "now": after(at)}
     return ActiveJobsView(**(given | {"jobs": jobs} | changes))
 
 

@@ -38,10 +38,7 @@ JOBS = [
         ("value(createTime.date('%H:%M', tz=UTC),trainingInput.args.join(/))", "23:30\t--x/1\n\t"),
         ("value(trainingInput.args.len(),trainingInput.jobDir.basename())", "2\tout\n0\t"),
         ("table[box,no-heading](jobId:sort=1)", "a\nb,c"),
-        (
-            "yaml(jobId,trainingInput.workerCount)",
-            "---\njobId: a\ntrainingInput:\n  workerCount: '2'\n---\njobId: b,c",
-        ),
+        ("yaml(jobId,trainingInput.workerCount)", "---\njobId: a\ntrainingInput:\n  workerCount: '2'\n---\njobId: b,c"),
         ("none", ""),
         (
             "flattened(jobId,state:label=STATUS,trainingInput.args,labels)",

@@ -37,18 +37,10 @@ WAITS = QueueExplanationView(
             ends_by=NOW + timedelta(hours=1),
         ),
         HolderView(
-            project="p",
-            job_id="gone",
-            state=JobState.FAILED,
-            priority=0,
-            agent="vm",
-            holds="1 vCPU",
-            left_over=True,
+            project="p", job_id="gone", state=JobState.FAILED, priority=0, agent="vm", holds="1 vCPU", left_over=True
         ),
     ),
-    ahead=(
-        QueuedAheadView(project="q", job_id="next", priority=5, position=1, needs="1 vCPU", waiting="room"),
-    ),
+    ahead=(QueuedAheadView(project="q", job_id="next", priority=5, position=1, needs="1 vCPU", waiting="room"),),
     changes=(SuggestionView(kind="priority", message="a priority above 5 (it has 3)"),),
 )
 

@@ -82,9 +82,7 @@ def test_stream_of_a_job_that_succeeds_prints_each_line_and_exits_0(script: Scri
     assert "WARNING" not in followed.notes
 
 
-def test_stream_of_a_running_job_that_is_not_followed_prints_what_there_is_and_exits_0(
-    script: ScriptedServer,
-) -> None:
+def test_stream_of_a_running_job_that_is_not_followed_prints_what_there_is_and_exits_0(script: ScriptedServer) -> None:
     running = events(job(JobState.RUNNING), line(1), end(1, JobState.RUNNING))
     script.answers = [running]
     followed = Followed(script, follow=False)
@@ -172,9 +170,7 @@ def test_stream_of_one_task_does_not_miss_the_others(script: ScriptedServer) -> 
     assert f"task={WORKER}" in script.requests[0].path
 
 
-def test_stream_of_a_failed_job_names_the_first_failure_and_exits_with_its_code(
-    script: ScriptedServer,
-) -> None:
+def test_stream_of_a_failed_job_names_the_first_failure_and_exits_with_its_code(script: ScriptedServer) -> None:
     script.answers = [events(line(1), FAILED, end(1, JobState.FAILED))]
     followed = Followed(script)
     assert followed.code == 3

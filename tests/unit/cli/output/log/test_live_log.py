@@ -22,9 +22,7 @@ def progress(task: str = CHIEF, at: float = 0, event: str = "progress", **fields
 def detail(state: JobState = JobState.RUNNING, gang: Sequence[str] = DIGITS, **changes: Any) -> JobDetail:
     replicas = tuple(ReplicaView(task=task, state=ReplicaState.RUNNING, machine_type="m") for task in gang)
     runs = [
-        RunView(
-            run_id=f"r{n}", number=n, state=RunState.RUNNING, agent="a", created_at=NOON, replicas=replicas
-        )
+        RunView(run_id=f"r{n}", number=n, state=RunState.RUNNING, agent="a", created_at=NOON, replicas=replicas)
         for n in (1, 2)
     ]
     job = {"jobId": "j", "createTime": NOON.isoformat()}
@@ -45,9 +43,7 @@ def shown(lines: Sequence[ShownLine]) -> list[str]:
     for line in lines:
         who = f"{line.who}: " if line.who else ""
         if isinstance(line, TextLine):
-            texts.append(
-                f"{who}{line.text}" + (f" ({line.replicas})" if line.replicas > 1 and not line.who else "")
-            )
+            texts.append(f"{who}{line.text}" + (f" ({line.replicas})" if line.replicas > 1 and not line.who else ""))
         else:
             texts.append(who + "  ".join((line.heading, *line.values)))
     return texts
@@ -91,9 +87,7 @@ def test_epochs_and_evaluations_are_one_line_each_and_other_progress_is_none() -
         ([progress(step=1, epoch=1, loss=float("nan")), progress(event="stopped", step=1)], ["epoch 1  loss nan"]),
     ],
 )  # fmt: skip
-def test_metrics_lines_of_programs_that_report_in_other_ways(
-    entries: list[LogEntry], expected: list[str]
-) -> None:
+def test_metrics_lines_of_programs_that_report_in_other_ways(entries: list[LogEntry], expected: list[str]) -> None:
     assert view(*entries)[1] == expected
 
 
@@ -185,11 +179,7 @@ def test_line_waits_a_moment_for_the_other_replicas_unless_there_are_none() -> N
         assert shown(log.due(after(HOLD_S / 2))) == at_once
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from((*DIGITS, "worker-replica-1")), st.sampled_from("abc01"), st.booleans())
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from((*DIGITS, "worker-replica-1")), st.sampled_from("abc01"), st.booleans())))
 def test_every_line_is_printed_in_the_order_of_its_replica(given: list[tuple[str, str, bool]]) -> None:
     gang = (*DIGITS, "worker-replica-1")
     log = LiveLog()
@@ -206,9 +196,7 @@ def test_every_line_is_printed_in_the_order_of_its_replica(given: list[tuple[str
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(("event", "step", "epoch", "loss")), inner)
-    ),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(("event", "step", "epoch", "loss")), inner),
 )
 
 

@@ -31,9 +31,7 @@ def test_plain_screen_keeps_the_text_as_it_is() -> None:
     assert out.getvalue().endswith('  {"loss": 0.5}  \x1b[31mred\x1b[0m\n')
 
 
-@pytest.mark.parametrize(
-    "make", [lambda out: PlainScreen(out, out), lambda out: TerminalScreen(out, raw=True)]
-)
+@pytest.mark.parametrize("make", [lambda out: PlainScreen(out, out), lambda out: TerminalScreen(out, raw=True)])
 def test_line_cannot_play_tricks_with_a_terminal(make: Callable[[Terminal], Screen]) -> None:
     out = Terminal()
     screen = make(out)

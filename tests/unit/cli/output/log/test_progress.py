@@ -5,14 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard_cli.output.log.progress import lines
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.views.views import (
-    CurveDigest,
-    JobDetail,
-    MetricsDigest,
-    ReplicaView,
-    RunView,
-    Verdict,
-)
+from trainyard_protocol.views.views import CurveDigest, JobDetail, MetricsDigest, ReplicaView, RunView, Verdict
 from trainyard_protocol.wire.sync import Stall
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -25,13 +18,7 @@ def at(seconds: float) -> datetime:
 
 def replica(task: str = CHIEF, **fields: object) -> ReplicaView:
     return ReplicaView(
-        task=task,
-        state=ReplicaState.RUNNING,
-        machine_type="local-1",
-        cpus=(0,),
-        gpus=(),
-        memory_bytes=1,
-        **fields,
+        task=task, state=ReplicaState.RUNNING, machine_type="local-1", cpus=(0,), gpus=(), memory_bytes=1, **fields
     )
 
 
@@ -58,17 +45,13 @@ def test_steps_and_time_since_the_last_checkpoint_are_at_risk() -> None:
     (line,) = shown(run(1, chief, replica(WORKER, step=119)))
     assert line.startswith("Step 120 of 5000. Last checkpoint: step 100, at ")
     assert line.endswith(" At risk: 20 steps, 01:00.")
-    assert shown(run(1, replica(step=3))) == [
-        "Step 3. No checkpoint was reported yet: a failure would lose all steps."
-    ]
+    assert shown(run(1, replica(step=3))) == ["Step 3. No checkpoint was reported yet: a failure would lose all steps."]
     (line,) = shown(run(1, replica(step=100, durable_step=100, durable_at=at(99))))
     assert line.endswith("Nothing is at risk.")
 
 
 def test_failed_run_shows_the_lost_steps_and_where_the_next_run_continues() -> None:
-    first = run(
-        1, replica(step=121, steps=500, durable_step=100, durable_at=at(10)), replica(WORKER), failed=True
-    )
+    first = run(1, replica(step=121, steps=500, durable_step=100, durable_at=at(10)), replica(WORKER), failed=True)
     second = run(2, replica(first_step=100, step=101, steps=500))
     lost, now = shown(first, second)
     assert lost == (

@@ -63,11 +63,7 @@ def test_screen_shows_lines_above_one_line_that_is_gone_at_the_end() -> None:
     assert out.getvalue().endswith("\n")
 
 
-@given(
-    st.lists(
-        st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\x1b[]m;0\x07\r\x9b?")), max_size=3
-    )
-)
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\x1b[]m;0\x07\r\x9b?")), max_size=3))
 def test_no_line_moves_the_cursor_or_does_more_than_colour(texts: list[str]) -> None:
     layout = Layout()
     for text in [*texts, "a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d"]:
@@ -80,9 +76,7 @@ def test_no_line_moves_the_cursor_or_does_more_than_colour(texts: list[str]) -> 
             assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", row.plain)
 
 
-def test_screen_prints_the_colours_of_a_line_unless_the_reader_wants_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_screen_prints_the_colours_of_a_line_unless_the_reader_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for no_color in (False, True):
         if no_color:
             monkeypatch.setenv("NO_COLOR", "1")
@@ -98,10 +92,7 @@ def test_screen_prints_the_colours_of_a_line_unless_the_reader_wants_none(
 @pytest.mark.parametrize(
     ("width", "row"),
     [
-        (
-            120,
-            " RUNNING  ──────────────────────── 1200/50000  epoch 2/5  loss 0.312  8.3 steps/s  1:02:06 left",
-        ),
+        (120, " RUNNING  ──────────────────────── 1200/50000  epoch 2/5  loss 0.312  8.3 steps/s  1:02:06 left"),
         (79, " RUNNING  ────────── 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"),
         (60, " RUNNING  ────────── 1200/50000  loss 0.312  1:02:06 left"),
         (40, " RUNNING  1200/50000  1:02:06 left"),
@@ -175,9 +166,7 @@ def test_bottom_line_is_erased_with_what_a_narrower_terminal_made_of_it() -> Non
     bottom.draw("b", "above\n")
     bottom.draw("")
     narrow = pyte.Screen(30, 5)
-    pyte.Stream(narrow).feed(
-        "a" * 40 + "\r\x1b[A" + out.getvalue().removeprefix(written).replace("\n", "\r\n")
-    )
+    pyte.Stream(narrow).feed("a" * 40 + "\r\x1b[A" + out.getvalue().removeprefix(written).replace("\n", "\r\n"))
     assert [line.rstrip() for line in narrow.display] == ["above", "", "", "", ""]
 
 

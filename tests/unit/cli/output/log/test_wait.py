@@ -29,39 +29,24 @@ VERDICT = Verdict(
 
 
 def job(state: JobState, name: str = "j", *, started: bool = False, waiting: str = "") -> JobDetail:
-    resource = {
-        "jobId": name,
-        "trainingInput": {},
-        "createTime": "2026-11-20T12:00:00Z",
-        "state": state.value,
-    }
+    resource = {"jobId": name, "trainingInput": {}, "createTime": "2026-11-20T12:00:00Z", "state": state.value}
     if started:
         resource["startTime"] = "2026-11-20T12:00:01Z"
     if state in ENDED:
         resource["endTime"] = "2026-11-20T12:01:05Z"
     failed = state is JobState.FAILED
     return JobDetail(
-        job=resource,
-        state=state,
-        waiting=waiting,
-        verdict=VERDICT if failed else None,
-        exit_code=3 if failed else None,
+        job=resource, state=state, waiting=waiting, verdict=VERDICT if failed else None, exit_code=3 if failed else None
     )
 
 
 class Waited:
     def __init__(
-        self,
-        script: ScriptedServer,
-        *names: str,
-        target: JobState | None = None,
-        timeout_s: float | None = None,
+        self, script: ScriptedServer, *names: str, target: JobState | None = None, timeout_s: float | None = None
     ) -> None:
         notes: list[str] = []
         with Client(Server(script.url, "t"), "p", sleep=lambda _: None) as client:
-            self.result: WaitResult = wait(
-                client, names or ("j",), notes.append, target=target, timeout_s=timeout_s
-            )
+            self.result: WaitResult = wait(client, names or ("j",), notes.append, target=target, timeout_s=timeout_s)
         self.code = self.result.code
         self.notes = "\n".join(notes)
 
@@ -89,17 +74,12 @@ def test_wait_follows_states_without_lines_and_gives_the_exit_code(script: Scrip
     assert "Job [j] is RUNNING." in waited.notes
     assert waited.notes.count("Lost the connection to the server") == 1
     assert "Reconnected to the server." in waited.notes
-    assert (
-        "Job [j] failed after 01:05.\n  master-replica-0 failed first (PROGRAM_ERROR, exit code 3):"
-        in waited.notes
-    )
+    assert "Job [j] failed after 01:05.\n  master-replica-0 failed first (PROGRAM_ERROR, exit code 3):" in waited.notes
     assert "  Exit code: 3" in waited.notes
     assert all("lines=false" in request.path for request in script.requests[1:])
 
 
-def test_wait_for_jobs_that_have_ended_asks_once_for_each_and_gives_the_first_failure(
-    script: ScriptedServer,
-) -> None:
+def test_wait_for_jobs_that_have_ended_asks_once_for_each_and_gives_the_first_failure(script: ScriptedServer) -> None:
     script.answers = [
         detail(job(JobState.SUCCEEDED, "a")),
         detail(job(JobState.CANCELLED, "b")),
@@ -150,9 +130,7 @@ def test_wait_for_a_state_that_can_no_longer_be_reached_fails(script: ScriptedSe
     script.answers = [detail(job(JobState.SUCCEEDED))]
     waited = Waited(script, target=JobState.FAILED)
     assert waited.code == 1
-    assert waited.notes.endswith(
-        "Job [j] succeeded after 01:05.\n  It has ended, so it can no longer be FAILED."
-    )
+    assert waited.notes.endswith("Job [j] succeeded after 01:05.\n  It has ended, so it can no longer be FAILED.")
 
 
 def test_reached_and_settled_states_are_those_of_the_table() -> None:

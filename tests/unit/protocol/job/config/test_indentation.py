@@ -73,9 +73,7 @@ def test_rebuild_gives_back_what_a_web_page_took() -> None:
         "non-breaking spaces": flat(TUTORIAL).replace(": ", ":\xa0").replace("\ntype", "\n\xa0\xa0type"),
         "tabs": "".join(f"\t{line}\n" for line in flat(TUTORIAL).splitlines()),
         "Windows": flat(TUTORIAL).replace("\n", "\r\n"),
-        "snake case": flat(TUTORIAL)
-        .replace("trainingInput", "training_input")
-        .replace("imageUri", "image_uri"),
+        "snake case": flat(TUTORIAL).replace("trainingInput", "training_input").replace("imageUri", "image_uri"),
     }
     expected = {
         name: FULL

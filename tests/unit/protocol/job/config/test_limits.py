@@ -50,8 +50,7 @@ BEYOND = {
     "a: [" + "{}," * 30_000 + "]": "has more than 10000 values",
     '{"a": [' + "{}," * 30_000 + "{}]}": "has more than 10000 values",
     "".join(f"k{n}: 1\n" for n in range(501)): "has a mapping with more than 500 keys",
-    "a: {b: 1}\n"
-    + "".join(f"k{n}: {{c: 1}}\n" for n in range(30_000)): "has a mapping with more than 500 keys",
+    "a: {b: 1}\n" + "".join(f"k{n}: {{c: 1}}\n" for n in range(30_000)): "has a mapping with more than 500 keys",
     "a: " + "[" * 40 + "]" * 40: "is nested too deeply",
     '{"a": ' + "[" * 60_000: "is nested too deeply",
     'a: "\\U00110000"': "has an escape that is no character",
@@ -59,9 +58,7 @@ BEYOND = {
     "a: 0x" + "f" * 5000: "cannot be read as a number",
     '{"a": ' + "9" * 5000 + "}": "cannot be read as a number",
     "x0: &x0 {k: 1}\n"
-    + "".join(
-        f"x{n}: &x{n} {{<<: [*x{n - 1}, *x{n - 1}]}}\n" for n in range(1, 30)
-    ): "has more than 10000 values",
+    + "".join(f"x{n}: &x{n} {{<<: [*x{n - 1}, *x{n - 1}]}}\n" for n in range(1, 30)): "has more than 10000 values",
 }
 
 
@@ -72,9 +69,7 @@ def test_config_text_beyond_a_limit_is_refused() -> None:
         assert message in refused.value.text, text[:80]
 
 
-def test_config_text_with_too_much_is_refused_before_its_values_are_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_config_text_with_too_much_is_refused_before_its_values_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def compose(*_: object) -> None:
         raise AssertionError("the slow parser was asked")
 
@@ -102,9 +97,7 @@ def _long(count: int) -> Mapping[str, object]:
 
 
 @pytest.mark.parametrize("kind", [_args, _unknown, _long])
-def test_refusal_of_a_job_does_not_grow_with_its_mistakes(
-    kind: Callable[[int], Mapping[str, object]],
-) -> None:
+def test_refusal_of_a_job_does_not_grow_with_its_mistakes(kind: Callable[[int], Mapping[str, object]]) -> None:
     """The answer is a few kilobytes, and the memory follows the size of the request."""
     sizes = []
     for count in (30, 480):

@@ -65,9 +65,7 @@ def test_position_of_an_unknown_field_is_its_name() -> None:
         parse_job({"jobId": "j", **config.data})
     (unknown,) = caught.value.violations
     assert text_at(config, position_of(config.root, unknown)) == "scaleTeir"
-    assert (
-        violation_message(unknown) == '"scaleTeir" is not a field of trainingInput. Did you mean "scaleTier"?'
-    )
+    assert violation_message(unknown) == '"scaleTeir" is not a field of trainingInput. Did you mean "scaleTier"?'
 
 
 @pytest.mark.parametrize(

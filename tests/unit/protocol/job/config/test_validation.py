@@ -88,22 +88,14 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
         ({**PACKAGE, "jobDir": "gs://"}, "job_dir", "names no bucket"),
         ({**PACKAGE, "jobDir": "gs://../x"}, "job_dir", "names no bucket: '..', but a bucket's name has"),
         ({**PACKAGE, "packageUris": ["gs://b/a.whl", "gs://b/.."]}, "package_uris[1]", "names no object"),
-        (
-            {**PACKAGE, "secrets": [{"name": "A"}, {"name": "A"}]},
-            "secrets[1].env",
-            "of another secret already",
-        ),
+        ({**PACKAGE, "secrets": [{"name": "A"}, {"name": "A"}]}, "secrets[1].env", "of another secret already"),
         (
             {**PACKAGE, "secrets": [{"name": "A", "file": "/a/b"}, {"name": "B", "file": "/a"}]},
             "secrets[1].file",
             "in the way of /a/b",
         ),
         ({**PACKAGE, "scaleTier": "CUSTOM"}, "master_type", "is required when scale_tier is CUSTOM."),
-        (
-            {**PACKAGE, "workerCount": 2},
-            "worker_count",
-            "can only be set when scale_tier is CUSTOM; it is BASIC.",
-        ),
+        ({**PACKAGE, "workerCount": 2}, "worker_count", "can only be set when scale_tier is CUSTOM; it is BASIC."),
         ({**PACKAGE, "masterType": "standard"}, "master_type", "can only be set when scale_tier is CUSTOM"),
         ({**CUSTOM, "workerCount": 2}, "worker_type", "is required when worker_count is set."),
         (
@@ -140,11 +132,7 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "master_config.accelerator_config.type",
             "allowed: NVIDIA_TESLA_K80, NVIDIA_TESLA_P4",
         ),
-        (
-            {**CUSTOM, "masterConfig": gpus(3, T4)},
-            "master_config.accelerator_config.count",
-            "allowed: 1, 2, 4.",
-        ),
+        ({**CUSTOM, "masterConfig": gpus(3, T4)}, "master_config.accelerator_config.count", "allowed: 1, 2, 4."),
         (
             {**CUSTOM, "masterConfig": {"containerCommand": ["a"]}},
             "master_config.container_command",
@@ -167,11 +155,7 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "worker_config.accelerator_config.type",
             "TPU_V3 cannot be attached to n1-standard-8",
         ),
-        (
-            {**IMAGE, **TPU},
-            "worker_config.tpu_tf_version",
-            "is required for a TPU worker with a custom image",
-        ),
+        ({**IMAGE, **TPU}, "worker_config.tpu_tf_version", "is required for a TPU worker with a custom image"),
         (
             {**CUSTOM, "masterConfig": {"tpuTfVersion": "2.1"}},
             "master_config.tpu_tf_version",
@@ -184,9 +168,7 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
         ),
     ],
 )
-def test_check_refuses_with_the_field_and_what_is_allowed(
-    fields: dict[str, object], where: str, says: str
-) -> None:
+def test_check_refuses_with_the_field_and_what_is_allowed(fields: dict[str, object], where: str, says: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(parse_training_input(fields), default_catalog())
     assert [v.field for v in caught.value.violations] == [where]
@@ -201,14 +183,8 @@ def test_check_refuses_with_the_field_and_what_is_allowed(
             ["job.training_input", "master_type", "worker_count"],
         ),
         ({**CUSTOM, "scaleTier": "CUSTM", "workerCount": 2}, ["scale_tier"]),  # is it CUSTOM?
-        (
-            {"scaleTier": "CUSTOM", "pythonModul": "a"},
-            ["job.training_input"],
-        ),  # pythonModule, masterType: misspelt?
-        (
-            {**PACKAGE, "args": "x", "runtimeVersion": 2.1, "jobDir": "gs://"},
-            ["args", "job_dir", "runtime_version"],
-        ),
+        ({"scaleTier": "CUSTOM", "pythonModul": "a"}, ["job.training_input"]),  # pythonModule, masterType: misspelt?
+        ({**PACKAGE, "args": "x", "runtimeVersion": 2.1, "jobDir": "gs://"}, ["args", "job_dir", "runtime_version"]),
         (
             {**CUSTOM, "masterConfig": {"imageUri": 3}, "workerConfig": {"imageUri": "i"}},
             ["master_config.image_uri"],  # whether it has an image is not known

@@ -30,16 +30,7 @@ UNREADABLE: dict[bytes | None, str] = {
     b"[" * 5000: "is nested too deeply",
     **dict.fromkeys(NONE_OF_PYTHON, "has a number, a time or an escape that is none"),
 }
-UNUSABLE = (
-    b"1",
-    b"[1]",
-    b'"": 1',
-    b'"\\u200b": {"": 1}',
-    b"a: &a {b: *a}",
-    b"? [a]\n: 1",
-    b"1: 2",
-    b"images: []",
-)
+UNUSABLE = (b"1", b"[1]", b'"": 1', b'"\\u200b": {"": 1}', b"a: &a {b: *a}", b"? [a]\n: 1", b"1: 2", b"images: []")
 
 
 def test_file_that_is_no_yaml_or_not_there_is_refused_with_its_name(tmp_path: Path) -> None:

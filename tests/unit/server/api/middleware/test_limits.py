@@ -32,14 +32,7 @@ async def call(app: ASGIApp, path: str = LIVE, role: Role = Role.VIEWER) -> Mess
 
     caller = Caller.everywhere(role, "somebody")
     state = {"caller": caller, "match": ACCESS.find("GET", path)}
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": path,
-        "headers": [],
-        "query_string": b"",
-        "state": state,
-    }
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"", "state": state}
     await app(scope, receive, send)
     return sent[0]
 

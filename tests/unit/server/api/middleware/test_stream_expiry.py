@@ -37,9 +37,7 @@ class Caller:
     def text(self) -> str:
         return b"".join(message.get("body", b"") for message in self.sent).decode()
 
-    async def ask(
-        self, app: ASGIApp, until_revoked: Callable[[], Awaitable[bool]], lasts_s: float = LONG_S
-    ) -> None:
+    async def ask(self, app: ASGIApp, until_revoked: Callable[[], Awaitable[bool]], lasts_s: float = LONG_S) -> None:
         async with asyncio.timeout(60):
             await serve(app, SCOPE, self.receive, self.send, lasts_s=lasts_s, until_revoked=until_revoked)
         await asyncio.sleep(0)  # lets a cancelled task run
@@ -77,9 +75,7 @@ async def closing() -> bool:
 
 
 @pytest.mark.parametrize("until_revoked", [never, closing])
-async def test_stream_that_ends_by_itself_leaves_no_task(
-    until_revoked: Callable[[], Awaitable[bool]],
-) -> None:
+async def test_stream_that_ends_by_itself_leaves_no_task(until_revoked: Callable[[], Awaitable[bool]]) -> None:
     caller = Caller()
     await caller.ask(stream([], endless=False), until_revoked)
     assert caller.text == "data: 1\n\ndata: 2\n\n"

@@ -39,8 +39,7 @@ def test_nonsense_is_no_session(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [("",), ("1", "2"), ("c", "x", "2", "n"), ("YQ==", "1", "9" * 20, "n"), ("YQ==", "1", "9" * 5000, "n")],
+    "fields", [("",), ("1", "2"), ("c", "x", "2", "n"), ("YQ==", "1", "9" * 20, "n"), ("YQ==", "1", "9" * 5000, "n")]
 )
 def test_signed_payload_of_other_fields_is_no_session(fields: tuple[str, ...]) -> None:
     assert SESSIONS.read(SESSIONS._sign("session", *fields), NOW) is None
@@ -117,6 +116,4 @@ def test_cookie_is_http_only_and_same_site() -> None:
     plain = cookie("http", "localhost:1", session, NOW)
     assert plain == f"trainyard-1={session.value}; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax"
     assert cookie("https", "h", session, NOW).endswith("; HttpOnly; SameSite=Lax; Secure")
-    assert (
-        cookie("http", "localhost:1", None, NOW) == "trainyard-1=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"
-    )
+    assert cookie("http", "localhost:1", None, NOW) == "trainyard-1=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"

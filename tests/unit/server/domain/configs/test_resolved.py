@@ -41,10 +41,7 @@ def test_resolved_workers_inherit_the_image_and_keep_their_own_arguments() -> No
             workerConfig={"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "1"}},
         )
     )
-    assert data["workerConfig"] == {
-        "acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1},
-        "imageUri": image,
-    }
+    assert data["workerConfig"] == {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}, "imageUri": image}
     assert data["useChiefInTfConfig"] is False
 
 
@@ -57,9 +54,7 @@ def test_resolved_defaults_are_written_out() -> None:
 
 
 def test_filled_lines_are_those_that_nobody_sent() -> None:
-    training_input = made(
-        pythonModule="t", scheduling={"maxRunningTime": "60s"}, masterConfig={"diskConfig": {}}
-    )
+    training_input = made(pythonModule="t", scheduling={"maxRunningTime": "60s"}, masterConfig={"diskConfig": {}})
     text = resolved.as_yaml(resolve(training_input))
     filled = resolved.filled_lines(text, resolved.as_sent(training_input))
     lines = text.splitlines()

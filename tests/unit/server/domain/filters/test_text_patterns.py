@@ -31,7 +31,5 @@ def test_pattern_takes_linear_time() -> None:
     "text", ["a**", "[", "(a", "\\1", "(?=a)", "a{1001}", "((a{99}){99}){99}", "a" * (LONGEST + 1)]
 )
 def test_pattern_that_is_wrong_or_too_large_is_refused_in_a_sentence(text: str) -> None:
-    with pytest.raises(
-        PatternError, match=r"^(it is not a regular expression of RE2: |a pattern may have).+\.$"
-    ):
+    with pytest.raises(PatternError, match=r"^(it is not a regular expression of RE2: |a pattern may have).+\.$"):
         pattern(text)

@@ -208,9 +208,7 @@ def test_failure_of_a_collective_is_that_of_the_replica_that_failed_by_itself() 
     for line in CONSEQUENCES:
         consequence = cause(f"{HEAD}{FRAMES}{line}\n", master, 1)
         assert consequence.is_consequence, line
-        first = first_cause(
-            [consequence, cause(own, "worker-replica-1", 9), cause(own, "worker-replica-0", 5)], master
-        )
+        first = first_cause([consequence, cause(own, "worker-replica-1", 9), cause(own, "worker-replica-0", 5)], master)
         assert first is not None
         assert shown(first, master) == "worker-replica-0: ValueError: no shard"
         assert first_cause([consequence], master) == consequence
@@ -220,11 +218,7 @@ def test_failure_of_a_collective_is_that_of_the_replica_that_failed_by_itself() 
     assert first_cause([], master) is None
 
 
-@given(
-    st.lists(
-        st.one_of(st.text(), st.sampled_from([line for text, _ in OWN.values() for line in text.split("\n")]))
-    )
-)
+@given(st.lists(st.one_of(st.text(), st.sampled_from([line for text, _ in OWN.values() for line in text.split("\n")]))))
 def test_a_cause_of_any_lines_is_one_printable_line(lines: list[str]) -> None:
     cause = Cause.of(entries("".join(f"{line}\n" for line in lines)), "t")
     assert cause is None or ("\x1b" not in cause.text and len(cause.text.splitlines()) <= 1)

@@ -18,14 +18,7 @@ from trainyard_protocol.states import (
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import decisions, messages
 from trainyard_server.domain.lifecycle.causes import Cause
-from trainyard_server.domain.lifecycle.decisions import (
-    RetryPolicy,
-    Transition,
-    decider,
-    observe,
-    step,
-    verdict_of,
-)
+from trainyard_server.domain.lifecycle.decisions import RetryPolicy, Transition, decider, observe, step, verdict_of
 from trainyard_server.domain.lifecycle.stalls import StallAction
 from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
 
@@ -74,10 +67,7 @@ def stopped(task: str, at: float = 2) -> ReplicaSnapshot:
 
 
 def job(
-    *replicas: ReplicaSnapshot,
-    state: JobState = JobState.RUNNING,
-    run: RunState = RunState.STOPPING,
-    **scheduling: str,
+    *replicas: ReplicaSnapshot, state: JobState = JobState.RUNNING, run: RunState = RunState.STOPPING, **scheduling: str
 ) -> JobSnapshot:
     live = RunSnapshot("r", 1, "a", run, replicas) if replicas else None
     started_at = T0 if run is RunState.RUNNING else None
@@ -112,10 +102,7 @@ def test_step_of_a_queued_job_and_of_one_that_is_over_is_nothing() -> None:
 
 def test_step_runs_only_once_all_replicas_have_been_up() -> None:
     waiting = job(
-        up(MASTER),
-        ReplicaSnapshot(WORKER, ReplicaState.STARTING),
-        state=JobState.PREPARING,
-        run=RunState.PREPARING,
+        up(MASTER), ReplicaSnapshot(WORKER, ReplicaState.STARTING), state=JobState.PREPARING, run=RunState.PREPARING
     )
     assert step(waiting, T0, POLICY) is None
     both = job(up(MASTER), done(WORKER), state=JobState.PREPARING, run=RunState.PREPARING)
@@ -184,12 +171,7 @@ VERDICTS = [
         WORKER,
         3,
     ),
-    (
-        (done(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, 143, 2, after_stop=True)),
-        Reason.COMPLETED,
-        MASTER,
-        0,
-    ),
+    ((done(MASTER), ended(WORKER, Reason.HOST_SHUTDOWN, 143, 2, after_stop=True)), Reason.COMPLETED, MASTER, 0),
     ((stopped(MASTER), stopped(WORKER)), Reason.VANISHED, "", 1),
 ]
 
@@ -210,10 +192,7 @@ def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
     assert report is not None
     of_container = report.model_copy(update={"message": "It exited with 1. It ran as user 7:7. (User)"})
     replica = replace(crashed(MASTER), exit=of_container)
-    for text, hint in (
-        ("[Errno 13] Permission denied: '/opt'", " It ran as user 7:7. (User)"),
-        ("no data", ""),
-    ):
+    for text, hint in (("[Errno 13] Permission denied: '/opt'", " It ran as user 7:7. (User)"), ("no data", "")):
         verdict = verdict_of(job(replica), (), Cause(text))
         start = "The replica master 0 exited with a non-zero status of 1."
         assert (verdict.message, verdict.cause) == (f"{start}{hint} {text}", text)
@@ -263,10 +242,7 @@ def test_operators_stop_gets_a_new_run_always_and_at_once(reason: Reason) -> Non
 
 @pytest.mark.parametrize(("waited", "pause"), [(-9, 1), (0, 1), (1.5, 1.5), (2.5, 2.5), (600, 3)])
 def test_run_that_could_not_start_waits_for_the_next_one_at_no_cost(waited: float, pause: float) -> None:
-    gang = (
-        ended(MASTER, Reason.GIVEN_BACK, after_stop=True),
-        ended(WORKER, Reason.GIVEN_BACK, after_stop=True),
-    )
+    gang = (ended(MASTER, Reason.GIVEN_BACK, after_stop=True), ended(WORKER, Reason.GIVEN_BACK, after_stop=True))
     waiting = replace(job(*gang, state=JobState.PREPARING), retries_used=2)
     move = next_move(waiting, waited)
     assert (move.job, move.retries_used, move.is_still_waiting) == (JobState.QUEUED, None, True)
@@ -354,9 +330,7 @@ def test_every_step_is_legal_and_leads_to_an_end(reason: Reason, state: JobState
             assert taken.job in JOB_MOVES[current.state]
         next_run = replace(current.run, state=taken.run or current.run.state)
         current = replace(
-            current,
-            state=taken.job or current.state,
-            run=None if next_run.state is RunState.ENDED else next_run,
+            current, state=taken.job or current.state, run=None if next_run.state is RunState.ENDED else next_run
         )
     assert current.run is None
     assert current.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.QUEUED)
@@ -477,11 +451,7 @@ def test_exit_that_came_before_a_stall_decides() -> None:
         ((killed(MASTER, 134), stopped(WORKER)), Reason.STALLED, WORKER),
         ((stopped(MASTER), done(WORKER)), Reason.STALLED, WORKER),
         ((done(MASTER), stopped(WORKER)), Reason.COMPLETED, MASTER),  # it had ended well after all
-        (
-            (ended(MASTER, Reason.HOST_SHUTDOWN, after_stop=True), stopped(WORKER)),
-            Reason.HOST_SHUTDOWN,
-            MASTER,
-        ),
+        ((ended(MASTER, Reason.HOST_SHUTDOWN, after_stop=True), stopped(WORKER)), Reason.HOST_SHUTDOWN, MASTER),
     ],
 )
 def test_verdict_of_a_run_that_was_stopped_for_standing_still(
@@ -502,9 +472,7 @@ def test_stall_that_uses_up_the_budget_fails_the_job_unless_it_is_cancelled() ->
     run = replace(stalled_run(stopped(MASTER), stopped(WORKER)), retries_used=POLICY.retries)
     move = next_move(run)
     assert move.job is JobState.FAILED
-    assert move.error_message.startswith(
-        "The replica worker 0 stalled: worker-replica-0 stands still at step 7"
-    )
+    assert move.error_message.startswith("The replica worker 0 stalled: worker-replica-0 stands still at step 7")
     assert next_move(replace(run, state=JobState.CANCELLING)).job is JobState.CANCELLED
 
 

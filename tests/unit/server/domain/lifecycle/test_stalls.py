@@ -46,9 +46,7 @@ Thread 13 (idle): "heartbeat"
 """
 
 
-def stands(
-    task: str, step: int = 120, stacks: str = "", for_s: float = 312, longest_s: float = 4.1
-) -> StalledReplica:
+def stands(task: str, step: int = 120, stacks: str = "", for_s: float = 312, longest_s: float = 4.1) -> StalledReplica:
     stall = Stall(step=step, since=NOW, limit_s=300, for_s=for_s, longest_s=longest_s)
     return StalledReplica(task, stall, stacks, steps=True)
 
@@ -78,9 +76,7 @@ def test_lowest_step_is_the_odd_one_and_what_it_does_is_named() -> None:
 
 @pytest.mark.parametrize("loads", [LOADS, LOADS_BY_PY_SPY])
 def test_at_the_same_step_the_one_that_does_something_else_is_the_odd_one(loads: str) -> None:
-    diagnosis = diagnosed(
-        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=loads), stands(WORKER_1, stacks=WAITS)]
-    )
+    diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=loads), stands(WORKER_1, stacks=WAITS)])
     assert diagnosis.task == WORKER_0
     assert diagnosis.message.endswith("the others wait at the same step. It is in trainer/data.py:88 load.")
 
@@ -89,9 +85,7 @@ def test_replica_that_reports_no_steps_can_be_the_odd_one() -> None:
     silent = StalledReplica(WORKER_1, None, LOADS)
     diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), StalledReplica(WORKER_0, None, WAITS), silent])
     assert diagnosis.task == WORKER_1
-    assert diagnosis.message.startswith(
-        "worker-replica-1 holds the run up: master-replica-0 stands still at step 120"
-    )
+    assert diagnosis.message.startswith("worker-replica-1 holds the run up: master-replica-0 stands still at step 120")
 
 
 def test_the_only_one_that_stands_still_among_those_that_go_on_is_the_odd_one() -> None:
@@ -121,9 +115,7 @@ def test_stopped_process_is_the_odd_one_whatever_its_stack() -> None:
         [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=WAITS), stands(WORKER_1, stacks=WAITS)],
     ],
 )
-def test_where_nothing_tells_them_apart_it_says_so_and_names_the_primary(
-    members: list[StalledReplica],
-) -> None:
+def test_where_nothing_tells_them_apart_it_says_so_and_names_the_primary(members: list[StalledReplica]) -> None:
     diagnosis = diagnosed(members)
     assert diagnosis.task == CHIEF
     assert "Which replica holds it up cannot be told" in diagnosis.message
@@ -146,10 +138,7 @@ RUNPY = '  File "<frozen runpy>", line 88 in _run_code'
 
 
 def test_program_is_told_from_libraries_beside_it_and_from_its_launcher() -> None:
-    head, site = (
-        "Current thread 0x00007f0000000001 (most recent call first):",
-        "/env/lib/python3.11/site-packages",
-    )
+    head, site = ("Current thread 0x00007f0000000001 (most recent call first):", "/env/lib/python3.11/site-packages")
     package = f'  File "{site}/trainer/report.py", line 134 in add'
     main = f'  File "{site}/trainer/task.py", line 270 in <module>'
     script = '  File "/runs/1/program/train.py", line 12 in <module>'

@@ -13,13 +13,9 @@ from trainyard_server.domain.lifecycle.timeline import bars, spans
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def moved(
-    number: int, seconds: float, before: JobState, after: JobState, run: int | None = None
-) -> EventView:
+def moved(number: int, seconds: float, before: JobState, after: JobState, run: int | None = None) -> EventView:
     at = START + timedelta(seconds=seconds)
-    return EventView(
-        number=number, time=at, kind="job", message="", run=run, before=before.value, after=after.value
-    )
+    return EventView(number=number, time=at, kind="job", message="", run=run, before=before.value, after=after.value)
 
 
 def test_spans_follow_the_moves_and_the_last_one_lasts() -> None:

@@ -43,9 +43,7 @@ def test_points_that_come_after_a_look_count_as_well(before: list[Triple], after
 
 @given(POINTS, st.one_of(st.none(), st.integers(0, 300)), st.one_of(st.none(), st.integers(0, 300)))
 def test_between_two_steps(given: list[Triple], first: int | None, last: int | None) -> None:
-    expected = [
-        one for one in naive(given) if (first is None or one[0] >= first) and (last is None or one[0] <= last)
-    ]
+    expected = [one for one in naive(given) if (first is None or one[0] >= first) and (last is None or one[0] <= last)]
     assert same(points(given).between(first, last), expected)
 
 

@@ -17,9 +17,7 @@ EVENTS = st.builds(
     step=st.one_of(st.none(), st.integers(0, 200)),
     epoch=st.one_of(st.none(), st.integers(0, 5)),
     epochs=st.one_of(st.none(), st.just(5)),
-    metrics=st.dictionaries(
-        st.sampled_from(["loss", "train_loss", "val_loss", *(f"m{n}" for n in range(12))]), VALUES
-    ),
+    metrics=st.dictionaries(st.sampled_from(["loss", "train_loss", "val_loss", *(f"m{n}" for n in range(12))]), VALUES),
 )
 
 
@@ -94,10 +92,7 @@ def test_what_is_no_number_is_a_string_in_json() -> None:
     one = MetricsDigest.model_validate(stored).curve()
     assert one is not None
     assert (math.isnan(one.points[0][1]), one.points[1][1], one.value) == (True, math.inf, -math.inf)
-    assert (
-        json.loads(MetricsDigest.model_validate(stored).model_dump_json())["metrics"][0]["value"]
-        == "-Infinity"
-    )
+    assert json.loads(MetricsDigest.model_validate(stored).model_dump_json())["metrics"][0]["value"] == "-Infinity"
 
 
 @given(st.lists(EVENTS, max_size=200))
@@ -117,8 +112,6 @@ def test_a_digest_is_bounded_and_goes_on_from_what_was_kept(events: list[Progres
 
 @given(st.lists(st.tuples(st.integers(0, 50), VALUES), min_size=1))
 def test_the_newest_value_is_the_last_that_was_said(points: list[tuple[int, float]]) -> None:
-    one = digest(
-        *(ProgressEvent("progress", step, metrics={"loss": value}) for step, value in points)
-    ).curves["loss"]
+    one = digest(*(ProgressEvent("progress", step, metrics={"loss": value}) for step, value in points)).curves["loss"]
     step, value = points[-1]
     assert (one.step, repr(one.value)) == (step, repr(value))

@@ -16,9 +16,7 @@ from trainyard_server.domain.snapshots import JobSnapshot
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def request(
-    number: int, cpus: int = 1, gb: float = 2, gpus: int = 0, kind: str = "NVIDIA_TESLA_T4"
-) -> ReplicaRequest:
+def request(number: int, cpus: int = 1, gb: float = 2, gpus: int = 0, kind: str = "NVIDIA_TESLA_T4") -> ReplicaRequest:
     task = Task("worker", number - 1) if number else Task("master", 0)
     return ReplicaRequest(task, "type", Resources(cpus, round(gb * GIGABYTE), kind if gpus else "", gpus))
 
@@ -28,9 +26,7 @@ def queued(key: int, replicas: int = 1, *, priority: int = 0, age: int = 0, **gi
     backoff_until = given.pop("backoff_until", None)
     project = given.pop("project", "p")
     gang = tuple(request(n, **given) for n in range(replicas))
-    return waiting(
-        key, gang, age=age, priority=priority, project=project, image=image, backoff_until=backoff_until
-    )
+    return waiting(key, gang, age=age, priority=priority, project=project, image=image, backoff_until=backoff_until)
 
 
 def waiting(
@@ -58,12 +54,7 @@ def waiting(
 
 
 def agent(
-    name: str = "laptop",
-    cpus: int = 2,
-    gb: float = 8,
-    gpus: tuple[str, ...] = (),
-    mode: str = "strict",
-    **given: Any,
+    name: str = "laptop", cpus: int = 2, gb: float = 8, gpus: tuple[str, ...] = (), mode: str = "strict", **given: Any
 ) -> AgentSnapshot:
     devices = tuple(Gpu(id=f"{name}-{n}", type=kind) for n, kind in enumerate(gpus))
     capacity = Capacity(cpus=tuple(range(cpus)), memory_bytes=round(gb * GIGABYTE), gpus=devices)
@@ -71,12 +62,7 @@ def agent(
 
 
 def held(
-    *cpus: int,
-    gpus: tuple[str, ...] = (),
-    gb: float = 0,
-    key: int = 99,
-    project: str = "p",
-    ended: bool = False,
+    *cpus: int, gpus: tuple[str, ...] = (), gb: float = 0, key: int = 99, project: str = "p", ended: bool = False
 ) -> Gang:
     return Gang(key, project, frozenset(cpus), frozenset(gpus), round(gb * GIGABYTE), ended)
 

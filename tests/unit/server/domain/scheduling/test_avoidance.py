@@ -40,9 +40,7 @@ def test_agent_without_room_gets_nothing_and_holds_back_nobody() -> None:
     result = plan([queued(1, cpus=4, age=1), queued(2)], [full, agent("b", 1)], NOW)
     assert placed(result) == [2]
     assert result.waiting[1].kind == "no-disk"
-    assert result.waiting[1].reason == (
-        "needs room on a disk: on agent a /data is full (No space left on device)"
-    )
+    assert result.waiting[1].reason == ("needs room on a disk: on agent a /data is full (No space left on device)")
 
 
 def test_only_what_the_machine_is_to_blame_for_is_avoided() -> None:

@@ -31,9 +31,7 @@ def test_agents_that_could_hold_a_gang_only_together_are_named() -> None:
         "can never start on the agents here: needs 8 vCPU and 32.0 GB; the largest agent, host-a, has 4 vCPU and "
         "16.0 GB; host-a and host-b together have room for it, but a gang runs on one agent"
     )
-    assert (
-        "together" not in plan([gang], [agent("host-a", 4, 16), agent("host-b", 4, 8)], NOW).waiting[1].reason
-    )
+    assert "together" not in plan([gang], [agent("host-a", 4, 16), agent("host-b", 4, 8)], NOW).waiting[1].reason
     fit = [agent(name, 4, 16, mode="fit") for name in ("host-a", "host-b")]
     scaled = only(plan([gang], fit, NOW)).scaled
     several = "host-a and host-b together have room for it, but a gang runs on one agent"
@@ -55,8 +53,7 @@ def test_draining_agent_starts_nothing_and_says_why() -> None:
         "waits for agent host-a, which an operator lets start nothing new",
     )
     assert (
-        "host-b, which is silent"
-        in plan([queued(1)], [drained, agent("host-b", alive=False)], NOW).waiting[1].reason
+        "host-b, which is silent" in plan([queued(1)], [drained, agent("host-b", alive=False)], NOW).waiting[1].reason
     )
     assert candidates(queued(1), [drained], NO_QUOTAS)[0].lacks.startswith("draining: an operator")
     assert only(plan([queued(1)], [drained, agent("host-b")], NOW)).agent_id == "host-b"

@@ -84,12 +84,7 @@ def test_quota_counts_the_amounts_of_an_engine() -> None:
 def test_engine_with_a_queue_of_its_own_gets_runs_in_order_whatever_is_free() -> None:
     """Runs that wait there are limited; those that run count no more. Quotas hold, and what fits no node never goes."""
     busy = tuple(
-        Gang.of(
-            only(plan([queued(key, 2, cpus=8, gb=1)], [cluster(SMALL)], NOW)).assignments,
-            key,
-            "p",
-            waits=waits,
-        )
+        Gang.of(only(plan([queued(key, 2, cpus=8, gb=1)], [cluster(SMALL)], NOW)).assignments, key, "p", waits=waits)
         for key, waits in ((1, False), (2, True))
     )
     kueue = replace(cluster(SMALL), in_flight=2, gangs=busy)
@@ -111,9 +106,6 @@ def test_engine_with_a_queue_of_its_own_gets_runs_in_order_whatever_is_free() ->
     limits = Quotas(default={"vcpus": 32})
     assert plan(jobs[:1], [kueue], NOW, limits).waiting[3].kind == "quota"
     (view,) = candidates(jobs[0], [replace(kueue, in_flight=1)], NO_QUOTAS)
-    assert (
-        view.lacks
-        == "1 run waits in the own queue of agent cluster, which gets no more at once (--in-flight)"
-    )
+    assert view.lacks == "1 run waits in the own queue of agent cluster, which gets no more at once (--in-flight)"
     (view,) = candidates(jobs[0], [kueue], NO_QUOTAS)
     assert (view.lacks, view.home) == ("", True)

@@ -127,9 +127,7 @@ def test_file_has_the_images_of_a_project_instead_of_the_default_ones(tmp_path: 
         "default: {images: [a/*]}\nprojects: {p: {images: [b/*]}, q: {vcpus: 1}, r: {images: null}, s: {images: []}}\n"
     )
     _, images = load_quotas(file)
-    refused = {
-        (project, name) for project in "pqrs" for name in ("a/x", "b/x") if images.refusal(project, name)
-    }
+    refused = {(project, name) for project in "pqrs" for name in ("a/x", "b/x") if images.refusal(project, name)}
     assert refused == {("p", "a/x"), ("q", "b/x"), ("s", "a/x"), ("s", "b/x")}
     assert images.refusal("other", "b/x") == (
         "b/x is not an image that jobs of project other may bring; allowed are a/*."
@@ -140,10 +138,7 @@ def test_file_has_the_images_of_a_project_instead_of_the_default_ones(tmp_path: 
     ("text", "message"),
     [
         ("default: {vcpus: 1}\nprojects:\n  a: {vcpus: 2}\n  b:\n    gpus: -1\n", ":5: projects.b.gpus: "),
-        (
-            "default:\n  cpus: 4\n",
-            ":2: default.cpus: there is no such entry; allowed are runningJobs, vcpus, ",
-        ),
+        ("default:\n  cpus: 4\n", ":2: default.cpus: there is no such entry; allowed are runningJobs, vcpus, "),
         ("projects:\n  a: {accelerators: {T4: many}}\n", ":2: projects.a.accelerators.T4: "),
         ("default:\n  images: [a b]\n", ":2: default.images.0: String should match pattern"),
         ("- 1\n", ":1: the file: "),

@@ -7,16 +7,7 @@ from hypothesis import strategies as st
 
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_server.domain.scheduling.scheduler import plan
-from unit.server.domain.scheduling.queue_support import (
-    NOW,
-    agent,
-    held,
-    only,
-    placed,
-    queued,
-    request,
-    waiting,
-)
+from unit.server.domain.scheduling.queue_support import NOW, agent, held, only, placed, queued, request, waiting
 
 
 def test_jobs_are_taken_by_priority_then_age() -> None:
@@ -47,9 +38,7 @@ def test_gang_that_does_not_fit_whole_is_not_placed() -> None:
     result = plan([queued(1, 2)], [agent(gangs=(held(1),))], NOW)
     assert placed(result) == []
     assert result.waiting[1].kind == "room"
-    assert result.waiting[1].reason == (
-        "needs 2 vCPU and 4.0 GB; agent laptop has 2 vCPU, of which 1 are free"
-    )
+    assert result.waiting[1].reason == ("needs 2 vCPU and 4.0 GB; agent laptop has 2 vCPU, of which 1 are free")
 
 
 def test_job_that_waits_for_room_holds_back_those_behind() -> None:
@@ -190,9 +179,7 @@ def test_tpus_are_waited_for_and_never_scaled_down(mode: str) -> None:
     small = agent(cpus=4, gb=64, gpus=("NVIDIA_TESLA_T4", "TPU_V3"), mode=mode)
     result = plan(jobs, [small], NOW)
     assert result.placements == ()
-    assert result.waiting[1].reason == (
-        "needs an agent with 8 x TPU_V2 (`--tpus` of the agent), and there is none"
-    )
+    assert result.waiting[1].reason == ("needs an agent with 8 x TPU_V2 (`--tpus` of the agent), and there is none")
     with_tpu = agent("tpu", cpus=8, gb=64, gpus=("TPU_V2",) * 8, mode=mode)
     placement = only(plan(jobs, [small, with_tpu], NOW))
     assert [len(one.gpus) for one in placement.assignments] == [0, 8]
@@ -229,9 +216,7 @@ def test_plan_never_gives_anything_twice_and_forgets_nobody(mode: str, data: st.
         for n, (cpus, gb, gpus) in enumerate(
             data.draw(
                 st.lists(
-                    st.tuples(
-                        st.integers(1, 6), st.integers(1, 16), st.lists(st.sampled_from(kinds), max_size=3)
-                    ),
+                    st.tuples(st.integers(1, 6), st.integers(1, 16), st.lists(st.sampled_from(kinds), max_size=3)),
                     max_size=3,
                 )
             )
@@ -243,11 +228,7 @@ def test_plan_never_gives_anything_twice_and_forgets_nobody(mode: str, data: st.
             data.draw(
                 st.lists(
                     st.tuples(
-                        st.integers(1, 8),
-                        st.integers(0, 3),
-                        st.integers(1, 9),
-                        st.integers(1, 9),
-                        st.integers(0, 2),
+                        st.integers(1, 8), st.integers(0, 3), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2)
                     ),
                     max_size=6,
                 )

@@ -24,10 +24,7 @@ def of_types(key: int, master: str, worker: str = "", workers: int = 0, **given:
 
 
 def messages(
-    job: JobSnapshot,
-    agents: list[AgentSnapshot],
-    others: tuple[JobSnapshot, ...] = (),
-    quotas: Quotas | None = None,
+    job: JobSnapshot, agents: list[AgentSnapshot], others: tuple[JobSnapshot, ...] = (), quotas: Quotas | None = None
 ) -> list[str]:
     situation = Situation((job, *others), tuple(agents), NOW, quotas or Quotas(), CATALOG)
     return [change.message for change in suggestions(job, situation, "job{}".format)]
@@ -86,9 +83,7 @@ def test_nothing_helps_a_job_of_one_small_replica_on_a_machine_full_of_small_job
 
 
 def test_accelerators_are_kept() -> None:
-    machine = ReplicaRequest(
-        Task("master", 0), "n1-standard-8", Resources(8, 30 * 10**9, "NVIDIA_TESLA_T4", 1)
-    )
+    machine = ReplicaRequest(Task("master", 0), "n1-standard-8", Resources(8, 30 * 10**9, "NVIDIA_TESLA_T4", 1))
     job = replace(queued(1), gang=(machine,))
     host = agent(cpus=4, gb=16, gpus=("NVIDIA_TESLA_T4",))
     assert messages(job, [host]) == ["masterType n1-standard-4 (4 vCPU, 15 GB) instead of n1-standard-8"]

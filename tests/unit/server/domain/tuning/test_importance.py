@@ -34,11 +34,7 @@ def study(trials: int, weight: float) -> list[tuple[dict[str, str], float]]:
     found = []
     for _ in range(trials):
         lr = chance.random()
-        parameters = {
-            "lr": repr(lr),
-            "layers": str(chance.randint(1, 3)),
-            "optimizer": chance.choice(["sgd", "adam"]),
-        }
+        parameters = {"lr": repr(lr), "layers": str(chance.randint(1, 3)), "optimizer": chance.choice(["sgd", "adam"])}
         value = weight * lr**2 + chance.random() * 0.05
         if parameters["optimizer"] == "sgd":
             parameters["momentum"] = chance.choice(["0.5", "0.9"])

@@ -72,9 +72,7 @@ def test_conditional_parameter_follows_what_remains_of_its_parent() -> None:
     st.tuples(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6)).map(sorted),
     st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5),
 )
-def test_range_has_every_trial_and_is_never_wider(
-    scale: str, bounds: list[float], units: list[float]
-) -> None:
+def test_range_has_every_trial_and_is_never_wider(scale: str, bounds: list[float], units: list[float]) -> None:
     param = double(scale) | {"minValue": bounds[0], "maxValue": bounds[1]}
     values = [float(space.point_at(ParameterSpec.model_validate(param), unit)) for unit in units]
     found = narrow(param, *({"lr": repr(value)} for value in values))

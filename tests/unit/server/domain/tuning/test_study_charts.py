@@ -15,13 +15,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 def trials(*values: float | None) -> list[TrialSnapshot]:
     return [
         TrialSnapshot(
-            number,
-            number,
-            f"s.{number}",
-            JobState.SUCCEEDED,
-            {},
-            NOW,
-            final=None if value is None else (1, value),
+            number, number, f"s.{number}", JobState.SUCCEEDED, {}, NOW, final=None if value is None else (1, value)
         )
         for number, value in enumerate(values, 1)
     ]

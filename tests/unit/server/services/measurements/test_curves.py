@@ -17,11 +17,7 @@ from trainyard_server.storage.logs import job_log
 from trainyard_server.storage.logs.store import SERVICE, LogStore, ReadResult, Stream
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
-MASTER, WORKER, AGAIN = (
-    Stream(1, "master-replica-0"),
-    Stream(1, "worker-replica-0"),
-    Stream(2, "master-replica-0"),
-)
+MASTER, WORKER, AGAIN = (Stream(1, "master-replica-0"), Stream(1, "worker-replica-0"), Stream(2, "master-replica-0"))
 
 PRINTED: dict[str, dict[str, Any]] = {"step 3, loss = 0.5": {"step": 3, "loss": 0.5}}
 LINES = st.one_of(
@@ -68,9 +64,7 @@ def test_curves_are_those_of_a_naive_reading_of_the_log(
         job, seconds = JobCurves("p", "j"), 0
         for stream, texts, catches_up in chunks:
             start = store.count("p", "j", stream)
-            added = [
-                line(text, where, partial, seconds + i) for i, (text, where, partial) in enumerate(texts)
-            ]
+            added = [line(text, where, partial, seconds + i) for i, (text, where, partial) in enumerate(texts)]
             store.append("p", "j", stream, start, added)
             seconds += len(texts)
             for one in added:

@@ -64,9 +64,7 @@ async def test_waiting_ends_with_the_notification(store: Store) -> None:
         assert await waiting
 
 
-async def test_waiting_ends_when_the_notification_is_lost(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_ends_when_the_notification_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(principals, "_POLL_S", 0.01)
     session = SESSIONS.open(ALICE.credential, NOW)
     waiting = waiting_for(session, store, Notifier())

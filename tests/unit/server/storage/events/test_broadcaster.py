@@ -33,9 +33,7 @@ def subscribed(broadcaster: Broadcaster[int], source: Source) -> AsyncGenerator[
     return broadcaster.subscribe("value", source, ("changed",))
 
 
-async def opened(
-    broadcaster: Broadcaster[int], source: Source, count: int
-) -> list[AsyncGenerator[int | None, None]]:
+async def opened(broadcaster: Broadcaster[int], source: Source, count: int) -> list[AsyncGenerator[int | None, None]]:
     """Subscriptions, each of which has its first value."""
     streams = [subscribed(broadcaster, source) for _ in range(count)]
     for stream in streams:
@@ -189,9 +187,7 @@ async def test_poll_that_fails_ends_the_streams_is_logged_once_and_the_next_subs
         with caplog.at_level(logging.ERROR):
             assert await asyncio.gather(*(anext(stream, None) for stream in failed)) == [None] * 3
         (record,) = caplog.records
-        assert record.getMessage().startswith(
-            "The value cannot be read: the disk of the data directory is full"
-        )
+        assert record.getMessage().startswith("The value cannot be read: the disk of the data directory is full")
         again = subscribed(shared, source)
         assert await anext(again) == 0
         await again.aclose()

@@ -76,9 +76,7 @@ def test_growing_file_is_read_to_its_old_size_and_shrinking_one_raises(job_dir: 
         b"".join(shrunk.blocks)
 
 
-@pytest.mark.parametrize(
-    "path", ["..", "../secret", "model/../../secret", "/etc", "a//b", "a/", ".", "a\0b", "a/./b"]
-)
+@pytest.mark.parametrize("path", ["..", "../secret", "model/../../secret", "/etc", "a//b", "a/", ".", "a\0b", "a/./b"])
 def test_ambiguous_path_is_refused(path: str) -> None:
     with pytest.raises(InvalidArgument, match="below the job-dir"):
         names(path)
@@ -124,9 +122,7 @@ def test_link_created_between_resolving_and_opening_is_not_followed(
     with pytest.raises(FailedPrecondition, match=r"notes.txt is neither a file nor a directory"):
         tree(job_dir).content(("notes.txt",))
     (job_dir / "moved").unlink()
-    with pytest.raises(
-        FailedPrecondition, match=r"model/secret cannot be read by the server: Not a directory"
-    ):
+    with pytest.raises(FailedPrecondition, match=r"model/secret cannot be read by the server: Not a directory"):
         tree(job_dir).content(("model", "secret"))
 
 

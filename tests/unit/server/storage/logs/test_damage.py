@@ -53,9 +53,7 @@ def record_at(directory: Path, cursor: int) -> tuple[int, int]:
 def assert_only_damaged(now: Shown, before: Shown, cursors: set[int]) -> None:
     assert [entry[:3] for entry in now] == [entry[:3] for entry in before]
     assert {entry[0] for entry in now if entry[3] == DAMAGED} == cursors
-    assert [entry for entry in now if entry[0] not in cursors] == [
-        entry for entry in before if entry[0] not in cursors
-    ]
+    assert [entry for entry in now if entry[0] not in cursors] == [entry for entry in before if entry[0] not in cursors]
 
 
 def assert_agents_complete(directory: Path, before: Shown) -> None:
@@ -92,11 +90,7 @@ def test_damaged_line_keeps_its_severity_and_its_time(tmp_path: Path) -> None:
     before = written(tmp_path)
     flip(tmp_path / SEGMENT, record_at(tmp_path, 9)[0] + 20)
     (entry,) = [entry for entry in everything(LogStore(tmp_path)) if entry.text == DAMAGED]
-    assert (entry.task, entry.number, entry.severity, entry.time) == (
-        *before[8][1:3],
-        "INFO",
-        "2026-11-20T12:00:00Z",
-    )
+    assert (entry.task, entry.number, entry.severity, entry.time) == (*before[8][1:3], "INFO", "2026-11-20T12:00:00Z")
     assert everything(LogStore(tmp_path), log_filter=LogFilter(severity="WARNING")) == []
 
 
@@ -206,9 +200,7 @@ def test_zeros_and_garbage_after_a_power_failure_are_cut_off(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("fail_at", range(4))
-def test_full_disk_loses_nothing_that_was_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int
-) -> None:
+def test_full_disk_loses_nothing_that_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int) -> None:
     before = written(tmp_path)
     store = LogStore(tmp_path)
     assert shown(store) == before

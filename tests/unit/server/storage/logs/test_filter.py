@@ -85,10 +85,7 @@ def passes(entry: LogEntry, log_filter: LogFilter) -> bool:
     return (
         (not log_filter.tasks or entry.task in log_filter.tasks)
         and (log_filter.run is None or entry.run == log_filter.run)
-        and (
-            not log_filter.severity
-            or SEVERITIES.index(entry.severity) >= SEVERITIES.index(log_filter.severity)
-        )
+        and (not log_filter.severity or SEVERITIES.index(entry.severity) >= SEVERITIES.index(log_filter.severity))
         and (log_filter.since is None or datetime.fromisoformat(entry.time) >= log_filter.since)
         and log_filter.search.casefold() in entry.text.casefold()
     )
@@ -190,12 +187,7 @@ def test_filter_of_a_request_is_parsed_with_all_violations() -> None:
     assert parse_filter([], "", "", "", NOON) == EVERYTHING
     with pytest.raises(InvalidArgument) as caught:
         parse_filter(["service", "nobody"], "LOUD", "yesterday", "x" * 1001, NOON)
-    assert [violation.field for violation in caught.value.violations] == [
-        "task",
-        "severity",
-        "since",
-        "search",
-    ]
+    assert [violation.field for violation in caught.value.violations] == ["task", "severity", "since", "search"]
     assert "10m" in caught.value.message
 
 

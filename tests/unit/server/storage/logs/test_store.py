@@ -51,9 +51,7 @@ def test_lines_of_all_streams_have_one_order(tmp_path: Path) -> None:
     assert store.counts("p", "j") == {SERVICE: 1, MASTER: 3, WORKER: 1}
 
 
-def test_read_is_bounded_by_lines_and_by_bytes_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_is_bounded_by_lines_and_by_bytes_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LogStore(tmp_path)
     store.append("p", "j", MASTER, 0, lines(*[str(n) * 100 for n in range(10)]))
     first = store.read("p", "j", max_lines=3)
@@ -134,9 +132,7 @@ def test_quota_counts_records_and_never_cuts_the_service(tmp_path: Path) -> None
     assert 0 < appended.new < 20
     assert (tmp_path / "p" / "j" / "segment").stat().st_size <= 1000
     assert store.append("p", "j", MASTER, 0, lines(*texts), 1000) == (appended.next, 0, True, ())
-    assert store.append("p", "j", WORKER, 0, lines("y" * 100), 1000) == (0, 0, True, ()), (
-        "one quota for the job"
-    )
+    assert store.append("p", "j", WORKER, 0, lines("y" * 100), 1000) == (0, 0, True, ()), "one quota for the job"
     assert store.append("p", "j", SERVICE, 0, lines("z" * 2000), 1000) == (1, 1, False, ())
     assert len(everything(store)) == appended.new + 1
 
@@ -153,8 +149,7 @@ def test_names_cannot_escape_the_directory(tmp_path: Path, name: str) -> None:
 
 @given(
     chunks=st.lists(
-        st.tuples(st.sampled_from([MASTER, WORKER, SERVICE]), st.integers(0, 8), st.integers(0, 8)),
-        max_size=25,
+        st.tuples(st.sampled_from([MASTER, WORKER, SERVICE]), st.integers(0, 8), st.integers(0, 8)), max_size=25
     ),
     reopen_every=st.integers(1, 6),
 )

@@ -11,15 +11,7 @@ import pytest
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.storage.files import LockTimeout, locked
 from trainyard_server.storage.streams import Stream
-from trainyard_server.storage.usage.records import (
-    NOTHING,
-    GpuPoint,
-    UsagePoint,
-    packed,
-    size_of,
-    thinned,
-    unpacked,
-)
+from trainyard_server.storage.usage.records import NOTHING, GpuPoint, UsagePoint, packed, size_of, thinned, unpacked
 from trainyard_server.storage.usage.store import UsageStore
 
 CHIEF = Stream(1, "master-replica-0")
@@ -157,9 +149,7 @@ def test_killed_writer_and_damage_lose_only_their_own_point(store: UsageStore, t
     assert store.newest("p", "j", CHIEF, 0) == point(2)
 
 
-def test_writer_times_out_on_a_held_lock(
-    store: UsageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writer_times_out_on_a_held_lock(store: UsageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.add("p", "j", {CHIEF: [point(1)]})
     monkeypatch.setattr("trainyard_server.storage.usage.store._WAIT_S", 0.05)
     with locked(tmp_path / "usage" / "p" / "j", 1.0), pytest.raises(LockTimeout):
@@ -182,9 +172,7 @@ for n in range(200):
 
 def test_several_processes_write_and_one_reads(tmp_path: Path) -> None:
     store = UsageStore(tmp_path, most=50)
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(number)]) for number in range(3)
-    ]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(number)]) for number in range(3)]
     try:
         while any(writer.poll() is None for writer in writers):
             found = series(store)

@@ -32,9 +32,7 @@ class NotEnforced(EngineError):
 
 def run_command(command: Sequence[str], text: str) -> str:
     try:
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError as error:
         raise NotEnforced(f"there is no program {command[0]} on this machine") from error
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -116,18 +116,14 @@ class Networks:
         """Install the rules again that somebody else removed, and remove those of networks that are gone. Raises
         EngineError."""
         with self._creation:
-            filtered = self._engine.networks(
-                f"{docker_spec.AGENT}={self._owner.agent_id}", docker_spec.BRIDGE
-            )
+            filtered = self._engine.networks(f"{docker_spec.AGENT}={self._owner.agent_id}", docker_spec.BRIDGE)
             if not filtered and self._policy == "all":
                 return
             enforced, orphans = self._firewall.survey()
             for network, labels in filtered.items():
                 bridge = labels[docker_spec.BRIDGE]
                 if bridge not in enforced and self._firewall.has_interface(bridge):
-                    _log.warning(
-                        "the rules of the network %s were gone; they are installed again", network[:12]
-                    )
+                    _log.warning("the rules of the network %s were gone; they are installed again", network[:12])
                     self._install(network, labels)
             for bridge in orphans:
                 self._firewall.remove(bridge)
@@ -150,9 +146,7 @@ class Networks:
     def _install(self, network: str, labels: Mapping[str, str]) -> None:
         allowed = sorted(set(self._resolved(self._allowed[labels[docker_spec.ROLE]])))
         policy: NetworkPolicy = "none" if labels[docker_spec.POLICY] == "none" else "egress"
-        self._firewall.install(
-            labels[docker_spec.BRIDGE], rules(policy, self._engine.subnet(network), allowed)
-        )
+        self._firewall.install(labels[docker_spec.BRIDGE], rules(policy, self._engine.subnet(network), allowed))
 
     def _require_interface(self, bridge: str) -> None:
         if not self._firewall.has_interface(bridge):

@@ -119,9 +119,7 @@ class KubeClient:
                 self._users.notify_all()
 
     @contextlib.contextmanager
-    def _stream(
-        self, path: str, params: Mapping[str, str], timeout: httpx.Timeout
-    ) -> Iterator[httpx.Response]:
+    def _stream(self, path: str, params: Mapping[str, str], timeout: httpx.Timeout) -> Iterator[httpx.Response]:
         """An answer that is read as it comes, until `close`."""
         with self._using(), self._http.stream("GET", path, params=params, timeout=timeout) as answer:
             connection = answer.extensions["network_stream"].get_extra_info("socket")
@@ -334,9 +332,7 @@ class KubeClient:
         raise KubeRefused(answer.status_code, message)
 
     def _down(self, error: Exception) -> KubeDown:
-        return KubeDown(
-            f"The API server at {self.server} does not answer ({str(error) or type(error).__name__})."
-        )
+        return KubeDown(f"The API server at {self.server} does not answer ({str(error) or type(error).__name__}).")
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

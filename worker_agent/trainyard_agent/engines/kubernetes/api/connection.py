@@ -82,10 +82,7 @@ def connect(kubeconfig: Path | None, context: str = "") -> KubeConnection:
 
 
 def _of_pod() -> KubeConnection:
-    host, port = (
-        os.environ.get("KUBERNETES_SERVICE_HOST", ""),
-        os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
-    )
+    host, port = (os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
     if not host or not SERVICE_ACCOUNT.is_dir():
         raise BadKubeconfig("This is no pod with a service account. Name a file with --kubeconfig.")
     tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
@@ -110,9 +107,7 @@ def _of_context(config: Mapping[str, Any], name: str, directory: Path) -> KubeCo
         if user.get(field):
             raise ValueError(f"{field}: {why}")
     tls = _tls(cluster, user, directory)
-    return KubeConnection(
-        server.rstrip("/"), tls, _auth(user, directory), context.get("namespace") or "default"
-    )
+    return KubeConnection(server.rstrip("/"), tls, _auth(user, directory), context.get("namespace") or "default")
 
 
 def _named(config: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
@@ -180,9 +175,7 @@ def _run_plugin(plugin: Mapping[str, Any], directory: Path) -> tuple[str, float]
     info = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
     environment = {**os.environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     try:
-        answer = subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=_EXEC_S, check=True
-        )
+        answer = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=_EXEC_S, check=True)
         status = json.loads(answer.stdout)["status"]
         ends = status.get("expirationTimestamp")
         until = datetime.fromisoformat(ends.replace("Z", "+00:00")).timestamp() if ends else float("inf")

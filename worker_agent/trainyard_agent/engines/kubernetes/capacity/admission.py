@@ -80,9 +80,7 @@ class SchedulerGroups(GangAdmission):
 
     about: str = "gangs by PodGroups of the scheduler"
 
-    def groups(
-        self, owner: PodOwner, order: RunOrder, uid: str, pods: Sequence[KubeObject]
-    ) -> list[KubeObject]:
+    def groups(self, owner: PodOwner, order: RunOrder, uid: str, pods: Sequence[KubeObject]) -> list[KubeObject]:
         if len(pods) < 2:
             return []
         spec: dict[str, Any] = {
@@ -215,9 +213,7 @@ def choose(client: KubeClient, local_queue: str, classes: Mapping[int, str]) -> 
 def _local_queue(client: KubeClient, name: str, classes: Mapping[int, str]) -> LocalQueue:
     version = next((served for served in _KUEUE_VERSIONS if client.has(served, "workloads")), "")
     if not version:
-        raise NotAdmitted(
-            f"--local-queue {name}: the cluster has no Kueue, or one that is older than v1beta1."
-        )
+        raise NotAdmitted(f"--local-queue {name}: the cluster has no Kueue, or one that is older than v1beta1.")
     client.serve("workloads", f"/apis/{version}")
 
     return LocalQueue.of(name, classes, lambda: client.list("workloads", "")[0])

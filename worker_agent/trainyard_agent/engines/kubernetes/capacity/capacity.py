@@ -60,9 +60,7 @@ def is_open(node: Mapping[str, Any]) -> bool:
     conditions = node["status"].get("conditions") or ()
     ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
     spec = node.get("spec") or {}
-    taints = [
-        item for item in spec.get("taints") or () if item["effect"] in _CLOSING and item["key"] != _GPUS
-    ]
+    taints = [item for item in spec.get("taints") or () if item["effect"] in _CLOSING and item["key"] != _GPUS]
     return ready and not spec.get("unschedulable") and not taints
 
 
@@ -72,10 +70,7 @@ def capacity_of(nodes: Iterable[Mapping[str, Any]], taken: Mapping[str, Amounts]
     pools = (shape.model_copy(update={"nodes": count}) for shape, count in shapes.items())
     there = [pool for pool in pools if pool.vcpus and pool.memory_bytes]
     return Capacity.of_pools(
-        *sorted(
-            there,
-            key=lambda pool: (pool.accelerator_count, pool.vcpus, pool.memory_bytes, pool.accelerator_type),
-        )
+        *sorted(there, key=lambda pool: (pool.accelerator_count, pool.vcpus, pool.memory_bytes, pool.accelerator_type))
     )
 
 
@@ -112,9 +107,7 @@ def requests_of(pod: Mapping[str, Any]) -> Amounts:
     return _larger(most, _sum(beside, *map(_requests, spec["containers"])))
 
 
-def quota_of(
-    quotas: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], namespace: str
-) -> Capacity | None:
+def quota_of(quotas: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], namespace: str) -> Capacity | None:
     """The room that quotas of the namespace leave us, as one node; None if they do not limit CPU and memory. Quotas of
     some pods only, by scopes, are not counted."""
     ours = _sum(*(requests_of(pod) for pod in pods if is_alive(pod) and is_ours(pod, namespace)))

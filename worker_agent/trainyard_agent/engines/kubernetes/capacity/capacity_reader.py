@@ -5,12 +5,7 @@ import threading
 import time
 
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject, KubeRefused
-from trainyard_agent.engines.kubernetes.capacity.capacity import (
-    capacity_of,
-    is_open,
-    quota_of,
-    taken_by_others,
-)
+from trainyard_agent.engines.kubernetes.capacity.capacity import capacity_of, is_open, quota_of, taken_by_others
 from trainyard_protocol.job.resources import Capacity
 
 _READ_S = 30.0

@@ -116,9 +116,7 @@ class LogFollower(LogCopier):
         splitter, is_known = LineSplitter(mask=mask), self._known()
         is_silent = self._quiet_rounds >= _SILENT_ROUNDS
         quiet_s = _SILENT_S if is_silent else _QUIET_S
-        chunks = self._client.log(
-            self._source.pod, CONTAINER, self._window.since, quiet_s if follow else None
-        )
+        chunks = self._client.log(self._source.pod, CONTAINER, self._window.since, quiet_s if follow else None)
         stamp = ""
         for batch, is_ended in _raw_lines(chunks):
             if self._closing.is_set() or (follow and not is_ended):
@@ -219,9 +217,7 @@ def _from_start(started: str, gap: Callable[[str, str], None]) -> Callable[[str]
 
     def is_known(time: str) -> bool:
         nonlocal is_first
-        if is_first and datetime.fromisoformat(time) - datetime.fromisoformat(started) > timedelta(
-            seconds=_ROTATION_S
-        ):
+        if is_first and datetime.fromisoformat(time) - datetime.fromisoformat(started) > timedelta(seconds=_ROTATION_S):
             gap(utc_time(started), time)
         is_first = False
         return False

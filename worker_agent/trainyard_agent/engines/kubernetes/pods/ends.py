@@ -29,11 +29,7 @@ class EndOrder:
 
         `rank` orders the ends of one second; its second argument says whether there are several.
         """
-        ends = {
-            task: state.exit.finished_at.replace(microsecond=0)
-            for task, state in states.items()
-            if state.exit
-        }
+        ends = {task: state.exit.finished_at.replace(microsecond=0) for task, state in states.items() if state.exit}
         for task in ends:
             self.seen.setdefault(task, now)
         due = {task for task in ends if states[task].started_at is None or now - self.seen[task] >= SETTLE_S}

@@ -26,9 +26,7 @@ class NotRemoved(EngineUnavailable):
 class PodRemoval:
     """`pool`: threads for the pods of a gang."""
 
-    def __init__(
-        self, client: KubeClient, owner: PodOwner, watch: PodWatch, pool: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, client: KubeClient, owner: PodOwner, watch: PodWatch, pool: ThreadPoolExecutor) -> None:
         self._client, self._owner, self._watch, self._pool = client, owner, watch, pool
 
     def remove(self, run_id: str) -> int:

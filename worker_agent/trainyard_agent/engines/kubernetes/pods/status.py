@@ -16,10 +16,7 @@ from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.wire.sync import ExitReport
 
 _TAKEN_AWAY = {
-    (
-        "DisruptionTarget",
-        "PreemptionByScheduler",
-    ): "The scheduler gave its place to a pod of higher priority.",
+    ("DisruptionTarget", "PreemptionByScheduler"): "The scheduler gave its place to a pod of higher priority.",
     ("DisruptionTarget", "EvictionByEvictionAPI"): "Its pod was evicted, as when its node is drained.",
 }
 _BY_KUEUE = ("WorkloadEvicted", "WorkloadDeleted", "NotAdmitted", "NoMatchingWorkload")
@@ -42,12 +39,7 @@ _NO_IMAGE = (
     "SignatureValidationFailed",
 )
 _NO_START = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-_NO_FILE = (
-    "executable file not found",
-    "no such file or directory",
-    "permission denied",
-    "no command specified",
-)
+_NO_FILE = ("executable file not found", "no such file or directory", "permission denied", "no command specified")
 _ROOT = "runAsNonRoot"
 _NO_ROOM = "OutOf"  # OutOfcpu, OutOfmemory, OutOfpods: its node was full when the pod came
 _DEADLINE = "DeadlineExceeded"  # activeDeadlineSeconds, which a policy of the cluster sets
@@ -103,9 +95,7 @@ def exit_of(pod: Mapping[str, Any], memory_bytes: int = 0) -> ExitReport | None:
     if ended is None and not failed:
         return _unconfirmed(pod)
     code = None if ended is None or ended.get("reason") in _UNSEEN else int(ended["exitCode"])
-    finished_at = (
-        parse_time(ended.get("finishedAt")) if ended and code is not None else None
-    ) or datetime.now(UTC)
+    finished_at = (parse_time(ended.get("finishedAt")) if ended and code is not None else None) or datetime.now(UTC)
     if (unmet := installation.failure(pod) or peers.failure(pod)) is not None:
         return never_ran(*unmet, finished_at)
     taken = _taken_away(pod, code, finished_at) or _ended_by_node(status, code, finished_at)
@@ -113,14 +103,10 @@ def exit_of(pod: Mapping[str, Any], memory_bytes: int = 0) -> ExitReport | None:
         return taken
     if ended is not None and ended.get("reason") in _NO_PROGRAM:
         return never_ran(
-            Reason.START_FAILED,
-            _sentence(ended.get("message"), "Its program cannot be executed"),
-            finished_at,
+            Reason.START_FAILED, _sentence(ended.get("message"), "Its program cannot be executed"), finished_at
         )
     if code is None:
-        message = _sentence(
-            status.get("message"), "It ended while its node was down, and its exit code is not known"
-        )
+        message = _sentence(status.get("message"), "It ended while its node was down, and its exit code is not known")
         if _current(pod) is not own and pod["metadata"].get("deletionTimestamp"):
             message = _DELETED
         return ExitReport(code=None, reason=Reason.VANISHED, message=message, finished_at=finished_at)
@@ -227,9 +213,7 @@ def _unconfirmed(pod: Mapping[str, Any]) -> ExitReport | None:
     is_late = datetime.now(UTC) - datetime.fromisoformat(metadata["deletionTimestamp"]) > _LATE
     if "running" in state:
         return _force_deleted(pod) if is_forced and is_late else None
-    failing = (state.get("waiting") or {}).get(
-        "reason"
-    ) in _PULLING | _NO_START  # no container, and now no more tries
+    failing = (state.get("waiting") or {}).get("reason") in _PULLING | _NO_START  # no container, and now no more tries
     if not (no_node or failing or is_late or is_forced):
         return None
     now = datetime.now(UTC)
@@ -268,9 +252,7 @@ def _waits(pod: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
         return str(scheduled.get("message") or scheduled.get("reason") or "no node yet").rstrip(".")
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     if not reason:
-        return (
-            "its node has not begun" if pod["spec"].get("nodeName") else "the scheduler has not seen it yet"
-        )
+        return "its node has not begun" if pod["spec"].get("nodeName") else "the scheduler has not seen it yet"
     if reason in _OTHERS:
         return f"its container is made on {pod['spec'].get('nodeName', 'its node')}"
     return f"{reason}: {message}" if message else reason

@@ -13,14 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from trainyard_agent.engines.kubernetes.pods.objects import (
-    DOMAIN,
-    PodOwner,
-    PodParts,
-    literal,
-    owned,
-    run_name,
-)
+from trainyard_agent.engines.kubernetes.pods.objects import DOMAIN, PodOwner, PodParts, literal, owned, run_name
 from trainyard_agent.runtimes import installing
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
@@ -79,9 +72,7 @@ def config(owner: PodOwner, order: RunOrder, uid: str, contents: Sequence[bytes]
         "kind": "ConfigMap",
         "metadata": owned(owner, order, uid, config_name(order.run_id)),
         "immutable": True,
-        "binaryData": {
-            _key(number): base64.b64encode(content).decode() for number, content in enumerate(contents)
-        },
+        "binaryData": {_key(number): base64.b64encode(content).decode() for number, content in enumerate(contents)},
     }
 
 

@@ -49,11 +49,7 @@ class PodJobDirs:
         the service has chosen where pods have none. Raises StagingFailed."""
         path = PurePosixPath(order.directory)
         claim = next((volume for volume in self._innermost() if path.is_relative_to(volume.root)), None)
-        if (
-            not order.directory
-            or "://" in order.directory
-            or (claim is None and not order.training_input.job_dir)
-        ):
+        if not order.directory or "://" in order.directory or (claim is None and not order.training_input.job_dir):
             return None
         if claim is None or path == claim.root or ".." in path.parts:
             raise self._refused(path, order)
@@ -72,7 +68,5 @@ class PodJobDirs:
         else:
             owners = () if self.one_user else owner_parts(order.project, order.owner or "OWNER")
             allowed = ", ".join(str(claim.root.joinpath(*owners)) for claim in self.claims)
-            problem = (
-                f"pods may have only directories below {allowed} (--job-dir-claim of the agent), or gs://"
-            )
+            problem = f"pods may have only directories below {allowed} (--job-dir-claim of the agent), or gs://"
         return StagingFailed(Reason.START_FAILED, f"The job-dir {path} cannot be used: {problem}.")

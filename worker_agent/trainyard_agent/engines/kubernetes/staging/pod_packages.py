@@ -65,9 +65,7 @@ def _is_pulled(image: RuntimeImage) -> bool:
 class PodPackages:
     """Prepares package jobs. `fetcher` downloads the packages."""
 
-    def __init__(
-        self, control_plane: ServerClient, fetcher: PackageFetcher, settings: PodPackageSettings
-    ) -> None:
+    def __init__(self, control_plane: ServerClient, fetcher: PackageFetcher, settings: PodPackageSettings) -> None:
         self._control_plane = control_plane
         self._fetcher = fetcher
         self._settings = settings

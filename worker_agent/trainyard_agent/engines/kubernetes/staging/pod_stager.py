@@ -24,7 +24,5 @@ class PodStager(BackgroundStager):
         if not order.training_input.runs_image:
             staged = await self._packages.prepare(order, self._root / order.run_id, self._set_activity)
         return replace(
-            staged,
-            job_dir="" if mount is None else mount.source,
-            job_dir_target="" if mount is None else mount.target,
+            staged, job_dir="" if mount is None else mount.source, job_dir_target="" if mount is None else mount.target
         )

@@ -103,18 +103,13 @@ class Refuses(Firewall):
 
 
 @pytest.mark.parametrize(
-    ("firewall", "message"),
-    [(Elsewhere(), "not in this agent's network namespace"), (Refuses(), "Permission denied")],
+    ("firewall", "message"), [(Elsewhere(), "not in this agent's network namespace"), (Refuses(), "Permission denied")]
 )
 def test_network_without_rules_does_not_stay(firewall: Firewall, message: str) -> None:
     engine = OneNetwork()
     networks = Networks(engine, Owner("a"), "egress", firewall=firewall)  # type: ignore[arg-type]
     order = run_order("r", "master-replica-0")
-    for attempt in (
-        networks.check,
-        lambda: networks.create(order),
-        lambda: networks.create_for_staging(order),
-    ):
+    for attempt in (networks.check, lambda: networks.create(order), lambda: networks.create_for_staging(order)):
         with pytest.raises(NotEnforced, match=message):
             attempt()
         assert engine.networks == []

@@ -67,9 +67,7 @@ def test_command_puts_token_namespace_and_options_where_they_belong(
     assert "A=$$(B)" in container["args"]
     assert f"--runtimes={container['volumeMounts'][-1]['mountPath']}/runtimes.yaml" in container["args"]
 
-    given = [
-        word.replace("$(SERVER)", environment["SERVER"]).replace("$$", "$") for word in container["args"]
-    ]
+    given = [word.replace("$(SERVER)", environment["SERVER"]).replace("$$", "$") for word in container["args"]]
     agent = agent_settings(*given)  # it is a command line of the agent
     assert (agent.server, agent.runtime, len(agent.of(KubernetesSettings).pool)) == (
         "https://a.example",

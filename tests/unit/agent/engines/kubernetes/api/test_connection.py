@@ -57,11 +57,7 @@ def test_plugin_of_a_kubeconfig_gives_a_token_each_time_the_last_has_expired(tmp
         ({}, {"insecure-skip-tls-verify": True}, "insecure-skip-tls-verify is refused"),
         ({}, {"server": "http://example.invalid"}, "is not https"),
         ({"username": "u", "password": "p"}, {}, "password authentication was removed"),
-        (
-            {"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1"}},
-            {},
-            "the apiVersion must be one of",
-        ),
+        ({"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1"}}, {}, "the apiVersion must be one of"),
         ({"client-certificate": "none.pem", "client-key": "none.pem"}, {}, "No such file"),
     ],
 )

@@ -123,16 +123,7 @@ def test_discovery_that_is_forbidden_finds_nothing() -> None:
 async def test_agent_of_a_cluster_offers_the_queue_that_its_options_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [
-        "--server",
-        "http://x",
-        "--token-file",
-        "t",
-        "--state-dir",
-        str(tmp_path),
-        "--runtime",
-        "kubernetes",
-    ]
+    words = ["--server", "http://x", "--token-file", "t", "--state-dir", str(tmp_path), "--runtime", "kubernetes"]
     pools = Capacity.of_pools(Pool(nodes=1, vcpus=1, memory_bytes=1))
     info = agent_info(runtime="process", capacity=pools)
     with fake_cluster() as api:
@@ -274,10 +265,7 @@ def test_queue_that_is_not_there_refuses_a_run_once_kueue_has_said_so_for_a_whil
 
 @pytest.mark.parametrize(
     ("queue", "managed", "message"),
-    [
-        ("team-a", False, "Kueue does not queue the pods"),
-        ("", True, "name its LocalQueue with --local-queue"),
-    ],
+    [("team-a", False, "Kueue does not queue the pods"), ("", True, "name its LocalQueue with --local-queue")],
 )
 def test_run_whose_pods_are_queued_by_two_or_by_nobody_is_not_started(
     tmp_path: Path, queue: str, managed: bool, message: str
@@ -303,10 +291,7 @@ def test_gang_is_a_pod_group_of_the_scheduler_and_a_lone_master_is_none(tmp_path
             lab.start(CHIEF, WORKER)
             (group,) = (one for one in api.objects.values() if one.get("kind") == "PodGroup")
             assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
-            assert group["spec"] == {
-                "schedulingPolicy": {"gang": {"minCount": 2}},
-                "disruptionMode": {"all": {}},
-            }
+            assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": {"all": {}}}
             assert group["metadata"]["ownerReferences"][0]["kind"] == "ConfigMap"
             pods = [one for one in api.objects.values() if one.get("kind") == "Pod"]
             assert [one["spec"]["schedulingGroup"] for one in pods] == [{"podGroupName": NAME}] * 2

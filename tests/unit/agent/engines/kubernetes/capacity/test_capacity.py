@@ -60,19 +60,12 @@ def test_devices_have_the_type_of_their_nodes_label() -> None:
     nodes[0]["metadata"]["labels"] = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
     nodes[1]["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
     assert [
-        (pool.accelerator_type, pool.accelerator_count, pool.accelerators_only)
-        for pool in capacity_of(nodes, {}).pools
+        (pool.accelerator_type, pool.accelerator_count, pool.accelerators_only) for pool in capacity_of(nodes, {}).pools
     ] == [("", 0, False), ("NVIDIA_A100_80GB", 4, False), ("NVIDIA_TESLA_T4", 4, True)]
 
 
 def test_room_is_what_pods_of_others_leave() -> None:
-    pods = [
-        pod("500m"),
-        pod("4", ours=True),
-        pod("4", phase="Succeeded"),
-        pod("4", node="other"),
-        pod("1600m"),
-    ]
+    pods = [pod("500m"), pod("4", ours=True), pod("4", phase="Succeeded"), pod("4", node="other"), pod("1600m")]
     taken = taken_by_others(pods, "ours")
     assert capacity_of([node("8", "64G")], taken).pools == (Pool(nodes=1, vcpus=5, memory_bytes=62 * 10**9),)
 
@@ -99,15 +92,7 @@ def test_quota_leaves_what_others_in_the_namespace_do_not_use() -> None:
 
 
 def test_quantities_are_those_of_the_api() -> None:
-    values = {
-        "2": 2,
-        "1900m": 1.9,
-        "16Gi": 2**34,
-        "1.5G": 1.5e9,
-        "12e3": 12_000,
-        "250000000n": 0.25,
-        "1E": 1e18,
-    }
+    values = {"2": 2, "1900m": 1.9, "16Gi": 2**34, "1.5G": 1.5e9, "12e3": 12_000, "250000000n": 0.25, "1E": 1e18}
     assert {text: quantity(text) for text in values} == pytest.approx(values)
     with pytest.raises(ValueError, match="not a quantity: '1GB'"):
         quantity("1GB")

@@ -9,11 +9,7 @@ import pytest
 
 from beds.fake_cluster import NAMESPACE, FakeCluster, Fault, fake_cluster
 from beds.waiting import until
-from trainyard_agent.engines.kubernetes.capacity.capacity_reader import (
-    CapacityReader,
-    NoCapacity,
-    read_capacity,
-)
+from trainyard_agent.engines.kubernetes.capacity.capacity_reader import CapacityReader, NoCapacity, read_capacity
 from trainyard_protocol.job.resources import Capacity, Pool
 
 NODES = "/api/v1/nodes"
@@ -29,10 +25,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 def node(name: str) -> dict[str, Any]:
     ready = [{"type": "Ready", "status": "True"}]
-    return {
-        "metadata": {"name": name},
-        "status": {"conditions": ready, "allocatable": {"cpu": "4", "memory": "8G"}},
-    }
+    return {"metadata": {"name": name}, "status": {"conditions": ready, "allocatable": {"cpu": "4", "memory": "8G"}}}
 
 
 def test_capacity_changes_with_the_nodes_and_stays_while_they_cannot_be_read(cluster: FakeCluster) -> None:

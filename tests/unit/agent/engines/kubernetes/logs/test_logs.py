@@ -35,10 +35,7 @@ class LogServer:
 
 
 def copied(
-    tmp_path: Path,
-    server: LogServer,
-    position: LogPosition | None = None,
-    seen: tuple[tuple[bool, bool], ...] = (),
+    tmp_path: Path, server: LogServer, position: LogPosition | None = None, seen: tuple[tuple[bool, bool], ...] = ()
 ) -> LogCopies:
     """`seen`: the phases of the container, the last one for ever."""
     copies = LogCopies(server, tmp_path)  # type: ignore[arg-type] # of a client only `log`
@@ -58,11 +55,7 @@ def texts(copies: LogCopies, start: int = 0) -> list[str]:
 
 
 def test_connections_that_break_lose_and_repeat_no_line(tmp_path: Path) -> None:
-    lines = [
-        line(2, 5),
-        line(1, 5),
-        *(line(n, 5 + n) for n in range(3, 9)),
-    ]  # two streams: times are not in order
+    lines = [line(2, 5), line(1, 5), *(line(n, 5 + n) for n in range(3, 9))]  # two streams: times are not in order
     first, second = b"".join(lines[:2]) + lines[2][:20], b"".join(lines[:5])
     rest = b"".join(lines[3:])  # of the second before the last line on
     server = LogServer(first, second, rest, rest, fails=True)

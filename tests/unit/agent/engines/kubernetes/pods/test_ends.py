@@ -35,8 +35,5 @@ def test_ends_of_one_second_are_in_the_order_of_their_last_lines() -> None:
 
 def test_replica_that_never_ran_is_told_at_once() -> None:
     refused = ended(5).exit
-    states = {
-        "chief": PodState(ReplicaState.EXITED, exit=refused),
-        "worker": PodState(ReplicaState.RUNNING, START),
-    }
+    states = {"chief": PodState(ReplicaState.EXITED, exit=refused), "worker": PodState(ReplicaState.RUNNING, START)}
     assert EndOrder().due(states, 0.0, last_line) == ["chief"]

@@ -8,9 +8,7 @@ from trainyard_agent.runtimes.base import Launch, SecretFile
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
 
 CHIEF, WORKER, RUN = "master-replica-0", "worker-replica-1", "AB" * 16
-LAUNCH = Launch(
-    WORKER, ("-c", "echo $$ $(HOME)"), {"PRICE": "$5"}, (), 1 << 30, image="i", entrypoint=("sh",)
-)
+LAUNCH = Launch(WORKER, ("-c", "echo $$ $(HOME)"), {"PRICE": "$5"}, (), 1 << 30, image="i", entrypoint=("sh",))
 OWNER = objects.PodOwner("agent")
 
 
@@ -24,10 +22,7 @@ def test_secrets_are_in_no_pod() -> None:
     file = SecretFile("key", "/run/key", "KEY", "private")
     launch = replace(LAUNCH, secrets={"TOKEN": "hidden"}, secret_files=(file,))
     run = order(RUN, CHIEF, WORKER)
-    assert objects.secret(OWNER, run, "uid", launch)["stringData"] == {
-        "variable-0": "hidden",
-        "file-0": "private",
-    }
+    assert objects.secret(OWNER, run, "uid", launch)["stringData"] == {"variable-0": "hidden", "file-0": "private"}
     pod = objects.pod(OWNER, run, launch, "uid")
     assert not [value for value in ("hidden", "private") if value in str(pod)]
     container = pod["spec"]["containers"][0]
@@ -44,11 +39,7 @@ def test_replicas_find_each_other_by_names_of_their_service_and_take_what_was_or
     address = objects.addresses(order(RUN, CHIEF, WORKER))[WORKER]
     assert address == f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}:2222"
     resources = pod["spec"]["containers"][0]["resources"]
-    assert (
-        resources["requests"]
-        == resources["limits"]
-        == {"memory": str(1 << 30), "cpu": "4", "nvidia.com/gpu": "2"}
-    )
+    assert resources["requests"] == resources["limits"] == {"memory": str(1 << 30), "cpu": "4", "nvidia.com/gpu": "2"}
     assert pod["spec"]["automountServiceAccountToken"] is False
 
 

@@ -36,11 +36,7 @@ ENDS = {
     "no program": (pod(ended(128, "StartError")), None, Reason.START_FAILED),
     "preempted": (pod(ended(137), PREEMPTED), 137, Reason.PREEMPTED),
     "done before it was preempted": (pod(ended(0), PREEMPTED), 0, Reason.COMPLETED),
-    "drained": (
-        pod(ended(143), condition("DisruptionTarget", "EvictionByEvictionAPI")),
-        143,
-        Reason.PREEMPTED,
-    ),
+    "drained": (pod(ended(143), condition("DisruptionTarget", "EvictionByEvictionAPI")), 143, Reason.PREEMPTED),
     "evicted by Kueue": (
         pod(ended(137), condition("TerminationTarget", "WorkloadEvictedDueToPreempted")),
         137,
@@ -62,22 +58,13 @@ ENDS = {
         Reason.HOST_FAILED,
     ),
     "evicted while it ran": (
-        pod(
-            ended(137),
-            condition("DisruptionTarget", "TerminationByKubelet"),
-            phase="Failed",
-            reason="Evicted",
-        ),
+        pod(ended(137), condition("DisruptionTarget", "TerminationByKubelet"), phase="Failed", reason="Evicted"),
         137,
         Reason.HOST_FAILED,
     ),
     "no room on its node": (pod(None, phase="Failed", reason="OutOfcpu"), None, Reason.GIVEN_BACK),
     "refused by its node": (pod(None, phase="Failed", reason="NodeAffinity"), None, Reason.HOST_FAILED),
-    "longer than a policy allows": (
-        pod(ended(143), phase="Failed", reason="DeadlineExceeded"),
-        143,
-        Reason.TIME_LIMIT,
-    ),
+    "longer than a policy allows": (pod(ended(143), phase="Failed", reason="DeadlineExceeded"), 143, Reason.TIME_LIMIT),
     "node shut down": (pod(ended(137), phase="Failed", reason="Terminated"), 137, Reason.HOST_SHUTDOWN),
     "node removed": (
         pod(ended(137), condition("DisruptionTarget", "DeletionByPodGC"), phase="Failed"),
@@ -87,11 +74,7 @@ ENDS = {
     "end not seen": (pod(ended(137, "ContainerStatusUnknown"), phase="Failed"), None, Reason.VANISHED),
     "end not seen by containerd": (pod(ended(255, "Unknown"), phase="Failed"), None, Reason.VANISHED),
     "no such name": (pod(waiting("InvalidImageName", "bad")), None, Reason.IMAGE_FAILED),
-    "no such image": (
-        pod(waiting("ErrImagePull", "manifest unknown"), phase="Pending"),
-        None,
-        Reason.IMAGE_FAILED,
-    ),
+    "no such image": (pod(waiting("ErrImagePull", "manifest unknown"), phase="Pending"), None, Reason.IMAGE_FAILED),
     "an image of no signer": (pod(waiting("SignatureValidationFailed", "no key")), None, Reason.IMAGE_FAILED),
     "root where none may be": (
         pod(waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run as root")),
@@ -108,11 +91,7 @@ ENDS = {
 DELETED = {"name": "p", "deletionTimestamp": END, "deletionGracePeriodSeconds": 30}
 ENDS |= {
     "deleted before it had a node": ({**pod(), "metadata": DELETED, "spec": {}}, None, Reason.VANISHED),
-    "deleted without an image": (
-        {**pod(waiting("ErrImagePull")), "metadata": DELETED},
-        None,
-        Reason.VANISHED,
-    ),
+    "deleted without an image": ({**pod(waiting("ErrImagePull")), "metadata": DELETED}, None, Reason.VANISHED),
     "deleted by force, and its node says nothing": (
         {**pod({"running": {"startedAt": START}}), "metadata": {**DELETED, "deletionGracePeriodSeconds": 0}},
         None,
@@ -124,12 +103,7 @@ ENDS |= {
 WAITS = {
     "0/8 nodes are available: 8 Insufficient nvidia.com/gpu": pod(
         None,
-        condition(
-            "PodScheduled",
-            "Unschedulable",
-            "0/8 nodes are available: 8 Insufficient nvidia.com/gpu.",
-            "False",
-        ),
+        condition("PodScheduled", "Unschedulable", "0/8 nodes are available: 8 Insufficient nvidia.com/gpu.", "False"),
     ),
     "its container is made on n": pod(waiting("ContainerCreating")),
     "ErrImagePull: dial tcp: i/o timeout": pod(waiting("ErrImagePull", "dial tcp: i/o timeout")),

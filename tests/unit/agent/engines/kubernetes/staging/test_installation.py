@@ -155,10 +155,7 @@ def test_pod_that_is_deleted_while_it_installs_is_not_the_packages_fault() -> No
     deleted = {**found["metadata"], "deletionTimestamp": "2026-01-01T10:00:00Z"}
     end = state_of({**found, "metadata": deleted}).exit
     assert end is not None
-    assert (end.reason, end.message) == (
-        Reason.VANISHED,
-        "Its pod was deleted before it ran, and not by Trainyard.",
-    )
+    assert (end.reason, end.message) == (Reason.VANISHED, "Its pod was deleted before it ran, and not by Trainyard.")
 
 
 def test_replica_waits_for_the_installer_and_then_for_its_own_container() -> None:

@@ -14,9 +14,7 @@ CLAIMS = (JobDirClaim.parse("shared=/mnt/jobs"), JobDirClaim.parse("fast=/mnt/jo
 
 def order_of(job_dir: str, chosen: str = "") -> RunOrder:
     run = order("1" * 32, "master-replica-0")
-    return run.model_copy(
-        update={"training_input": TrainingInput(job_dir=job_dir), "job_dir": chosen, "owner": "ann"}
-    )
+    return run.model_copy(update={"training_input": TrainingInput(job_dir=job_dir), "job_dir": chosen, "owner": "ann"})
 
 
 def test_pod_has_its_own_directory_of_the_claim_alone() -> None:

@@ -15,12 +15,7 @@ import pytest
 from beds.run_ids import unique_run
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import PodJobDirs
-from trainyard_agent.engines.kubernetes.staging.pod_packages import (
-    MOST,
-    PodPackages,
-    PodPackageSettings,
-    no_images,
-)
+from trainyard_agent.engines.kubernetes.staging.pod_packages import MOST, PodPackages, PodPackageSettings, no_images
 from trainyard_agent.engines.kubernetes.staging.pod_stager import PodStager
 from trainyard_agent.runtimes import install_script
 from trainyard_agent.runtimes.installing import PACKAGES
@@ -31,10 +26,7 @@ from trainyard_protocol.states import Reason
 from unit.agent.stub_server import StubServer
 
 RUN = unique_run("1")
-IMAGES = {
-    "jax": RuntimeImage(image="registry/jax:1"),
-    "built": RuntimeImage(image="b", dockerfile="/b.Dockerfile"),
-}
+IMAGES = {"jax": RuntimeImage(image="registry/jax:1"), "built": RuntimeImage(image="b", dockerfile="/b.Dockerfile")}
 
 
 def wheel(content: bytes) -> bytes:
@@ -103,10 +95,7 @@ async def test_small_packages_travel_with_the_run_and_large_ones_are_downloaded_
     installation, contents = Installation.read(Path(staged.packages))
     assert sum(map(len, contents)) < 100_000
     (file,) = json.loads(dict(zip(installation.files, contents, strict=True))["plan.json"])["files"]
-    assert (file["url"], file["path"]) == (
-        f"https://trains/link/{file['sha256']}",
-        "/tmp/packages/0/large-1.whl",
-    )
+    assert (file["url"], file["path"]) == (f"https://trains/link/{file['sha256']}", "/tmp/packages/0/large-1.whl")
     fetched = tmp_path / "fetched" / "large.whl"
     with packages.server.listening() as url:
         there = {"path": str(fetched), "url": file["url"].replace("https://trains", url)}

@@ -53,9 +53,7 @@ def test_damage_is_found(database: Path) -> None:
     assert damaged.found.startswith("SQLite finds its file damaged: ")
 
 
-def test_probe_does_not_wait_for_a_writer_without_end(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_does_not_wait_for_a_writer_without_end(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard_server.storage.db.base.probes.PATIENCE_S", 0.05)
     writer = sqlite3.connect(database, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")

@@ -25,12 +25,7 @@ from trainyard_server.storage.db.queries.filters import _matches, parse, to_sql
         ),
         (
             "jobId=a state=QUEUED OR NOT state=RUNNING",
-            And(
-                (
-                    Term("jobId", "=", "a"),
-                    Or((Term("state", "=", "QUEUED"), Not(Term("state", "=", "RUNNING")))),
-                )
-            ),
+            And((Term("jobId", "=", "a"), Or((Term("state", "=", "QUEUED"), Not(Term("state", "=", "RUNNING")))))),
         ),
         (
             "(state=QUEUED OR state=RUNNING) AND jobId=a",
@@ -42,13 +37,7 @@ from trainyard_server.storage.db.queries.filters import _matches, parse, to_sql
         ),
         (
             'labels.team=("a b" OR c "OR")',
-            Or(
-                (
-                    Term("labels.team", "=", "a b"),
-                    Term("labels.team", "=", "c"),
-                    Term("labels.team", "=", "OR"),
-                )
-            ),
+            Or((Term("labels.team", "=", "a b"), Term("labels.team", "=", "c"), Term("labels.team", "=", "OR"))),
         ),
         ("NOT state=QUEUED", Not(Term("state", "=", "QUEUED"))),
         ("-state:QUEUED", Not(Term("state", ":", "QUEUED"))),
@@ -117,11 +106,7 @@ def test_filter_is_bounded_in_length() -> None:
 
 def test_filter_of_many_stars_takes_linear_time() -> None:
     """A regular expression made of the first would not end before the sun does."""
-    for pattern, states in (
-        ("*" * 3000 + "Z", ""),
-        ("*A" * 1000, ""),
-        ("*" * 1000 + "NG", "PREPARING, CANCELLING"),
-    ):
+    for pattern, states in (("*" * 3000 + "Z", ""), ("*A" * 1000, ""), ("*" * 1000 + "NG", "PREPARING, CANCELLING")):
         condition = to_sql(parse(f"state:{pattern}") or Not(Term("state", "=", "")))
         compiled = str(condition.compile(compile_kwargs={"literal_binds": True}))
         assert all(state in compiled for state in states.split(", "))

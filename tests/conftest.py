@@ -74,8 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which tests stay in one process when several run beside each other (pytest-xdist's `--dist loadgroup`): those
     of a file, since they share its fixtures; all with a container engine, of which there is one, and with them all
-    in a browser, unless it has a network of its own; all on Kubernetes, which they share; all that train, since each
-    of them takes every core. What takes longest begins first."""
+    in a browser, unless it has a network of its own; all on Kubernetes and all on Slurm, which they share; all that
+    train, since each of them takes every core. What takes longest begins first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
         if _is_long(item):
@@ -109,20 +109,20 @@ def _may_run_again(item: pytest.Item) -> bool:
     service as processes that other tests leave without CPU. It runs a second time then, and the report has the first
     failure. What looks for rare failures of ours is never run again."""
     looks_for_rare_failures = item.nodeid.startswith(("tests/chaos/", "tests/property/"))
-    uses_slurm = "slurm" in getattr(item, "fixturenames", ())
     starts_processes = item.get_closest_marker("e2e") is not None
-    return not looks_for_rare_failures and (uses_slurm or starts_processes or _group(item) in _GROUPS_FIRST)
+    return not looks_for_rare_failures and (starts_processes or _group(item) in _GROUPS_FIRST)
 
 
-_GROUPS_FIRST = ("engine", "browser", "training", "kubernetes")
+_GROUPS_FIRST = ("engine", "browser", "training", "kubernetes", "slurm")
 _TRAINING = (
     "trainer_template/",
-    "tests/e2e/engines/test_slurm.py",
     "tests/e2e/test_training.py",
     "tests/chaos/test_training.py",
     "tests/unit/test_benchmarks.py",
 )
 _LONG_TRAININGS = (
+    "parameter_servers/test_training.py::"
+    "test_two_servers_and_three_workers_learn_the_digits_while_a_worker_is_restarted",
     "parameter_servers/test_training.py::"
     "test_sigterm_to_all_saves_and_the_same_command_resumes_with_another_number_of_servers",
     "test_compilation.py::test_second_start_of_a_gang_and_its_evaluator_compiles_nothing_and_trains_bitwise_equal",
@@ -130,6 +130,7 @@ _LONG_TRAININGS = (
     "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histograms_and_traces",
     "test_training.py::"
     "test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_command_resumes_bitwise_equal",
+    "test_training.py::test_sigterm_to_a_worker_stops_all_at_one_step_and_another_number_of_replicas_resumes",
     "test_training.py::test_sigterm_to_a_worker_in_an_evaluation_stops_all_and_the_same_command_begins_with_it",
 )
 _BROWSER = "tests/browser/"
@@ -140,6 +141,8 @@ def _group(item: pytest.Item) -> str:
     fixtures = set(getattr(item, "fixturenames", ()))
     if {"kubernetes"} & fixtures or item.get_closest_marker("cluster"):
         return "kubernetes"
+    if "slurm" in fixtures:
+        return "slurm"
     if {"engine", "own_engine"} & fixtures or item.get_closest_marker("containers"):
         return "engine"
     if path.startswith(_BROWSER):

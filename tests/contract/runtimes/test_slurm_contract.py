@@ -229,6 +229,7 @@ def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(
     assert "Every job of the agent" in agent("--doctor")
 
 
+@pytest.mark.long
 def test_controller_that_was_killed_stops_nothing_and_is_not_needed_for_a_stop(driver: Driver, slurm: SlurmBed) -> None:
     stopped = unique_run("3")
     driver.start_and_wait(stopped, {CHIEF: FOREVER, WORKER: STUBBORN})

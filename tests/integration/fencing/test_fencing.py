@@ -77,7 +77,7 @@ def test_agent_that_was_frozen_never_wakes_up_to_replicas_that_live_elsewhere(pr
     assert_recovered(processes, holder)
 
 
-@pytest.mark.parametrize("failure", ["killed", "frozen"])
+@pytest.mark.parametrize("failure", ["killed", pytest.param("frozen", marks=pytest.mark.long)])
 def test_containers_of_an_agent_that_does_nothing_are_stopped_by_its_watchdog(
     engine: Engine, tmp_path: Path, failure: str
 ) -> None:

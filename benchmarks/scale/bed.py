@@ -44,9 +44,9 @@ class Work:
     began: float = 0.0
 
 
-def agent_info(number: int) -> AgentInfo:
+def agent_info(number: int, cpus: int = CPUS) -> AgentInfo:
     """The agent of one of many equal machines."""
-    info = filled.agent_info(f"a{number}", CPUS, 4 * CPUS * GIGABYTE)
+    info = filled.agent_info(f"a{number}", cpus, 4 * cpus * GIGABYTE)
     return info.model_copy(update={"runtime": "process", "host": f"host-{number}"})
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 
-from benchmarks.scale.bed import agent_info
+from benchmarks.scale.bed import CPUS, agent_info
 from benchmarks.scale.costs import Cost, Costs
 from benchmarks.scale.workload import NOW, DrawnJob, Load
 from trainyard_agent.control.reconcile import LocalRun, Prepare, Remove, Start, reconcile
@@ -31,8 +31,11 @@ _HOLD_S, _SILENT_S, _TICK_S = 20.0, 30.0, 1.0
 _LONG_PLAN_S, _PLAN_REST, _TICK_REST = 0.1, 3.0, 2.0
 
 _START_S = 0.5
-_BUSY = 0.91
-"""The part of all CPUs that the workload asks for."""
+_BUSY_CPUS = 29
+"""Used on each machine, on average."""
+
+_MACHINE_CPUS = 4 * CPUS
+"""So many that a job waits for the server and hardly ever for room."""
 
 _LIMITS = Quotas()
 _INPUT = TrainingInput()
@@ -128,7 +131,8 @@ class Simulation:
         self._queue: dict[int, JobSnapshot] = {}
         self._drawn: dict[int, DrawnJob] = {}
         self._runs: dict[str, _Run] = {}
-        self._agents = {number: _Agent(snapshot) for number, snapshot in enumerate(machines(load.agents))}
+        snapshots = machines(load.agents, _MACHINE_CPUS)
+        self._agents = {number: _Agent(snapshot) for number, snapshot in enumerate(snapshots)}
         self.result = Result(load.agents, self._server)
         self._fill(load)
 
@@ -153,7 +157,7 @@ class Simulation:
         waiting = load.running()
         for agent in self._agents.values():
             free = list(agent.snapshot.capacity.cpus)
-            left = len(free) * (1 - _BUSY)
+            left = len(free) - _BUSY_CPUS
             while len(free) > left and (drawn := next(waiting)).cpus <= len(free):
                 mine, free = free[: drawn.cpus], free[drawn.cpus :]
                 self.result.arrived += 1
@@ -303,9 +307,9 @@ class Simulation:
         self._schedule(at)
 
 
-def machines(number: int) -> list[AgentSnapshot]:
+def machines(number: int, cpus: int = CPUS) -> list[AgentSnapshot]:
     """Equal machines without jobs, as the scheduler sees them."""
-    infos = [agent_info(count) for count in range(number)]
+    infos = [agent_info(count, cpus) for count in range(number)]
     return [AgentSnapshot(info.agent_id, info.name, info.capacity, "strict", False) for info in infos]
 
 

@@ -32,10 +32,10 @@ _LONG_PLAN_S, _PLAN_REST, _TICK_REST = 0.1, 3.0, 2.0
 
 _START_S = 0.5
 _BUSY_CPUS = 29
-"""Used on each machine, on average."""
+"""CPUs in use on each machine, on average."""
 
 _MACHINE_CPUS = 4 * CPUS
-"""So many that a job waits for the server and hardly ever for room."""
+"""CPUs of a machine: a job waits for the server and hardly ever for room."""
 
 _LIMITS = Quotas()
 _INPUT = TrainingInput()

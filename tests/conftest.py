@@ -139,7 +139,7 @@ _BROWSER = "tests/browser/"
 def _group(item: pytest.Item) -> str:
     path = item.nodeid.partition("::")[0]
     fixtures = set(getattr(item, "fixturenames", ()))
-    if {"kubernetes"} & fixtures or item.get_closest_marker("cluster"):
+    if "kubernetes" in fixtures or item.get_closest_marker("cluster"):
         return "kubernetes"
     if "slurm" in fixtures:
         return "slurm"

@@ -32,7 +32,7 @@ _LONG_PLAN_S, _PLAN_REST, _TICK_REST = 0.1, 3.0, 2.0
 
 _START_S = 0.5
 _BUSY_CPUS = 29
-"""CPUs in use on each machine, on average."""
+"""CPUs in use on each machine at the beginning, at least."""
 
 _MACHINE_CPUS = 4 * CPUS
 """CPUs of a machine: a job waits for the server and hardly ever for room."""

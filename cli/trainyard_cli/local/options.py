@@ -140,10 +140,10 @@ class Options:
 
     def flags(self, process: ProcessName) -> Iterator[str]:
         """The flags of a process, for what is not the default."""
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.metadata.get("process") == process and value != item.default:
-                yield from (f"--{flag_name(item)}", f"{value:g}" if isinstance(value, float | int) else value)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.metadata.get("process") == process and value != option.default:
+                yield from (f"--{flag_name(option)}", f"{value:g}" if isinstance(value, float | int) else value)
 
 
 def up_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,4 @@
-"""Curves from TensorBoard's event files: read in threads of their own when a user opens a job's
-metrics."""
+"""Curves from TensorBoard's event files: read in threads of their own when a user opens a job's metrics."""
 
 import logging
 import threading

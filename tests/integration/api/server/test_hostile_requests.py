@@ -133,8 +133,8 @@ class Attack:
 
 
 def attacks(api: Server) -> Iterator[Attack]:
-    """A table of requests: each route with a third of the hostile texts in each of its parameters, each route that
-    changes something with every body, and each kind of route with every header."""
+    """A table of requests: each route with a third of the hostile texts in each parameter of its path and with all in
+    each of its query, each route that changes something with every body, and each kind of route with every header."""
     kinds: set[str] = set()
     for number, (method, path, queries) in enumerate(sorted(routes(api))):
         credentials = credentials_for(path)
@@ -143,7 +143,7 @@ def attacks(api: Server) -> Iterator[Attack]:
         for name, text in itertools.product(names, TEXTS[number % 3 :: 3]):
             if text:
                 yield Attack(method, filled(path, {name: text}), "", credentials)
-        for name, text in itertools.product(queries, TEXTS[number % 3 :: 3]):
+        for name, text in itertools.product(queries, TEXTS):
             yield Attack(method, whole, f"{name}={text}&{name}={text}", credentials)
         if method != "GET" and not whole.endswith((":cancel", ":mend")):
             for body in BODIES:

@@ -181,7 +181,7 @@ class LocalQueue(GangAdmission):
 def waits_of(workload: Mapping[str, Any]) -> str:
     """The reason why Kueue has not admitted a Workload, in its words; "" if it has."""
     status = workload.get("status") or {}
-    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
 
     def holds(kind: str) -> bool:
         return (conditions.get(kind) or {}).get("status") == "True"
@@ -192,9 +192,9 @@ def waits_of(workload: Mapping[str, Any]) -> str:
         return _words(conditions.get("Evicted"), "its Workload was deactivated")
     if holds("QuotaReserved"):
         checks = [
-            f"{item['name']} {item['state']}" + (f" ({item['message']})" if item.get("message") else "")
-            for item in status.get("admissionChecks") or ()
-            if item.get("state") != "Ready"
+            f"{check['name']} {check['state']}" + (f" ({check['message']})" if check.get("message") else "")
+            for check in status.get("admissionChecks") or ()
+            if check.get("state") != "Ready"
         ]
         return f"quota is reserved, admission checks: {', '.join(checks) or 'not done yet'}"
     return _words(conditions.get("QuotaReserved"), "others are before it")

@@ -58,9 +58,9 @@ def quantity(text: str) -> float:
 def is_open(node: Mapping[str, Any]) -> bool:
     """Whether pods may start on the node: it is ready, and has no taints but for the accelerators that it has."""
     conditions = node["status"].get("conditions") or ()
-    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     spec = node.get("spec") or {}
-    taints = [item for item in spec.get("taints") or () if item["effect"] in _CLOSING and item["key"] != _GPUS]
+    taints = [taint for taint in spec.get("taints") or () if taint["effect"] in _CLOSING and taint["key"] != _GPUS]
     return ready and not spec.get("unschedulable") and not taints
 
 

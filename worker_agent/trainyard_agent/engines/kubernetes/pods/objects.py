@@ -185,9 +185,15 @@ def whole_seconds(grace_s: float) -> int:
     return max(1, ceil(grace_s))
 
 
-def secret_values(kept: Mapping[str, Any]) -> Sequence[str]:
+def secret_values(stored: Mapping[str, Any]) -> Sequence[str]:
     """The encoded values of a Secret."""
-    return list((kept.get("data") or {}).values())
+    return list((stored.get("data") or {}).values())
+
+
+def init_container_state(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The state of an init container; empty before it has one."""
+    statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    return next((status.get("state") or {} for status in statuses if status["name"] == name), {})
 
 
 def owned(owner: PodOwner, order: RunOrder, uid: str, name: str) -> dict[str, Any]:

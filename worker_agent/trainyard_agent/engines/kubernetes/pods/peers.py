@@ -6,7 +6,13 @@ A pod's name is in DNS once the pod has an address. Without the container, the f
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard_agent.engines.kubernetes.pods.objects import PodParts, addresses, amounts, container_security
+from trainyard_agent.engines.kubernetes.pods.objects import (
+    PodParts,
+    addresses,
+    amounts,
+    container_security,
+    init_container_state,
+)
 from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
@@ -45,7 +51,7 @@ def parts(order: RunOrder, launch: Launch, image: str) -> PodParts:
 
 def waits(pod: Mapping[str, Any]) -> str:
     """The reason of its wait; "" if it does not wait now."""
-    state = _state(pod)
+    state = init_container_state(pod, CONTAINER)
     waiting = state.get("waiting") or {}
     if "running" in state:
         return WAITS
@@ -56,14 +62,9 @@ def waits(pod: Mapping[str, Any]) -> str:
 
 def failure(pod: Mapping[str, Any]) -> tuple[Reason, str] | None:
     """The reason why it failed, which is not the job's fault."""
-    ended = _state(pod).get("terminated")
+    ended = init_container_state(pod, CONTAINER).get("terminated")
     over = pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("reason")
     if ended is None or not ended["exitCode"] or over:
         return None
     words = str(ended.get("message") or f"exit code {ended['exitCode']}").strip().rstrip(".")
     return Reason.HOST_FAILED, f"It could not wait for its peers, with the image of --init-image: {words}."
-
-
-def _state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    return next((status.get("state") or {} for status in statuses if status["name"] == CONTAINER), {})

@@ -13,7 +13,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from trainyard_agent.engines.kubernetes.pods.objects import DOMAIN, PodOwner, PodParts, literal, owned, run_name
+from trainyard_agent.engines.kubernetes.pods.objects import (
+    DOMAIN,
+    PodOwner,
+    PodParts,
+    init_container_state,
+    literal,
+    owned,
+    run_name,
+)
 from trainyard_agent.runtimes import installing
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
@@ -119,7 +127,7 @@ def _key(number: int) -> str:
 def activity(pod: Mapping[str, Any]) -> str:
     """Activity of the pod while packages are installed; "" before and afterwards."""
     installation = _of(pod)
-    is_running = "running" in (_status(pod).get("state") or {})
+    is_running = "running" in init_container_state(pod, CONTAINER)
     return installing.activity(installation.names) if installation is not None and is_running else ""
 
 
@@ -133,7 +141,7 @@ def failure(pod: Mapping[str, Any]) -> tuple[Reason, str] | None:
     if why := status.get("reason"):  # its node has ended it
         is_ours = why == "Evicted" and f'"{_ENVIRONMENT}"' in str(status.get("message"))
         return (Reason.PACKAGES_FAILED, installing.too_large(limits.disk_bytes)) if is_ours else None
-    state = _status(pod).get("state") or {}
+    state = init_container_state(pod, CONTAINER)
     if "running" in state:
         since = datetime.fromisoformat(state["running"]["startedAt"])
         is_late = (datetime.now(UTC) - since).total_seconds() > limits.seconds
@@ -160,8 +168,3 @@ def _no_memory(pod: Mapping[str, Any], limits: InstallLimits) -> str:
 def _of(pod: Mapping[str, Any]) -> Installation | None:
     text = (pod["metadata"].get("annotations") or {}).get(INSTALLATION)
     return None if text is None else Installation.model_validate_json(text)
-
-
-def _status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    return next((status for status in statuses if status["name"] == CONTAINER), {})

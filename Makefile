@@ -55,7 +55,7 @@ chaos: $(VENV)/.dev ## many random histories of the real service, and one traini
 		$(PYTEST_ARGS)
 
 fuzz: $(VENV)/.dev ## call every route as the API's descriptions say, and as they do not, for MINUTES
-	PYTHONPATH=tests:trainer_template/tests $(BIN)/python -m attacks.schema_fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests:trainer_library/tests $(BIN)/python -m attacks.schema_fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 check: lint types imports test ## lint, format, types, import contracts, `make test`
 
@@ -70,6 +70,7 @@ format: $(VENV)/.dev ## rewrite the sources in the house's format
 types: $(VENV)/.dev ## the strict type checker, of the packages and of the tests
 	$(BIN)/mypy
 	$(BIN)/mypy tests
+	$(BIN)/mypy trainer_library/tests
 	$(BIN)/mypy trainer_template/tests
 
 imports: $(VENV)/.dev ## the contracts of ARCHITECTURE.md
@@ -103,11 +104,11 @@ docs: $(VENV)/.dev ## write the pages that come from the code
 clean: ## remove what make has made (not the state directory)
 	rm -rf $(VENV) $(TOOLS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(VENV)/.demo: pyproject.toml requirements/demo.txt
+$(VENV)/.demo: pyproject.toml trainer_library/pyproject.toml requirements/demo.txt
 	@scripts/setup.sh $(PYTHON) $(VENV) demo
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml requirements/demo.txt requirements/dev.txt
+$(VENV)/.dev: pyproject.toml trainer_library/pyproject.toml requirements/demo.txt requirements/dev.txt
 	@scripts/setup.sh $(PYTHON) $(VENV) dev
 	@touch $@ $(VENV)/.demo
 

@@ -23,18 +23,18 @@ trainyard jobs submit training "$job" --config configs/quickstart.yaml \
     --package-path trainer_template/trainer --stream-logs -- --epochs 5
 
 heading "3. Results"
-model="$(trainyard jobs describe "$job" --all --format 'value(job_dir)')/model"
+job_dir="$(trainyard jobs describe "$job" --all --format 'value(job_dir)')"
 accuracy=$(trainyard jobs stream-logs "$job" --task master-replica-0 2>&1 |
     sed -n 's/.*"held_out_accuracy": *\([0-9.]*\).*/\1/p' | tail -n 1)
 echo "state:              $(value state)"
 echo "held-out accuracy:  $accuracy"
-echo "model:              $model"
+echo "model:              $job_dir/model"
 awk -v a="$accuracy" 'BEGIN { exit !(a >= 0.95) }' || {
     echo "The accuracy is below 0.95." >&2
     exit 1
 }
 
 heading "4. Load the model in a fresh process and predict ten digits"
-(cd trainer_template && python -m trainer.predict --model "$model" --digits 10)
+(cd trainer_template && python -m trainer.task --job-dir "$job_dir" --predict 10)
 
 heading "Done. The model stays in $TRAINYARD_STATE_DIR; the service is stopped."

@@ -1,6 +1,6 @@
 #!/bin/sh
-# setup.sh PYTHON VENV FILE: installs requirements/FILE.txt into a virtual environment, and the project, editable, unless
-# FILE is `tools`. Only wheels with a hash of the file are installed: what is built from sources may fetch anything.
+# setup.sh PYTHON VENV FILE: installs requirements/FILE.txt into a virtual environment, and the project and the trainer's
+# library, editable, unless FILE is `tools`. Only wheels with a hash of the file are installed: what is built from sources may fetch anything.
 set -eu
 python=$1 venv=$2 file=$3
 
@@ -62,4 +62,4 @@ locked() {
 
 locked pip
 locked "$file"
-[ "$file" = tools ] || pip_install "this project" --no-deps --no-build-isolation --editable .
+[ "$file" = tools ] || pip_install "this project" --no-deps --no-build-isolation --editable . --editable ./trainer_library

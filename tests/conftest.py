@@ -89,9 +89,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_long(item: pytest.Item) -> bool:
-    """Whether only `make test-all` runs the test. The template's tests, which users copy, have no markers of ours."""
+    """Whether only `make test-all` runs the test. The tests of the trainers have no markers of ours."""
     marks = any(item.get_closest_marker(name) for name in ("long", "frameworks", "clients"))
-    return marks or item.nodeid.removeprefix("trainer_template/tests/").partition("[")[0] in _LONG_TRAININGS
+    return marks or item.nodeid.removeprefix("trainer_library/tests/").partition("[")[0] in _LONG_TRAININGS
 
 
 def _starts_a_service(item: pytest.Item) -> bool:
@@ -115,12 +115,14 @@ def _may_run_again(item: pytest.Item) -> bool:
 
 _GROUPS_FIRST = ("engine", "browser", "training", "kubernetes", "slurm")
 _TRAINING = (
+    "trainer_library/",
     "trainer_template/",
     "tests/e2e/test_training.py",
     "tests/chaos/test_training.py",
     "tests/unit/test_benchmarks.py",
 )
 _LONG_TRAININGS = (
+    "trainer_template/tests/test_task.py::test_sigterm_to_a_worker_saves_and_the_same_command_ends_as_if_undisturbed",
     "parameter_servers/test_training.py::"
     "test_two_servers_and_three_workers_learn_the_digits_while_a_worker_is_restarted",
     "parameter_servers/test_training.py::"

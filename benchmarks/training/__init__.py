@@ -1,1 +1,1 @@
-"""Training speed of the trainer template. See benchmarks/README.md."""
+"""Training speed of the library of trainers. See benchmarks/README.md."""

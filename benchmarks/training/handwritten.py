@@ -1,4 +1,4 @@
-"""The baseline: the template's CNN, optimizer and batches of the digits in a plain training loop.
+"""The baseline: the library's CNN, optimizer and batches of the digits in a plain training loop.
 
 It has no sharding, weights, checkpoints, curves, progress or stopping. Prints one JSON object: examples_per_second of
 the steps after the first, which is mostly compilation.
@@ -16,9 +16,9 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from trainer.data import datasets
-from trainer.models.model import MODELS
-from trainer.steps import OPTIMIZERS
+from trainyard_trainer.data import datasets
+from trainyard_trainer.models.model import MODELS
+from trainyard_trainer.steps import OPTIMIZERS
 
 PyTree = Any
 

@@ -98,4 +98,9 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in ("TF_CONFIG", "XLA_FLAGS") and not name.startswith("JAX_")
     }
-    return {**inherited, "PYTHONPATH": str(ROOT / "trainer_template"), "JAX_PLATFORMS": "cpu", **more}
+    return {
+        **inherited,
+        "PYTHONPATH": f"{ROOT / 'trainer_template'}:{ROOT / 'trainer_library'}",
+        "JAX_PLATFORMS": "cpu",
+        **more,
+    }

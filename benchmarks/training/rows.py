@@ -1,4 +1,4 @@
-"""Rows of the trainer template: its step beside a plain loop's, and two processes beside twice one."""
+"""Rows of the library of trainers: its step beside a plain loop's, and two processes beside twice one."""
 
 import os
 import shutil
@@ -35,8 +35,8 @@ def _steps(batch_size: int, quick: bool) -> Samples:
     _need_two_cores()
     with tempfile.TemporaryDirectory() as folder:
         case = Case("cnn", _DIGITS, batch_size, _STEPS[batch_size], Path(folder))
-        template, plain_loop = partial(rate_together, case), partial(rate_of_plain_loop, case)
-        return interleaved(template, plain_loop, 2 if quick else _ROUNDS, "examples/s", warm_up=0)
+        library, plain_loop = partial(rate_together, case), partial(rate_of_plain_loop, case)
+        return interleaved(library, plain_loop, 2 if quick else _ROUNDS, "examples/s", warm_up=0)
 
 
 @cache
@@ -65,7 +65,7 @@ ROWS = (
     *(
         Row(
             f"train-{batch_size}",
-            f"the trainer template: the CNN on digits, batch {batch_size}, one core",
+            f"the library of trainers: the CNN on digits, batch {batch_size}, one core",
             "a plain loop with the same step",
             0.97,
             partial(_steps, batch_size),
@@ -81,7 +81,7 @@ ROWS = (
     ),
     Row(
         "train-two",
-        f"the trainer template: {_TRANSFORMER}",
+        f"the library of trainers: {_TRANSFORMER}",
         "twice one process",
         0.90,
         partial(_two, lambda measured: [2 * rate for rate in measured.one]),
@@ -90,7 +90,7 @@ ROWS = (
     ),
     Row(
         "train-two-ceiling",
-        f"the trainer template: {_TRANSFORMER}",
+        f"the library of trainers: {_TRANSFORMER}",
         "two that train at once and exchange nothing, which no exchange can surpass",
         0.97,
         partial(_two, lambda measured: measured.alone),

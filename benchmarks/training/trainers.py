@@ -1,4 +1,4 @@
-"""Examples/s of trainings of the template, and of the same step in a plain loop."""
+"""Examples/s of trainings of the library, and of the same step in a plain loop."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.training.processes import Process, tf_configs
 
 _EPOCHS = "1000000"  # never reached: measurements end the process
-_LOG_EVERY = 10  # the template's own default
+_LOG_EVERY = 10  # the library's own default
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Case:
     folder: Path
     data: tuple[str, ...] = ()
 
-    def template(self) -> list[str]:
-        """Arguments of Python for the template, with at least four progress lines."""
+    def library(self) -> list[str]:
+        """Arguments of Python for the library, with at least four progress lines."""
         log_every = max(1, min(_LOG_EVERY, self.steps // 4))
         return [
-            *("-m", "trainer.task", "--model", self.model, *self.data, "--batch-size", str(self.batch_size)),
+            *("-m", "trainyard_trainer.task", "--model", self.model, *self.data, "--batch-size", str(self.batch_size)),
             *("--epochs", _EPOCHS, "--evaluate-every", "0", "--checkpoint-every", _EPOCHS),
             *("--log-every", str(log_every), "--job-dir", tempfile.mkdtemp(dir=self.folder)),
         ]
@@ -73,9 +73,9 @@ def rate_without_exchange(case: Case) -> float:
 
 @contextmanager
 def _training(case: Case, cores: list[int]) -> Iterator[list[Process]]:
-    """A training of the template with a process on each core, the chief first."""
+    """A training of the library with a process on each core, the chief first."""
     with ExitStack() as stack:
-        arguments = case.template()
+        arguments = case.library()
         yield [
             stack.enter_context(Process(arguments, [core], {**case.environment, **config}))
             for core, config in zip(cores, tf_configs(len(cores)), strict=True)

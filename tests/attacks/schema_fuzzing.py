@@ -1,7 +1,7 @@
 """Schemathesis against a real service of its own, by both descriptions of the API: `/openapi.json`, and the discovery
 document as OpenAPI.
 
-    PYTHONPATH=tests:trainer_template/tests .venv/bin/python -m attacks.schema_fuzzing --minutes 10 --seed 1
+    PYTHONPATH=tests:trainer_library/tests .venv/bin/python -m attacks.schema_fuzzing --minutes 10 --seed 1
 
 Every check is made but three. Requests are read leniently where Google's service did, and many rules (a job needs
 machines that exist) are none of JSON Schema: neither does a body that fits mean that it is accepted, nor the opposite.

@@ -43,7 +43,7 @@ class Training(History):
         epochs = str(EPOCHS_FOR_A_KILL * max(2, int(self.plan.operations[0].values["times"])))
         flags = ["--epochs", epochs, "--checkpoint-every", "10", "--evaluate-every", "0", "--log-every", "5"]
         gang = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": "1"}
-        return {**gang, "pythonModule": "trainer.task", "args": flags, "jobDir": str(directory)}
+        return {**gang, "pythonModule": "trainyard_trainer.task", "args": flags, "jobDir": str(directory)}
 
     def submit(self, job: PlannedJob) -> None:
         if job.name == KILLED:
@@ -87,7 +87,7 @@ class Training(History):
         for path in self.root.glob(f"agent-0/runs/*/{task}/started.json"):
             try:
                 pid = json.loads(path.read_text())["pid"]
-                if b"trainer.task" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"trainyard_trainer.task" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
                     return True
             except OSError:
@@ -137,11 +137,11 @@ def _event(text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def trainer_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An interpreter with what these tests have, and the template's trainer."""
+    """An interpreter with what these tests have, and the library of trainers."""
     directory = tmp_path_factory.mktemp("trainer")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
     (packages,) = (directory / "lib").glob("python*/site-packages")
     base = [path for path in sys.path if path.endswith("site-packages")]
     lines = [f"import site; site.addsitedir({path!r})\n" for path in base]
-    (packages / "base.pth").write_text("".join([*lines, f"{REPOSITORY / 'trainer_template'}\n"]))
+    (packages / "base.pth").write_text("".join([*lines, f"{REPOSITORY / 'trainer_library'}\n"]))
     return str(directory / "bin" / "python")

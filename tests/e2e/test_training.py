@@ -1,4 +1,4 @@
-"""Training with the template, submitted as in the README."""
+"""Training with the template and with the library of trainers, submitted as in their READMEs."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from PIL import Image
 from e2e.harness import REPOSITORY, Service
 
 TEMPLATE = REPOSITORY / "trainer_template"
+LIBRARY = str(REPOSITORY / "trainer_library" / "trainyard_trainer")
 
 
 def metrics(output: str, key: str) -> list[dict[str, object]]:
@@ -60,9 +61,12 @@ def run_python(service: Service, *module_and_arguments: str, **environment: str)
     return done.stdout
 
 
-def predict(service: Service, model: str, **environment: str) -> str:
-    """Predictions of ten digits."""
-    return run_python(service, "trainer.predict", "--model", model, "--digits", "10", **environment)
+def predict(service: Service, job_dir: str, **environment: str) -> None:
+    """Hold ten predictions of the template's model against their labels."""
+    printed = run_python(service, "trainer.task", "--job-dir", job_dir, "--predict", "10", **environment)
+    pairs = [line.split("predicted ")[1].split(", is ") for line in printed.splitlines()]
+    assert len(pairs) == 10
+    assert sum(predicted == label for predicted, label in pairs) >= 9
 
 
 NARROW = '''
@@ -70,10 +74,10 @@ NARROW = '''
 import dataclasses, json, os, pathlib, signal, sys, time
 
 os.environ |= {{"JAX_COMPILATION_CACHE_DIR": {cache!r}, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}}
-from trainer import task, train
-from trainer.models import model
-from trainer.models.resnet import ResNet
-from trainer.output.saving import Saver
+from trainyard_trainer import task, train
+from trainyard_trainer.models import model
+from trainyard_trainer.models.resnet import ResNet
+from trainyard_trainer.output.saving import Saver
 
 KILL, READ = pathlib.Path({kill!r}), train.read
 TASK = json.loads(os.environ["TF_CONFIG"])["task"]
@@ -121,7 +125,7 @@ def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(serv
     job_dir = service.job_dir("quickstart")
     assert job_dir.is_dir()
     assert not list(job_dir.glob("workertemp*"))
-    assert predict(service, str(job_dir / "model"))
+    predict(service, str(job_dir))
 
 
 @pytest.mark.long
@@ -157,7 +161,7 @@ def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_u
     environment = json.loads(service.ok("jobs", "explain", "folder", "-o", "json"))["environment"]
     emulator = {"STORAGE_EMULATOR_HOST": environment["STORAGE_EMULATOR_HOST"]}
     shards = "gs://models/shards-of-photos"
-    convert = ("trainer.files", "convert", str(photos), "--to", "tfrecord", "--shards", "4", shards)
+    convert = ("trainyard_trainer.files", "convert", str(photos), "--to", "tfrecord", "--shards", "4", shards)
     assert run_python(service, *convert, **emulator).count("tfrecord-") == 4
     undisturbed, begun = trained("shards", shards)
     assert set(begun) == {0}
@@ -166,7 +170,9 @@ def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_u
     assert (kill.exists(), len(set(begun))) == (False, 2)
     assert disturbed == undisturbed
     photo = next(photos.rglob("*.jpg"))
-    predicted = run_python(service, "trainer.predict", "--model", "gs://models/shards2/model", str(photo), **emulator)
+    predicted = run_python(
+        service, "trainyard_trainer.predict", "--model", "gs://models/shards2/model", str(photo), **emulator
+    )
     assert json.loads(predicted)["label"] in ("stripes", "waves")
 
 
@@ -175,8 +181,7 @@ def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_
     config = yaml.safe_load((REPOSITORY / "configs" / "tuning.yaml").read_text())
     config["trainingInput"]["hyperparameters"] |= {"maxTrials": 2, "hyperparameterMetricTag": "val_accuracy"}
     (service.work / "tuning.yaml").write_text(yaml.safe_dump(config))
-    package = str(TEMPLATE / "trainer")
-    output = service.train("study", "--config", "tuning.yaml", "--package-path", package)
+    output = service.train("study", "--config", "tuning.yaml", "--package-path", LIBRARY)
     assert "Best of 2 trials" in output
     assert service.state("study") == "SUCCEEDED"
     for trial in json.loads(service.ok("jobs", "trials", "study", "-o", "json")):
@@ -191,9 +196,8 @@ def test_parameter_servers_train_asynchronously_beside_an_evaluator(service: Ser
     config = yaml.safe_load((REPOSITORY / "configs" / "parameter-servers.yaml").read_text())
     config["trainingInput"]["workerCount"] = 1
     (service.work / "asynchronous.yaml").write_text(yaml.safe_dump(config))
-    package = str(TEMPLATE / "trainer")
     output = service.train(
-        "asynchronous", "--config", "asynchronous.yaml", "--package-path", package, "--", "--epochs", "5"
+        "asynchronous", "--config", "asynchronous.yaml", "--package-path", LIBRARY, "--", "--epochs", "5"
     )
     assert service.state("asynchronous") == "SUCCEEDED"
     accuracies = list(map(float, values(output, "held_out_accuracy")))

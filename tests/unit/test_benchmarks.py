@@ -13,8 +13,8 @@ def case(name: str) -> tuple[Any, tuple[int, ...], type, Any]:
     """A small network of this kind, the shape and type of its inputs, and an optimizer."""
     import optax
 
-    from trainer import steps
-    from trainer.models import cnn, resnet, transformer
+    from trainyard_trainer import steps
+    from trainyard_trainer.models import cnn, resnet, transformer
 
     if name == "cnn":
         return cnn.Cnn(3, channels=(2, 3), hidden=5), (8, 8, 1), np.float32, optax.adam(0.002)
@@ -32,8 +32,8 @@ def test_baseline_step_on_the_same_batches_gives_the_templates_parameters(name: 
     import jax
 
     from benchmarks.training import handwritten
-    from trainer import state, steps, strategy
-    from trainer.models import model as models
+    from trainyard_trainer import state, steps, strategy
+    from trainyard_trainer.models import model as models
 
     network, shape, dtype, optimizer = case(name)
     model = models.Model(models.built_in(name, network=network), shape, np.dtype(dtype), classes=3)

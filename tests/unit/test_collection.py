@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # The tests that use one of these modules.
 USERS = (
+    "trainer_library/tests",
     "trainer_template/tests",
     "tests/unit/agent/staging",
     "tests/unit/cli/tensorboard",

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 MOST = 16
 FOLDERS = (
     *("benchmarks", "cli", "protocol", "scripts", "sdk", "server"),
-    *("storage", "tests", "trainer_template", "worker_agent"),
+    *("storage", "tests", "trainer_library", "trainer_template", "worker_agent"),
 )
 
 

@@ -18,6 +18,7 @@ FOLDERS = (
     "server",
     "storage",
     "tests",
+    "trainer_library",
     "trainer_template",
     "worker_agent",
 )

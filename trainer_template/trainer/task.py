@@ -1,93 +1,250 @@
-"""The training program: `python -m trainer.task --epochs 5 --job-dir DIR`.
+"""Data-parallel training with pmap, in one file that you own: copy it and change what you like.
 
-It writes one JSON object per line to stdout (see output/report.py) and log messages to stderr. Exit codes: 0 trained,
-or stopped by SIGTERM and saved; 1 failed; 2 invalid flags, TF_CONFIG or data; 130 interrupted. SIGUSR1 dumps the stacks
-of all threads to stderr, as the first line on stdout announces.
+    python -m trainer.task --epochs 5 --job-dir output         # on all devices of this machine
+    jobs submit training --config config.yaml -- --epochs 5    # on a chief and a worker
+
+Each process of a job runs this file; TF_CONFIG says which of them it is. Every device has a copy of the state and a
+part of each batch, and pmap sums the gradients over all devices of all processes. The chief saves to --job-dir, a path
+or gs://BUCKET/DIRECTORY, and the same command continues from the newest checkpoint. SIGTERM saves and ends with 0.
+
+A name ends in its tensor's shape: B examples of one device, N of all, H height, W width, C channels, K classes.
 """
 
-import faulthandler
+import argparse
+import dataclasses
+import functools
+import hashlib
 import json
-import logging
+import os
+import shutil
 import signal
-import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from trainer import cluster as clusters
-from trainer.arguments import Arguments, parse_arguments
-from trainer.errors import TrainerError, exit_now
+import flax.linen as nn
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import safetensors.numpy
+from flax.jax_utils import replicate, unreplicate
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.experimental import multihost_utils
 
-log = logging.getLogger("trainer")
+KEEP, LOG_EVERY = 2, 10  # checkpoints; steps between two progress lines
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    arguments = parse_arguments(argv)
-    faulthandler.enable()
-    if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until training begins: see output/profile.py
-        print(json.dumps({"event": "start", "stacks": signal.SIGUSR1.name}), flush=True)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    log.setLevel(logging.INFO)
-    try:
-        run(arguments)
-    except TrainerError as error:
-        log.error("%s", error)  # noqa: TRY400 - the message is sufficient
-        exit_now(error.exit_code)
-    except SystemExit as exit_:
-        if isinstance(exit_.code, str):
-            log.error("%s", exit_.code)  # noqa: TRY400 - as Python prints the message of sys.exit
-        exit_now(exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None))
-    except KeyboardInterrupt:
-        log.info("Interrupted.")
-        exit_now(130)
-    except Exception as error:
-        if _is_of_a_peer(error):
-            log.error("Another process of this job ended: its log has the reason. (%s)", _first_line(error))  # noqa: TRY400
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The flags: --batch-size is the field batch_size."""
+
+    epochs: int = 5
+    batch_size: int = 32  # examples of one step, over all devices
+    learning_rate: float = 0.002
+    seed: int = 0
+    checkpoint_every: int = 0  # steps; 0: at the end of each epoch
+    job_dir: str = os.environ.get("TRAINYARD_JOB_DIR") or "output"
+    predict: int = 0  # in place of training, predict so many held-out digits
+
+
+class Network(nn.Module):
+    @nn.compact
+    def __call__(self, x_BHWC: jax.Array) -> jax.Array:
+        x_BHWC = nn.relu(nn.Conv(32, (3, 3))(x_BHWC))
+        x_BHWC = nn.relu(nn.Conv(64, (3, 3), strides=2)(x_BHWC))
+        x_BK: jax.Array = nn.Dense(10)(nn.relu(nn.Dense(128)(x_BHWC.reshape(len(x_BHWC), -1))))
+        return x_BK
+
+
+def load_digits() -> tuple[Any, Any, Any, Any]:
+    """Images [N, 8, 8, 1] and labels [N] to train on, then those that are held out: always the same 360."""
+    from sklearn.datasets import load_digits  # a slow import
+
+    digits = load_digits()
+    order = np.random.default_rng(1797).permutation(len(digits.target))
+    images, labels = (digits.images[order, :, :, None] / 16).astype(np.float32), digits.target[order].astype(np.int32)
+    return images[360:], labels[360:], images[:360], labels[:360]
+
+
+def join_cluster() -> None:
+    """Connect the chief and the workers of TF_CONFIG, so that JAX sees the devices of all. The chief is process 0."""
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster = config.get("cluster", {})
+    tasks = [(kind, i) for kind in ("chief", "master", "worker") for i in range(len(cluster.get(kind, ())))]
+    if len(tasks) > 1:
+        chief, own = cluster[tasks[0][0]][0], tasks.index((config["task"]["type"], int(config["task"]["index"])))
+        jax.distributed.initialize(chief, len(tasks), own, heartbeat_timeout_seconds=20)
+
+
+class Folder:
+    """Files below a path or gs://BUCKET/DIRECTORY. A file appears whole or not at all."""
+
+    def __init__(self, url: str) -> None:
+        self._bucket: Any = None
+        self._root: Any = Path(url)
+        if url.startswith("gs://"):
+            from google.cloud import storage
+
+            bucket, _, directory = url.removeprefix("gs://").partition("/")
+            self._bucket, self._root = storage.Client().bucket(bucket), PurePosixPath(directory)
+
+    def names(self, folder: str) -> list[str]:
+        """Sorted names of the files in a folder, such as `checkpoints/step-00000045`."""
+        if self._bucket is not None:
+            paths = [PurePosixPath(blob.name) for blob in self._bucket.list_blobs(prefix=f"{self._root / folder}/")]
         else:
-            log.exception("Training failed.")
-        exit_now(1)
-    exit_now(0)
+            paths = [path for path in (self._root / folder).glob("*") if path.suffix != ".partial"]
+        return sorted(f"{folder}/{path.name}" for path in paths)
 
+    def read(self, name: str) -> bytes:
+        path = self._root / name
+        return bytes(path.read_bytes() if self._bucket is None else self._bucket.blob(str(path)).download_as_bytes())
 
-def run(arguments: Arguments) -> None:
-    """Run the role of this process in its job."""
-    cluster = clusters.cluster_from_environment()
-    clusters.divide_cpus(cluster)
-    # Imported late: JAX sizes its thread pools by the CPUs, and an invalid flag should fail without a slow import.
-    from trainer import compilation, distribute
-    from trainer.evaluator import evaluate_checkpoints
-    from trainer.strategy import choose_strategy, make_strategy
-    from trainer.train import train
+    def write(self, name: str, data: bytes) -> None:
+        path = self._root / name
+        if self._bucket is not None:
+            self._bucket.blob(str(path)).upload_from_string(data)  # atomic
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(data)
+        partial.replace(path)
 
-    strategy = choose_strategy(arguments.strategy, cluster)
-    compilation.use_cache(arguments.job_dir, cluster)
-    if cluster.role == "evaluator":
-        evaluate_checkpoints(arguments, make_strategy("auto"))
-    elif cluster.role == "ps" or strategy == "parameter-server":
-        from trainer.parameter_servers import training  # needs grpc
-
-        if cluster.role == "ps":
-            training.serve(arguments, cluster, strategy)
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder whose name ends in `/`."""
+        path = self._root / name
+        if self._bucket is not None:
+            self._bucket.delete_blobs(list(self._bucket.list_blobs(prefix=f"{path}{'/' * name.endswith('/')}")))
+        elif name.endswith("/"):
+            shutil.rmtree(path)
         else:
-            training.train(arguments, cluster, make_strategy("auto"))
-    else:
-        distribute.initialize(cluster)
-        train(arguments, cluster, make_strategy(strategy, arguments.parallel, arguments.accumulate))
-        distribute.shutdown()
+            path.unlink()
 
 
-def _is_of_a_peer(error: Exception) -> bool:
-    """Whether a collective failed, as it does when another process ends."""
-    import jax
+def save(folder: Folder, state: Any, step: int) -> None:
+    """Save in every process: the chief to --job-dir, the others to a temporary directory of theirs, which is removed.
+    (With pmap each has the whole state, and only the chief's counts. To save one that is divided takes all of them.)"""
+    temporary = f"workertemp_{jax.process_index()}/" if jax.process_index() else ""
+    folder.write(f"{temporary}checkpoints/step-{step:08d}", flax.serialization.to_bytes(unreplicate(state)))
+    if temporary:
+        folder.remove(temporary)
+        return
+    for old in folder.names("checkpoints")[:-KEEP]:
+        folder.remove(old)
+    report("checkpoint", step=step)
 
-    words = ("gloo", "nccl", "coordination", "heartbeat", "connection", "socket", "unavailable")
-    return isinstance(error, jax.errors.JaxRuntimeError) and any(word in str(error).casefold() for word in words)
+
+def restore(folder: Folder, state: Any) -> tuple[Any, int]:
+    """The state of the newest checkpoint and its step, else the given state and 0. The chief reads it for all."""
+    step = 0
+    if jax.process_index() == 0 and (names := folder.names("checkpoints")):
+        state = flax.serialization.from_bytes(state, folder.read(names[-1]))
+        step = int(names[-1][-8:])
+    if jax.process_count() > 1:
+        state, step = multihost_utils.broadcast_one_to_all((state, np.int32(step)))
+    return state, int(step)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def stop_check() -> Callable[[int], bool]:
+    """A function of the step: whether SIGTERM came. All processes of a job answer alike at the same step."""
+    if jax.process_count() > 1:
+        return multihost_utils.reached_preemption_sync_point
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
+    return lambda _step: bool(received)
+
+
+def report(event: str, **values: Any) -> None:
+    """A progress line: `jobs stream-logs` shows them as a bar, the dashboard as curves."""
+    print(json.dumps({"event": event, **values}), flush=True)
+
+
+def train(config: Config) -> None:
+    devices, local, process = jax.device_count(), jax.local_device_count(), jax.process_index()
+    if config.batch_size % devices:
+        raise SystemExit(f"--batch-size {config.batch_size} must be a multiple of the {devices} devices of the job.")
+    images, labels, held_out_images, held_out_labels = load_digits()
+    steps_per_epoch = -(-len(labels) // config.batch_size)
+    steps = config.epochs * steps_per_epoch
+    network = Network()
+    optimizer = optax.adam(optax.warmup_cosine_decay_schedule(0, config.learning_rate, steps // 5, max(steps, 2)))
+
+    def loss(params: Any, x_BHWC: jax.Array, labels_B: jax.Array, weights_B: jax.Array) -> jax.Array:
+        losses_B = optax.softmax_cross_entropy_with_integer_labels(network.apply(params, x_BHWC), labels_B)
+        return jnp.sum(weights_B * losses_B)
+
+    @functools.partial(jax.pmap, axis_name="devices", donate_argnums=0)
+    def train_step(state: Any, x_BHWC: jax.Array, labels_B: jax.Array, weights_B: jax.Array) -> tuple[Any, jax.Array]:
+        params, optimizer_state = state
+        sums = jax.value_and_grad(loss)(params, x_BHWC, labels_B, weights_B), jnp.sum(weights_B)
+        (total, gradients), examples = jax.lax.psum(sums, "devices")  # over all devices of all processes
+        gradients = jax.tree.map(lambda gradient: gradient / examples, gradients)
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+        return (optax.apply_updates(params, updates), optimizer_state), total / examples
+
+    def batch_of(step: int) -> Any:
+        """This process's part of a batch, by device. The last one of an epoch is padded with weights of 0."""
+        epoch, number = divmod(step, steps_per_epoch)
+        size = config.batch_size // jax.process_count()
+        at = number * config.batch_size + process * size + np.arange(size)
+        rows = np.random.default_rng([config.seed, epoch]).permutation(len(labels))[at % len(labels)]
+        parts = images[rows], labels[rows], (at < len(labels)).astype(np.float32)
+        return tuple(part.reshape(local, size // local, *part.shape[1:]) for part in parts)
+
+    @jax.jit
+    def accuracy(params: Any) -> jax.Array:
+        logits_NK: Any = network.apply(params, held_out_images)
+        return jnp.mean(jnp.argmax(logits_NK, axis=-1) == held_out_labels)
+
+    folder, should_stop, began = Folder(config.job_dir), stop_check(), time.perf_counter()
+    params = network.init(jax.random.key(config.seed), images[:1])
+    state, first = restore(folder, (params, optimizer.init(params)))
+    state = replicate(state)
+    report("begin", step=first, steps=steps)
+    for step in range(first + 1, steps + 1):
+        state, mean_loss = train_step(state, *batch_of(step - 1))
+        epoch, in_epoch = divmod(step, steps_per_epoch)
+        if step % LOG_EVERY == 0:
+            rate, began = LOG_EVERY * config.batch_size / (time.perf_counter() - began), time.perf_counter()
+            values = {"loss": round(float(unreplicate(mean_loss)), 6), "examples_per_second": round(rate, 1)}
+            report("progress", step=step, steps=steps, epoch=-(-step // steps_per_epoch), **values)
+        if in_epoch == 0 and process == 0:
+            report("evaluation", step=step, epoch=epoch, held_out_accuracy=float(accuracy(unreplicate(state)[0])))
+        stop = should_stop(step)
+        if stop or step == steps or (step % config.checkpoint_every if config.checkpoint_every else in_epoch) == 0:
+            save(folder, state, step)
+        if stop and step < steps:
+            report("stopped", step=step, steps=steps)
+            return
+    trained = flatten_dict(jax.device_get(unreplicate(state)[0]), sep="/")
+    if process == 0:
+        folder.write("model/parameters.safetensors", safetensors.numpy.save(trained))
+        report("saved", model=f"{config.job_dir}/model")
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in trained.values()))
+    report("done", step=steps, steps=steps, parameters_sha256=digest.hexdigest())
+
+
+def predict(config: Config) -> None:
+    """Print predictions of held-out digits by the model in --job-dir."""
+    *_, images, labels = load_digits()
+    parameters = safetensors.numpy.load(Folder(config.job_dir).read("model/parameters.safetensors"))
+    logits_NK: Any = Network().apply(unflatten_dict(parameters, sep="/"), images[: config.predict])
+    for number, prediction in enumerate(jnp.argmax(logits_NK, axis=-1)):
+        print(f"held-out digit {number}: predicted {prediction}, is {labels[number]}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for field in dataclasses.fields(Config):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    flags = Config(**vars(parser.parse_args()))
+    try:
+        join_cluster()
+        predict(flags) if flags.predict else train(flags)
+    except Exception:  # noqa: BLE001 - end at once, so that the other processes do not wait for this one
+        traceback.print_exc()
+        os._exit(1)

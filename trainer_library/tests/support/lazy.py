@@ -1,0 +1,61 @@
+"""Modules that import JAX or gRPC, each imported when a test first uses an attribute of it.
+
+Every worker of pytest-xdist collects every test, and `from support.lazy import jax, state` keeps that cheap. Use the
+attributes in functions only, and delay annotations (`from __future__ import annotations`).
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "client_module", "divided", "experiment", "export", "jax", "jnp", "messages", "models", "optax", "predict",
+    "report", "server_module", "state", "steps", "strategy", "tiny", "training", "variables_module",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from support import tiny
+    from trainyard_trainer import experiment, predict, state, steps, strategy
+    from trainyard_trainer.models import model as models
+    from trainyard_trainer.output import export, report
+    from trainyard_trainer.parameter_servers import client as client_module
+    from trainyard_trainer.parameter_servers import messages, training
+    from trainyard_trainer.parameter_servers import optimizer as divided
+    from trainyard_trainer.parameter_servers import server as server_module
+    from trainyard_trainer.parameter_servers import variables as variables_module
+else:
+
+    class LazyModule:
+        """A module's public attributes, to be read. A patch names the module: monkeypatch.setattr("a.b", ...)."""
+
+        __slots__ = ("_name",)
+
+        def __init__(self, name):
+            self._name = name
+
+        def __getattr__(self, attribute):
+            if attribute.startswith("_"):  # pytest's own questions about each global of a test module
+                raise AttributeError(attribute)
+            return getattr(importlib.import_module(self._name), attribute)
+
+    jax = LazyModule("jax")
+    jnp = LazyModule("jax.numpy")
+    optax = LazyModule("optax")
+    tiny = LazyModule("support.tiny")
+    experiment = LazyModule("trainyard_trainer.experiment")
+    predict = LazyModule("trainyard_trainer.predict")
+    state = LazyModule("trainyard_trainer.state")
+    steps = LazyModule("trainyard_trainer.steps")
+    strategy = LazyModule("trainyard_trainer.strategy")
+    models = LazyModule("trainyard_trainer.models.model")
+    export = LazyModule("trainyard_trainer.output.export")
+    report = LazyModule("trainyard_trainer.output.report")
+    client_module = LazyModule("trainyard_trainer.parameter_servers.client")
+    messages = LazyModule("trainyard_trainer.parameter_servers.messages")
+    divided = LazyModule("trainyard_trainer.parameter_servers.optimizer")
+    server_module = LazyModule("trainyard_trainer.parameter_servers.server")
+    training = LazyModule("trainyard_trainer.parameter_servers.training")
+    variables_module = LazyModule("trainyard_trainer.parameter_servers.variables")

@@ -1,0 +1,141 @@
+"""The training and evaluation steps, on one device and, in another process, on two."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.lazy import jax, models, optax, state, steps, strategy, tiny
+from trainyard_trainer.data.datasets import Arrays, Shard, Split
+
+TEMPLATE = Path(__file__).resolve().parents[1]
+
+
+def test_train_step_of_tokens_is_gradient_descent_on_the_mean_loss() -> None:
+    model, sgd, alone = tiny.transformer(), optax.sgd(0.1, momentum=0.9), strategy.OneDevice()
+    inputs: Any
+    inputs, labels = tiny.examples(model, 6)
+    before = state.initial_state(model, sgd, seed=0)
+
+    def mean_loss(params: Any) -> Any:
+        logits, _ = model.train(params, before.statistics, inputs, jax.random.key(0))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    loss, gradients = jax.jit(jax.value_and_grad(mean_loss))(before.params)
+    updates, _ = jax.jit(sgd.update)(gradients, before.optimizer)
+    expected = optax.apply_updates(before.params, updates)
+    step = steps.make_train_step(model, sgd, alone)
+    weights = np.ones(6, np.float32)
+    after, sums = step(alone.replicate(before), steps.no_sums(model), inputs, labels, weights)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), after.params, expected)
+    assert float(sums[0] / sums[-1]) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_evaluate_counts_each_example_once(model: models.Model) -> None:
+    params, statistics = model.initial(0)
+    inputs, labels = tiny.examples(model, 50)
+    logits = tiny.infer(model, params, statistics, inputs)
+    expected = float(np.mean(np.argmax(logits, axis=-1) == labels))
+    split, variables = Split((Arrays(inputs, labels),), (50,)), (model.params.unravel(params), statistics)
+    step = steps.make_evaluation_step(model, strategy.OneDevice())
+    calls: list[None] = []
+    evaluated = steps.evaluate(
+        model, step, variables, split, 16, Shard(0, 1, 1), strategy.OneDevice(), lambda: calls.append(None)
+    )
+    assert len(calls) == -(-len(split) // 16)
+    assert evaluated["accuracy"] == pytest.approx(expected)
+
+
+ON_TWO_DEVICES = """
+import sys
+import jax, numpy as np, optax
+sys.path[:0] = sys.argv[1:3]
+from support import tiny
+from trainyard_trainer import state, steps
+from trainyard_trainer.strategy import FullySharded, Mirrored, OneDevice, Pmapped, make_strategy
+
+assert isinstance(make_strategy("auto"), Mirrored) and isinstance(make_strategy("one-device"), OneDevice)
+NORMS = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1, momentum=0.9))  # of all parameters
+model = tiny.dropout()
+inputs, labels = tiny.examples(model, 12)
+weights = (np.arange(12) < 9).astype(np.float32)
+ends = []
+for strategy in (OneDevice(2), Mirrored(), FullySharded(), Pmapped(), Mirrored(2), Pmapped(2)):
+    replicas = strategy.local_replicas * strategy.accumulate
+    pieces = (replicas, 12 // replicas)
+    training = strategy.replicate(state.initial_state(model, NORMS, seed=0))
+    step, sums = steps.make_train_step(model, NORMS, strategy), strategy.replicate(steps.no_sums(model))
+    for _ in range(3):
+        split = (strategy.put(a.reshape(*pieces, *a.shape[1:])) for a in (inputs, labels, weights))
+        training, sums = step(training, sums, *split)
+    if replicas == 2:  # four pieces drop others
+        ends.append(strategy.to_host(training))
+        held = [leaf.addressable_data(0).size / leaf.size for leaf in jax.tree.leaves(training.params)]
+        assert (min(held) == 0.5) == isinstance(strategy, (FullySharded, Pmapped)), held
+    assert float(strategy.to_host(sums)[-1]) == 3 * 9 / replicas
+for end in ends[1:]:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ends[0], end)
+print("equal")
+"""
+
+
+def test_replicas_pieces_and_layouts_of_the_state_do_the_same_step() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ON_TWO_DEVICES, str(TEMPLATE), str(TEMPLATE / "tests")],
+        env={"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout == "equal\n", done.stderr
+
+
+def test_learning_rate_grows_with_the_global_batch() -> None:
+    expected: dict[steps.Scaling, float] = {"linear": 0.08, "sqrt": 0.04, "none": 0.02}
+    scaled = {way: steps.scale_learning_rate(0.02, way, batch_size=64, reference=16) for way in expected}
+    assert scaled == pytest.approx(expected)
+
+
+def rates(count: int, ahead: int = 0) -> list[float]:
+    """The updates of a constant gradient of 1 by ResNet-50's momentum optimizer, step by step."""
+    momentum = functools.partial(steps.OPTIMIZERS["momentum"], decay=0.0)
+    optimizer = steps.make_optimizer(momentum, peak=1.0, start=0.1, steps=100, warmup=0.1, ahead=ahead)
+    moved, optimizer_state = [], optimizer.init(np.zeros(1))
+    for step in range(count):
+        gradient = np.ones(1) if step == 0 else np.zeros(1)
+        updates, optimizer_state = optimizer.update(gradient, optimizer_state)
+        moved.append(-float(updates[0]) / (0.9 ** (step + 1) + (step == 0)))
+    return moved
+
+
+def test_learning_rate_warms_up_falls_to_nothing_and_continues_on_another_number_of_replicas() -> None:
+    moved = rates(101)
+    assert moved[0] == pytest.approx(0.1)
+    assert moved[10] == pytest.approx(1.0, rel=1e-3)
+    assert moved[:11] == sorted(moved[:11])
+    assert moved[10:] == sorted(moved[10:], reverse=True)
+    assert moved[100] == pytest.approx(0.0, abs=1e-6)
+    assert rates(3, ahead=50) == pytest.approx(moved[50:53], rel=1e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_one_ahead_gives_the_same_items_each_made_before_the_last_is_used(count: int) -> None:
+    made: list[int] = []
+
+    def make() -> Any:
+        for number in range(count):
+            made.append(number)
+            yield number
+
+    seen = []
+    for number in strategy.prefetch(make()):
+        assert len(made) == min(number + 2, count)
+        seen.append(number)
+    assert seen == list(range(count))

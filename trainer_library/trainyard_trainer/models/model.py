@@ -1,0 +1,262 @@
+"""The models of --model, and a task's network with its parameters as the training step uses it.
+
+A name ends in its tensor's shape: B batch, K classes, P parameters, S statistics, M metrics.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from jax.typing import DTypeLike
+from numpy.typing import NDArray
+
+from trainyard_trainer.errors import TrainerUsageError
+from trainyard_trainer.models.cnn import Cnn
+from trainyard_trainer.models.resnet import ResNet
+from trainyard_trainer.models.task import DataSpec, NetworkFunctions, TaskError, TrainingTask, linen
+from trainyard_trainer.models.transformer import Transformer
+
+PyTree = Any
+
+
+class ModelError(TrainerUsageError):
+    """The model does not accept examples of this shape or type."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """A value of --model: its network and the defaults of other flags.
+
+    Attributes:
+        make: (classes, dtype) -> the network.
+        input_shape: of one example, if the data does not define it.
+        classes: number of labels, if the data does not define it.
+        tokens: inputs are int32 tokens with a label each; otherwise images with one label.
+        optimizer: a key of steps.OPTIMIZERS.
+        learning_rate: for a global batch of `reference_batch_size`.
+    """
+
+    make: Callable[[int, DTypeLike], nn.Module]
+    input_shape: tuple[int, ...]
+    classes: int
+    tokens: bool
+    optimizer: str
+    learning_rate: float
+    reference_batch_size: int
+
+
+MODELS: dict[str, ModelSpec] = {
+    "cnn": ModelSpec(
+        make=lambda classes, dtype: Cnn(classes, dtype=dtype),
+        input_shape=(8, 8, 1),
+        classes=10,
+        tokens=False,
+        optimizer="adam",
+        learning_rate=0.002,
+        reference_batch_size=16,
+    ),
+    # Momentum, warm-up and the rate of 0.1 for 256 images: Goyal et al., arXiv:1706.02677.
+    "resnet50": ModelSpec(
+        make=lambda classes, dtype: ResNet(classes, dtype=dtype),
+        input_shape=(224, 224, 3),
+        classes=1000,
+        tokens=False,
+        optimizer="momentum",
+        learning_rate=0.1,
+        reference_batch_size=256,
+    ),
+    "transformer": ModelSpec(
+        make=lambda classes, dtype: Transformer(classes, dtype=dtype),
+        input_shape=(64,),
+        classes=256,
+        tokens=True,
+        optimizer="adam",
+        learning_rate=0.001,
+        reference_batch_size=16,
+    ),
+}
+
+
+def built_in(
+    name: str,
+    precision: DTypeLike = jnp.float32,
+    network: nn.Module | None = None,
+    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation] = optax.adam,
+) -> TrainingTask:
+    """The task of a value of --model. `network` replaces its own, e.g. by a smaller one."""
+    spec = MODELS[name]
+
+    def functions(data: DataSpec) -> NetworkFunctions:
+        if len(data.input_shape) != len(spec.input_shape) or spec.tokens != (data.input_dtype == jnp.int32):
+            accepted = "int32 tokens [T]" if spec.tokens else "uint8 or float32 images [H, W, C]"
+            raise ModelError(
+                f"The model {name} takes {accepted}; the data has {data.input_dtype} {list(data.input_shape)}. "
+                "Choose another --model or other --data."
+            )
+        return linen(network or spec.make(data.classes, precision))
+
+    return TrainingTask(
+        functions, optimizer=optimizer, learning_rate=spec.learning_rate, name=name, classes=spec.classes,
+        reference_batch_size=spec.reference_batch_size, input_shape=spec.input_shape,
+    )  # fmt: skip
+
+
+class FlatTree:
+    """Conversion between a tree of float32 arrays and one vector [P].
+
+    A parameter server holds some leaves, a slice of the vector. The network itself gets the tree, because XLA is slow
+    to multiply with slices of a vector.
+    """
+
+    def __init__(self, shapes: PyTree) -> None:
+        """`shapes`: the tree's arrays or `jax.ShapeDtypeStruct`s."""
+        leaves, structure = jax.tree.flatten(shapes)
+        self._structure: Any = structure
+        paths = jax.tree_util.tree_flatten_with_path(shapes)[0]
+        self.layout = [(jax.tree_util.keystr(path), leaf.shape) for path, leaf in paths]
+        self._shapes = [leaf.shape for leaf in leaves]
+        self._ends = [0]
+        for shape in self._shapes:
+            self._ends.append(self._ends[-1] + math.prod(shape))
+
+    @property
+    def size(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def shapes(self) -> PyTree:
+        """The tree, of `jax.ShapeDtypeStruct`s."""
+        return self._structure.unflatten(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in self._shapes)
+
+    def ravel(self, tree: PyTree) -> jax.Array:
+        leaves = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)]
+        return jnp.concatenate(leaves) if leaves else jnp.zeros(0, jnp.float32)
+
+    def ravel_on_host(self, tree: PyTree) -> NDArray[np.float32]:
+        """`ravel` for NumPy arrays."""
+        leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(tree)]
+        return np.concatenate(leaves, dtype=np.float32) if leaves else np.zeros(0, np.float32)
+
+    def unravel(self, vector: Any) -> PyTree:
+        """The tree of a JAX or NumPy vector; the leaves of a NumPy vector are views."""
+        pieces = zip(self._ends[:-1], self._ends[1:], self._shapes, strict=True)
+        return self._structure.unflatten(vector[start:end].reshape(shape) for start, end, shape in pieces)
+
+    def cut(self, parts: int) -> list[slice]:
+        """Cut the leaves into consecutive parts of about as many elements: slices of their numbers."""
+        ends = np.asarray(self._ends)
+        bounds = [int(np.abs(ends - part * self.size // parts).argmin()) for part in range(parts)]
+        bounds = [0, *bounds[1:], len(self._shapes)]
+        return [slice(start, end) for start, end in itertools.pairwise(bounds)]
+
+    def elements(self, leaves: slice) -> slice:
+        """The part of the vector that these leaves are."""
+        return slice(self._ends[leaves.start], self._ends[leaves.stop])
+
+    def part(self, vector: Any, leaves: slice) -> PyTree:
+        """The tree of a vector of these leaves; all others are empty, with as many axes."""
+        before = self._ends[leaves.start]
+        return self._structure.unflatten(
+            vector[self._ends[number] - before : self._ends[number + 1] - before].reshape(shape)
+            if leaves.start <= number < leaves.stop
+            else jnp.zeros((0,) * max(1, len(shape)), jnp.float32)
+            for number, shape in enumerate(self._shapes)
+        )
+
+
+class Model:
+    """A task's network for some data, with the layout of its parameters and running statistics [S] (BatchNorm's).
+
+    Attributes:
+        input_shape: of one example.
+        input_dtype: uint8 images are scaled to [0, 1] on the device; all else is used unchanged.
+        classes: number of labels; 0 if labels are not classes.
+        params, statistics: convert both trees to vectors.
+    """
+
+    def __init__(self, task: TrainingTask, input_shape: tuple[int, ...], input_dtype: DTypeLike, classes: int) -> None:
+        """Raises ModelError if the model does not accept such examples."""
+        self.name, self.task, self.classes = task.name, task, classes
+        self.input_shape, self.input_dtype = input_shape, jnp.dtype(input_dtype)
+        network: Any = task.network  # mypy takes a named tuple for callable
+        if not isinstance(network, NetworkFunctions):
+            network = network(DataSpec(self.input_shape, self.input_dtype, classes))
+        self._network: NetworkFunctions = network
+        params, statistics = jax.eval_shape(self._initial, jax.random.key(0, impl="rbg"))
+        self.params = FlatTree(params)
+        self.statistics = FlatTree(statistics)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the sums of `measure`, without the last."""
+        return ("loss", *self.task.metrics)
+
+    def initial(self, seed: int) -> tuple[jax.Array, jax.Array]:
+        """Random parameters [P] of a seed, and the initial statistics [S]."""
+
+        def init() -> tuple[jax.Array, jax.Array]:
+            # rbg compiles in a third of the time of the default generator.
+            params, statistics = self._initial(jax.random.key(seed, impl="rbg"))
+            return self.params.ravel(params), self.statistics.ravel(statistics)
+
+        first: tuple[jax.Array, jax.Array] = jax.jit(init)()
+        return first
+
+    def initial_statistics(self) -> NDArray[np.float32]:
+        """The initial statistics [S]; they do not depend on the seed."""
+        return np.asarray(self.initial(0)[1]) if self.statistics.size else np.zeros(0, np.float32)
+
+    def train(
+        self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array, key: jax.Array
+    ) -> tuple[PyTree, jax.Array]:
+        """(the tree of parameters, statistics, inputs [B, ...], key) -> outputs [B, ...] and the new statistics."""
+        outputs, changed = self._network.apply(params, self.statistics.unravel(statistics_S), self._scaled(inputs), key)
+        return _float32(outputs), self.statistics.ravel(changed)
+
+    def infer(self, params: PyTree, statistics: PyTree, inputs: jax.Array) -> PyTree:
+        """(trees of parameters and statistics, inputs [B, ...]) -> outputs [B, ...], float32."""
+        return _float32(self._network.apply(params, statistics, self._scaled(inputs), None)[0])
+
+    def measure(self, outputs: PyTree, labels: jax.Array, weights_B: jax.Array) -> jax.Array:
+        """Weighted sums [M + 2] over the examples: of the losses, of each metric, and of the weights.
+
+        Raises:
+            TaskError: the loss or a metric has not one value for each example.
+        """
+        values = [measure(outputs, labels) for measure in (self.task.loss, *self.task.metrics.values())]
+        for name, value in zip(self.metric_names, values, strict=True):
+            # Another shape would be broadcast to the weights', and trained on.
+            if jnp.shape(value) != weights_B.shape:
+                raise TaskError(
+                    f"--task {self.name}: {name} has the shape {list(jnp.shape(value))} for {len(weights_B)} examples; "
+                    f"it must have one value for each: {list(weights_B.shape)}. The labels have "
+                    f"{list(jnp.shape(labels))}, the outputs {jax.tree.map(lambda array: list(array.shape), outputs)}."
+                )
+        return jnp.stack([*(jnp.sum(weights_B * value_B) for value_B in values), jnp.sum(weights_B)])
+
+    def _initial(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        inputs = jnp.zeros((1, *self.input_shape), self.input_dtype)
+        return self._network.init(key, self._scaled(inputs))
+
+    def _scaled(self, inputs: jax.Array) -> jax.Array:
+        return inputs.astype(jnp.float32) / 255 if self.input_dtype == jnp.uint8 else inputs
+
+
+def means(names: tuple[str, ...], sums_M: Any) -> dict[str, float]:
+    """Means by name from sums over examples, of which the last is the number of examples."""
+    *sums, examples = np.asarray(sums_M).tolist()
+    return {name: value / examples for name, value in zip(names, sums, strict=True)}
+
+
+def _float32(outputs: PyTree) -> PyTree:
+    """bfloat16 outputs as float32, for exact sums."""
+    return jax.tree.map(
+        lambda array: array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array, outputs
+    )

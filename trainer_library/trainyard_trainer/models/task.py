@@ -1,0 +1,145 @@
+"""A model of one's own, as one object: `--task trainer.my_model` trains the variable `task` of that module.
+
+A name ends in its tensor's shape: B batch, K classes.
+"""
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+from trainyard_trainer.data.datasets import Dataset
+from trainyard_trainer.errors import TrainerUsageError
+
+PyTree = Any
+
+FIELDS = (
+    "event", "step", "steps", "epoch", "epochs", "loss", "examples_per_second", "staleness_mean", "staleness_max"
+)  # fmt: skip
+"""Names of a progress line (output/report.py) that no metric may have."""
+
+
+class TaskError(TrainerUsageError):
+    """The module of --task cannot be used."""
+
+
+class DataSpec(NamedTuple):
+    """The examples that a network is for: shape and type of one's inputs, and the number of labels' names."""
+
+    input_shape: tuple[int, ...]
+    input_dtype: np.dtype[Any]
+    classes: int
+
+
+class NetworkFunctions(NamedTuple):
+    """A network as two functions.
+
+    Attributes:
+        init: (key, inputs [1, ...]) -> (parameters, statistics), two trees of float32 arrays. Only the parameters are
+            trained; statistics are what `apply` returns, such as BatchNorm's running means ({} for none).
+        apply: (parameters, statistics, inputs [B, ...], key) -> (outputs, statistics). The outputs are any tree of
+            arrays [B, ...]. The key is for random numbers such as dropout's; it is None in evaluation.
+    """
+
+    init: Callable[[jax.Array, jax.Array], tuple[PyTree, PyTree]]
+    apply: Callable[[PyTree, PyTree, jax.Array, jax.Array | None], tuple[PyTree, PyTree]]
+
+
+def linen(module: nn.Module) -> NetworkFunctions:
+    """A module of flax.linen whose __call__ takes (inputs, train); with BatchNorm and dropout, if it has them."""
+
+    def init(key: jax.Array, inputs: jax.Array) -> tuple[PyTree, PyTree]:
+        variables = module.init(key, inputs, train=False)
+        return variables["params"], variables.get("batch_stats", {})
+
+    def apply(params: PyTree, statistics: PyTree, inputs: jax.Array, key: jax.Array | None) -> tuple[PyTree, PyTree]:
+        variables = {"params": params, "batch_stats": statistics}
+        if key is None:
+            return module.apply(variables, inputs, train=False), statistics
+        outputs, changed = module.apply(variables, inputs, train=True, rngs={"dropout": key}, mutable=["batch_stats"])
+        return outputs, changed.get("batch_stats", {})
+
+    return NetworkFunctions(init, apply)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """logits [B, ..., K], labels [B, ...] -> losses [B]: the mean over an example's tokens."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    losses_B: jax.Array = losses.mean(axis=tuple(range(1, labels.ndim)))
+    return losses_B
+
+
+def accuracy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """logits [B, ..., K], labels [B, ...] -> [B]: the fraction of correct predictions."""
+    correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    return correct.mean(axis=tuple(range(1, labels.ndim)))
+
+
+def probabilities(logits: jax.Array) -> dict[str, jax.Array]:
+    """The outputs of an exported classifier."""
+    return {"logits": logits, "probabilities": jax.nn.softmax(logits)}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingTask:
+    """Everything that a training needs to know of a model. The defaults are for a classifier on the data of --data.
+
+    Attributes:
+        network: its functions, or a function of the data's shape that returns them.
+        loss: (outputs, labels) -> losses [B]; training minimizes their mean over all examples of a step.
+        metrics: name -> (outputs, labels) -> values [B], whose means are reported. The first one, or the loss if there
+            is none, is what hyperparameter tuning gets. No name is one of FIELDS.
+        exported: outputs -> the named outputs of the exported model.
+        data: loads the examples (see data/datasets.py, `from_arrays`); None: those of --data.
+        optimizer: learning rate or schedule -> optimizer. It gets the tree of parameters.
+        learning_rate: for a global batch of `reference_batch_size`.
+        input_shape, classes: used if the data does not define them.
+    """
+
+    network: NetworkFunctions | Callable[[DataSpec], NetworkFunctions]
+    loss: Callable[[PyTree, jax.Array], jax.Array] = cross_entropy
+    metrics: Mapping[str, Callable[[PyTree, jax.Array], jax.Array]] = dataclasses.field(
+        default_factory=lambda: {"accuracy": accuracy}
+    )
+    exported: Callable[[PyTree], dict[str, jax.Array]] = probabilities
+    data: Callable[[], Dataset] | None = None
+    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation] = optax.adam
+    learning_rate: float = 0.001
+    reference_batch_size: int = 16
+    input_shape: tuple[int, ...] = ()
+    classes: int = 0
+    name: str = ""
+
+
+def load_task(module: str) -> TrainingTask:
+    """The variable `task` of a module that can be imported from here or the working directory.
+
+    Raises:
+        TaskError: there is no such module, it has no task, or a metric has the name of another value.
+    """
+    if "" not in sys.path and "." not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        task = getattr(importlib.import_module(module), "task", None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # an import of the module itself
+        raise TaskError(
+            f"--task {module}: there is no module {error.name} here. Name it as in `import {module}`, and start in its "
+            "directory or install it. A job has what is in the package trainer/, and what pyproject.toml names."
+        ) from error
+    if not isinstance(task, TrainingTask):
+        raise TaskError(f"--task {module}: the module has no variable `task` that is a TrainingTask.")
+    if taken := [name for name in task.metrics if name in FIELDS]:
+        raise TaskError(
+            f"--task {module}: the metric {taken[0]!r} needs another name. Progress lines have their own values under "
+            f"{', '.join(FIELDS)}."
+        )
+    return dataclasses.replace(task, name=task.name or module)

@@ -18,7 +18,7 @@ from flax import linen as nn
 
 from trainyard_trainer.data import datasets
 from trainyard_trainer.models.model import MODELS
-from trainyard_trainer.steps import OPTIMIZERS
+from trainyard_trainer.training.optimizers import OPTIMIZERS
 
 PyTree = Any
 

@@ -74,7 +74,8 @@ NARROW = '''
 import dataclasses, json, os, pathlib, signal, sys, time
 
 os.environ |= {{"JAX_COMPILATION_CACHE_DIR": {cache!r}, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}}
-from trainyard_trainer import task, train
+from trainyard_trainer import task
+from trainyard_trainer.training import train
 from trainyard_trainer.models import model
 from trainyard_trainer.models.resnet import ResNet
 from trainyard_trainer.output.saving import Saver

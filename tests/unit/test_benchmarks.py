@@ -13,13 +13,13 @@ def case(name: str) -> tuple[Any, tuple[int, ...], type, Any]:
     """A small network of this kind, the shape and type of its inputs, and an optimizer."""
     import optax
 
-    from trainyard_trainer import steps
     from trainyard_trainer.models import cnn, resnet, transformer
+    from trainyard_trainer.training import optimizers
 
     if name == "cnn":
         return cnn.Cnn(3, channels=(2, 3), hidden=5), (8, 8, 1), np.float32, optax.adam(0.002)
     if name == "resnet50":
-        momentum = steps.OPTIMIZERS["momentum"](0.1, 0.0)
+        momentum = optimizers.OPTIMIZERS["momentum"](0.1, 0.0)
         return resnet.ResNet(3, blocks=(1,), channels=2), (8, 8, 3), np.uint8, momentum
     # Not Adam: the gradient of a key's bias is only rounding errors, which Adam would amplify.
     return transformer.Transformer(3, width=4, layers=1, heads=2), (5,), np.int32, optax.sgd(0.1)
@@ -32,8 +32,8 @@ def test_baseline_step_on_the_same_batches_gives_the_templates_parameters(name: 
     import jax
 
     from benchmarks.training import handwritten
-    from trainyard_trainer import state, steps, strategy
     from trainyard_trainer.models import model as models
+    from trainyard_trainer.training import state, steps, strategy
 
     network, shape, dtype, optimizer = case(name)
     model = models.Model(models.built_in(name, network=network), shape, np.dtype(dtype), classes=3)

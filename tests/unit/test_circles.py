@@ -5,7 +5,7 @@ from graphlib import TopologicalSorter
 import grimp
 
 PACKAGES = (
-    *("benchmarks", "trainer", "trainyard", "trainyard_agent", "trainyard_cli"),
+    *("benchmarks", "trainer", "trainyard", "trainyard_agent", "trainyard_cli", "trainyard_trainer"),
     *("trainyard_protocol", "trainyard_server", "trainyard_storage"),
 )
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from support.lazy import strategy
-from trainyard_trainer import cluster as clusters
-from trainyard_trainer.cluster import ClusterError, ClusterSpec, parse_tf_config
+from trainyard_trainer.processes import cluster as clusters
+from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec, parse_tf_config
 
 HOSTS = {
     "chief": ["cmle-training-master-8a1c-0:2222"],

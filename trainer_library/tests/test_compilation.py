@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainyard_trainer import compilation
+from trainyard_trainer.processes import compilation
 
 if TYPE_CHECKING:
     from conftest import Launcher

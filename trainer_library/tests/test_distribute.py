@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support.addresses import free_addresses
-from trainyard_trainer import distribute, rendezvous
-from trainyard_trainer.cluster import ClusterSpec
+from trainyard_trainer.processes import distribute, rendezvous
+from trainyard_trainer.processes.cluster import ClusterSpec
 
 
 def member(address: str, process: int, processes: int = 3) -> ClusterSpec:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from support.lazy import experiment, jax, jnp, optax, state, steps, strategy, tiny
 from trainyard_trainer.arguments import parse_arguments
-from trainyard_trainer.cluster import ClusterSpec
 from trainyard_trainer.data.datasets import Arrays, Dataset, Shard, Split
 from trainyard_trainer.data.sharding import epoch_order
+from trainyard_trainer.processes.cluster import ClusterSpec
 
 EXAMPLES, GLOBAL_BATCH, EPOCHS, RATE = 33, 16, 3, 0.1  # the last batch of an epoch has one example
 TOLERANCE = 2e-5  # of float32, after nine steps, on any processor
@@ -57,7 +57,7 @@ def test_training_with_a_last_batch_of_one_example_is_that_of_a_plain_loop(piece
     dataset = Dataset(split, split, model.input_shape, np.dtype(np.float32), (), sharding)
     arguments = parse_arguments(["--batch-size", str(GLOBAL_BATCH // pieces), "--accumulate", str(pieces)])
     alone, shard = strategy.OneDevice(pieces), Shard(0, 1, pieces)
-    training_experiment = experiment.Experiment(arguments, ClusterSpec(), alone, shard, dataset, model)
+    training_experiment = experiment.Experiment(arguments, ClusterSpec(), alone, shard, dataset, model, model)
     first = state.initial_state(model, optax.sgd(RATE), seed=0)
     step, training = steps.make_train_step(model, optax.sgd(RATE), alone), alone.replicate(first)
     for epoch in range(EPOCHS):

@@ -36,6 +36,6 @@ def test_model_that_cannot_be_made_of_what_is_trained_is_a_warning_that_names_th
     ended, saver = tiny.experiment(), Saver(str(tmp_path), 0, 3)
     trained = state.initial_state(ended.model, optax.sgd(0.1), 0)
     function = export.ModelFunction(b"", {"labels": object()})
-    ended.save_model(saver, function, trained, state.START, {"loss": 0.0})
+    ended.save_model(saver, function, trained.params, trained.statistics, state.START, {"loss": 0.0})
     assert "There is no model, as it could not be made" in caplog.text
     assert "object is not JSON serializable" in caplog.text

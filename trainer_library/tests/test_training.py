@@ -34,7 +34,8 @@ GETS_SIGTERM_EARLY = gets("SIGTERM", 20)
 GETS_SIGTERM_AND_WAITS = with_event("os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()", 1, "steps")
 GETS_SIGTERM_AND_WAITS_FOR_DATA = """
 import os, signal, threading
-from trainyard_trainer import evaluator, task
+from trainyard_trainer import task
+from trainyard_trainer.training import evaluator
 
 def prepare(*args):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -359,7 +360,8 @@ def test_what_does_not_come_in_time_is_named_in_one_line_and_the_exit_code_is_1(
     cluster = {"chief": [address], "worker": [missing]}
     tf_config = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
     program = """
-from trainyard_trainer import distribute, storage, task
+from trainyard_trainer import storage, task
+from trainyard_trainer.processes import distribute
 distribute.START_TIMEOUT = storage.RETRY_FOR = 2
 task.main()
 """
@@ -393,8 +395,9 @@ def test_exit_code_is_2_for_a_second_trainer_or_a_bad_tf_config_and_130_when_int
 
 
 def test_timeouts_of_the_readme_are_those_of_the_code() -> None:
-    from trainyard_trainer import distribute, storage
+    from trainyard_trainer import storage
     from trainyard_trainer.parameter_servers import client, server
+    from trainyard_trainer.processes import distribute
 
     modules = {"distribute": distribute, "client": client, "server": server}
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text()

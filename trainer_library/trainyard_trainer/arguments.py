@@ -1,191 +1,39 @@
-"""The flags of the training program."""
+"""The flags of the training program: each field of `Arguments` is the flag of its name, with its type and default."""
 
 import argparse
 import dataclasses
 import math
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Literal
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from trainyard_trainer.errors import TrainerUsageError
+
+MODEL, DATA, TRAINING, FINE_TUNING, OUTPUT = "model and devices", "data", "training", "fine-tuning", "output"
 
 
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """The flags; each field is a flag of the same name."""
-
-    model: Literal["cnn", "resnet50", "transformer"]
-    task: str | None
-    strategy: Literal["auto", "one-device", "mirrored", "multi-worker-mirrored", "parameter-server"]
-    parallel: Literal["shard-map", "fsdp", "pmap"]
-    precision: Literal["float32", "bfloat16"]
-    data: str
-    held_out_data: str | None
-    sharding: Literal["auto", "file", "data", "off"]
-    cache: bool
-    stream: bool
-    augment: tuple[Literal["crop", "flip"], ...]
-    input_shape: tuple[int, ...] | None
-    classes: int | None
-    epochs: int | None
-    steps: int | None
-    batch_size: int
-    accumulate: int
-    optimizer: Literal["adam", "momentum", "lamb"] | None
-    weight_decay: float
-    learning_rate: float | None
-    learning_rate_scaling: Literal["linear", "sqrt", "none"]
-    warmup: float
-    seed: int
-    job_dir: str
-    keep: int
-    checkpoint_every: int
-    save_seconds: float
-    evaluate_every: int
-    best: tuple[str, Literal["min", "max"]] | None
-    early_stopping: int
-    histograms: bool
-    profile: tuple[int, int] | None
-    log_every: int
-    heartbeat: float
+class FlagError(TrainerUsageError):
+    """Flags that do not fit each other."""
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
-    """Parse the flags. An unknown flag or an invalid value ends the program with exit code 2."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainyard_trainer.task",
-        description="Train a model on every device of every process that TF_CONFIG names.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    net = parser.add_argument_group("model and devices")
-    which = net.add_mutually_exclusive_group()
-    which.add_argument("--model", choices=("cnn", "resnet50", "transformer"), default="cnn", help="the network")
-    which.add_argument(
-        "--task", metavar="MODULE",
-        help="a model of your own: the variable `task` of a module, such as trainer.my_model",
-    )  # fmt: skip
-    net.add_argument(
-        "--strategy",
-        choices=("auto", "one-device", "mirrored", "multi-worker-mirrored", "parameter-server"),
-        default="auto",
-        help="how devices work together; auto uses all devices of this process, of all processes, or of workers "
-        "with parameter servers",
-    )  # fmt: skip
-    net.add_argument(
-        "--parallel", choices=("shard-map", "fsdp", "pmap"), default="shard-map",
-        help="how several devices hold the state: each all of it; each a part of it; all of it, by pmap",
-    )  # fmt: skip
-    net.add_argument(
-        "--precision", choices=("float32", "bfloat16"), default="float32",
-        help="of the network's computation; parameters and their exchange are float32",
-    )  # fmt: skip
+def _whole_number(text: str, minimum: int) -> int:
+    if not text.lstrip("+-").isdecimal() or int(text) < minimum:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {minimum}")
+    return int(text)
 
-    data = parser.add_argument_group("data")
-    data.add_argument(
-        "--data", default="digits",
-        help="digits, synthetic, or files: .npz, TFRecord, ArrayRecord, .txt, with wildcards, or a folder of images by "
-        "class; on paths or gs://...",
-    )  # fmt: skip
-    data.add_argument(
-        "--held-out-data", metavar="FILES",
-        help="files to evaluate on; without, one in ten of the examples in --data",
-    )  # fmt: skip
-    data.add_argument(
-        "--sharding", choices=("auto", "file", "data", "off"), default="auto",
-        help="how processes divide the examples: by files, by examples, not at all; auto: by files if there are enough",
-    )  # fmt: skip
-    data.add_argument("--cache", action="store_true", help="keep decoded examples of files in memory")
-    data.add_argument(
-        "--stream", action="store_true",
-        help="read each record of a TFRecord file on gs:// when it is needed, in place of downloading the file",
-    )  # fmt: skip
-    data.add_argument(
-        "--augment", type=augmentation, metavar="KINDS", default=(),
-        help="random changes of training images: crop, flip, or crop,flip (default: none)",
-    )  # fmt: skip
-    data.add_argument(
-        "--input-shape", type=shape, metavar="H,W,C",
-        help="of one example, unless the data is arrays; JPEG and PNG are resized to it; T for tokens (default: the "
-        "model's)",
-    )  # fmt: skip
-    data.add_argument(
-        "--classes", type=positive_int, metavar="K",
-        help="number of labels, if the data does not define it (default: the model's)",
-    )  # fmt: skip
 
-    training = parser.add_argument_group("training")
-    training.add_argument(
-        "--epochs", type=positive_int, help="passes over the training examples (default: 5, or as --steps needs)"
-    )
-    training.add_argument("--steps", type=positive_int, metavar="N", help="end after so many steps")
-    training.add_argument(
-        "--batch-size", type=positive_int, default=16,
-        help="examples per step and replica (device); with --accumulate, of one piece",
-    )  # fmt: skip
-    training.add_argument(
-        "--accumulate", type=positive_int, default=1, metavar="N",
-        help="each replica computes N pieces of a step one after the other, as N replicas would at once",
-    )  # fmt: skip
-    training.add_argument("--optimizer", choices=("adam", "momentum", "lamb"), help="(default: the model's)")
-    training.add_argument(
-        "--weight-decay", type=not_negative, default=0.0, metavar="RATE",
-        help="decoupled for adam and lamb; not of biases and scales",
-    )  # fmt: skip
-    training.add_argument(
-        "--learning-rate", type=positive_float, metavar="RATE",
-        help="for the model's reference batch size (default: the model's)",
-    )  # fmt: skip
-    training.add_argument(
-        "--learning-rate-scaling", choices=("linear", "sqrt", "none"), default="linear",
-        help="how the rate grows with the global batch",
-    )  # fmt: skip
-    training.add_argument(
-        "--warmup", type=fraction, default=0.2, help="fraction of the steps in which the rate rises to its peak"
-    )
-    training.add_argument("--seed", type=whole_number, default=0, help="of the initial parameters and of the shuffling")
-
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "--job-dir",
-        default=os.environ.get("TRAINYARD_JOB_DIR") or "./output",
-        help="directory of checkpoints and the model: a path or gs://... (default: TRAINYARD_JOB_DIR, else ./output)",
-    )
-    output.add_argument("--keep", type=positive_int, default=3, help="number of checkpoints to keep")
-    output.add_argument(
-        "--checkpoint-every", type=whole_number, default=0, metavar="STEPS",
-        help="steps between two checkpoints; 0: one at the end of each epoch",
-    )  # fmt: skip
-    output.add_argument(
-        "--save-seconds", type=not_negative, default=0.0, metavar="SECONDS",
-        help="seconds between two further checkpoints; 0: none",
-    )  # fmt: skip
-    output.add_argument(
-        "--evaluate-every", type=whole_number, default=1, metavar="EPOCHS",
-        help="epochs between two evaluations; 0: only at the end, e.g. with an evaluator",
-    )  # fmt: skip
-    output.add_argument(
-        "--best", type=best_metric, metavar="METRIC:min|max",
-        help="what makes an evaluation the best, whose checkpoint is kept (default: accuracy:max, or loss:min if the "
-        "task has no accuracy)",
-    )  # fmt: skip
-    output.add_argument(
-        "--early-stopping", type=whole_number, default=0, metavar="N",
-        help="end when N evaluations in a row were no better than the best, and export the state of the best; 0: never",
-    )  # fmt: skip
-    output.add_argument(
-        "--histograms", action="store_true",
-        help="also write histograms of parameters and gradients for TensorBoard, at each evaluation",
-    )  # fmt: skip
-    output.add_argument(
-        "--profile", type=step_range, metavar="FIRST-LAST",
-        help="trace these steps of the chief by JAX's profiler; SIGUSR2 to it traces the next ones",
-    )  # fmt: skip
-    output.add_argument("--log-every", type=positive_int, default=10, help="steps between two metric lines")
-    output.add_argument(
-        "--heartbeat", type=not_negative, default=30.0,
-        help="seconds without output after which a heartbeat line is written; 0: never",
-    )  # fmt: skip
-    return Arguments(**vars(parser.parse_args([_hyphens(word) for word in (sys.argv[1:] if argv is None else argv)])))
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return value
 
 
 def positive_int(text: str) -> int:
@@ -222,6 +70,14 @@ def shape(text: str) -> tuple[int, ...]:
     return tuple(positive_int(part) for part in text.replace("x", ",").split(","))
 
 
+def mesh(text: str) -> tuple[tuple[str, int], ...]:
+    """data=2,fsdp=4,tensor=2."""
+    sizes = dict(part.partition("=")[::2] for part in text.split(","))
+    if not sizes or not sizes.keys() <= {"data", "fsdp", "tensor"}:
+        raise argparse.ArgumentTypeError(f"{text} is not sizes of data, fsdp and tensor, such as data=2,fsdp=4")
+    return tuple((name, positive_int(size)) for name, size in sizes.items())
+
+
 def best_metric(text: str) -> tuple[str, str]:
     """accuracy:max or loss:min."""
     name, _, direction = text.partition(":")
@@ -246,23 +102,202 @@ def augmentation(text: str) -> tuple[str, ...]:
     return kinds
 
 
+def pattern(text: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text} is no regular expression: {error}") from error
+    return text
+
+
+def flag(
+    default: Any, group: str, help_: str, parse: Callable[[str], Any] | None = None, metavar: str | None = None
+) -> Any:
+    """A field of `Arguments`. `parse` is for what its type does not say."""
+    return dataclasses.field(
+        default=default, metadata={"group": group, "help": help_, "parse": parse, "metavar": metavar}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """The flags, by name."""
+
+    model: Literal["cnn", "resnet50", "transformer"] = flag("cnn", MODEL, "the network")
+    task: str | None = flag(
+        None, MODEL, "a model of your own, in place of --model: the variable `task` of a module, such as my_model",
+        metavar="MODULE",
+    )  # fmt: skip
+    strategy: Literal["auto", "one-device", "mirrored", "multi-worker-mirrored", "parameter-server"] = flag(
+        "auto", MODEL, "how devices work together; auto uses all devices of this process, of all processes, or of "
+        "workers with parameter servers",
+    )  # fmt: skip
+    parallel: Literal["mirrored", "fsdp", "pmap"] = flag(
+        "mirrored", MODEL, "how several devices hold the state: each all of it; each a part of it; all of it, by pmap"
+    )
+    mesh: tuple[tuple[str, int], ...] | None = flag(
+        None, MODEL, "divide the devices in place of --parallel, such as data=2,fsdp=4,tensor=2: copies of the state, "
+        "its parts, and parts of matrices, by the rules of the task", mesh, "SIZES",
+    )  # fmt: skip
+    precision: Literal["float32", "bfloat16"] = flag(
+        "float32", MODEL, "of the network's computation; parameters and their exchange are float32"
+    )
+
+    data: str = flag(
+        "digits", DATA, "digits, synthetic, or files: .npz, TFRecord, ArrayRecord, .txt, with wildcards, or a folder "
+        "of images by class; on paths or gs://...",
+    )  # fmt: skip
+    held_out_data: str | None = flag(
+        None, DATA, "files to evaluate on; without, one in ten of the examples in --data", metavar="FILES"
+    )
+    sharding: Literal["auto", "file", "data", "off"] = flag(
+        "auto", DATA, "how processes divide the examples: by files, by examples, not at all; auto: by files if there "
+        "are enough",
+    )  # fmt: skip
+    cache: bool = flag(False, DATA, "keep decoded examples of files in memory")
+    stream: bool = flag(
+        False, DATA, "read each record of a TFRecord file on gs:// when it is needed, in place of downloading the file"
+    )
+    augment: tuple[str, ...] = flag(
+        (), DATA, "random changes of training images: crop, flip, or crop,flip", augmentation, "KINDS"
+    )
+    input_shape: tuple[int, ...] | None = flag(
+        None, DATA, "of one example, unless the data is arrays; JPEG and PNG are resized to it; T for tokens "
+        "(default: the model's)", shape, "H,W,C",
+    )  # fmt: skip
+    classes: int | None = flag(
+        None, DATA, "number of labels, if the data does not define it (default: the model's)", positive_int, "K"
+    )
+
+    epochs: int | None = flag(
+        None, TRAINING, "passes over the training examples (default: 5, or as --steps needs)", positive_int
+    )
+    steps: int | None = flag(None, TRAINING, "end after so many steps", positive_int, "N")
+    batch_size: int = flag(
+        16, TRAINING, "examples per step and replica (device); with --accumulate, of one piece", positive_int
+    )
+    global_batch: int | None = flag(
+        None, TRAINING, "examples per step of the whole job, on any number of devices: each computes its part in "
+        "pieces of at most --batch-size", positive_int, "N",
+    )  # fmt: skip
+    accumulate: int = flag(
+        1, TRAINING, "each replica computes N pieces of a step one after the other, as N replicas would at once",
+        positive_int, "N",
+    )  # fmt: skip
+    optimizer: Literal["adam", "momentum", "lamb"] | None = flag(None, TRAINING, "(default: the model's)")
+    weight_decay: float = flag(
+        0.0, TRAINING, "decoupled for adam and lamb; not of biases and scales", not_negative, "RATE"
+    )
+    learning_rate: float | None = flag(
+        None, TRAINING, "for the model's reference batch size (default: the model's)", positive_float, "RATE"
+    )
+    learning_rate_scaling: Literal["linear", "sqrt", "none"] = flag(
+        "linear", TRAINING, "how the rate grows with the global batch"
+    )
+    warmup: float = flag(
+        0.2, TRAINING, "fraction of the steps in which the rate rises to its peak, before it falls as a cosine",
+        fraction,
+    )  # fmt: skip
+    label_smoothing: float = flag(0.0, TRAINING, "share of each label that goes to all classes alike", fraction)
+    mixup: float = flag(
+        0.0, TRAINING, "mix pairs of images and their losses, by a share of a Beta distribution; 0: never",
+        not_negative, "ALPHA",
+    )  # fmt: skip
+    ema: float = flag(
+        0.0, TRAINING, "evaluate and export a moving average of the parameters, such as 0.999; 0: the newest",
+        fraction, "DECAY",
+    )  # fmt: skip
+    seed: int = flag(0, TRAINING, "of the initial parameters and of the shuffling", whole_number)
+
+    init_from: str | None = flag(
+        None, FINE_TUNING, "begin with the parameters of a job-dir, or of a safetensors file; on a path or gs://...",
+        metavar="URL",
+    )  # fmt: skip
+    init_skip: str | None = flag(
+        None, FINE_TUNING, "parameters of --init-from that are left out, such as a head for other classes", pattern,
+        "REGEX",
+    )  # fmt: skip
+    freeze: str | None = flag(None, FINE_TUNING, "parameters that stay as they are, by name", pattern, "REGEX")
+    lora: int = flag(
+        0, FINE_TUNING, "train matrices of this rank beside each kernel, and nothing else (arXiv:2106.09685); 0: none",
+        whole_number, "RANK",
+    )  # fmt: skip
+    lora_on: str = flag("kernel$", FINE_TUNING, "the kernels that --lora is for, by name", pattern, "REGEX")
+
+    job_dir: str = flag(
+        os.environ.get("TRAINYARD_JOB_DIR") or "./output", OUTPUT,
+        "directory of checkpoints and the model: a path or gs://... (default: TRAINYARD_JOB_DIR, else ./output)",
+    )  # fmt: skip
+    keep: int = flag(3, OUTPUT, "number of checkpoints to keep", positive_int)
+    checkpoint_every: int = flag(
+        0, OUTPUT, "steps between two checkpoints; 0: one at the end of each epoch", whole_number, "STEPS"
+    )
+    save_seconds: float = flag(0.0, OUTPUT, "seconds between two further checkpoints; 0: none", not_negative, "SECONDS")
+    evaluate_every: int = flag(
+        1, OUTPUT, "epochs between two evaluations; 0: only at the end, e.g. with an evaluator", whole_number, "EPOCHS"
+    )
+    best: tuple[str, str] | None = flag(
+        None, OUTPUT, "what makes an evaluation the best, whose checkpoint is kept (default: accuracy:max, or loss:min "
+        "if the task has no accuracy)", best_metric, "METRIC:min|max",
+    )  # fmt: skip
+    early_stopping: int = flag(
+        0, OUTPUT, "end when N evaluations in a row were no better than the best, and export the state of the best; "
+        "0: never", whole_number, "N",
+    )  # fmt: skip
+    histograms: bool = flag(
+        False, OUTPUT, "also write histograms of parameters and gradients for TensorBoard, at each evaluation"
+    )
+    profile: tuple[int, int] | None = flag(
+        None, OUTPUT, "trace these steps of the chief by JAX's profiler; SIGUSR2 to it traces the next ones",
+        step_range, "FIRST-LAST",
+    )  # fmt: skip
+    log_every: int = flag(10, OUTPUT, "steps between two metric lines", positive_int)
+    heartbeat: float = flag(
+        30.0, OUTPUT, "seconds without output after which a heartbeat line is written; 0: never", not_negative
+    )
+
+
+def parse_arguments(argv: Sequence[str] | None = None, prog: str = "python -m trainyard_trainer.task") -> Arguments:
+    """Parse the flags. An unknown flag or an invalid value ends the program with exit code 2."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Train a model on every device of every process that TF_CONFIG names.",
+        allow_abbrev=False,
+    )
+    groups: dict[str, Any] = {}
+    kinds = typing.get_type_hints(Arguments)
+    for field in dataclasses.fields(Arguments):
+        group = field.metadata["group"]
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        help_ = field.metadata["help"]
+        if field.default not in (None, (), False) and "(default: " not in help_:
+            help_ += " (default: %(default)s)"
+        name, options = f"--{field.name.replace('_', '-')}", {"default": field.default, "help": help_}
+        kind = _choices(kinds[field.name])
+        if kinds[field.name] is bool:
+            groups[group].add_argument(name, action="store_true", help=help_)
+        elif kind:
+            groups[group].add_argument(name, choices=kind, **options)
+        else:
+            groups[group].add_argument(
+                name, type=field.metadata["parse"] or str, metavar=field.metadata["metavar"], **options
+            )
+    words = [_hyphens(word) for word in (sys.argv[1:] if argv is None else argv)]
+    arguments = Arguments(**vars(parser.parse_args(words)))
+    if arguments.task and any(word.partition("=")[0] == "--model" for word in words):
+        parser.error("argument --task: not allowed with argument --model")
+    return arguments
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    """The values of a Literal, or of one or None."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    return next((typing.get_args(part) for part in kinds if typing.get_origin(part) is Literal), ())
+
+
 def _hyphens(word: str) -> str:
     """Accept --batch_size=32 for --batch-size=32, as hyperparameter tuning services pass it."""
-    flag, equals, value = word.partition("=")
-    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
-    return value
-
-
-def _whole_number(text: str, minimum: int) -> int:
-    if not text.lstrip("+-").isdecimal() or int(text) < minimum:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {minimum}")
-    return int(text)
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word

@@ -11,16 +11,20 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from trainyard_trainer import cluster as clusters
 from trainyard_trainer.arguments import Arguments, parse_arguments
 from trainyard_trainer.errors import TrainerError, exit_now
+from trainyard_trainer.processes import cluster as clusters
+
+if TYPE_CHECKING:
+    from trainyard_trainer.models.task import TrainingTask
 
 log = logging.getLogger("trainer")
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
+def main(argv: Sequence[str] | None = None, task: "TrainingTask | None" = None) -> NoReturn:
+    """Train by the flags and end the process. `task`: in place of --task or --model."""
     arguments = parse_arguments(argv)
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
@@ -30,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     log.setLevel(logging.INFO)
     try:
-        run(arguments)
+        run(arguments, task)
     except TrainerError as error:
         log.error("%s", error)  # noqa: TRY400 - the message is sufficient
         exit_now(error.exit_code)
@@ -50,30 +54,35 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     exit_now(0)
 
 
-def run(arguments: Arguments) -> None:
-    """Run the role of this process in its job."""
+def run(arguments: Arguments, task: "TrainingTask | None") -> None:
+    """Run the role of this process in its job. `task`: in place of --task or --model."""
     cluster = clusters.cluster_from_environment()
     clusters.divide_cpus(cluster)
     # Imported late: JAX sizes its thread pools by the CPUs, and an invalid flag should fail without a slow import.
-    from trainyard_trainer import compilation, distribute
-    from trainyard_trainer.evaluator import evaluate_checkpoints
-    from trainyard_trainer.strategy import choose_strategy, make_strategy
-    from trainyard_trainer.train import train
+    from trainyard_trainer.processes import compilation, distribute
+    from trainyard_trainer.training.evaluator import evaluate_checkpoints
+    from trainyard_trainer.training.experiment import batches_of, task_of
+    from trainyard_trainer.training.strategy import choose_strategy, make_strategy
+    from trainyard_trainer.training.train import train
 
-    strategy = choose_strategy(arguments.strategy, cluster)
+    name = choose_strategy(arguments.strategy, cluster)
     compilation.use_cache(arguments.job_dir, cluster)
     if cluster.role == "evaluator":
-        evaluate_checkpoints(arguments, make_strategy("auto"))
-    elif cluster.role == "ps" or strategy == "parameter-server":
+        evaluate_checkpoints(arguments, make_strategy("auto"), task or task_of(arguments))
+    elif cluster.role == "ps" or name == "parameter-server":
         from trainyard_trainer.parameter_servers import training  # needs grpc
 
         if cluster.role == "ps":
-            training.serve(arguments, cluster, strategy)
+            training.serve(arguments, cluster, name, task or task_of(arguments))
         else:
-            training.train(arguments, cluster, make_strategy("auto"))
+            training.train(arguments, cluster, make_strategy("auto"), task or task_of(arguments))
     else:
         distribute.initialize(cluster)
-        train(arguments, cluster, make_strategy(strategy, arguments.parallel, arguments.accumulate))
+        task = task or task_of(arguments)
+        devices = make_strategy(name, arguments.parallel, mesh=arguments.mesh, rules=task.sharding)
+        arguments = batches_of(arguments, devices.replicas_in_sync)
+        devices.accumulate = arguments.accumulate
+        train(arguments, cluster, devices, task)
         distribute.shutdown()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from gcp_storage_emulator.server import create_server
-from google.cloud import storage
 
 TEMPLATE = Path(__file__).resolve().parents[1]
 PATIENCE = 300  # seconds
@@ -126,6 +125,8 @@ def test_gang_on_gs_that_is_killed_ends_as_two_devices_that_are_left_alone(
     again = launcher.gang(*flags)
     assert {trainer.succeed() for trainer in again} == {undisturbed.succeed()}
     assert again[0].events("begin")[0]["step"] in range(20, 90, 20)
+    from google.cloud import storage
+
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
     assert sorted(blob.name for blob in storage.Client().list_blobs("bucket")) == [
         "job/checkpoints/step-00000080", "job/checkpoints/step-00000090", "job/model/parameters.safetensors"

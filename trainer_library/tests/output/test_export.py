@@ -28,7 +28,7 @@ def saved(model: models.Model, job_dir: str) -> tuple[state.State, str]:
     drawn = state.initial_state(model, optax.sgd(0.1), seed=5)
     function = export.export_function(model, 4, class_names(model))
     assert function is not None
-    files = export.model_files(function, model, drawn, {"steps": 12})
+    files = export.model_files(function, model, drawn.params, drawn.statistics, {"steps": 12})
     return drawn, Saver(job_dir, 0, 3).save_model(files)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from trainyard_trainer.errors import CheckpointError
-from trainyard_trainer.output import saving
+from trainyard_trainer.output import parts
 from trainyard_trainer.output.index import ENTRY, INDEX
 from trainyard_trainer.output.saving import NotFiniteError, Saver
 from trainyard_trainer.output.summaries import TensorBoard
@@ -71,7 +71,7 @@ def kept(job_dir: str) -> list[int]:
 def test_newest_checkpoints_are_kept_and_read_from_parts_of_any_size(
     job_dir: str, monkeypatch: pytest.MonkeyPatch, part_bytes: int
 ) -> None:
-    monkeypatch.setattr(saving, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(parts, "PART_BYTES", part_bytes)
     assert newest_step(job_dir) is None
     saved(job_dir, 5, 10, 15, 15, keep=2)
     assert newest_step(job_dir) == 15
@@ -84,8 +84,8 @@ def test_array_above_2_gib_is_cut_into_parts(tmp_path: Path) -> None:
     # 3 GiB, nearly all a hole.
     array = np.memmap(tmp_path / "sparse", np.float32, "w+", shape=(3 * 2**18, 1024))
     array[2**19 + 5, 7] = 1
-    pieces = [piece for _, piece in saving._pieces({"array": array})]
-    assert max(piece.nbytes for piece in pieces) == saving.PART_BYTES
+    pieces = [piece for _, piece in parts._cut({"array": array})]
+    assert max(piece.nbytes for piece in pieces) == parts.PART_BYTES
     assert sum(piece.nbytes for piece in pieces) == array.nbytes > 2**31
     number, row = divmod(2**19 + 5, len(pieces[0]))
     assert pieces[number][row, 7] == 1

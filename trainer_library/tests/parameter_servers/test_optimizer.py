@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.lazy import divided, jax, models, optax, steps, tiny
+from support.lazy import divided, jax, models, optax, optimizers, tiny
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "masked weight decay": lambda: optax.adamw(0.1, weight_decay=0.5, mask=steps.matrices),
-    "momentum": lambda: steps.OPTIMIZERS["momentum"](0.1, 0.5),
+    "masked weight decay": lambda: optax.adamw(0.1, weight_decay=0.5, mask=optimizers.matrices),
+    "momentum": lambda: optimizers.OPTIMIZERS["momentum"](0.1, 0.5),
     "norms of each parameter": lambda: optax.lamb(0.1, weight_decay=0.1),
     "names": lambda: optax.multi_transform(
         {"adam": optax.adam(0.1), "sgd": optax.sgd(0.1)},

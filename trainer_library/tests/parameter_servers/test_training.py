@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from support.lazy import strategy, tiny, training
 from trainyard_trainer.arguments import parse_arguments
-from trainyard_trainer.cluster import ClusterError, ClusterSpec
+from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec
 
 if TYPE_CHECKING:
     from conftest import Launcher
@@ -82,8 +82,9 @@ def test_one_worker_with_two_servers_trains_as_one_process_does(launcher: Launch
 
 
 def test_sharding_that_needs_replicas_in_sync_is_refused() -> None:
+    task = tiny.cnn().task
     with pytest.raises(ClusterError, match="--sharding data is for synchronous training"):
-        training.train(parse_arguments(["--sharding", "data"]), ClusterSpec(), strategy.OneDevice())
+        training.train(parse_arguments(["--sharding", "data"]), ClusterSpec(), strategy.OneDevice(), task)
 
 
 def test_epoch_counter_counts_epochs_by_the_steps_of_all_workers_from_the_end() -> None:

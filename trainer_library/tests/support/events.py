@@ -4,7 +4,8 @@ import textwrap
 
 PROGRAM = """
 import os, signal, sys, threading, time
-from trainyard_trainer import steps, task, train
+from trainyard_trainer import task
+from trainyard_trainer.training import steps, train
 from trainyard_trainer.output.saving import Saver
 
 read, count = {module}.read, 0

@@ -8,8 +8,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "client_module", "divided", "experiment", "export", "jax", "jnp", "messages", "models", "optax", "predict",
-    "report", "server_module", "state", "steps", "strategy", "tiny", "training", "variables_module",
+    "client_module", "divided", "experiment", "export", "jax", "jnp", "messages", "models", "optax", "optimizers",
+    "predict", "report", "server_module", "state", "steps", "strategy", "tiny", "training", "variables_module",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import optax
 
     from support import tiny
-    from trainyard_trainer import experiment, predict, state, steps, strategy
+    from trainyard_trainer import predict
     from trainyard_trainer.models import model as models
     from trainyard_trainer.output import export, report
     from trainyard_trainer.parameter_servers import client as client_module
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainyard_trainer.parameter_servers import optimizer as divided
     from trainyard_trainer.parameter_servers import server as server_module
     from trainyard_trainer.parameter_servers import variables as variables_module
+    from trainyard_trainer.training import experiment, optimizers, state, steps, strategy
 else:
 
     class LazyModule:
@@ -45,11 +46,12 @@ else:
     jnp = LazyModule("jax.numpy")
     optax = LazyModule("optax")
     tiny = LazyModule("support.tiny")
-    experiment = LazyModule("trainyard_trainer.experiment")
+    experiment = LazyModule("trainyard_trainer.training.experiment")
     predict = LazyModule("trainyard_trainer.predict")
-    state = LazyModule("trainyard_trainer.state")
-    steps = LazyModule("trainyard_trainer.steps")
-    strategy = LazyModule("trainyard_trainer.strategy")
+    optimizers = LazyModule("trainyard_trainer.training.optimizers")
+    state = LazyModule("trainyard_trainer.training.state")
+    steps = LazyModule("trainyard_trainer.training.steps")
+    strategy = LazyModule("trainyard_trainer.training.strategy")
     models = LazyModule("trainyard_trainer.models.model")
     export = LazyModule("trainyard_trainer.output.export")
     report = LazyModule("trainyard_trainer.output.report")

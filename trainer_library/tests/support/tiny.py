@@ -9,14 +9,14 @@ from flax import linen as nn
 from numpy.typing import NDArray
 
 from trainyard_trainer.arguments import parse_arguments
-from trainyard_trainer.cluster import ClusterSpec
 from trainyard_trainer.data.datasets import Arrays, Dataset, Shard, Split
-from trainyard_trainer.experiment import Experiment
 from trainyard_trainer.models.cnn import Cnn
 from trainyard_trainer.models.model import Model, built_in
 from trainyard_trainer.models.resnet import ResNet
 from trainyard_trainer.models.transformer import Transformer
-from trainyard_trainer.strategy import OneDevice
+from trainyard_trainer.processes.cluster import ClusterSpec
+from trainyard_trainer.training.experiment import Experiment
+from trainyard_trainer.training.strategy import OneDevice
 
 
 def cnn(hidden: int = 8, channels: tuple[int, ...] = (4,), dtype: Any = jnp.float32) -> Model:
@@ -103,4 +103,4 @@ def experiment(*flags: str) -> Experiment:
     arguments = parse_arguments(["--batch-size", "10", *flags])
     split = Split((Arrays(*examples(model, 100)),), (100,))
     dataset = Dataset(split, split, model.input_shape, np.dtype(np.float32), (), "off")
-    return Experiment(arguments, ClusterSpec(), OneDevice(), Shard(0, 1, 1), dataset, model)
+    return Experiment(arguments, ClusterSpec(), OneDevice(), Shard(0, 1, 1), dataset, model, model)

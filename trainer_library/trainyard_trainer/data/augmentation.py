@@ -7,15 +7,12 @@ processes, sees the same images as an uninterrupted one.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["crop", "flip"]
-
-KINDS: tuple[Kind, ...] = ("crop", "flip")
-AREA = (0.25, 1.0)  # of a crop, as a fraction of the image
+AREA = (0.08, 1.0)  # of a crop, as a fraction of the image
 ASPECT = (3 / 4, 4 / 3)  # width to height, relative to the image's
 
 
@@ -27,7 +24,7 @@ class Augmentation:
     flip: half of the images are mirrored, left to right
     """
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[str]
     seed: int
     epoch: int
 

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from trainyard_trainer.errors import TrainerUsageError
 from trainyard_trainer.models.cnn import Cnn
 from trainyard_trainer.models.resnet import ResNet
-from trainyard_trainer.models.task import DataSpec, NetworkFunctions, TaskError, TrainingTask, linen
+from trainyard_trainer.models.task import DataSpec, NetworkFunctions, TaskError, TrainingTask, accuracy, linen, top_5
 from trainyard_trainer.models.transformer import Transformer
 
 PyTree = Any
+
+MANY = 100  # classes, of which the first five count too
 
 
 class ModelError(TrainerUsageError):
@@ -102,9 +104,10 @@ def built_in(
             )
         return linen(network or spec.make(data.classes, precision))
 
+    metrics = {"accuracy": accuracy} | ({"top_5": top_5} if spec.classes > MANY and not spec.tokens else {})
     return TrainingTask(
-        functions, optimizer=optimizer, learning_rate=spec.learning_rate, name=name, classes=spec.classes,
-        reference_batch_size=spec.reference_batch_size, input_shape=spec.input_shape,
+        functions, metrics=metrics, optimizer=optimizer, learning_rate=spec.learning_rate, name=name,
+        classes=spec.classes, reference_batch_size=spec.reference_batch_size, input_shape=spec.input_shape,
     )  # fmt: skip
 
 
@@ -179,6 +182,7 @@ class Model:
         input_dtype: uint8 images are scaled to [0, 1] on the device; all else is used unchanged.
         classes: number of labels; 0 if labels are not classes.
         params, statistics: convert both trees to vectors.
+        network: its functions.
     """
 
     def __init__(self, task: TrainingTask, input_shape: tuple[int, ...], input_dtype: DTypeLike, classes: int) -> None:
@@ -188,7 +192,7 @@ class Model:
         network: Any = task.network  # mypy takes a named tuple for callable
         if not isinstance(network, NetworkFunctions):
             network = network(DataSpec(self.input_shape, self.input_dtype, classes))
-        self._network: NetworkFunctions = network
+        self.network: NetworkFunctions = network
         params, statistics = jax.eval_shape(self._initial, jax.random.key(0, impl="rbg"))
         self.params = FlatTree(params)
         self.statistics = FlatTree(statistics)
@@ -214,15 +218,21 @@ class Model:
         return np.asarray(self.initial(0)[1]) if self.statistics.size else np.zeros(0, np.float32)
 
     def train(
-        self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array, key: jax.Array
+        self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array, key: jax.Array, share: Any = None
     ) -> tuple[PyTree, jax.Array]:
-        """(the tree of parameters, statistics, inputs [B, ...], key) -> outputs [B, ...] and the new statistics."""
-        outputs, changed = self._network.apply(params, self.statistics.unravel(statistics_S), self._scaled(inputs), key)
+        """(the tree of parameters, statistics, inputs [B, ...], key) -> outputs [B, ...] and the new statistics.
+
+        `share`: of each input in a mixture with another (mixup: Zhang et al., arXiv:1710.09412); None: no mixture.
+        """
+        scaled = self._scaled(inputs)
+        if share is not None:
+            scaled = share * scaled + (1 - share) * scaled[::-1]
+        outputs, changed = self.network.apply(params, self.statistics.unravel(statistics_S), scaled, key)
         return _float32(outputs), self.statistics.ravel(changed)
 
     def infer(self, params: PyTree, statistics: PyTree, inputs: jax.Array) -> PyTree:
         """(trees of parameters and statistics, inputs [B, ...]) -> outputs [B, ...], float32."""
-        return _float32(self._network.apply(params, statistics, self._scaled(inputs), None)[0])
+        return _float32(self.network.apply(params, statistics, self._scaled(inputs), None)[0])
 
     def measure(self, outputs: PyTree, labels: jax.Array, weights_B: jax.Array) -> jax.Array:
         """Weighted sums [M + 2] over the examples: of the losses, of each metric, and of the weights.
@@ -239,11 +249,13 @@ class Model:
                     f"it must have one value for each: {list(weights_B.shape)}. The labels have "
                     f"{list(jnp.shape(labels))}, the outputs {jax.tree.map(lambda array: list(array.shape), outputs)}."
                 )
+        if self.task.weights is not None:
+            weights_B = weights_B * self.task.weights(labels)
         return jnp.stack([*(jnp.sum(weights_B * value_B) for value_B in values), jnp.sum(weights_B)])
 
     def _initial(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         inputs = jnp.zeros((1, *self.input_shape), self.input_dtype)
-        return self._network.init(key, self._scaled(inputs))
+        return self.network.init(key, self._scaled(inputs))
 
     def _scaled(self, inputs: jax.Array) -> jax.Array:
         return inputs.astype(jnp.float32) / 255 if self.input_dtype == jnp.uint8 else inputs

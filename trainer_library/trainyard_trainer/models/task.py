@@ -6,7 +6,7 @@ A name ends in its tensor's shape: B batch, K classes.
 import dataclasses
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from trainyard_trainer.data.datasets import Dataset
 from trainyard_trainer.errors import TrainerUsageError
@@ -69,9 +70,14 @@ def linen(module: nn.Module) -> NetworkFunctions:
     return NetworkFunctions(init, apply)
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """logits [B, ..., K], labels [B, ...] -> losses [B]: the mean over an example's tokens."""
+def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
+    """logits [B, ..., K], labels [B, ...] -> losses [B]: the mean over an example's tokens.
+
+    `smoothing`: the share of a label that all classes have alike (Szegedy et al., arXiv:1512.00567).
+    """
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    if smoothing:
+        losses = (1 - smoothing) * losses - smoothing * jax.nn.log_softmax(logits).mean(axis=-1)
     losses_B: jax.Array = losses.mean(axis=tuple(range(1, labels.ndim)))
     return losses_B
 
@@ -80,6 +86,12 @@ def accuracy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """logits [B, ..., K], labels [B, ...] -> [B]: the fraction of correct predictions."""
     correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
     return correct.mean(axis=tuple(range(1, labels.ndim)))
+
+
+def top_5(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """logits [B, K], labels [B] -> [B]: 1 where the label is among the five classes with the highest logits."""
+    above = jnp.sum(logits > jnp.take_along_axis(logits, labels[:, None], axis=-1), axis=-1)
+    return (above < 5).astype(jnp.float32)
 
 
 def probabilities(logits: jax.Array) -> dict[str, jax.Array]:
@@ -101,6 +113,11 @@ class TrainingTask:
         optimizer: learning rate or schedule -> optimizer. It gets the tree of parameters.
         learning_rate: for a global batch of `reference_batch_size`.
         input_shape, classes: used if the data does not define them.
+        sharding: how --mesh divides matrices over `tensor`: (regular expression for a name, PartitionSpec), such as
+            ("Dense_0/kernel$", PartitionSpec(None, "tensor")). The first match counts.
+        weights: labels [B, ...] -> [B], how much each example counts in the loss and in the metrics; None: alike. With
+            the number of an example's tokens, means are over tokens.
+        on_evaluation: called after each evaluation, such as to print samples.
     """
 
     network: NetworkFunctions | Callable[[DataSpec], NetworkFunctions]
@@ -115,7 +132,24 @@ class TrainingTask:
     reference_batch_size: int = 16
     input_shape: tuple[int, ...] = ()
     classes: int = 0
+    sharding: Sequence[tuple[str, PartitionSpec]] = ()
+    weights: Callable[[jax.Array], jax.Array] | None = None
+    on_evaluation: "Callable[[Evaluation], None] | None" = None
     name: str = ""
+
+
+class Evaluation(NamedTuple):
+    """The argument of a task's `on_evaluation`, on the chief.
+
+    Attributes:
+        step: completed steps.
+        metrics: means over the held-out examples, by name.
+        infer: inputs [B, ...] -> outputs [B, ...] of the network that was evaluated.
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+    infer: Callable[[Any], PyTree]
 
 
 def load_task(module: str) -> TrainingTask:

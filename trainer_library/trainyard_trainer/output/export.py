@@ -34,7 +34,6 @@ from trainyard_trainer.storage import open_folder
 
 if TYPE_CHECKING:
     from trainyard_trainer.models.model import Model
-    from trainyard_trainer.state import State
 
 PyTree = Any
 
@@ -79,16 +78,18 @@ def export_function(model: "Model", batch_size: int, label_names: tuple[str, ...
     return None
 
 
-def model_files(function: ModelFunction, model: "Model", state: "State", facts: dict[str, Any]) -> dict[str, bytes]:
+def model_files(
+    function: ModelFunction, model: "Model", params: PyTree, statistics: Any, facts: dict[str, Any]
+) -> dict[str, bytes]:
     """File name -> content; model.json, which refers to the others, is last.
 
     Args:
-        state: on the host.
+        params, statistics: on the host.
         facts: further entries of model.json.
     """
     parameters = {
         name: np.ascontiguousarray(leaf, np.float32)
-        for name, leaf in _by_name(_trees(state.params, model.statistics.unravel(state.statistics))).items()
+        for name, leaf in _by_name(_trees(params, model.statistics.unravel(statistics))).items()
     }
     parameters_data = safetensors.numpy.save(parameters)
     function_sha256, parameters_sha256 = _sha256(function.data), _sha256(parameters_data)

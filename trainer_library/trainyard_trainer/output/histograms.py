@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard_trainer.experiment import Experiment
 from trainyard_trainer.output.summaries import Summaries
-from trainyard_trainer.state import State
-from trainyard_trainer.steps import Variables, make_gradient_step
+from trainyard_trainer.training.experiment import Experiment
+from trainyard_trainer.training.state import State
+from trainyard_trainer.training.steps import Variables, make_gradient_step
 
 PyTree = Any
 

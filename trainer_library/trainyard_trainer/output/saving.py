@@ -1,18 +1,20 @@
 """Checkpoints and the exported model in --job-dir.
 
     checkpoints/index.json                       the training's fingerprint, and the kept checkpoints: see index.py
-    checkpoints/step-00000045-<random>/part-...  the state after 45 steps: safetensors of at most PART_BYTES each
+    checkpoints/step-00000045-<random>/part-...  the state after 45 steps: see parts.py
     checkpoints/lock or lease.json               keeps other trainers out: see lease.py
     model/...                                    the exported model: see export.py
     logs/...                                     TensorBoard event files: see summaries.py
 
-Only the chief writes. A checkpoint is written by a thread while training continues; its parts are written before the
-index that lists it, so a listed checkpoint is complete. Where training saves faster than the thread writes, a newer
-checkpoint replaces the one that waits, unless that is the best. Only finite states are written. The newest --keep
-checkpoints are kept, and the one with the best evaluation.
+Only the chief writes, unless the state is divided over processes: then each writes its own parts. A checkpoint is
+written by a thread while training continues; its parts are written before the index that lists it, so a listed
+checkpoint is complete. Where training saves faster than the thread writes, a newer checkpoint replaces the one that
+waits, unless that is the best. Only finite states are written. The newest --keep checkpoints are kept, and the one with
+the best evaluation.
 """
 
 import hashlib
+import json
 import logging
 import math
 import secrets
@@ -23,13 +25,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-import ml_dtypes  # of JAX
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard_trainer.errors import CheckpointError, TrainerError
 from trainyard_trainer.output.index import (
     INDEX,
+    PREFIX,
     CheckpointEntry,
     Fingerprint,
     Index,
@@ -39,19 +41,15 @@ from trainyard_trainer.output.index import (
     write_index,
 )
 from trainyard_trainer.output.lease import Lock, lock
-from trainyard_trainer.storage import Folder, open_folder
+from trainyard_trainer.output.parts import Arrays, Piece, decode, encode, whole
+from trainyard_trainer.storage import Folder, StorageError, open_folder
 
 log = logging.getLogger("trainer")
 
-PART_BYTES = 64 * 2**20
-_DTYPES = {"BOOL": np.dtype(bool), "BF16": np.dtype(ml_dtypes.bfloat16)} | {
-    f"{kind[0].upper()}{bits}": np.dtype(f"{kind}{bits}")
-    for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
-    for bits in sizes
-}  # by their names in safetensors
+MOST_PARTS = 100_000  # of one process
+BEGUN = "begun"  # in the folder of a checkpoint that several processes write
+TOGETHER_SECONDS, POLL = 600.0, 0.1  # for another process, and between two looks for what it writes
 CLOSE_SECONDS = 20.0  # for the upload in flight when training fails, and to unlock
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 class Rated(Protocol):
@@ -69,6 +67,10 @@ RatedT = TypeVar("RatedT", bound=Rated)
 
 class NotFiniteError(TrainerError):
     """The state has a NaN or an infinity, so it was not saved."""
+
+
+class _DamagedError(CheckpointError):
+    """A part of a checkpoint is missing, or does not match its hash."""
 
 
 class _Rating(NamedTuple):
@@ -98,6 +100,7 @@ class Saver:
 
     def __init__(self, job_dir: str, process_id: int, keep: int, every_seconds: float = 0) -> None:
         """`every_seconds`: see `is_due`."""
+        self._process_id, self._together = process_id, 0
         self._job_dir = open_folder(job_dir)
         self._checkpoints = self._job_dir.folder("checkpoints")
         self._is_chief = process_id == 0
@@ -144,15 +147,15 @@ class Saver:
         index = read_index(self._checkpoints)
         return [] if index is None else index.entries
 
-    def newest(self) -> tuple[CheckpointEntry, dict[str, NDArray[Any]]] | None:
-        """The newest undamaged checkpoint and its arrays; None if there is none.
+    def newest(self, read: bool = True) -> tuple[CheckpointEntry, dict[str, NDArray[Any]]] | None:
+        """The newest undamaged checkpoint and its arrays; None if there is none. Without `read` they are not kept.
 
         Raises:
             CheckpointError: all that are listed are damaged.
         """
         entries = sorted(self.checkpoints(), key=lambda entry: entry.step, reverse=True)
         for entry in entries:
-            arrays = self.read(entry)
+            arrays = self.read(entry) if read else self._checked(entry)
             if arrays is not None:
                 return entry, arrays
             log.warning("The checkpoint %s/%s is missing or damaged.", self._checkpoints.url, entry.name)
@@ -165,15 +168,32 @@ class Saver:
 
     def read(self, entry: CheckpointEntry) -> dict[str, NDArray[Any]] | None:
         """The arrays of a checkpoint; None if it was removed or a part does not match its hash."""
+        try:
+            return whole(self.pieces(entry))
+        except _DamagedError:
+            return None
+
+    def pieces(self, entry: CheckpointEntry) -> Iterator[Piece]:
+        """The pieces of the arrays of a checkpoint, of which one part is in memory at a time.
+
+        Raises:
+            CheckpointError: it was removed, or a part does not match its hash.
+        """
+        return decode(self._contents(entry))
+
+    def _contents(self, entry: CheckpointEntry) -> Iterator[bytes]:
         folder = self._checkpoints.folder(entry.name)
-        pieces: dict[str, list[NDArray[Any]]] = {}
         for name, sha256 in entry.parts.items():
             data = folder.read(name)
             if data is None or _sha256(data) != sha256:
-                return None
-            for key, piece in _arrays(data):
-                pieces.setdefault(key.partition("#")[0], []).append(piece)
-        return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in pieces.items()}
+                raise _DamagedError(f"The checkpoint {folder.url} is missing or damaged.")
+            yield data
+
+    def _checked(self, entry: CheckpointEntry) -> dict[str, NDArray[Any]] | None:
+        try:
+            return {} if all(self._contents(entry)) else None
+        except _DamagedError:
+            return None
 
     def is_due(self) -> bool:
         """Whether `every_seconds` have passed since the start of the last save (0: never), and none is in progress."""
@@ -223,6 +243,33 @@ class Saver:
                 self._current = self._waiting.pop(0)
                 self._writing = self._thread.submit(self._write_all)
 
+    def save_together(
+        self,
+        position: Mapping[str, Any],
+        fetch: Callable[[], Arrays],
+        on_saved: Callable[[], None],
+        score: float | None,
+        processes: int,
+        token: str,
+    ) -> None:
+        """Write a checkpoint of a state that is divided over processes: each its own pieces, all into one folder.
+
+        All processes call this at the same steps. It waits until the one before is written.
+
+        Args:
+            position, fetch, on_saved, score: see `save`.
+            token: the same in all processes, and another in each start.
+
+        Raises:
+            NotFiniteError, StorageError, JobDirLockedError: the one before could not be written.
+        """
+        self.wait()
+        self._last_start = time.monotonic()
+        name = f"{PREFIX}{position['steps']:08d}-{token}{self._together}"
+        self._together += 1
+        write = self._write_as_chief if self._is_chief else self._write_as_other
+        self._writing = self._thread.submit(write, name, dict(position), fetch, on_saved, _comparable(score), processes)
+
     def best(self) -> tuple[CheckpointEntry, dict[str, NDArray[Any]]] | None:
         """The checkpoint with the highest score and its arrays; None if there is none, or it is damaged."""
         entry = _best(self.checkpoints())
@@ -250,6 +297,16 @@ class Saver:
                 folder.write(name, data)
             _remove(folder, [name for name in folder.children() if name not in files])
         return folder.url
+
+    def write_token(self, name: str) -> None:
+        """Let other processes see that they have the same job directory."""
+        self._checkpoints.write(name, b"token")
+
+    def sees_token(self, name: str) -> bool:
+        return self._checkpoints.read(name) is not None
+
+    def remove_token(self, name: str) -> None:
+        self._checkpoints.remove(name)
 
     def has_model(self) -> bool:
         """Whether a training has ended here, with a model."""
@@ -290,7 +347,37 @@ class Saver:
     def _write(
         self, position: dict[str, Any], fetch: Callable[[], Arrays], on_saved: Callable[[], None], score: float | None
     ) -> None:
-        arrays, step = fetch(), position["steps"]
+        arrays, step = self._finite(fetch(), position["steps"]), position["steps"]
+        name = f"{PREFIX}{step:08d}-{secrets.token_hex(4)}"
+        self._write_index(self._entries, unused=[name])
+        self._complete(CheckpointEntry(name, step, position, self._write_parts(name, arrays), score), on_saved)
+
+    def _write_as_chief(
+        self, name: str, position: dict[str, Any], fetch: Callable[[], Arrays], on_saved: Callable[[], None],
+        score: float | None, processes: int,
+    ) -> None:  # fmt: skip
+        folder, step = self._checkpoints.folder(name), position["steps"]
+        arrays = self._finite(fetch(), step)
+        self._write_index(self._entries, unused=[name])  # before any process writes to it
+        folder.write(BEGUN, b"")
+        parts = self._write_parts(name, arrays)
+        for process in range(1, processes):
+            parts |= json.loads(_awaited(folder, f"parts-{process}.json", f"process {process} writes its part"))
+        for file in (BEGUN, *(f"parts-{process}.json" for process in range(1, processes))):
+            folder.remove(file)
+        self._complete(CheckpointEntry(name, step, position, parts, score), on_saved)
+
+    def _write_as_other(
+        self, name: str, position: dict[str, Any], fetch: Callable[[], Arrays], _on_saved: Callable[[], None],
+        _score: float | None, _processes: int,
+    ) -> None:  # fmt: skip
+        folder, arrays = self._checkpoints.folder(name), self._finite(fetch(), position["steps"])
+        _awaited(folder, BEGUN, "the chief begins the checkpoint")
+        parts = self._write_parts(name, arrays)
+        folder.write(f"parts-{self._process_id}.json", json.dumps(parts).encode())
+
+    def _finite(self, arrays: Arrays, step: int) -> Arrays:
+        """The arrays; raises NotFiniteError."""
         wrong = [name for name, array in arrays.items() if not _is_finite(array)]
         if wrong:
             good = max((entry.step for entry in self._entries), default=None)
@@ -299,19 +386,24 @@ class Saver:
                 + ("There is no checkpoint" if good is None else f"The last good checkpoint is of step {good}")
                 + ". The same command continues from there; to pass this step, lower --learning-rate."
             )
-        name = f"step-{step:08d}-{secrets.token_hex(4)}"
+        return arrays
+
+    def _write_parts(self, name: str, arrays: Arrays) -> dict[str, str]:
+        """File -> SHA-256 of its content."""
         folder, parts = self._checkpoints.folder(name), {}
-        self._write_index(self._entries, unused=[name])
-        for number, content in enumerate(_parts(arrays)):
+        for number, content in enumerate(encode(arrays), start=self._process_id * MOST_PARTS):
             part = f"part-{number:05d}.safetensors"
             parts[part] = _sha256(content)
             folder.write(part, content)
-        entry = CheckpointEntry(name, step, position, parts, score)
+        return parts
+
+    def _complete(self, entry: CheckpointEntry, on_saved: Callable[[], None]) -> None:
+        """List a checkpoint whose parts are written."""
         # Later ones are damaged, as training did not resume from them.
-        others = [other for other in self._entries if other.step < step]
+        others = [other for other in self._entries if other.step < entry.step]
         kept = self._kept([*others, entry])
         unused = [old.name for old in self._entries if old not in kept]
-        write_entry(folder, self._fingerprint, entry)
+        write_entry(self._checkpoints.folder(entry.name), self._fingerprint, entry)
         self._write_index(kept, unused)
         self._entries = kept
         on_saved()
@@ -328,6 +420,16 @@ class Saver:
         write_index(self._checkpoints, Index(self._fingerprint, entries, list(unused)))
 
 
+def _awaited(folder: Folder, name: str, what: str) -> bytes:
+    """The content of a file that another process writes. Raises StorageError if it does not."""
+    deadline = time.monotonic() + TOGETHER_SECONDS
+    while (data := folder.read(name)) is None:
+        if time.monotonic() > deadline:
+            raise StorageError(f"{folder.url}: after {TOGETHER_SECONDS:.0f} s this process still waits until {what}.")
+        time.sleep(POLL)
+    return data
+
+
 def _comparable(score: float | None) -> float | None:
     """The score; None for NaN and infinity."""
     return score if score is not None and math.isfinite(score) else None
@@ -337,40 +439,6 @@ def _best(entries: Iterable[RatedT]) -> RatedT | None:
     """The first of those with the highest score."""
     rated = [entry for entry in entries if entry.score is not None]
     return max(rated, key=lambda entry: (entry.score, -entry.step), default=None)
-
-
-def _parts(arrays: Arrays) -> Iterator[bytes]:
-    """The arrays as safetensors, each of about PART_BYTES; one that is larger is cut, as NAME#0, NAME#1, ..."""
-    import safetensors.numpy
-
-    part: dict[str, NDArray[Any]] = {}
-    size = 0
-    for name, array in _pieces(arrays):
-        if part and size + array.nbytes > PART_BYTES:
-            yield safetensors.numpy.save(part)
-            part, size = {}, 0
-        part[name] = array
-        size += array.nbytes
-    if part:
-        yield safetensors.numpy.save(part)
-
-
-def _pieces(arrays: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
-    for name, array in arrays.items():
-        rows = max(1, PART_BYTES * len(array) // array.nbytes) if array.ndim and array.nbytes else 0
-        if array.nbytes <= PART_BYTES or len(array) <= 1:
-            yield name, np.ascontiguousarray(array).reshape(array.shape)
-        else:
-            for number, start in enumerate(range(0, len(array), rows)):
-                yield f"{name}#{number}", np.ascontiguousarray(array[start : start + rows])
-
-
-def _arrays(part: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Like `safetensors.numpy.load`, which reads no bfloat16 (an optimizer's state can have it: `mu_dtype` of Adam)."""
-    import safetensors
-
-    for name, stored in safetensors.deserialize(part):  # type: ignore[no-untyped-call]
-        yield name, np.frombuffer(stored["data"], _DTYPES[stored["dtype"]]).reshape(stored["shape"])
 
 
 def _is_finite(array: NDArray[Any]) -> bool:

@@ -15,33 +15,41 @@ from typing import Any
 import numpy as np
 import optax
 
-from trainyard_trainer import distribute, state
 from trainyard_trainer.arguments import Arguments
-from trainyard_trainer.cluster import ClusterError, ClusterSpec
 from trainyard_trainer.data.datasets import Shard
 from trainyard_trainer.data.sharding import Batch, read
-from trainyard_trainer.experiment import Experiment, prepare, task_of
 from trainyard_trainer.models.model import Model
+from trainyard_trainer.models.task import TrainingTask
 from trainyard_trainer.output.report import Progress, report
 from trainyard_trainer.output.saving import Saver
 from trainyard_trainer.output.summaries import NoSummaries, Summaries, TensorBoard
 from trainyard_trainer.parameter_servers.client import ParameterServerClient, Pulled
 from trainyard_trainer.parameter_servers.optimizer import DividedState, on_part
 from trainyard_trainer.parameter_servers.server import run_server
-from trainyard_trainer.state import START, State, TrainingPosition
-from trainyard_trainer.steps import Variables, make_evaluation_step, make_gradient_step, make_optimizer, no_sums
-from trainyard_trainer.strategy import Strategy
+from trainyard_trainer.processes import distribute
+from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec
+from trainyard_trainer.training import state
+from trainyard_trainer.training.experiment import Experiment, prepare
+from trainyard_trainer.training.optimizers import make_optimizer
+from trainyard_trainer.training.state import START, State, TrainingPosition
+from trainyard_trainer.training.steps import Variables, make_evaluation_step, make_gradient_step, no_sums
+from trainyard_trainer.training.strategy import Strategy
 
 log = logging.getLogger("trainer")
 
+IN_STEP = (
+    "accumulate", "early_stopping", "histograms", "profile", "mesh", "global_batch", "mixup", "ema", "freeze", "lora"
+)  # fmt: skip
+"""Flags that are for synchronous training."""
 
-def serve(arguments: Arguments, cluster: ClusterSpec, strategy: str) -> None:
+
+def serve(arguments: Arguments, cluster: ClusterSpec, strategy: str, task: TrainingTask) -> None:
     """Run a parameter server until training ends, or SIGTERM."""
     if strategy != "parameter-server":
         log.warning("--strategy %s does not use this parameter server; it waits for SIGTERM.", strategy)
     run_server(
         cluster.parameter_servers[cluster.index],
-        optimizer_of_settings(arguments, cluster.index, len(cluster.parameter_servers)),
+        optimizer_of_settings(task, cluster.index, len(cluster.parameter_servers)),
         cluster.index,
         len(cluster.parameter_servers),
         report=lambda **fields: report("updates", **fields),
@@ -49,20 +57,19 @@ def serve(arguments: Arguments, cluster: ClusterSpec, strategy: str) -> None:
     )
 
 
-def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy) -> None:
+def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy, task: TrainingTask) -> None:
     """Run a worker, from the newest checkpoint if there is one, to the end or until SIGTERM."""
     if arguments.sharding not in ("auto", "off"):
         raise ClusterError(
             f"--sharding {arguments.sharding} is for synchronous training. With parameter servers each worker reads "
             "all examples in its own order: choose auto or off."
         )
-    if arguments.accumulate > 1 or arguments.early_stopping or arguments.histograms or arguments.profile:
-        raise ClusterError(
-            "--accumulate, --early-stopping, --histograms and --profile are for synchronous training: leave them out."
-        )
+    given = [f"--{name.replace('_', '-')}" for name in IN_STEP if getattr(arguments, name) != getattr(Arguments, name)]
+    if given:
+        raise ClusterError(f"{' and '.join(given)} is for synchronous training: leave it out.")
     should_stop = distribute.make_stop_check()
     shard = Shard(cluster.process_id, 1, strategy.local_replicas)
-    experiment = prepare(arguments, cluster, strategy, shard, "off")
+    experiment = prepare(arguments, task, cluster, strategy, shard, "off")
     with Saver(arguments.job_dir, cluster.process_id, arguments.keep, arguments.save_seconds) as saver:
         _train(experiment, saver, should_stop)
 
@@ -128,13 +135,10 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     client.close()
 
 
-def optimizer_of_settings(
-    arguments: Arguments, index: int, servers: int
-) -> Callable[..., optax.GradientTransformation]:
+def optimizer_of_settings(task: TrainingTask, index: int, servers: int) -> Callable[..., optax.GradientTransformation]:
     """The settings of `_Chief` -> optimizer, as a server makes it for its part of the parameters."""
 
     def make(input_shape: str, input_dtype: str, classes: int, **schedule: Any) -> optax.GradientTransformation:
-        task = task_of(arguments)
         shape = tuple(int(size) for size in input_shape.split(",") if size)
         params = Model(task, shape, input_dtype, classes).params
         return on_part(make_optimizer(task.optimizer, **schedule), params, params.cut(servers)[index])
@@ -174,7 +178,8 @@ class _Chief:
         self._function = experiment.export_function()
 
     def initialize_variables(self) -> None:
-        restored, position, _ = self._experiment.restore_or_initialize(self._saver)
+        on_devices, position, _ = self._experiment.restore_or_initialize(self._saver)
+        restored = self._experiment.strategy.to_host(on_devices)
         leaves = self._state.divide(restored.optimizer)
         self.statistics = restored.statistics
         model = self._experiment.model
@@ -215,8 +220,9 @@ class _Chief:
             evaluated = self._evaluate(current, position, summaries)
             self._save(current, position, self._experiment.score(evaluated))
             self._saver.wait()
-            self._experiment.save_model(self._saver, self._function, current, position, evaluated)
-            sha256 = state.parameters_sha256(current)
+            params, statistics = current.params, current.statistics
+            self._experiment.save_model(self._saver, self._function, params, statistics, position, evaluated)
+            sha256 = state.parameters_sha256(params)
             report("done", step=position.steps, steps=counter.steps, parameters_sha256=sha256)
         summaries.close()
         self._client.finish()

@@ -12,19 +12,20 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from trainyard_trainer import state
 from trainyard_trainer.arguments import Arguments
-from trainyard_trainer.cluster import ClusterSpec
 from trainyard_trainer.data.datasets import Shard
 from trainyard_trainer.errors import exit_now
-from trainyard_trainer.experiment import Experiment, prepare
+from trainyard_trainer.models.task import TrainingTask
 from trainyard_trainer.output.index import CheckpointEntry
 from trainyard_trainer.output.report import report
 from trainyard_trainer.output.saving import Saver
 from trainyard_trainer.output.summaries import TensorBoard
-from trainyard_trainer.state import START, TrainingPosition
-from trainyard_trainer.steps import make_evaluation_step
-from trainyard_trainer.strategy import Strategy
+from trainyard_trainer.processes.cluster import ClusterSpec
+from trainyard_trainer.training import state
+from trainyard_trainer.training.experiment import Experiment, prepare
+from trainyard_trainer.training.state import START, TrainingPosition
+from trainyard_trainer.training.steps import evaluated_variables, make_evaluation_step
+from trainyard_trainer.training.strategy import Strategy
 
 log = logging.getLogger("trainer")
 
@@ -37,7 +38,7 @@ class _StopRequestedError(Exception):
     """SIGTERM, and this is not the checkpoint of the last epoch."""
 
 
-def evaluate_checkpoints(arguments: Arguments, strategy: Strategy) -> None:
+def evaluate_checkpoints(arguments: Arguments, strategy: Strategy, task: TrainingTask) -> None:
     """Evaluate each checkpoint on the held-out examples, until the one of the last epoch.
 
     After SIGTERM, only that one still is, if training has ended. Else the process ends at once, as a restart of the job
@@ -70,7 +71,7 @@ def evaluate_checkpoints(arguments: Arguments, strategy: Strategy) -> None:
 
     _watch_sigterm(received, on_sigterm)
     shard = Shard(0, 1, strategy.local_replicas * strategy.accumulate)
-    experiment = prepared = prepare(arguments, ClusterSpec("evaluator"), strategy, shard, "data")
+    experiment = prepared = prepare(arguments, task, ClusterSpec("evaluator"), strategy, shard, "data")
     step = make_evaluation_step(experiment.model, strategy)
     shapes = state.state_shapes(experiment.model, experiment.optimizer(START))
     log.info("Waiting for checkpoints in %s.", arguments.job_dir)
@@ -93,7 +94,7 @@ def evaluate_checkpoints(arguments: Arguments, strategy: Strategy) -> None:
             arrays = saver.read(entry) if entry else None
             if position is not None and arrays is not None:
                 restored = state.from_arrays(shapes, arrays)
-                variables = strategy.replicate((restored.params, restored.statistics))
+                variables = strategy.replicate(evaluated_variables(restored))
                 experiment.evaluate(step, variables, position, summaries, "evaluator", check_stop)
         except _StopRequestedError:
             continue

@@ -9,8 +9,8 @@ from types import FrameType
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard_trainer.cluster import ClusterSpec
-from trainyard_trainer.rendezvous import JoinError, is_loopback, meet
+from trainyard_trainer.processes.cluster import ClusterSpec
+from trainyard_trainer.processes.rendezvous import JoinError, is_loopback, meet
 
 log = logging.getLogger("trainer")
 

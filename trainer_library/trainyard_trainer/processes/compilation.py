@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainyard_trainer.cluster import ClusterSpec
+from trainyard_trainer.processes.cluster import ClusterSpec
 
 log = logging.getLogger("trainer")
 

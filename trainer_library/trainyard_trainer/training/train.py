@@ -2,28 +2,34 @@
 
 import logging
 import math
+import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
-from trainyard_trainer import distribute, state
 from trainyard_trainer.arguments import Arguments
-from trainyard_trainer.cluster import ClusterError, ClusterSpec
 from trainyard_trainer.data.datasets import Shard
 from trainyard_trainer.data.sharding import read
-from trainyard_trainer.experiment import Experiment, prepare
+from trainyard_trainer.models.task import TrainingTask
 from trainyard_trainer.output.histograms import Histograms
 from trainyard_trainer.output.profile import StepProfiler
 from trainyard_trainer.output.report import Progress, report
 from trainyard_trainer.output.saving import Saver
 from trainyard_trainer.output.summaries import NoSummaries, Summaries, TensorBoard, report_to_tuning_service
-from trainyard_trainer.state import State, TrainingPosition
-from trainyard_trainer.steps import make_evaluation_step, make_train_step, no_sums
-from trainyard_trainer.strategy import Strategy, copy_on_device, prefetch
+from trainyard_trainer.processes import distribute
+from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec
+from trainyard_trainer.training import state
+from trainyard_trainer.training import steps as steps_
+from trainyard_trainer.training.experiment import Experiment, prepare
+from trainyard_trainer.training.state import State, TrainingPosition
+from trainyard_trainer.training.steps import make_evaluation_step, make_train_step, no_sums
+from trainyard_trainer.training.strategy import Strategy, prefetch
 
 log = logging.getLogger("trainer")
+
+Fetched = TypeVar("Fetched")
 
 SHORT_STEPS_AHEAD = 8  # with several CPU devices in a process, XLA's thread pool can deadlock
 
@@ -32,12 +38,12 @@ class _StopRequestedError(Exception):
     """SIGTERM."""
 
 
-def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy) -> None:
+def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy, task: TrainingTask) -> None:
     """Train to the end or until SIGTERM, resuming from the newest checkpoint. All processes call this together."""
     should_stop = distribute.make_stop_check()
     if arguments.save_seconds and not strategy.whole:
         raise ClusterError(
-            "--save-seconds needs the whole state in the chief. With --parallel fsdp and workers, all processes save "
+            "--save-seconds needs the whole state in the chief. Where it is divided over workers, all processes save "
             "together: choose --checkpoint-every."
         )
     if arguments.early_stopping and not arguments.evaluate_every:
@@ -45,18 +51,17 @@ def train(arguments: Arguments, cluster: ClusterSpec, strategy: Strategy) -> Non
     # A piece of --accumulate is to the data what a further replica would be.
     pieces = strategy.local_replicas * strategy.accumulate
     shard = Shard(cluster.process_id, cluster.num_processes, pieces)
-    experiment = prepare(arguments, cluster, strategy, shard, arguments.sharding)
+    experiment = prepare(arguments, task, cluster, strategy, shard, arguments.sharding)
     with Saver(arguments.job_dir, cluster.process_id, arguments.keep, arguments.save_seconds) as saver:
         _train(experiment, saver, should_stop)
 
 
 def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]) -> None:
     arguments, cluster, strategy = experiment.arguments, experiment.cluster, experiment.strategy
-    restored, position, optimizer = experiment.restore_or_initialize(saver)
-    training = strategy.replicate(restored)
-    del restored  # else the host would keep a second copy to the end
+    training, position, optimizer = experiment.restore_or_initialize(saver)
+    token = distribute.broadcast(secrets.token_hex(4).encode()).decode()  # of what all processes save together
     function = experiment.export_function()
-    train_step = make_train_step(experiment.model, optimizer, strategy, arguments.seed)
+    train_step = make_train_step(experiment.model, optimizer, strategy, arguments.seed, arguments.mixup)
     evaluation_step = make_evaluation_step(experiment.model, strategy)
     steps = position.steps + experiment.steps_left(position)
     report("begin", step=position.steps, steps=steps)
@@ -65,13 +70,16 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     log.info("%d of %d steps done; the global batch is %d examples.", position.steps, steps, global_batch)
 
     def save(training: State, position: TrainingPosition, score: float | None = None) -> None:
-        saver.make_room(position.steps, score)
-        if cluster.is_chief or not strategy.whole:  # all processes together gather a state that is divided
-            fetch = _snapshot(strategy, training)
-        if cluster.is_chief:
-            on_saved = partial(report, "checkpoint", step=position.steps)
+        on_saved = partial(report, "checkpoint", step=position.steps)
+        if not strategy.whole:
+            fetch_pieces = _snapshot(strategy, training, state.to_pieces)
+            saved = on_saved if cluster.is_chief else lambda: None
+            saver.save_together(position._asdict(), fetch_pieces, saved, score, cluster.num_processes, token)
+        elif cluster.is_chief:
+            saver.make_room(position.steps, score)
+            fetch = _snapshot(strategy, training, strategy.to_host)
             saver.save(position._asdict(), lambda: state.to_arrays(fetch()), on_saved, score)
-            summaries.flush()
+        summaries.flush()
 
     def check_stop() -> None:
         if should_stop():
@@ -110,7 +118,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
             last = position.steps == steps
             evaluated, score, is_best = None, None, False
             if last or (arguments.evaluate_every and after.epochs % arguments.evaluate_every == 0):
-                variables = (training.params, training.statistics)
+                variables = steps_.evaluated_variables(training)
                 evaluated = experiment.evaluate(evaluation_step, variables, after, summaries, on_batch=check_stop)
                 score = experiment.score(evaluated)
                 is_best = math.isfinite(score) and (after.best is None or score > after.best)
@@ -134,33 +142,28 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     profiler.close()
     progress.close()
     saver.wait()
-    host_state, exported = strategy.to_host(training), position
+    variables, exported = steps_.evaluated_variables(training), position
     if arguments.early_stopping:
-        host_state, exported = experiment.best_state(saver, host_state, position)
+        variables, exported = experiment.best_variables(saver, variables, position)
     # Training was complete already, or an earlier state is the best.
     if evaluated is None or exported != position:
-        variables = strategy.replicate((host_state.params, host_state.statistics))
         evaluated = experiment.evaluate(evaluation_step, variables, exported, summaries)
         if experiment.cluster.is_chief and exported != position:  # the value at the highest step is the trial's
             report_to_tuning_service(evaluated, position.steps, experiment.best_metric)
-    experiment.save_model(saver, function, host_state, exported, evaluated)
+    params, statistics = strategy.to_host(variables)
+    experiment.save_model(saver, function, params, statistics, exported, evaluated)
     summaries.close()
-    report("done", step=position.steps, steps=steps, parameters_sha256=state.parameters_sha256(host_state))
+    report("done", step=position.steps, steps=steps, parameters_sha256=state.parameters_sha256(params))
 
 
-def _snapshot(strategy: Strategy, training: State) -> Callable[[], State]:
-    """A copy of the state that training does not change; the function returns it on the host."""
+def _snapshot(strategy: Strategy, training: State, fetch: Callable[[State], Fetched]) -> Callable[[], Fetched]:
+    """Fetch from a copy of the state that training does not change."""
     if jax.default_backend() == "cpu":
         # Views of the devices' buffers: JAX reuses none while it is referenced, although the step donates it.
-        on_host: State = strategy.to_host(training)
+        on_host = fetch(training)
         return lambda: on_host
-    if strategy.whole:  # the chief is alone here, so only its first device computes
-        local = jax.tree.map(lambda array: array.addressable_data(0), training)
-        copied = copy_on_device(local)
-    else:
-        copied = strategy.snapshot(training)
-    copies = [copied]
-    return lambda: strategy.to_host(copies.pop())  # which frees the devices' memory
+    copies = [strategy.snapshot(training)]
+    return lambda: fetch(copies.pop())  # which frees the devices' memory
 
 
 def _batches(experiment: Experiment, position: TrainingPosition) -> Iterator[tuple[int, int, tuple[Any, Any, Any]]]:

@@ -6,30 +6,36 @@ import hashlib
 import json
 import logging
 import math
+import re
+import secrets
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 import optax
+from numpy.typing import NDArray
 
-from trainyard_trainer import distribute, state, steps
-from trainyard_trainer.arguments import Arguments
-from trainyard_trainer.cluster import ClusterSpec
+from trainyard_trainer.arguments import Arguments, FlagError
 from trainyard_trainer.data import datasets
 from trainyard_trainer.data.augmentation import Augmentation
 from trainyard_trainer.data.datasets import Shard, Sharding
 from trainyard_trainer.data.sharding import Batches, epoch_order, steps_for
 from trainyard_trainer.errors import CheckpointError, TrainerUsageError
 from trainyard_trainer.models import model as models
+from trainyard_trainer.models.lora import merged, with_lora
 from trainyard_trainer.models.model import Model
-from trainyard_trainer.models.task import TaskError, TrainingTask, load_task
+from trainyard_trainer.models.task import Evaluation, TaskError, TrainingTask, cross_entropy, load_task
 from trainyard_trainer.output.export import ModelFunction, export_function, model_files, summary
+from trainyard_trainer.output.index import CheckpointEntry
 from trainyard_trainer.output.report import PeriodicReport, report
 from trainyard_trainer.output.saving import Saver
 from trainyard_trainer.output.summaries import Summaries, report_to_tuning_service
-from trainyard_trainer.state import START, State, TrainingPosition
-from trainyard_trainer.strategy import Strategy
+from trainyard_trainer.processes import distribute
+from trainyard_trainer.processes.cluster import ClusterSpec
+from trainyard_trainer.training import optimizers, state, steps, weights
+from trainyard_trainer.training.state import START, State, TrainingPosition
+from trainyard_trainer.training.strategy import Strategy
 
 log = logging.getLogger("trainer")
 
@@ -38,7 +44,12 @@ DEFAULT_EPOCHS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """The data, model and flags of one process. `shard` is its part of the data."""
+    """The data, model and flags of one process.
+
+    Attributes:
+        shard: its part of the data.
+        exported: the model without --lora.
+    """
 
     arguments: Arguments
     cluster: ClusterSpec
@@ -46,6 +57,7 @@ class Experiment:
     shard: Shard
     dataset: datasets.Dataset
     model: Model
+    exported: Model
 
     def epochs(self, position: TrainingPosition = START) -> int:
         """--epochs, or as many as --steps needs from this position on, with the current number of replicas."""
@@ -104,11 +116,11 @@ class Experiment:
         )  # fmt: skip
 
     def optimizer_settings(self, position: TrainingPosition) -> dict[str, int | float]:
-        """The arguments of `steps.make_optimizer`, with the learning rate schedule from this position on."""
+        """The arguments of `optimizers.make_optimizer`, with the learning rate schedule from this position on."""
         task = self.model.task
         rate = self.arguments.learning_rate or task.learning_rate
         batch_size = self.batch_size * self.shard.replicas
-        peak = steps.scale_learning_rate(
+        peak = optimizers.scale_learning_rate(
             rate, self.arguments.learning_rate_scaling, batch_size, task.reference_batch_size
         )
         total = self.steps_left(START)
@@ -121,7 +133,14 @@ class Experiment:
         }
 
     def optimizer(self, position: TrainingPosition) -> optax.GradientTransformation:
-        return steps.make_optimizer(self.model.task.optimizer, **self.optimizer_settings(position))  # type: ignore[arg-type]
+        settings: Any = self.optimizer_settings(position)
+        optimizer = optimizers.make_optimizer(self.model.task.optimizer, **settings)
+        freeze = self.arguments.freeze
+        if self.arguments.lora:
+            optimizer = optimizers.only(optimizer, lambda name: name.startswith("lora/"))
+        elif freeze:
+            optimizer = optimizers.only(optimizer, lambda name: not re.search(freeze, name))
+        return optimizers.with_average(optimizer, self.arguments.ema) if self.arguments.ema else optimizer
 
     def fingerprint(self) -> dict[str, Any]:
         """The identity of the training in its job directory: data, seed and model. On the chief."""
@@ -140,34 +159,75 @@ class Experiment:
         }
 
     def restore_or_initialize(self, saver: Saver) -> tuple[State, TrainingPosition, optax.GradientTransformation]:
-        """The state of the chief's newest checkpoint, or the initial state.
+        """The state of the newest checkpoint, or the initial state, on the devices.
 
-        The chief broadcasts it, as other processes may not see the same disk.
+        The chief broadcasts it, as other processes may not see the same disk, unless the state is divided over them.
 
         Raises:
             CheckpointError: the checkpoints are of another training.
             JobDirLockedError: another trainer writes to the job directory.
         """
-        shapes = state.state_shapes(self.model, self.optimizer(START))
+        optimizer, strategy = self.optimizer(START), self.strategy
+        shapes = state.state_shapes(self.model, optimizer)
         own: State | None = None
-        header: dict[str, Any] = {}
+        header: dict[str, Any] = {"position": START._asdict(), "checkpoint": None}
         if self.cluster.is_chief:
             try:
                 saver.prepare(self.fingerprint())
-                entry_and_arrays = saver.newest()
-                if entry_and_arrays:
-                    entry, arrays = entry_and_arrays
-                    own, header = state.from_arrays(shapes, arrays), entry.position
-                else:
-                    own = state.initial_state(self.model, self.optimizer(START), self.arguments.seed)
-                    header = START._asdict()
+                newest = saver.newest(read=strategy.whole)
+                if newest:
+                    entry, arrays = newest
+                    header = {"position": entry.position, "checkpoint": entry._asdict()}
+                    own = state.from_arrays(shapes, arrays) if strategy.whole else None
             except TrainerUsageError as error:  # all processes end with it
                 header = {"error": str(error)}
         header = json.loads(distribute.broadcast(json.dumps(header).encode()))
         if "error" in header:
             raise CheckpointError(header["error"])
-        position = TrainingPosition(**header)
-        return _broadcast(own, shapes), position, self.optimizer(position)
+        position = TrainingPosition(**header["position"])
+        if not strategy.whole:
+            self._check_shared(saver)
+        if header["checkpoint"] is None:
+            training = self._initialized(optimizer, shapes)
+        elif strategy.whole:
+            training = strategy.replicate(_broadcast(own, shapes))
+        else:
+            pieces = saver.pieces(CheckpointEntry(**header["checkpoint"]))
+            training = state.from_pieces(shapes, strategy.shardings(shapes), pieces)  # type: ignore[attr-defined]
+        return training, position, self.optimizer(position)
+
+    def _initialized(self, optimizer: optax.GradientTransformation, shapes: State) -> State:
+        """The state before the first step, on the devices."""
+        loaded = self._loaded()
+        seed, processes = self.arguments.seed, self.cluster.num_processes
+        initial = functools.partial(state.initial, self.model, optimizer, seed)
+        if processes == 1 or not self.strategy.whole:
+            return self.strategy.initialize(initial, loaded)
+        own = jax.device_get(jax.jit(initial)(loaded)) if self.cluster.is_chief else None
+        return self.strategy.replicate(_broadcast(own, shapes))
+
+    def _loaded(self) -> dict[str, NDArray[Any]]:
+        """The values of --init-from, by the names of `state.names`."""
+        if self.arguments.init_from is None:
+            return {}
+        trees = {"params": self.model.params.shapes, "batch_stats": self.model.statistics.shapes}
+        return weights.load(self.arguments.init_from, trees, self.arguments.init_skip)
+
+    def _check_shared(self, saver: Saver) -> None:
+        """Raises CheckpointError if the processes do not see one job directory: each saves its part of the state."""
+        token = f"token-{distribute.broadcast(secrets.token_hex(8).encode()).decode()}"
+        if self.cluster.is_chief:
+            saver.write_token(token)
+        distribute.gather(np.zeros(1, np.int64))  # it is written
+        sees = int(saver.sees_token(token))
+        everybody = distribute.gather(np.array([sees], np.int64)).all()
+        if self.cluster.is_chief:
+            saver.remove_token(token)
+        if not everybody:
+            raise CheckpointError(
+                f"The processes of this job do not see one --job-dir {self.arguments.job_dir}. Where the state is "
+                "divided over them, each saves its part: choose gs://... or a disk that all of them have."
+            )
 
     def evaluate(
         self,
@@ -198,6 +258,11 @@ class Experiment:
             summaries.flush()
         if self.cluster.is_chief:
             report_to_tuning_service(evaluated, position.steps, self.best_metric)
+        if self.model.task.on_evaluation is not None:
+            params, statistics = self.strategy.to_host(variables)
+            if self.shard.process_id == 0:
+                infer = functools.partial(_jitted_infer(self.model), params, statistics)
+                self.model.task.on_evaluation(Evaluation(position.steps, evaluated, infer))
         return evaluated
 
     def score(self, evaluated: dict[str, float]) -> float:
@@ -212,8 +277,8 @@ class Experiment:
             return self.arguments.best
         return ("accuracy", "max") if "accuracy" in self.model.task.metrics else ("loss", "min")
 
-    def best_state(self, saver: Saver, last: State, position: TrainingPosition) -> tuple[State, TrainingPosition]:
-        """The state of the best evaluation, in every process; the last one if its checkpoint is missing."""
+    def best_variables(self, saver: Saver, last: Any, position: TrainingPosition) -> tuple[Any, TrainingPosition]:
+        """The variables of the best evaluation, on the devices; the last ones if its checkpoint is missing."""
         best = saver.best() if self.cluster.is_chief else None
         header = json.loads(distribute.broadcast(json.dumps(best and best[0].position).encode()))
         if header is None:
@@ -221,19 +286,21 @@ class Experiment:
         log.info("The state of step %d is exported: its evaluation was the best.", header["steps"])
         shapes = state.state_shapes(self.model, self.optimizer(START))
         own = state.from_arrays(shapes, best[1]) if best else None
-        return _broadcast(own, shapes), TrainingPosition(**header)
+        variables = steps.evaluated_variables(_broadcast(own, shapes))
+        return self.strategy.replicate(variables), TrainingPosition(**header)
 
     def export_function(self) -> ModelFunction | None:
         """The network that the chief will export. It is known before the first step: what cannot be exported is too."""
         if not self.cluster.is_chief:
             return None
-        return export_function(self.model, self.batch_size, self.dataset.label_names)
+        return export_function(self.exported, self.batch_size, self.dataset.label_names)
 
     def save_model(
         self,
         saver: Saver,
         function: ModelFunction | None,
-        trained: State,
+        params: Any,
+        statistics: Any,
         position: TrainingPosition,
         evaluated: dict[str, float],
     ) -> None:
@@ -245,9 +312,10 @@ class Experiment:
             return
         facts: dict[str, Any] = {"steps": position.steps}
         facts |= {f"held_out_{name}": value for name, value in evaluated.items() if name != "loss"}
-        facts["parameters_sha256"] = state.parameters_sha256(trained)
+        facts["parameters_sha256"] = state.parameters_sha256(params)
         try:
-            files = model_files(function, self.model, trained, facts)
+            params = merged(params) if self.arguments.lora else params
+            files = model_files(function, self.exported, params, statistics, facts)
         except Exception as error:  # noqa: BLE001 - of any kind, such as too little memory
             log.warning(
                 "There is no model, as it could not be made; the last checkpoint has what was trained. (%s)",
@@ -255,6 +323,12 @@ class Experiment:
             )
             return
         report("saved", model=saver.save_model(files))
+
+
+@functools.cache
+def _jitted_infer(model: Model) -> Callable[[Any, Any, Any], Any]:
+    """(params, statistics, inputs) -> outputs, on one device of this process."""
+    return jax.jit(lambda params, statistics, inputs: model.infer(params, model.statistics.unravel(statistics), inputs))
 
 
 def _broadcast(own: State | None, shapes: State) -> State:
@@ -275,7 +349,7 @@ def _broadcast(own: State | None, shapes: State) -> State:
 
 
 def prepare(
-    arguments: Arguments, cluster: ClusterSpec, strategy: Strategy, shard: Shard, sharding: Sharding
+    arguments: Arguments, task: TrainingTask, cluster: ClusterSpec, strategy: Strategy, shard: Shard, sharding: Sharding
 ) -> Experiment:
     """Load the data and build the model; all processes call this together.
 
@@ -283,7 +357,6 @@ def prepare(
         DataError, FileError: the data cannot be used.
         ModelError: the model does not accept it.
     """
-    task = task_of(arguments)
     if task.data is None:
         dataset = datasets.load(
             arguments.data, arguments.held_out_data, sharding, arguments.input_shape or task.input_shape,
@@ -298,8 +371,53 @@ def prepare(
         raise datasets.DataError(
             f"--augment is for images [H, W, C]; the data has {dataset.input_dtype} {list(dataset.input_shape)}."
         )
-    model = Model(task, dataset.input_shape, dataset.input_dtype, len(dataset.label_names))
-    return Experiment(arguments, cluster, strategy, shard, dataset, model)
+    if arguments.label_smoothing:
+        if task.loss is not cross_entropy:
+            raise TaskError(
+                f"--label-smoothing is for the cross entropy of classes; {task.name} has a loss of its own."
+            )
+        task = dataclasses.replace(task, loss=functools.partial(cross_entropy, smoothing=arguments.label_smoothing))
+    if arguments.mixup and dataset.input_dtype.kind == "i":
+        raise TaskError("--mixup is for images and other numbers; the data has tokens.")
+    exported = model = Model(task, dataset.input_shape, dataset.input_dtype, len(dataset.label_names))
+    if arguments.lora:
+        network = with_lora(exported.network, arguments.lora, arguments.lora_on)
+        model = Model(
+            dataclasses.replace(task, network=network), dataset.input_shape, dataset.input_dtype, exported.classes
+        )
+    if arguments.freeze:
+        _check_frozen(model, arguments)
+    return Experiment(arguments, cluster, strategy, shard, dataset, model, exported)
+
+
+def _check_frozen(model: Model, arguments: Arguments) -> None:
+    """Raises TaskError if --freeze is of no parameter, or of all."""
+    if arguments.lora:
+        raise TaskError("--lora freezes everything else: leave --freeze out.")
+    names = jax.tree.leaves(state.names(model.params.shapes))
+    frozen = [name for name in names if re.search(str(arguments.freeze), name)]
+    if not frozen or len(frozen) == len(names):
+        raise TaskError(
+            f"--freeze {arguments.freeze} matches {len(frozen)} of {len(names)} parameters: {', '.join(names[:3])} and "
+            "so on. Some must match, and some must not."
+        )
+
+
+def batches_of(arguments: Arguments, replicas: int) -> Arguments:
+    """The flags with the pieces of --global-batch for so many replicas.
+
+    Raises:
+        FlagError: the replicas cannot divide it.
+    """
+    if arguments.global_batch is None:
+        return arguments
+    if arguments.accumulate > 1:
+        raise FlagError("--global-batch chooses --accumulate itself: leave one of them out.")
+    each = arguments.global_batch // replicas
+    if each * replicas != arguments.global_batch:
+        raise FlagError(f"--global-batch {arguments.global_batch} must be a multiple of the {replicas} replicas.")
+    pieces = next(count for count in range(1, each + 1) if each % count == 0 and each // count <= arguments.batch_size)
+    return dataclasses.replace(arguments, batch_size=each // pieces, accumulate=pieces)
 
 
 def task_of(arguments: Arguments) -> TrainingTask:
@@ -322,5 +440,5 @@ def task_of(arguments: Arguments) -> TrainingTask:
             )
         return task
     name = arguments.optimizer or models.MODELS[arguments.model].optimizer
-    make = functools.partial(steps.OPTIMIZERS[name], decay=arguments.weight_decay)
+    make = functools.partial(optimizers.OPTIMIZERS[name], decay=arguments.weight_decay)
     return models.built_in(arguments.model, arguments.precision, optimizer=make)

@@ -9,8 +9,8 @@ import logging
 import socket
 import time
 
-from trainyard_trainer.cluster import ClusterSpec
 from trainyard_trainer.errors import TrainerError
+from trainyard_trainer.processes.cluster import ClusterSpec
 
 log = logging.getLogger("trainer")
 

@@ -1,11 +1,10 @@
-"""The training step (loss, gradients, mean over replicas, update), the evaluation step, and the optimizers.
+"""The training step (loss, gradients, mean over replicas, update) and the evaluation step.
 
 A name ends in its tensor's shape: B examples on one device, P parameters, S statistics, M sums of the metrics.
 """
 
-import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +14,11 @@ import optax
 from trainyard_trainer.data.datasets import Shard, Split
 from trainyard_trainer.data.sharding import Batches, plain_order, read
 from trainyard_trainer.models.model import Model, means
-from trainyard_trainer.state import State
-from trainyard_trainer.strategy import Strategy
+from trainyard_trainer.training.optimizers import Averaged
+from trainyard_trainer.training.state import State
+from trainyard_trainer.training.strategy import Strategy
 
 PyTree = Any
-Scaling = Literal["linear", "sqrt", "none"]
 TrainStep = Callable[..., tuple[State, jax.Array]]
 GradientStep = Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
 EvaluationStep = Callable[..., jax.Array]
@@ -27,20 +26,10 @@ EvaluationStep = Callable[..., jax.Array]
 EVALUATION_BATCH = 128  # examples per step and replica, if there are enough
 
 
-def matrices(params: PyTree) -> PyTree:
-    """The parameters that decay: not biases, and not the scales of a normalization."""
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
-
-
-# The values of --optimizer: (learning rate or schedule, weight decay) -> optimizer.
-OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
-    "adam": lambda rate, decay: optax.adamw(rate, weight_decay=decay, mask=matrices) if decay else optax.adam(rate),
-    "momentum": lambda rate, decay: optax.chain(
-        optax.add_decayed_weights(decay, matrices) if decay else optax.identity(),
-        optax.sgd(rate, momentum=0.9, nesterov=True),
-    ),
-    "lamb": lambda rate, decay: optax.lamb(rate, weight_decay=decay, mask=matrices),
-}
+def evaluated_variables(training: State) -> tuple[PyTree, Any]:
+    """The parameters that are evaluated and exported, and the statistics."""
+    average = training.optimizer.average if isinstance(training.optimizer, Averaged) else training.params
+    return average, training.statistics
 
 
 class Variables(NamedTuple):
@@ -51,50 +40,20 @@ class Variables(NamedTuple):
     step: Any
 
 
-def make_optimizer(
-    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation],
-    peak: float,
-    start: float,
-    steps: int,
-    warmup: float,
-    ahead: int = 0,
-) -> optax.GradientTransformation:
-    """The optimizer with linear warm-up of the learning rate from `start` to `peak` and cosine decay to 0.
-
-    Args:
-        optimizer: learning rate or schedule -> optimizer.
-        steps: of the whole training, if it were all done on the current number of replicas.
-        warmup: fraction of the steps in which the rate rises.
-        ahead: offset of the schedule; not 0 if some steps were done on another number of replicas.
-    """
-    schedule = optax.warmup_cosine_decay_schedule(start, peak, int(warmup * steps), decay_steps=max(steps, 1))
-    return optimizer(lambda count: schedule(count + ahead))
-
-
-def scale_learning_rate(rate: float, scaling: Scaling, batch_size: int, reference: int) -> float:
-    """The learning rate for a global batch size, given the rate for the reference size.
-
-    Linear scaling: Goyal et al., arXiv:1706.02677; square root, for adaptive optimizers: Malladi et al.,
-    arXiv:2205.10287.
-    """
-    factor = batch_size / reference
-    return rate * {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[scaling]
-
-
 def no_sums(model: Model) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The sums before the first step: see `Model.measure`."""
     return np.zeros(len(model.metric_names) + 1, np.float32)
 
 
 def make_train_step(
-    model: Model, optimizer: optax.GradientTransformation, strategy: Strategy, seed: int = 0
+    model: Model, optimizer: optax.GradientTransformation, strategy: Strategy, seed: int = 0, mixup: float = 0.0
 ) -> TrainStep:
     """(state, sums, inputs, labels, weights) -> (new state, new sums).
 
     The sums [M] (see `Model.measure`, averaged over replicas) grow on the device from step to step, as fetching them
     costs as much as a short step.
     """
-    gradient = _make_gradient(model, strategy, seed)
+    gradient = _make_gradient(model, strategy, seed, mixup)
 
     def step(state: State, sums_M: jax.Array, *batch: jax.Array) -> tuple[State, jax.Array]:
         gradients, statistics, step_sums_M = gradient(Variables(state.params, state.statistics, state.step), batch)
@@ -125,7 +84,7 @@ def make_evaluation_step(model: Model, strategy: Strategy) -> EvaluationStep:
             batch = [part.reshape(-1, *part.shape[2:]) for part in batch]
         inputs, labels, weights_B = batch
         params, statistics_S = variables
-        outputs = model.infer(params, model.statistics.unravel(statistics_S), inputs)
+        outputs = model.infer(strategy.gather(params), model.statistics.unravel(statistics_S), inputs)
         return model.measure(outputs, labels, weights_B)
 
     average = strategy.average(sums)
@@ -153,7 +112,7 @@ def evaluate(
 
 
 def _make_gradient(
-    model: Model, strategy: Strategy, seed: int
+    model: Model, strategy: Strategy, seed: int, mixup: float = 0.0
 ) -> Callable[[Variables, Any], tuple[PyTree, jax.Array, jax.Array]]:
     """(variables, batch) -> the gradients of the mean loss over all examples of all replicas, statistics and sums."""
 
@@ -162,9 +121,13 @@ def _make_gradient(
         # By step and piece, so that a resumed training draws what an uninterrupted one would.
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), variables.step), piece)
 
+        share: Any = jax.random.beta(jax.random.fold_in(key, 1), mixup, mixup) if mixup else None
+
         def loss(params: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            outputs, statistics_S = model.train(params, variables.statistics, inputs, key)
+            outputs, statistics_S = model.train(strategy.gather(params), variables.statistics, inputs, key, share)
             sums_M = model.measure(outputs, labels, weights_B)
+            if mixup:
+                sums_M = share * sums_M + (1 - share) * model.measure(outputs, labels[::-1], weights_B)
             return sums_M[0], (statistics_S, sums_M)
 
         gradients, (statistics_S, sums_M) = jax.grad(loss, has_aux=True)(variables.params)

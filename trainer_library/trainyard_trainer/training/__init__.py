@@ -1,0 +1,1 @@
+"""Training in step: devices, state, steps and the loop."""

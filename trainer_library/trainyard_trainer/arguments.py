@@ -124,7 +124,7 @@ def flag(
 class Arguments:
     """The flags, by name."""
 
-    model: Literal["cnn", "resnet50", "transformer"] = flag("cnn", MODEL, "the network")
+    model: Literal["cnn", "resnet50", "transformer", "gpt2"] = flag("cnn", MODEL, "the network")
     task: str | None = flag(
         None, MODEL, "a model of your own, in place of --model: the variable `task` of a module, such as my_model",
         metavar="MODULE",
@@ -161,6 +161,17 @@ class Arguments:
     )
     augment: tuple[str, ...] = flag(
         (), DATA, "random changes of training images: crop, flip, or crop,flip", augmentation, "KINDS"
+    )
+    decode_processes: int = flag(
+        0, DATA, "processes that read and decode files beside this one, where its threads do not keep up; 0: none",
+        whole_number, "N",
+    )  # fmt: skip
+    tokenizer: str | None = flag(
+        None, DATA, "of text: a SentencePiece model, or its number of pieces, such as 4096, to train one on --data "
+        "(default: bytes)", metavar="FILE|N",
+    )  # fmt: skip
+    sample: int = flag(
+        0, DATA, "tokens of text that a language model continues at each evaluation; 0: none", whole_number, "N"
     )
     input_shape: tuple[int, ...] | None = flag(
         None, DATA, "of one example, unless the data is arrays; JPEG and PNG are resized to it; T for tokens "

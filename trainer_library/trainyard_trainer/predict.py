@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,14 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def predictions(saved: SavedModel, examples: Iterator[NDArray[Any]]) -> Iterator[dict[str, Any]]:
+def predictions(saved: SavedModel, examples: Iterator[Any]) -> Iterator[dict[str, Any]]:
     """Label and probability of each example, or the outputs of a model that is no classifier; in batches."""
     labels = saved.about["labels"]
     while True:
         batch = [example for _, example in zip(range(BATCH), examples, strict=False)]
         if not batch:
             return
-        inputs = np.stack(batch)
+        inputs = jax.tree.map(lambda *arrays: np.stack(arrays), *batch)
         outputs = {name: np.asarray(values) for name, values in saved(inputs).items()}
         if "probabilities" not in outputs:  # of a task that is no classifier
             for number in range(len(batch)):
@@ -87,14 +88,16 @@ def predictions(saved: SavedModel, examples: Iterator[NDArray[Any]]) -> Iterator
             yield {"label": labels[best], "class": best, "probability": probability}
 
 
-def read_examples(name: str, saved: SavedModel) -> Iterator[NDArray[Any]]:
-    """The examples of a file, with the model's input shape and type.
+def read_examples(name: str, saved: SavedModel) -> Iterator[Any]:
+    """The examples of a file, with the model's input shape and type. Those of several arrays are lines of JSON.
 
     Raises:
         ExampleError: one is of another shape, or not numbers.
         FileNotFoundError: there is no such file.
     """
     kind = PurePosixPath(name).suffix.lower()
+    if list(saved.inputs) != ["inputs"] and PurePosixPath(name).suffix.lower() not in ("", ".json", ".jsonl"):
+        raise ExampleError(f"{name}: an example has {', '.join(saved.inputs)}. Write it as a line of JSON (.jsonl).")
     if name == "-":
         return _from_lines(sys.stdin.buffer, "stdin", saved)
     folder, _, file = name.rpartition("/")
@@ -127,20 +130,25 @@ def predict_digits(saved: SavedModel, count: int) -> None:
     print(f"{right} of {len(expected)} right")
 
 
-def _from_lines(lines: Any, name: str, saved: SavedModel) -> Iterator[NDArray[Any]]:
+def _from_lines(lines: Any, name: str, saved: SavedModel) -> Iterator[Any]:
+    several = list(saved.inputs) != ["inputs"]
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
-            if isinstance(value, dict):
-                value = next(value[key] for key in ARRAY_NAMES if key in value)
-            example = np.asarray(value)
-        except (ValueError, StopIteration) as error:
-            raise ExampleError(
-                f'{name}, line {number} is not an example: nested lists of numbers, or {{"inputs": them}}.'
-            ) from error
-        yield _checked(example, f"{name}, line {number}", saved)
+            if several:
+                example = {key: np.asarray(value[key]) for key in saved.inputs}
+            elif isinstance(value, dict):
+                example = {"inputs": np.asarray(next(value[key] for key in ARRAY_NAMES if key in value))}
+            else:
+                example = {"inputs": np.asarray(value)}
+        except (KeyError, TypeError, ValueError, StopIteration) as error:
+            names = ", ".join(f'"{key}"' for key in saved.inputs)
+            wanted = f"an object with {names}" if several else 'nested lists of numbers, or {"inputs": them}'
+            raise ExampleError(f"{name}, line {number} is not an example: {wanted}.") from error
+        checked = {key: _checked(array, f"{name}, line {number}", saved, key) for key, array in example.items()}
+        yield checked if several else checked["inputs"]
 
 
 def _from_array(data: bytes, name: str, saved: SavedModel) -> Iterator[NDArray[Any]]:
@@ -159,17 +167,15 @@ def _image(data: bytes, saved: SavedModel) -> NDArray[Any]:
     return pixels if saved.input_dtype == np.uint8 else (pixels / 255).astype(saved.input_dtype)
 
 
-def _checked(example: NDArray[Any], source: str, saved: SavedModel) -> NDArray[Any]:
-    if (*example.shape, 1) == saved.input_shape:  # a grayscale image without a channel axis
+def _checked(example: NDArray[Any], source: str, saved: SavedModel, key: str = "inputs") -> NDArray[Any]:
+    shape, kind = saved.inputs[key]
+    if (*example.shape, 1) == shape:  # a grayscale image without a channel axis
         example = example[..., np.newaxis]
-    if example.shape != saved.input_shape or example.dtype.kind not in "iufb":
-        raise ExampleError(
-            f"{source} is {example.dtype} {list(example.shape)}; the model takes {saved.input_dtype} "
-            f"{list(saved.input_shape)}."
-        )
-    converted: NDArray[Any] = example.astype(saved.input_dtype)
-    if saved.input_dtype.kind in "iu" and (converted != example).any():
-        raise ExampleError(f"{source} has {example.min()} to {example.max()}; the model takes {saved.input_dtype}.")
+    if example.shape != shape or example.dtype.kind not in "iufb":
+        raise ExampleError(f"{source} is {example.dtype} {list(example.shape)}; the model takes {kind} {list(shape)}.")
+    converted: NDArray[Any] = example.astype(kind)
+    if kind.kind in "iu" and (converted != example).any():
+        raise ExampleError(f"{source} has {example.min()} to {example.max()}; the model takes {kind}.")
     return converted
 
 

@@ -6,20 +6,26 @@ To train on data of another kind, replace `load`; no other module depends on wha
 import dataclasses
 import importlib.util
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard_trainer.data.examples import as_int32
+from trainyard_trainer.data.packing import Layout, pack
 from trainyard_trainer.errors import TrainerUsageError
+
+if TYPE_CHECKING:
+    from trainyard_trainer.data.text import Tokenizer
 
 log = logging.getLogger("trainer")
 
 Sharding = Literal["auto", "file", "data", "off"]
+Numbers = NDArray[Any] | Mapping[str, NDArray[Any]]
+Layouts = tuple[Layout, Layout]  # of inputs, and of labels
 Gather = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 SPLIT_SEED = 1797  # constant, so that the same digits are held out in every run
@@ -152,6 +158,7 @@ class Dataset:
         input_shape, input_dtype: of one example.
         label_names: one for each class.
         sharding: how the processes divide the examples; never "auto".
+        layouts: of inputs and labels that are several arrays: see packing.py.
         shuffle_files: shuffle within each file and interleave the files, instead of shuffling all examples.
     """
 
@@ -162,6 +169,7 @@ class Dataset:
     label_names: tuple[str, ...]
     sharding: Sharding = "data"
     shuffle_files: bool = False
+    layouts: Layouts = ((), ())
 
 
 def load(
@@ -174,6 +182,7 @@ def load(
     gather: Gather,
     cache: bool,
     stream: bool = False,
+    tokenizer: "Tokenizer | None" = None,
 ) -> Dataset:
     """Load the dataset of --data; all processes call this together.
 
@@ -183,7 +192,7 @@ def load(
         shape, classes: used if the data does not define them.
         gather: see distribute.gather.
         cache: keep decoded examples in memory.
-        stream: see files.open_file.
+        stream, tokenizer: see files.open_file.
 
     Raises:
         DataError: there are no examples, or too few files for --sharding file.
@@ -191,29 +200,33 @@ def load(
     """
     if data in ("digits", "synthetic"):
         return in_memory(data, digits() if data == "digits" else synthetic(shape, classes), sharding)
-    return from_files(data, held_out, sharding, shape, classes, shard, gather, cache, stream)
+    return from_files(data, held_out, sharding, shape, classes, shard, gather, cache, stream, tokenizer)
 
 
 def from_arrays(
-    inputs: NDArray[Any],
-    labels: NDArray[Any],
-    held_out_inputs: NDArray[Any],
-    held_out_labels: NDArray[Any],
+    inputs: Numbers,
+    labels: Numbers,
+    held_out_inputs: Numbers,
+    held_out_labels: Numbers,
     label_names: Iterable[object] = (),
 ) -> Dataset:
     """Examples in memory, as the `data` of a task.
 
     Args:
-        inputs: [N, ...], of uint8 (images, scaled to [0, 1]), other whole numbers (int32) or floats (float32).
-        labels: [N, ...]: classes as whole numbers, or floats, which need no names.
+        inputs: [N, ...], of uint8 (images, scaled to [0, 1]), other whole numbers (int32) or floats (float32). A dict
+            of several arrays is a dict for the network, too.
+        labels: [N, ...]: classes as whole numbers, or floats, which need no names. A dict of several arrays is a dict
+            for the loss and the metrics.
         label_names: one for each class, such as np.unique(labels); none if labels are not classes.
 
     Raises:
         DataError: they are not arrays of numbers, or not one label for each of the inputs.
     """
-    train = _paired("training", inputs, labels)
-    held_out = _paired("held-out", held_out_inputs, held_out_labels)
-    return _in_memory(train, held_out, tuple(map(str, label_names)))
+    train, layouts = _paired("training", inputs, labels)
+    held_out, others = _paired("held-out", held_out_inputs, held_out_labels)
+    if layouts != others:
+        raise DataError("The held-out data has other names, shapes or types than the training data.")
+    return dataclasses.replace(_in_memory(train, held_out, tuple(map(str, label_names))), layouts=layouts)
 
 
 def in_memory(name: str, dataset: Dataset, sharding: Sharding) -> Dataset:
@@ -282,9 +295,11 @@ def from_files(
     gather: Gather,
     cache: bool,
     stream: bool = False,
+    tokenizer: "Tokenizer | None" = None,
 ) -> Dataset:
     """Examples in files; with --sharding file, a process opens only its own."""
     from trainyard_trainer.data import files
+    from trainyard_trainer.data.text import printable
 
     urls = files.find(data)
     by_file = shards_by_file(sharding, len(urls), shard.num_processes)
@@ -300,7 +315,7 @@ def from_files(
         def file(index: int) -> Examples | None:
             if owners is not None and owners[index] != shard.process_id:
                 return None
-            opened[names[index]] = files.open_file(names[index], input_shape=shape, stream=stream)
+            opened[names[index]] = files.open_file(names[index], input_shape=shape, stream=stream, tokenizer=tokenizer)
             return files.CachedFile(opened[names[index]]) if cache else opened[names[index]]
 
         with ThreadPoolExecutor(OPENING_THREADS) as pool:  # downloads the objects of buckets
@@ -322,12 +337,10 @@ def from_files(
             raise
         # All processes know all lengths, so all of them choose this.
         log.info("Some process would have no example of its own files: --sharding auto chooses data.")
-        dataset = from_files(data, held_out, "data", shape, classes, shard, gather, cache, stream)
+        dataset = from_files(data, held_out, "data", shape, classes, shard, gather, cache, stream, tokenizer)
         return dataclasses.replace(dataset, shuffle_files=True)
     inputs, _ = opened[first].rows(np.arange(1))
-    label_names = (
-        opened[first].label_names or files.read_label_names(first) or tuple(str(label) for label in range(classes))
-    )
+    label_names = opened[first].label_names or files.read_label_names(first) or printable(tokenizer, classes)
     for name, file in opened.items():
         if file.label_names not in (None, label_names):
             raise DataError(
@@ -422,21 +435,34 @@ def _data_or_off(sharding: Sharding) -> Sharding:
     return "off" if sharding == "off" else "data"
 
 
-def _paired(what: str, inputs: Any, labels: Any) -> Arrays:
-    inputs, labels = _as_jax(f"{what} inputs", inputs), _as_jax(f"{what} labels", labels)
-    if not len(inputs) == len(labels) > 0:
+def _paired(what: str, inputs: Numbers, labels: Numbers) -> tuple[Arrays, Layouts]:
+    packed_inputs, input_layout = _packed(f"{what} inputs", inputs)
+    packed_labels, label_layout = _packed(f"{what} labels", labels)
+    if not len(packed_inputs) == len(packed_labels) > 0:
         raise DataError(
-            f"The {what} data has {len(inputs)} inputs and {len(labels)} labels; each needs one of the other, "
-            "and there must be at least one."
+            f"The {what} data has {len(packed_inputs)} inputs and {len(packed_labels)} labels; each needs one of the "
+            "other, and there must be at least one."
         )
-    return Arrays(inputs, labels.astype(np.int32) if labels.dtype == np.uint8 else labels)
+    if packed_labels.dtype == np.uint8 and not label_layout:
+        packed_labels = packed_labels.astype(np.int32)
+    return Arrays(packed_inputs, packed_labels), (input_layout, label_layout)
+
+
+def _packed(what: str, values: Numbers) -> tuple[NDArray[Any], Layout]:
+    if not isinstance(values, Mapping):
+        return _as_jax(what, values), ()
+    arrays = {name: _as_jax(f"{what} {name!r}", array) for name, array in values.items()}
+    if len({len(array) for array in arrays.values()}) != 1:
+        sizes = ", ".join(f"{len(array)} of {name!r}" for name, array in arrays.items())
+        raise DataError(f"The {what} are {sizes or 'none'}; each example needs one of all.")
+    return pack(arrays)
 
 
 def _as_jax(what: str, values: Any) -> NDArray[Any]:
     """An array in the types that JAX computes with: uint8 as it is, int32, float32."""
     array = np.asarray(values)
     if not array.ndim or array.dtype.kind not in "fiub":
-        raise DataError(f"The {what} are a {type(values).__name__} of {array.dtype}; allowed is one array of numbers.")
+        raise DataError(f"The {what} are a {type(values).__name__} of {array.dtype}; allowed is an array of numbers.")
     if array.dtype.kind == "f":
         return array.astype(np.float32, copy=False)
     try:

@@ -1,6 +1,6 @@
 """Files of examples, on a path or in a bucket (gs://): finding them, and random access to their examples.
 
-The format is known by the name: NumPy's .npz, TFRecord, ArrayRecord, .txt, whose bytes are tokens for a language model,
+The format is known by the name: NumPy's .npz, TFRecord, ArrayRecord, .txt (see text.py),
 or a folder of images by class, whose name ends in a slash. To convert arrays or images to records:
 python -m trainyard_trainer.files convert SOURCE --to tfrecord --shards 8 OUT_DIR
 """
@@ -17,7 +17,7 @@ import tempfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from trainyard_trainer.data.examples import as_int32
 from trainyard_trainer.data.images import ImageFolder, is_image_folder
 from trainyard_trainer.data.records import ArrayRecordReader, Records, TFRecordReader
+from trainyard_trainer.data.text import Text, Tokenizer, read_text
 from trainyard_trainer.errors import FileError
 from trainyard_trainer.storage import StoredFile, StoredPath, open_bucket, open_folder
 
@@ -89,7 +90,14 @@ def find(patterns: str) -> tuple[str, ...]:
     return tuple(sorted(matches))
 
 
-def open_file(url: str, *, input_shape: tuple[int, ...], cache_dir: Path | None = None, stream: bool = False) -> File:
+def open_file(
+    url: str,
+    *,
+    input_shape: tuple[int, ...],
+    cache_dir: Path | None = None,
+    stream: bool = False,
+    tokenizer: Tokenizer | None = None,
+) -> File:
     """The examples of a file, whose inputs must be of this shape (images in records are resized to it).
 
     An object of a bucket is downloaded once, into `cache_dir` (default: a temporary directory of the process). With
@@ -104,7 +112,7 @@ def open_file(url: str, *, input_shape: tuple[int, ...], cache_dir: Path | None 
     if format_ == "npz":
         return _Npz(url, path, input_shape)
     if format_ == "txt":
-        return _Text(url, path, input_shape)
+        return Text(url, path, input_shape, tokenizer)
     return Records(url, ArrayRecordReader(path, url), input_shape)
 
 
@@ -213,34 +221,6 @@ class _Npz:
         return self._inputs[indices], self._labels[indices]
 
 
-class _Text:
-    """Bytes as tokens. Example i is the bytes [i*T, i*T+T); its labels are the bytes that follow each."""
-
-    in_memory = True  # memory-mapped
-    label_names: tuple[str, ...] | None = None
-
-    def __init__(self, url: str, path: Path, input_shape: tuple[int, ...]) -> None:
-        self.url = url
-        if len(input_shape) != 1:
-            raise FileError(f"{url} is text: it does not fit the input shape {input_shape}; allowed is (T,).")
-        (self._length,) = input_shape
-        size = path.stat().st_size
-        if size <= self._length:
-            raise FileError(
-                f"{url} has {size} bytes; an example of the input shape {input_shape} takes {self._length + 1}."
-            )
-        self._count = (size - 1) // self._length
-        self._bytes = np.memmap(path, np.uint8, mode="r")
-
-    def __len__(self) -> int:
-        return self._count
-
-    def rows(self, indices: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        at = np.asarray(indices)[:, np.newaxis] * self._length + np.arange(self._length + 1)
-        tokens = np.asarray(self._bytes[at]).astype(np.int32)
-        return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
-
-
 def _array_name(url: str, names: Sequence[str], allowed: Sequence[str]) -> str:
     for name in allowed:
         if name in names:
@@ -305,6 +285,14 @@ def _unreadable_npz(url: str, error: Exception | str) -> FileError:
         f"{url} cannot be read: {error}. Allowed is a whole .npz archive of arrays of numbers or strings"
         " (numpy.savez), none of Python objects."
     )
+
+
+def texts(patterns: str) -> Iterator[str]:
+    """The contents of the text files that match."""
+    for url in find(patterns):
+        if not is_text(url):
+            raise FileError(f"{url} is no text (.txt), for which alone --tokenizer is.")
+        yield read_text(_local(url, None))
 
 
 def is_text(url: str) -> bool:

@@ -10,6 +10,7 @@ sharding policy assigns the examples of a global batch to processes ("auto" is r
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ Numbers = NDArray[np.int64]  # of examples: see data.Split
 Augment = Callable[[NDArray[Any], Numbers], NDArray[Any]]
 
 READING_THREADS = 4
+_NO_LEAKS = "ignore::UserWarning:multiprocessing.resource_tracker"  # of semaphores, as this process ends at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,15 +160,23 @@ class Batches:
         )
 
 
-def read(batches: Batches, in_memory: bool) -> Iterator[Batch]:
-    """All batches in order; those that are not in memory are prefetched by threads."""
+def read(batches: Batches, in_memory: bool, processes: int = 0) -> Iterator[Batch]:
+    """All batches in order; those that are not in memory are prefetched by threads, of processes if there are any."""
     if in_memory:
         return (batches[step] for step in range(len(batches)))
     import grain  # a slow import that only data in files needs
 
     options = grain.ReadOptions(num_threads=READING_THREADS, prefetch_buffer_size=2 * READING_THREADS)
-    dataset: Iterator[Batch] = iter(grain.MapDataset.source(batches).to_iter_dataset(options))
-    return dataset
+    dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
+    if processes and len(batches) > processes:
+        from absl import flags
+
+        if not flags.FLAGS.is_parsed():  # grain's processes ask for some
+            flags.FLAGS.mark_as_parsed()
+        sys.warnoptions.append(_NO_LEAKS)
+        dataset = dataset.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=processes))
+    in_order: Iterator[Batch] = iter(dataset)
+    return in_order
 
 
 def _interleaved(split: Split, orders: list[Numbers]) -> Numbers:

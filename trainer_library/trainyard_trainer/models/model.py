@@ -17,11 +17,13 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
+from trainyard_trainer.data.datasets import Layouts
+from trainyard_trainer.data.packing import unpack
 from trainyard_trainer.errors import TrainerUsageError
 from trainyard_trainer.models.cnn import Cnn
 from trainyard_trainer.models.resnet import ResNet
 from trainyard_trainer.models.task import DataSpec, NetworkFunctions, TaskError, TrainingTask, accuracy, linen, top_5
-from trainyard_trainer.models.transformer import Transformer
+from trainyard_trainer.models.transformer import TENSOR_RULES, Transformer
 
 PyTree = Any
 
@@ -83,6 +85,16 @@ MODELS: dict[str, ModelSpec] = {
         learning_rate=0.001,
         reference_batch_size=16,
     ),
+    # 124 million parameters: Radford et al., "Language Models are Unsupervised Multitask Learners".
+    "gpt2": ModelSpec(
+        make=lambda classes, dtype: Transformer(classes, width=768, layers=12, heads=12, dtype=dtype, tied=True),
+        input_shape=(1024,),
+        classes=50257,
+        tokens=True,
+        optimizer="adam",
+        learning_rate=0.0006,
+        reference_batch_size=512,
+    ),
 }
 
 
@@ -108,6 +120,7 @@ def built_in(
     return TrainingTask(
         functions, metrics=metrics, optimizer=optimizer, learning_rate=spec.learning_rate, name=name,
         classes=spec.classes, reference_batch_size=spec.reference_batch_size, input_shape=spec.input_shape,
+        sharding=TENSOR_RULES if spec.tokens else (),
     )  # fmt: skip
 
 
@@ -183,15 +196,23 @@ class Model:
         classes: number of labels; 0 if labels are not classes.
         params, statistics: convert both trees to vectors.
         network: its functions.
+        layouts: of inputs and labels that are several arrays: see data/packing.py.
     """
 
-    def __init__(self, task: TrainingTask, input_shape: tuple[int, ...], input_dtype: DTypeLike, classes: int) -> None:
+    def __init__(
+        self,
+        task: TrainingTask,
+        input_shape: tuple[int, ...],
+        input_dtype: DTypeLike,
+        classes: int,
+        layouts: Layouts = ((), ()),
+    ) -> None:
         """Raises ModelError if the model does not accept such examples."""
         self.name, self.task, self.classes = task.name, task, classes
-        self.input_shape, self.input_dtype = input_shape, jnp.dtype(input_dtype)
+        self.input_shape, self.input_dtype, self.layouts = input_shape, jnp.dtype(input_dtype), layouts
         network: Any = task.network  # mypy takes a named tuple for callable
         if not isinstance(network, NetworkFunctions):
-            network = network(DataSpec(self.input_shape, self.input_dtype, classes))
+            network = network(self._data_spec())
         self.network: NetworkFunctions = network
         params, statistics = jax.eval_shape(self._initial, jax.random.key(0, impl="rbg"))
         self.params = FlatTree(params)
@@ -226,28 +247,33 @@ class Model:
         """
         scaled = self._scaled(inputs)
         if share is not None:
-            scaled = share * scaled + (1 - share) * scaled[::-1]
+            scaled = jax.tree.map(lambda array: _mixed(array, share), scaled)
         outputs, changed = self.network.apply(params, self.statistics.unravel(statistics_S), scaled, key)
         return _float32(outputs), self.statistics.ravel(changed)
 
-    def infer(self, params: PyTree, statistics: PyTree, inputs: jax.Array) -> PyTree:
-        """(trees of parameters and statistics, inputs [B, ...]) -> outputs [B, ...], float32."""
+    def infer(self, params: PyTree, statistics: PyTree, inputs: Any) -> PyTree:
+        """(trees of parameters and statistics, inputs [B, ...]) -> outputs [B, ...], float32.
+
+        Inputs of several arrays are packed, or a dict.
+        """
         return _float32(self.network.apply(params, statistics, self._scaled(inputs), None)[0])
 
-    def measure(self, outputs: PyTree, labels: jax.Array, weights_B: jax.Array) -> jax.Array:
+    def measure(self, outputs: PyTree, labels: Any, weights_B: jax.Array) -> jax.Array:
         """Weighted sums [M + 2] over the examples: of the losses, of each metric, and of the weights.
 
         Raises:
             TaskError: the loss or a metric has not one value for each example.
         """
+        if self.layouts[1]:
+            labels = unpack(labels, self.layouts[1])
         values = [measure(outputs, labels) for measure in (self.task.loss, *self.task.metrics.values())]
         for name, value in zip(self.metric_names, values, strict=True):
             # Another shape would be broadcast to the weights', and trained on.
             if jnp.shape(value) != weights_B.shape:
                 raise TaskError(
                     f"--task {self.name}: {name} has the shape {list(jnp.shape(value))} for {len(weights_B)} examples; "
-                    f"it must have one value for each: {list(weights_B.shape)}. The labels have "
-                    f"{list(jnp.shape(labels))}, the outputs {jax.tree.map(lambda array: list(array.shape), outputs)}."
+                    f"it must have one value for each: {list(weights_B.shape)}. The labels have {_shapes(labels)}, the "
+                    f"outputs {_shapes(outputs)}."
                 )
         if self.task.weights is not None:
             weights_B = weights_B * self.task.weights(labels)
@@ -257,8 +283,28 @@ class Model:
         inputs = jnp.zeros((1, *self.input_shape), self.input_dtype)
         return self.network.init(key, self._scaled(inputs))
 
-    def _scaled(self, inputs: jax.Array) -> jax.Array:
-        return inputs.astype(jnp.float32) / 255 if self.input_dtype == jnp.uint8 else inputs
+    def _scaled(self, inputs: Any) -> Any:
+        if self.layouts[0] and not isinstance(inputs, dict):
+            inputs = unpack(inputs, self.layouts[0])
+        return jax.tree.map(
+            lambda array: array.astype(jnp.float32) / 255 if array.dtype == jnp.uint8 else array, inputs
+        )
+
+    def _data_spec(self) -> DataSpec:
+        layout = self.layouts[0]
+        if not layout:
+            return DataSpec(self.input_shape, self.input_dtype, self.classes)
+        shapes = {name: shape for name, shape, _ in layout}
+        return DataSpec(shapes, {name: np.dtype(kind) for name, _, kind in layout}, self.classes)
+
+
+def _shapes(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda array: list(array.shape), tree)
+
+
+def _mixed(array: jax.Array, share: Any) -> jax.Array:
+    is_float = jnp.issubdtype(array.dtype, jnp.floating)
+    return share * array + (1 - share) * array[::-1] if is_float else array
 
 
 def means(names: tuple[str, ...], sums_M: Any) -> dict[str, float]:

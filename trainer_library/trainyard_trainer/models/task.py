@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import linen as nn
 from jax.sharding import PartitionSpec
@@ -32,10 +31,13 @@ class TaskError(TrainerUsageError):
 
 
 class DataSpec(NamedTuple):
-    """The examples that a network is for: shape and type of one's inputs, and the number of labels' names."""
+    """The examples that a network is for: shape and type of one's inputs, and the number of labels' names.
 
-    input_shape: tuple[int, ...]
-    input_dtype: np.dtype[Any]
+    Both are dicts by name for inputs that are several arrays.
+    """
+
+    input_shape: Any
+    input_dtype: Any
     classes: int
 
 

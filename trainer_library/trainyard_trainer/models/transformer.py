@@ -6,7 +6,20 @@ A name ends in its tensor's shape: B batch, T tokens, D width, K classes (the vo
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
+
+TENSOR_RULES = (
+    (r"(query|key|value)/kernel$", PartitionSpec(None, "tensor")),
+    (r"(query|key|value)/bias$", PartitionSpec("tensor")),
+    (r"out/kernel$", PartitionSpec("tensor")),
+    (r"Block_\d+/Dense_0/kernel$", PartitionSpec(None, "tensor")),
+    (r"Block_\d+/Dense_0/bias$", PartitionSpec("tensor")),
+    (r"Block_\d+/Dense_1/kernel$", PartitionSpec("tensor")),
+    (r"embedding$", PartitionSpec("tensor")),
+)
+"""How --mesh divides it over `tensor`: heads, the wide layer of each block, and the vocabulary (Shoeybi et al.,
+arXiv:1909.08053)."""
 
 
 class Block(nn.Module):
@@ -33,6 +46,7 @@ class Transformer(nn.Module):
         width: of the embeddings.
         layers, heads: number of each.
         dtype: of the computation; parameters are float32.
+        tied: the embeddings are also the matrix of the logits.
     """
 
     classes: int
@@ -40,16 +54,18 @@ class Transformer(nn.Module):
     layers: int = 4
     heads: int = 4
     dtype: DTypeLike = jnp.float32
+    tied: bool = False
 
     @nn.compact
     def __call__(self, tokens_BT: jax.Array, train: bool) -> jax.Array:  # noqa: ARG002 - the signature of every model
         """Tokens [B, T] -> logits [B, T, K] of the next tokens."""
         positions_TD = self.param("positions", nn.initializers.normal(0.02), (tokens_BT.shape[1], self.width))
-        x_BTD = nn.Embed(self.classes, self.width, dtype=self.dtype)(tokens_BT)
-        x_BTD = x_BTD + positions_TD.astype(self.dtype)
+        scale = nn.initializers.normal(0.02) if self.tied else nn.linear.default_embed_init
+        embed = nn.Embed(self.classes, self.width, dtype=self.dtype, embedding_init=scale)
+        x_BTD = embed(tokens_BT) + positions_TD.astype(self.dtype)
         mask_1TT = nn.make_causal_mask(tokens_BT[:1])
         for _ in range(self.layers):
             x_BTD = Block(self.heads, self.dtype)(x_BTD, mask_1TT)
         x_BTD = nn.LayerNorm(dtype=self.dtype)(x_BTD)
-        logits_BTK: jax.Array = nn.Dense(self.classes, dtype=self.dtype)(x_BTD)
+        logits_BTK: jax.Array = embed.attend(x_BTD) if self.tied else nn.Dense(self.classes, dtype=self.dtype)(x_BTD)
         return logits_BTK

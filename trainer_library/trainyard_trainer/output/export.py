@@ -118,18 +118,24 @@ def _function(
     trees = _trees(model.params.shapes, model.statistics.shapes)
     shapes, structure = _by_name(trees), jax.tree.structure(trees)
 
-    def call(by_name: dict[str, jax.Array], inputs: jax.Array) -> dict[str, jax.Array]:
+    def call(by_name: dict[str, jax.Array], inputs: Any) -> dict[str, jax.Array]:
         rebuilt = jax.tree.unflatten(structure, [by_name[name] for name in shapes])
         return model.task.exported(model.infer(rebuilt["params"], rebuilt["batch_stats"], inputs))
 
-    inputs = jax.export.symbolic_shape(", ".join(map(str, (batch, *model.input_shape))))
-    exported = jax.export.export(jax.jit(call), platforms=platforms)(
-        shapes, jax.ShapeDtypeStruct(inputs, model.input_dtype)
-    )
+    (size,) = jax.export.symbolic_shape(str(batch))
+
+    def of_input(shape: tuple[int, ...], kind: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((size, *shape), kind)
+
+    layout = model.layouts[0]
+    several = {name: of_input(shape, np.dtype(kind)) for name, shape, kind in layout}
+    inputs = several or of_input(model.input_shape, model.input_dtype)
+    exported = jax.export.export(jax.jit(call), platforms=platforms)(shapes, inputs)
     outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     about = {
         "model": model.name,
-        "input": {"shape": [batch, *model.input_shape], "dtype": str(model.input_dtype)}
+        "input": {name: {"shape": [batch, *shape], "dtype": kind} for name, shape, kind in layout}
+        or {"shape": [batch, *model.input_shape], "dtype": str(model.input_dtype)}
         | ({"range": [0, 1]} if model.input_dtype == jnp.float32 else {}),
         "outputs": {
             name: {"shape": [batch, *map(int, output.shape[1:])], "dtype": str(output.dtype)}
@@ -166,27 +172,40 @@ class SavedModel:
     parameters: dict[str, NDArray[np.float32]]
 
     @property
+    def inputs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and type of each array of an example, by name; of the only one by "inputs"."""
+        given = self.about["input"]
+        arrays = {"inputs": given} if isinstance(given.get("dtype"), str) else given
+        return {name: (tuple(array["shape"][1:]), np.dtype(array["dtype"])) for name, array in arrays.items()}
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
-        return tuple(self.about["input"]["shape"][1:])
+        """The shape of one example, of one array."""
+        return self.inputs["inputs"][0]
 
     @property
     def input_dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = np.dtype(self.about["input"]["dtype"])
-        return dtype
+        return self.inputs["inputs"][1]
 
-    def __call__(self, inputs: NDArray[Any]) -> dict[str, jax.Array]:
-        """inputs [B, ...] -> logits and probabilities, [B, ..., K]. B is any number, also if the model's is fixed."""
-        size = self.about["input"]["shape"][0]
+    def __call__(self, inputs: Any) -> dict[str, jax.Array]:
+        """inputs [B, ...], or a dict of them -> the exported outputs, [B, ...], such as logits and probabilities.
+
+        B is any number, also if the model's is fixed.
+        """
+        given = self.about["input"]
+        size = (given if "shape" in given else next(iter(given.values())))["shape"][0]
         if size == "B":
             outputs: dict[str, jax.Array] = self.function.call(self.parameters, inputs)
             return outputs
         pieces = []
-        for start in range(0, len(inputs), size):
-            piece = inputs[start : start + size]
-            padded = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
+        for start in range(0, len(jax.tree.leaves(inputs)[0]), size):
+            piece = jax.tree.map(lambda array, start=start: array[start : start + size], inputs)
+            count = len(jax.tree.leaves(piece)[0])
+            padded = jax.tree.map(
+                lambda array, count=count: np.concatenate([array, np.repeat(array[-1:], size - count, axis=0)]), piece
+            )
             called = self.function.call(self.parameters, padded)
-            pieces.append({name: value[: len(piece)] for name, value in called.items()})
+            pieces.append({name: value[:count] for name, value in called.items()})
         return {name: jnp.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 

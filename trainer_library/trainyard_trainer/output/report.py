@@ -7,6 +7,7 @@
     {"event": "heartbeat", "step", "seconds"}        no other line for a while; seconds since the step changed
     {"event": "evaluating", "step"}                  during an evaluation, at the interval of heartbeats
     {"event": "evaluation", "step", "epoch", "held_out_loss", "held_out_accuracy"}   the chief and the evaluator
+    {"event": "sample", "step", "prompt", "text"}    by a language model after an evaluation; the chief (--sample)
     {"event": "checkpoint", "step"}                                                  visible in job-dir; the chief
     {"event": "stopped", "step", "steps"}                                            by SIGTERM: saved, incomplete
     {"event": "saved", "model"}                                                      at the end; the chief alone

@@ -7,6 +7,7 @@ epoch is the number of steps that read as many examples as the data has. The chi
 """
 
 import itertools
+import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator
@@ -138,9 +139,12 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
 def optimizer_of_settings(task: TrainingTask, index: int, servers: int) -> Callable[..., optax.GradientTransformation]:
     """The settings of `_Chief` -> optimizer, as a server makes it for its part of the parameters."""
 
-    def make(input_shape: str, input_dtype: str, classes: int, **schedule: Any) -> optax.GradientTransformation:
+    def make(
+        input_shape: str, input_dtype: str, layout: str, classes: int, **schedule: Any
+    ) -> optax.GradientTransformation:
         shape = tuple(int(size) for size in input_shape.split(",") if size)
-        params = Model(task, shape, input_dtype, classes).params
+        arrays = tuple((name, tuple(axes), kind) for name, axes, kind in json.loads(layout))
+        params = Model(task, shape, input_dtype, classes, (arrays, ())).params
         return on_part(make_optimizer(task.optimizer, **schedule), params, params.cut(servers)[index])
 
     return make
@@ -187,6 +191,7 @@ class _Chief:
             **self._experiment.optimizer_settings(position),
             "input_shape": ",".join(map(str, model.input_shape)),
             "input_dtype": str(model.input_dtype),
+            "layout": json.dumps(model.layouts[0]),
             "classes": model.classes,
         }
         values = model.params.ravel_on_host(restored.params)

@@ -20,7 +20,9 @@ from trainyard_trainer.arguments import Arguments, FlagError
 from trainyard_trainer.data import datasets
 from trainyard_trainer.data.augmentation import Augmentation
 from trainyard_trainer.data.datasets import Shard, Sharding
+from trainyard_trainer.data.files import texts
 from trainyard_trainer.data.sharding import Batches, epoch_order, steps_for
+from trainyard_trainer.data.text import Tokenizer, decode, sample, tokenizer_of
 from trainyard_trainer.errors import CheckpointError, TrainerUsageError
 from trainyard_trainer.models import model as models
 from trainyard_trainer.models.lora import merged, with_lora
@@ -357,10 +359,12 @@ def prepare(
         DataError, FileError: the data cannot be used.
         ModelError: the model does not accept it.
     """
+    tokenizer, classes = _tokenizer(arguments, cluster), arguments.classes or task.classes
     if task.data is None:
         dataset = datasets.load(
             arguments.data, arguments.held_out_data, sharding, arguments.input_shape or task.input_shape,
-            arguments.classes or task.classes, shard, distribute.gather, arguments.cache, arguments.stream,
+            classes if tokenizer is None else len(tokenizer), shard, distribute.gather, arguments.cache,
+            arguments.stream, tokenizer,
         )  # fmt: skip
     else:
         dataset = datasets.in_memory(f"the data of {task.name}", task.data(), sharding)
@@ -379,15 +383,50 @@ def prepare(
         task = dataclasses.replace(task, loss=functools.partial(cross_entropy, smoothing=arguments.label_smoothing))
     if arguments.mixup and dataset.input_dtype.kind == "i":
         raise TaskError("--mixup is for images and other numbers; the data has tokens.")
-    exported = model = Model(task, dataset.input_shape, dataset.input_dtype, len(dataset.label_names))
+    if arguments.sample:
+        task = dataclasses.replace(task, on_evaluation=_sampler(arguments, dataset, tokenizer))
+    exported = model = Model(task, dataset.input_shape, dataset.input_dtype, len(dataset.label_names), dataset.layouts)
     if arguments.lora:
         network = with_lora(exported.network, arguments.lora, arguments.lora_on)
         model = Model(
-            dataclasses.replace(task, network=network), dataset.input_shape, dataset.input_dtype, exported.classes
-        )
+            dataclasses.replace(task, network=network), dataset.input_shape, dataset.input_dtype, exported.classes,
+            dataset.layouts,
+        )  # fmt: skip
     if arguments.freeze:
         _check_frozen(model, arguments)
     return Experiment(arguments, cluster, strategy, shard, dataset, model, exported)
+
+
+def _tokenizer(arguments: Arguments, cluster: ClusterSpec) -> Tokenizer | None:
+    """The tokenizer of --tokenizer, which the chief trains for all."""
+    if arguments.tokenizer is None:
+        return None
+    content = error = b""
+    if cluster.is_chief or cluster.role == "evaluator":
+        try:
+            content = tokenizer_of(arguments.tokenizer, arguments.job_dir, lambda: texts(arguments.data)).content
+        except TrainerUsageError as refused:  # all processes end with it
+            error = str(refused).encode()
+    error = distribute.broadcast(error)
+    if error:
+        raise datasets.DataError(error.decode())
+    return Tokenizer(distribute.broadcast(content))
+
+
+def _sampler(
+    arguments: Arguments, dataset: datasets.Dataset, tokenizer: Tokenizer | None
+) -> Callable[[Evaluation], None]:
+    """Report a continuation of held-out text, of --sample tokens."""
+    if len(dataset.input_shape) != 1 or dataset.input_dtype != np.int32:
+        raise TaskError(f"--sample is for text; the data has {dataset.input_dtype} {list(dataset.input_shape)}.")
+    length = dataset.input_shape[0]
+    prompt = dataset.held_out.rows(np.arange(1))[0][0, : max(1, length // 2)]
+
+    def report_sample(evaluation: Evaluation) -> None:
+        tokens = sample(evaluation.infer, prompt, arguments.sample, length, arguments.seed + evaluation.step)
+        report("sample", step=evaluation.step, prompt=decode(tokenizer, prompt), text=decode(tokenizer, tokens))
+
+    return report_sample
 
 
 def _check_frozen(model: Model, arguments: Arguments) -> None:

@@ -170,5 +170,5 @@ def _batches(experiment: Experiment, position: TrainingPosition) -> Iterator[tup
     """The remaining batches of the epoch: examples, advance, and this process's part, in transfer to the devices."""
     put = experiment.strategy.put
     batches = experiment.epoch_batches(position)
-    for batch in read(batches, batches.in_memory):
+    for batch in read(batches, batches.in_memory, experiment.arguments.decode_processes):
         yield batch.examples, batch.advance, (put(batch.inputs), put(batch.labels), put(batch.weights))

@@ -1,0 +1,158 @@
+"""Text for a language model: its bytes, or the tokens of a SentencePiece model (--tokenizer), and samples of a network.
+
+Kudo and Richardson, arXiv:1808.06226. The package sentencepiece is needed for --tokenizer alone.
+"""
+
+import functools
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard_trainer.errors import FileError
+from trainyard_trainer.storage import open_folder
+
+BYTES = 256  # tokens without a tokenizer
+FILE = "tokenizer.model"
+"""The tokenizer of a training, in its job directory."""
+
+Infer = Callable[[NDArray[np.int32]], Any]
+
+
+class Tokenizer:
+    """A SentencePiece model; `content` is that of its file. Every text can be encoded and decoded again."""
+
+    def __init__(self, content: bytes) -> None:
+        """Raises FileError if it is none."""
+        self.content = content
+        try:
+            from sentencepiece import SentencePieceProcessor
+
+            self._model: Any = SentencePieceProcessor(model_proto=content)
+        except ImportError as error:
+            raise FileError("--tokenizer needs the package sentencepiece: pip install sentencepiece.") from error
+        except RuntimeError as error:
+            raise FileError(f"The tokenizer is no SentencePiece model: {error}") from error
+
+    def __len__(self) -> int:
+        return int(self._model.vocab_size())
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        return np.asarray(self._model.encode(text), np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._model.decode(list(tokens)))
+
+
+def tokenizer_of(name: str, job_dir: str, texts: Callable[[], Iterator[str]]) -> Tokenizer:
+    """The tokenizer of --tokenizer: of a file, or of as many pieces as it says, trained on the text.
+
+    The latter is kept in the job directory, where a resumed training finds it.
+
+    Raises:
+        FileError: there is no such file, or the text has not so many pieces.
+    """
+    if not name.isdecimal():
+        folder, _, file = name.rpartition("/")
+        content = open_folder(folder or ("/" if name.startswith("/") else ".")).read(file)
+        if content is None:
+            raise FileError(f"--tokenizer {name} is not there. Name a SentencePiece model, or a number of pieces.")
+        return Tokenizer(content)
+    kept = open_folder(job_dir)
+    content = kept.read(FILE)
+    if content is None:
+        content = _trained(int(name), texts())
+        kept.write(FILE, content)
+    return Tokenizer(content)
+
+
+def _trained(pieces: int, texts: Iterator[str]) -> bytes:
+    try:
+        from sentencepiece import SentencePieceTrainer
+    except ImportError as error:
+        raise FileError("--tokenizer needs the package sentencepiece: pip install sentencepiece.") from error
+    out = io.BytesIO()
+    lines = (line for text in texts for line in text.split("\n"))
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=lines, model_writer=out, vocab_size=pieces, model_type="bpe", minloglevel=2,
+            # Nothing of a text is lost: not a rare character, a space or a line's end.
+            byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+            add_dummy_prefix=False, user_defined_symbols=["\n"], unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1,
+            max_sentence_length=2**20,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise FileError(f"No tokenizer of {pieces} pieces can be made of the text: {error}") from error
+    return out.getvalue()
+
+
+def read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+class Text:
+    """Example i is the tokens [i*T, i*T+T) of a file; its labels are the tokens that follow each."""
+
+    in_memory = True  # or memory-mapped
+    label_names: tuple[str, ...] | None = None
+
+    def __init__(self, url: str, path: Path, input_shape: tuple[int, ...], tokenizer: Tokenizer | None = None) -> None:
+        self.url = url
+        if len(input_shape) != 1:
+            raise FileError(f"{url} is text: it does not fit the input shape {input_shape}; allowed is (T,).")
+        (self._length,) = input_shape
+        self._tokens: NDArray[Any]
+        if tokenizer is not None:
+            self._tokens = tokenizer.encode(read_text(path))
+        else:  # an empty file cannot be mapped
+            self._tokens = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+        if len(self._tokens) <= self._length:
+            kind = "bytes" if tokenizer is None else "tokens"
+            raise FileError(
+                f"{url} has {len(self._tokens)} {kind}; an example of the input shape {input_shape} takes "
+                f"{self._length + 1}."
+            )
+
+    def __len__(self) -> int:
+        return (len(self._tokens) - 1) // self._length
+
+    def rows(self, indices: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        at = np.asarray(indices)[:, np.newaxis] * self._length + np.arange(self._length + 1)
+        tokens = np.asarray(self._tokens[at]).astype(np.int32)
+        return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+
+
+def sample(infer: Infer, prompt: NDArray[np.int32], count: int, length: int, seed: int) -> list[int]:
+    """Tokens [count] that follow a prompt, drawn from a network's distribution.
+
+    Args:
+        infer: tokens [1, T] -> logits [1, T, K] of the next ones.
+        length: T.
+    """
+    random = np.random.default_rng(seed)
+    tokens = [int(token) for token in prompt]
+    for _ in range(count):
+        window = np.zeros((1, length), np.int32)
+        last = tokens[-length:]
+        window[0, : len(last)] = last  # what follows has no effect on the logits before
+        logits_K = np.asarray(infer(window))[0, len(last) - 1].astype(np.float64)
+        weights_K = np.exp(logits_K - logits_K.max())
+        tokens.append(int(random.choice(len(weights_K), p=weights_K / weights_K.sum())))
+    return tokens[len(prompt) :]
+
+
+def decode(tokenizer: Tokenizer | None, tokens: Iterable[int]) -> str:
+    """The text of tokens; of bytes without a tokenizer."""
+    numbers = [int(token) for token in tokens]
+    return tokenizer.decode(numbers) if tokenizer is not None else bytes(numbers).decode(errors="replace")
+
+
+@functools.cache
+def printable(tokenizer: Tokenizer | None, classes: int) -> tuple[str, ...]:
+    """A name for each token, for predictions."""
+    if tokenizer is None:
+        return tuple(map(str, range(classes)))
+    return tuple(tokenizer.decode([token]) for token in range(classes))

@@ -1,7 +1,10 @@
 """Rows of the library of trainers: its step beside a plain loop's, and two processes beside twice one."""
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache, partial
@@ -9,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.rows import LeftOut, Row, Samples, interleaved
+from benchmarks.training import memory
+from benchmarks.training.processes import ROOT
 from benchmarks.training.trainers import Case, rate_of_plain_loop, rate_together, rate_without_exchange
 
 _DIGITS, _SYNTHETIC = 1437, 896  # examples to train on
@@ -59,6 +64,30 @@ def _two(bound: Callable[[_Scaling], list[float]], quick: bool) -> Samples:
     return Samples(measured.two, bound(measured), "examples/s")
 
 
+def _run(*arguments: str) -> str:
+    """The last line that a program of this folder prints."""
+    done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout.splitlines()[-1]
+
+
+@cache
+def _planned_memory() -> dict[str, list[float]]:
+    planned: dict[str, list[float]] = json.loads(_run("benchmarks.training.memory"))
+    return planned
+
+
+def _memory(name: str, _quick: bool) -> Samples:
+    library, by_hand = _planned_memory()[name]
+    return Samples([library], [by_hand], "MiB")
+
+
+def _saves(quick: bool) -> Samples:
+    library, orbax = (lambda who=who: float(_run("benchmarks.training.saving", who)) for who in ("library", "orbax"))
+    return interleaved(library, orbax, 1 if quick else _ROUNDS, "s", warm_up=0)
+
+
 _TRANSFORMER = "the small transformer, batch 32, two processes on a core each"
 
 ROWS = (
@@ -96,5 +125,25 @@ ROWS = (
         partial(_two, lambda measured: measured.alone),
         "gloo: 3.5 MB a step between the processes",
         is_rate=True,
+    ),
+    *(
+        Row(
+            f"train-memory-{name}",
+            f"the library of trainers: GPT-2 of 124 million parameters on 8 devices, {name}, memory of one by XLA",
+            "a jit loop for this network alone, with the same layout",
+            1.05,
+            partial(_memory, name),
+            "parameters that are gathered, and the logits",
+            in_quick=False,
+        )
+        for name in memory.SIZES
+    ),
+    Row(
+        "train-saves",
+        "the library of trainers: a save of 300 MB every four steps, time that training waits",
+        "Orbax's CheckpointManager, asynchronous",
+        1.0,
+        _saves,
+        "no copy: JAX does not reuse memory that a save still reads; and a newer save replaces one that waits",
     ),
 )

@@ -1,4 +1,4 @@
-"""What begins with another training's parameters, and what changes how they are trained."""
+"""Trainings that begin with other parameters, change how they are trained, divide them, or feed on other data."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ def test_later_steps_do_not_change_a_snapshot(
     expected = jax.tree.map(np.copy, placed.to_host(training))
     with monkeypatch.context() as patched:
         patched.setattr("jax.default_backend", lambda: backend)
-        fetch = train._snapshot(placed, training, placed.to_host)
+        fetch = train.snapshot(placed, training, placed.to_host)
         with jax.log_compiles():
-            train._snapshot(placed, training, placed.to_host)
+            train.snapshot(placed, training, placed.to_host)
     for _ in range(2):
         training, _ = step(training, placed.replicate(steps.no_sums(model)), *batch)
     jax.tree.map(np.testing.assert_array_equal, fetch(), expected)

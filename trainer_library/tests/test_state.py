@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from support.lazy import jax, models, optax, state, tiny
 from trainyard_trainer.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from conftest import Launcher
 
 
 def adam() -> optax.GradientTransformation:
@@ -38,3 +45,18 @@ def test_parameters_sha256_differs_by_one_bit() -> None:
     turned["Conv_0"]["bias"][0] = -0.0
     assert state.parameters_sha256(first.params) == state.parameters_sha256(same)
     assert state.parameters_sha256(first.params) != state.parameters_sha256(turned)
+
+
+def test_checkpoint_of_the_release_before_opens_with_the_same_parameters_in_any_layout(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    tests = Path(__file__).parent
+    environment = {"PYTHONPATH": f"{tests.parent}:{tests}", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    for layout in ("mirrored", "fsdp"):
+        job_dir = tmp_path / layout
+        shutil.copytree(tests / "files/job-dir-0.2.0", job_dir)
+        flags = ("--task", "own.regression", "--steps", "30", "--parallel", layout, "--job-dir", str(job_dir))
+        trainer = launcher.alone(*flags, **environment)
+        assert trainer.wait() == 0, trainer.stderr
+        assert trainer.events("begin") == [{"event": "begin", "step": 30, "steps": 30}]
+        assert trainer.parameters_sha256 == "e8e02705625453497e3ce80feb784914276f8c59db259a8a2efc014268584cd6"

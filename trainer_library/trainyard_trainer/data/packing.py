@@ -5,11 +5,13 @@ A name ends in its tensor's shape: N examples, B of a batch, S bytes of one exam
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import jax
 
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and type of each array of an example, in order; empty for one array as it is."""
@@ -22,8 +24,10 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.uint8], Layout]
     return np.concatenate(parts, axis=1), layout
 
 
-def unpack(packed_BS: jax.Array, layout: Layout) -> dict[str, jax.Array]:
+def unpack(packed_BS: "jax.Array", layout: Layout) -> "dict[str, jax.Array]":
     """Bytes [B, S] -> the arrays [B, ...] by name, inside a compiled function."""
+    import jax
+
     arrays, start = {}, 0
     for name, shape, kind in layout:
         count, size = math.prod(shape), np.dtype(kind).itemsize

@@ -72,12 +72,12 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     def save(training: State, position: TrainingPosition, score: float | None = None) -> None:
         on_saved = partial(report, "checkpoint", step=position.steps)
         if not strategy.whole:
-            fetch_pieces = _snapshot(strategy, training, state.to_pieces)
+            fetch_pieces = snapshot(strategy, training, state.to_pieces)
             saved = on_saved if cluster.is_chief else lambda: None
             saver.save_together(position._asdict(), fetch_pieces, saved, score, cluster.num_processes, token)
         elif cluster.is_chief:
             saver.make_room(position.steps, score)
-            fetch = _snapshot(strategy, training, strategy.to_host)
+            fetch = snapshot(strategy, training, strategy.to_host)
             saver.save(position._asdict(), lambda: state.to_arrays(fetch()), on_saved, score)
         summaries.flush()
 
@@ -156,7 +156,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     report("done", step=position.steps, steps=steps, parameters_sha256=state.parameters_sha256(params))
 
 
-def _snapshot(strategy: Strategy, training: State, fetch: Callable[[State], Fetched]) -> Callable[[], Fetched]:
+def snapshot(strategy: Strategy, training: State, fetch: Callable[[State], Fetched]) -> Callable[[], Fetched]:
     """Fetch from a copy of the state that training does not change."""
     if jax.default_backend() == "cpu":
         # Views of the devices' buffers: JAX reuses none while it is referenced, although the step donates it.

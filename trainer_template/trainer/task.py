@@ -3,11 +3,9 @@
     python -m trainer.task --epochs 5 --job-dir output         # on all devices of this machine
     jobs submit training --config config.yaml -- --epochs 5    # on a chief and a worker
 
-Each process of a job runs this file; TF_CONFIG says which of them it is. Every device has a copy of the state and a
-part of each batch, and pmap sums the gradients over all devices of all processes. The chief saves to --job-dir, a path
-or gs://BUCKET/DIRECTORY, and the same command continues from the newest checkpoint. SIGTERM saves and ends with 0.
-
-A name ends in its tensor's shape: B examples of one device, N of all, H height, W width, C channels, K classes.
+Each process of a job runs this file; TF_CONFIG says which it is. Every device has a copy of the state and a part of
+each batch, and pmap sums the gradients of all. The chief saves to --job-dir, a path or gs://BUCKET/DIRECTORY, where the
+same command continues. SIGTERM saves and ends with 0. Names end in shapes: B examples of a device, N of all, K classes.
 """
 
 import argparse
@@ -139,14 +137,14 @@ def save(folder: Folder, state: Any, step: int) -> None:
 
 
 def restore(folder: Folder, state: Any) -> tuple[Any, int]:
-    """The state of the newest checkpoint and its step, else the given state and 0. The chief reads it for all."""
+    """The replicated state of the newest checkpoint and its step, else the given state and 0. The chief reads for all."""
     step = 0
     if jax.process_index() == 0 and (names := folder.names("checkpoints")):
         state = flax.serialization.from_bytes(state, folder.read(names[-1]))
         step = int(names[-1][-8:])
     if jax.process_count() > 1:
         state, step = multihost_utils.broadcast_one_to_all((state, np.int32(step)))
-    return state, int(step)
+    return replicate(state), int(step)
 
 
 def stop_check() -> Callable[[int], bool]:
@@ -203,7 +201,6 @@ def train(config: Config) -> None:
     folder, should_stop, began = Folder(config.job_dir), stop_check(), time.perf_counter()
     params = network.init(jax.random.key(config.seed), images[:1])
     state, first = restore(folder, (params, optimizer.init(params)))
-    state = replicate(state)
     report("begin", step=first, steps=steps)
     for step in range(first + 1, steps + 1):
         state, mean_loss = train_step(state, *batch_of(step - 1))
@@ -213,7 +210,8 @@ def train(config: Config) -> None:
             values = {"loss": round(float(unreplicate(mean_loss)), 6), "examples_per_second": round(rate, 1)}
             report("progress", step=step, steps=steps, epoch=-(-step // steps_per_epoch), **values)
         if in_epoch == 0 and process == 0:
-            report("evaluation", step=step, epoch=epoch, held_out_accuracy=float(accuracy(unreplicate(state)[0])))
+            value = round(float(accuracy(unreplicate(state)[0])), 4)
+            report("evaluation", step=step, epoch=epoch, held_out_accuracy=value)
         stop = should_stop(step)
         if stop or step == steps or (step % config.checkpoint_every if config.checkpoint_every else in_epoch) == 0:
             save(folder, state, step)
@@ -234,7 +232,7 @@ def predict(config: Config) -> None:
     parameters = safetensors.numpy.load(Folder(config.job_dir).read("model/parameters.safetensors"))
     logits_NK: Any = Network().apply(unflatten_dict(parameters, sep="/"), images[: config.predict])
     for number, prediction in enumerate(jnp.argmax(logits_NK, axis=-1)):
-        print(f"held-out digit {number}: predicted {prediction}, is {labels[number]}")
+        print(f"held-out digit {number}: predicted {prediction}, is {labels[number]}", flush=True)
 
 
 if __name__ == "__main__":
@@ -245,6 +243,8 @@ if __name__ == "__main__":
     try:
         join_cluster()
         predict(flags) if flags.predict else train(flags)
-    except Exception:  # noqa: BLE001 - end at once, so that the other processes do not wait for this one
+        jax.distributed.shutdown()  # waits for all processes
+    except Exception:  # noqa: BLE001
         traceback.print_exc()
-        os._exit(1)
+        os._exit(1)  # at once, so that no process waits for this one
+    os._exit(0)  # at once, as a job ends when its chief does

@@ -137,7 +137,7 @@ def save(folder: Folder, state: Any, step: int) -> None:
 
 
 def restore(folder: Folder, state: Any) -> tuple[Any, int]:
-    """The replicated state of the newest checkpoint and its step, else the given state and 0. The chief reads for all."""
+    """The newest checkpoint on the devices and its step, else the given state and 0. The chief reads it for all."""
     step = 0
     if jax.process_index() == 0 and (names := folder.names("checkpoints")):
         state = flax.serialization.from_bytes(state, folder.read(names[-1]))

@@ -74,6 +74,8 @@ for strategy in (OneDevice(2), Mirrored(), Pmapped(), Mirrored(2), Pmapped(2)):
     for _ in range(3):
         split = (strategy.put(a.reshape(*pieces, *a.shape[1:])) for a in (inputs, labels, weights))
         training, sums = step(training, sums, *split)
+    copied = strategy.snapshot(training)
+    assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(copied)), "of a gang, the chief alone copies"
     if replicas == 2:  # four pieces drop others
         ends.append(strategy.to_host(training))
     assert float(strategy.to_host(sums)[-1]) == 3 * 9 / replicas

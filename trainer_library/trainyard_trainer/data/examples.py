@@ -20,41 +20,6 @@ LABELS = ("labels", "label", "image/class/label", "y")
 
 _making = threading.Lock()
 
-_EXAMPLE = """
-name: "example.proto" package: "trainer" syntax: "proto3"
-message_type {
-  name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
-}
-message_type {
-  name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED }
-}
-message_type {
-  name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED }
-}
-message_type {
-  name: "Feature" oneof_decl { name: "kind" }
-  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".trainer.BytesList" oneof_index: 0 }
-  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".trainer.FloatList" oneof_index: 0 }
-  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".trainer.Int64List" oneof_index: 0 }
-}
-message_type {
-  name: "Features"
-  nested_type {
-    name: "FeatureEntry" options { map_entry: true }
-    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".trainer.Feature" label: LABEL_OPTIONAL }
-  }
-  field {
-    name: "feature" number: 1 type: TYPE_MESSAGE type_name: ".trainer.Features.FeatureEntry"
-    label: LABEL_REPEATED
-  }
-}
-message_type {
-  name: "Example"
-  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".trainer.Features" label: LABEL_OPTIONAL }
-}
-"""  # a descriptor, so that no code has to be generated from a .proto file
-
 
 class InvalidExample(ValueError):
     """A record that cannot be used; the message is written to follow the record's number."""
@@ -169,10 +134,31 @@ def _example_class() -> Any:
 
 @functools.cache
 def _make_example_class() -> Any:
-    """In its own pool, so that TensorFlow in the same process can define it too."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+    """Of a descriptor, so that no code is generated from a .proto file, in its own pool, beside TensorFlow's."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    file = text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto())
+    of = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="trainer", syntax="proto3")
+    feature, features, whole = (file.message_type.add(name=name) for name in ("Feature", "Features", "Example"))
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(
+        (("Bytes", of.TYPE_BYTES), ("Float", of.TYPE_FLOAT), ("Int64", of.TYPE_INT64)), start=1
+    ):
+        values = file.message_type.add(name=f"{name}List")
+        values.field.add(name="value", number=1, type=kind, label=of.LABEL_REPEATED)
+        feature.field.add(
+            name=f"{name.lower()}_list", number=number, type=of.TYPE_MESSAGE, type_name=f".trainer.{name}List",
+            oneof_index=0,
+        )  # fmt: skip
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=of.TYPE_STRING)
+    entry.field.add(name="value", number=2, type=of.TYPE_MESSAGE, type_name=".trainer.Feature")
+    features.field.add(
+        name="feature", number=1, type=of.TYPE_MESSAGE, type_name=".trainer.Features.FeatureEntry",
+        label=of.LABEL_REPEATED,
+    )  # fmt: skip
+    whole.field.add(name="features", number=1, type=of.TYPE_MESSAGE, type_name=".trainer.Features")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("trainer.Example"))

@@ -200,12 +200,10 @@ class Experiment:
 
     def _initialized(self, optimizer: optax.GradientTransformation, shapes: State) -> State:
         """The state before the first step, on the devices."""
-        loaded = self._loaded()
-        seed, processes = self.arguments.seed, self.cluster.num_processes
-        initial = functools.partial(state.initial, self.model, optimizer, seed)
-        if processes == 1 or not self.strategy.whole:
-            return self.strategy.initialize(initial, loaded)
-        own = jax.device_get(jax.jit(initial)(loaded)) if self.cluster.is_chief else None
+        initial = functools.partial(state.initial, self.model, optimizer, self.arguments.seed)
+        if self.cluster.num_processes == 1 or not self.strategy.whole:
+            return self.strategy.initialize(initial, self._loaded())
+        own = jax.device_get(jax.jit(initial)(self._loaded())) if self.cluster.is_chief else None
         return self.strategy.replicate(_broadcast(own, shapes))
 
     def _loaded(self) -> dict[str, NDArray[Any]]:

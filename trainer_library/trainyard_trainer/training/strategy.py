@@ -73,7 +73,7 @@ class Strategy(Protocol):
         """Start the transfer of this process's part of a batch, [L, B, ...], to the devices."""
 
     def snapshot(self, tree: Tree) -> Tree:
-        """A copy in the same layout, which later steps leave alone. All processes call this together."""
+        """A copy for `to_host` that later steps leave alone. Where the state is divided, all processes call it."""
 
     def to_host(self, tree: Tree) -> Tree:
         """Whole NumPy arrays of a compiled step's result; blocks until it is computed. On all processes together."""
@@ -96,6 +96,11 @@ class _Whole:
 
     def constrain(self, state: Tree) -> Tree:
         return state
+
+    def snapshot(self, tree: Tree) -> Tree:
+        # The chief is alone here, so its first device alone computes.
+        copied: Tree = copy_on_device(jax.tree.map(lambda leaf: leaf.addressable_data(0), tree))
+        return copied
 
 
 class OneDevice(_Whole):
@@ -120,10 +125,6 @@ class OneDevice(_Whole):
     def put(self, array_LB: Any) -> Any:
         part = array_LB[0] if self.accumulate == 1 else array_LB
         return part if _on_cpu() else jax.device_put(part)
-
-    def snapshot(self, tree: Tree) -> Tree:
-        copied: Tree = copy_on_device(tree)
-        return copied
 
     def to_host(self, tree: Tree) -> Tree:
         fetched: Tree = jax.tree.map(np.asarray, jax.device_get(tree))
@@ -169,10 +170,6 @@ class Mirrored(_Whole):
     def put(self, array_LB: Any) -> Any:
         part = array_LB.reshape(-1, *array_LB.shape[2:]) if self.accumulate == 1 else array_LB
         return jax.make_array_from_process_local_data(self._by_replica, part)
-
-    def snapshot(self, tree: Tree) -> Tree:
-        copied: Tree = copy_on_device(tree)
-        return copied
 
     def to_host(self, tree: Tree) -> Tree:
         fetched: Tree = jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), tree)
@@ -280,7 +277,6 @@ class Pmapped(_Whole):
         # The layout of pmap: arrays in another layout would be copied in every step.
         mesh = Mesh(np.asarray(jax.local_devices()), (AXIS,))
         self._sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-        self._copy = jax.pmap(lambda tree: jax.tree.map(jnp.copy, tree), AXIS)
 
     def replicate(self, state: Tree) -> Tree:
         replicated: Tree = jax_utils.replicate(state, axis_name=AXIS)
@@ -298,10 +294,6 @@ class Pmapped(_Whole):
         if self.accumulate > 1:
             part = array_LB.reshape(self.local_replicas, self.accumulate, *array_LB.shape[1:])
         return part if _on_cpu() else jax.device_put(part, self._sharding)
-
-    def snapshot(self, tree: Tree) -> Tree:
-        copied: Tree = self._copy(tree)
-        return copied
 
     def to_host(self, tree: Tree) -> Tree:
         fetched: Tree = jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0))[0], tree)

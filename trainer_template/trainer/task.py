@@ -41,7 +41,7 @@ class Config:
     """The flags: --batch-size is the field batch_size."""
 
     epochs: int = 5
-    batch_size: int = 32  # examples of one step, over all devices
+    batch_size: int = 16  # examples of one step on one device
     learning_rate: float = 0.002
     seed: int = 0
     checkpoint_every: int = 0  # steps; 0: at the end of each epoch
@@ -162,11 +162,9 @@ def report(event: str, **values: Any) -> None:
 
 
 def train(config: Config) -> None:
-    devices, local, process = jax.device_count(), jax.local_device_count(), jax.process_index()
-    if config.batch_size % devices:
-        raise SystemExit(f"--batch-size {config.batch_size} must be a multiple of the {devices} devices of the job.")
+    local, process, global_batch = jax.local_device_count(), jax.process_index(), config.batch_size * jax.device_count()
     images, labels, held_out_images, held_out_labels = load_digits()
-    steps_per_epoch = -(-len(labels) // config.batch_size)
+    steps_per_epoch = -(-len(labels) // global_batch)
     steps = config.epochs * steps_per_epoch
     network = Network()
     optimizer = optax.adam(optax.warmup_cosine_decay_schedule(0, config.learning_rate, steps // 5, max(steps, 2)))
@@ -187,11 +185,11 @@ def train(config: Config) -> None:
     def batch_of(step: int) -> Any:
         """This process's part of a batch, by device. The last one of an epoch is padded with weights of 0."""
         epoch, number = divmod(step, steps_per_epoch)
-        size = config.batch_size // jax.process_count()
-        at = number * config.batch_size + process * size + np.arange(size)
+        size = config.batch_size * local
+        at = number * global_batch + process * size + np.arange(size)
         rows = np.random.default_rng([config.seed, epoch]).permutation(len(labels))[at % len(labels)]
         parts = images[rows], labels[rows], (at < len(labels)).astype(np.float32)
-        return tuple(part.reshape(local, size // local, *part.shape[1:]) for part in parts)
+        return tuple(part.reshape(local, config.batch_size, *part.shape[1:]) for part in parts)
 
     @jax.jit
     def accuracy(params: Any) -> jax.Array:
@@ -206,9 +204,11 @@ def train(config: Config) -> None:
         state, mean_loss = train_step(state, *batch_of(step - 1))
         epoch, in_epoch = divmod(step, steps_per_epoch)
         if step % LOG_EVERY == 0:
-            rate, began = LOG_EVERY * config.batch_size / (time.perf_counter() - began), time.perf_counter()
+            rate, began = LOG_EVERY * global_batch / (time.perf_counter() - began), time.perf_counter()
             values = {"loss": round(float(unreplicate(mean_loss)), 6), "examples_per_second": round(rate, 1)}
-            report("progress", step=step, steps=steps, epoch=-(-step // steps_per_epoch), **values)
+            report(
+                "progress", step=step, steps=steps, epoch=-(-step // steps_per_epoch), epochs=config.epochs, **values
+            )
         if in_epoch == 0 and process == 0:
             value = round(float(accuracy(unreplicate(state)[0])), 4)
             report("evaluation", step=step, epoch=epoch, held_out_accuracy=value)

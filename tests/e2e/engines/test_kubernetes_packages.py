@@ -113,19 +113,13 @@ def test_template_trains_over_two_nodes_while_the_next_job_waits(cluster: Cluste
 
     check_trained(output, 2)
     assert "Its replicas run in a Kubernetes cluster" in output
-    assert predict(cluster, f"{job_dir}/model", STORAGE_EMULATOR_HOST=cluster.emulator)
+    predict(cluster, job_dir, STORAGE_EMULATOR_HOST=cluster.emulator)
     explained = json.loads(cluster.ok("jobs", "explain", "digits", "worker-replica-0", "-o", "json"))
     addresses = json.loads(explained["environment"]["TF_CONFIG"])["cluster"]
-    assert all(f"coordinator {addresses['chief'][0]}" in line for line in starts(output)), output
-    assert len(starts(output)) == 1 + len(addresses["worker"]) == 2
+    assert {kind: len(several) for kind, several in addresses.items()} == {"chief": 1, "worker": 1}
     page = cluster.page("/projects/local/jobs/digits")
     assert all(word in page for word in ("SUCCEEDED", "worker-replica-0", "in a Kubernetes cluster"))
     assert "It does not wait" in cluster.ok("jobs", "why", "digits")
-
-
-def starts(output: str) -> list[str]:
-    """The line of each process that says with whom it trains."""
-    return [line for line in output.splitlines() if "INFO trainer: Process" in line]
 
 
 def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_user(cluster: ClusterService) -> None:

@@ -92,7 +92,11 @@ def test_arrays_of_numpy_s_types_become_those_of_jax() -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        ({"ids": np.zeros(3)}, np.zeros(3), "training inputs are a dict of object; allowed is one array"),
+        (
+            np.array(["a", "b", "c"]),
+            np.zeros(3),
+            "training inputs are a ndarray of <U1; allowed is an array of numbers",
+        ),
         (np.zeros((2, 1)), np.zeros(3), "training data has 2 inputs and 3 labels"),
         (np.zeros((0, 1)), np.zeros(0), "training data has 0 inputs and 0 labels"),
         (np.zeros((1, 1)), np.array([2**40]), "training labels are .* int32"),

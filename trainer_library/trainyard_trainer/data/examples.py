@@ -134,7 +134,7 @@ def _example_class() -> Any:
 
 @functools.cache
 def _make_example_class() -> Any:
-    """Of a descriptor, so that no code is generated from a .proto file, in its own pool, beside TensorFlow's."""
+    """tf.train.Example, built without a .proto file, in its own pool, so that TensorFlow can define it too."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     of = descriptor_pb2.FieldDescriptorProto

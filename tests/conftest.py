@@ -128,6 +128,7 @@ _LONG_TRAININGS = (
     "parameter_servers/test_training.py::"
     "test_sigterm_to_all_saves_and_the_same_command_resumes_with_another_number_of_servers",
     "test_compilation.py::test_second_start_of_a_gang_and_its_evaluator_compiles_nothing_and_trains_bitwise_equal",
+    "test_fine_tuning.py::test_processes_that_decode_give_the_same_training_and_name_a_broken_file",
     "test_own.py::test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_after_a_kill",
     "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill_beside_histograms_and_traces",
     "test_training.py::"

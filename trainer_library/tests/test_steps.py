@@ -95,8 +95,6 @@ from trainyard_trainer.training import state, steps
 from trainyard_trainer.models.model import Model, built_in
 from trainyard_trainer.training.strategy import Mirrored, OneDevice, Pmapped, Sharded
 
-jax.config.update("jax_enable_x64", True)  # for sums in any order
-
 class Network(nn.Module):
     noisy: bool
 

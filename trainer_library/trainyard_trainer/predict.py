@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from trainyard_trainer.data.images import decode_image
 from trainyard_trainer.errors import TrainerError
 from trainyard_trainer.output.export import SavedModel, load
-from trainyard_trainer.storage import open_folder
+from trainyard_trainer.storage import read_file
 
 BATCH = 128
 ARRAY_NAMES = ("inputs", "images", "x")
@@ -100,8 +100,7 @@ def read_examples(name: str, saved: SavedModel) -> Iterator[Any]:
         raise ExampleError(f"{name}: an example has {', '.join(saved.inputs)}. Write it as a line of JSON (.jsonl).")
     if name == "-":
         return _from_lines(sys.stdin.buffer, "stdin", saved)
-    folder, _, file = name.rpartition("/")
-    data = open_folder(folder or ("/" if name.startswith("/") else ".")).read(file)
+    data = read_file(name)
     if data is None:
         raise FileNotFoundError(f"there is no file {name}")
     if kind in (".json", ".jsonl"):

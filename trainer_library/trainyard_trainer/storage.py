@@ -91,6 +91,12 @@ def open_folder(url: str, retry_for: float | None = None) -> Folder:
     return open_bucket(bucket, prefix.strip("/"), retry_for)
 
 
+def read_file(url: str) -> bytes | None:
+    """The content of a file on a path or at gs://...; None if there is no such file."""
+    folder, _, name = url.rpartition("/")
+    return open_folder(folder or ("/" if url.startswith("/") else ".")).read(name)
+
+
 def open_bucket(name: str, prefix: str = "", retry_for: float | None = None) -> "BucketFolder":
     """A bucket of Google Cloud Storage, or of the emulator at STORAGE_EMULATOR_HOST."""
     return BucketFolder(_client(os.environ.get("STORAGE_EMULATOR_HOST")).bucket(name), prefix, retry_for)

@@ -173,7 +173,8 @@ def read(batches: Batches, in_memory: bool, processes: int = 0) -> Iterator[Batc
 
         if not flags.FLAGS.is_parsed():  # grain's processes ask for some
             flags.FLAGS.mark_as_parsed()
-        sys.warnoptions.append(_NO_LEAKS)
+        if _NO_LEAKS not in sys.warnoptions:
+            sys.warnoptions.append(_NO_LEAKS)
         dataset = dataset.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=processes))
     in_order: Iterator[Batch] = iter(dataset)
     return in_order

@@ -3,7 +3,6 @@
 Kudo and Richardson, arXiv:1808.06226. The package sentencepiece is needed for --tokenizer alone.
 """
 
-import functools
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard_trainer.errors import FileError
-from trainyard_trainer.storage import open_folder
+from trainyard_trainer.storage import open_folder, read_file
 
-BYTES = 256  # tokens without a tokenizer
 FILE = "tokenizer.model"
 """The tokenizer of a training, in its job directory."""
 
@@ -56,8 +54,7 @@ def tokenizer_of(name: str, job_dir: str, texts: Callable[[], Iterator[str]]) ->
         FileError: there is no such file, or the text has not so many pieces.
     """
     if not name.isdecimal():
-        folder, _, file = name.rpartition("/")
-        content = open_folder(folder or ("/" if name.startswith("/") else ".")).read(file)
+        content = read_file(name)
         if content is None:
             raise FileError(f"--tokenizer {name} is not there. Name a SentencePiece model, or a number of pieces.")
         return Tokenizer(content)
@@ -150,7 +147,6 @@ def decode(tokenizer: Tokenizer | None, tokens: Iterable[int]) -> str:
     return tokenizer.decode(numbers) if tokenizer is not None else bytes(numbers).decode(errors="replace")
 
 
-@functools.cache
 def printable(tokenizer: Tokenizer | None, classes: int) -> tuple[str, ...]:
     """A name for each token, for predictions."""
     if tokenizer is None:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from trainyard_trainer.models.names import leaf_name
 from trainyard_trainer.models.task import NetworkFunctions, TaskError
 
 PyTree = Any
@@ -27,7 +28,7 @@ def with_lora(network: NetworkFunctions, rank: int, pattern: str) -> NetworkFunc
         base, statistics = network.init(key, inputs)
         lora = {}
         for number, (path, leaf) in enumerate(jax.tree_util.tree_flatten_with_path(base)[0]):
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            name = leaf_name(path)
             if leaf.ndim > 1 and re.search(pattern, name):
                 size, out = _matrix(leaf.shape)
                 a = jax.random.normal(jax.random.fold_in(key, number), (size, rank)) / math.sqrt(size)
@@ -46,7 +47,7 @@ def merged(params: PyTree) -> PyTree:
     """The parameters of the network alone, with the matrices added."""
 
     def of_leaf(path: Any, leaf: Any) -> Any:
-        own = params["lora"].get(jax.tree_util.keystr(path, simple=True, separator="/"))
+        own = params["lora"].get(leaf_name(path))
         return leaf if own is None else leaf + (own["a"] @ own["b"]).reshape(leaf.shape)
 
     return jax.tree_util.tree_map_with_path(of_leaf, params["base"])

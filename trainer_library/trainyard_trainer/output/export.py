@@ -30,6 +30,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from trainyard_trainer.models.names import by_name
 from trainyard_trainer.storage import open_folder
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def model_files(
     """
     parameters = {
         name: np.ascontiguousarray(leaf, np.float32)
-        for name, leaf in _by_name(_trees(params, model.statistics.unravel(statistics))).items()
+        for name, leaf in by_name(_trees(params, model.statistics.unravel(statistics))).items()
     }
     parameters_data = safetensors.numpy.save(parameters)
     function_sha256, parameters_sha256 = _sha256(function.data), _sha256(parameters_data)
@@ -116,10 +117,10 @@ def _function(
 ) -> ModelFunction:
     """`batch`: a number, or a name for any."""
     trees = _trees(model.params.shapes, model.statistics.shapes)
-    shapes, structure = _by_name(trees), jax.tree.structure(trees)
+    shapes, structure = by_name(trees), jax.tree.structure(trees)
 
-    def call(by_name: dict[str, jax.Array], inputs: Any) -> dict[str, jax.Array]:
-        rebuilt = jax.tree.unflatten(structure, [by_name[name] for name in shapes])
+    def call(parameters: dict[str, jax.Array], inputs: Any) -> dict[str, jax.Array]:
+        rebuilt = jax.tree.unflatten(structure, [parameters[name] for name in shapes])
         return model.task.exported(model.infer(rebuilt["params"], rebuilt["batch_stats"], inputs))
 
     (size,) = jax.export.symbolic_shape(str(batch))
@@ -150,12 +151,6 @@ def _function(
 
 def _trees(params: PyTree, statistics: PyTree) -> dict[str, PyTree]:
     return {"params": params, "batch_stats": statistics}
-
-
-def _by_name(trees: dict[str, PyTree]) -> dict[str, Any]:
-    """The leaves by their paths."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(trees)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def summary(error: Exception | None) -> str:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard_trainer.models.names import by_name
 from trainyard_trainer.output.summaries import Summaries
 from trainyard_trainer.training.experiment import Experiment
 from trainyard_trainer.training.state import State
@@ -33,7 +33,5 @@ class Histograms:
 
 def _finite_by_name(kind: str, tree: PyTree) -> dict[str, NDArray[Any]]:
     """The finite numbers of each array that has some."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
-    finite = {f"{kind}/{name}": array[np.isfinite(array)] for name, array in named.items()}
+    finite = {f"{kind}/{name}": array[np.isfinite(array)] for name, array in by_name(tree).items()}
     return {name: array for name, array in finite.items() if array.size}

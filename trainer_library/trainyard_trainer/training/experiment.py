@@ -27,6 +27,7 @@ from trainyard_trainer.errors import CheckpointError, TrainerUsageError
 from trainyard_trainer.models import model as models
 from trainyard_trainer.models.lora import merged, with_lora
 from trainyard_trainer.models.model import Model
+from trainyard_trainer.models.names import names
 from trainyard_trainer.models.task import Evaluation, TaskError, TrainingTask, cross_entropy, load_task
 from trainyard_trainer.output.export import ModelFunction, export_function, model_files, summary
 from trainyard_trainer.output.index import CheckpointEntry
@@ -207,7 +208,7 @@ class Experiment:
         return self.strategy.replicate(_broadcast(own, shapes))
 
     def _loaded(self) -> dict[str, NDArray[Any]]:
-        """The values of --init-from, by the names of `state.names`."""
+        """The values of --init-from, by their names."""
         if self.arguments.init_from is None:
             return {}
         trees = {"params": self.model.params.shapes, "batch_stats": self.model.statistics.shapes}
@@ -366,9 +367,9 @@ def prepare(
         )  # fmt: skip
     else:
         dataset = datasets.in_memory(f"the data of {task.name}", task.data(), sharding)
-    names = ("loss", *task.metrics)
-    if arguments.best is not None and arguments.best[0] not in names:
-        raise TaskError(f"--best {':'.join(arguments.best)}: the metrics of {task.name} are {', '.join(names)}.")
+    metrics = ("loss", *task.metrics)
+    if arguments.best is not None and arguments.best[0] not in metrics:
+        raise TaskError(f"--best {':'.join(arguments.best)}: the metrics of {task.name} are {', '.join(metrics)}.")
     if arguments.augment and len(dataset.input_shape) != 3:
         raise datasets.DataError(
             f"--augment is for images [H, W, C]; the data has {dataset.input_dtype} {list(dataset.input_shape)}."
@@ -431,11 +432,12 @@ def _check_frozen(model: Model, arguments: Arguments) -> None:
     """Raises TaskError if --freeze is of no parameter, or of all."""
     if arguments.lora:
         raise TaskError("--lora freezes everything else: leave --freeze out.")
-    names = jax.tree.leaves(state.names(model.params.shapes))
-    frozen = [name for name in names if re.search(str(arguments.freeze), name)]
-    if not frozen or len(frozen) == len(names):
+    all_names = jax.tree.leaves(names(model.params.shapes))
+    frozen = [name for name in all_names if re.search(str(arguments.freeze), name)]
+    if not frozen or len(frozen) == len(all_names):
         raise TaskError(
-            f"--freeze {arguments.freeze} matches {len(frozen)} of {len(names)} parameters: {', '.join(names[:3])} and "
+            f"--freeze {arguments.freeze} matches {len(frozen)} of {len(all_names)} parameters: "
+            f"{', '.join(all_names[:3])} and "
             "so on. Some must match, and some must not."
         )
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from trainyard_trainer.models.names import names
+
 PyTree = Any
 Scaling = Literal["linear", "sqrt", "none"]
 
@@ -89,8 +91,6 @@ def only(optimizer: optax.GradientTransformation, trains: Callable[[str], bool])
     """An optimizer of the parameters with some names; the others stay as they are, and take no memory in its state."""
 
     def labels(params: PyTree) -> PyTree:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, _leaf: trains(jax.tree_util.keystr(path, simple=True, separator="/")), params
-        )
+        return jax.tree.map(trains, names(params))
 
     return optax.multi_transform({True: optimizer, False: optax.set_to_zero()}, labels)

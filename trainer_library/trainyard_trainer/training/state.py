@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trainyard_trainer.errors import CheckpointError
 from trainyard_trainer.models.model import Model
+from trainyard_trainer.models.names import names
 from trainyard_trainer.output.parts import Piece, placed_name
 
 PyTree = Any
@@ -49,21 +50,13 @@ START = TrainingPosition()
 def initial(
     model: Model, optimizer: optax.GradientTransformation, seed: int, loaded: Mapping[str, Any] | None = None
 ) -> State:
-    """The state before the first step, to be compiled. `loaded`: values by `names`, in place of random ones."""
+    """The state before the first step, to be compiled. `loaded`: values by their names, in place of random ones."""
     params, statistics = model.initial(seed)
     trees = {"params": model.params.unravel(params), "batch_stats": model.statistics.unravel(statistics)}
     trees = jax.tree.map(lambda name, leaf: (loaded or {}).get(name, leaf), names(trees), trees)
     return State(
         trees["params"], model.statistics.ravel(trees["batch_stats"]), optimizer.init(trees["params"]), np.int32(0)
     )
-
-
-def names(tree: PyTree) -> PyTree:
-    """The name of each leaf: params/Dense_0/kernel."""
-    named: PyTree = jax.tree_util.tree_map_with_path(
-        lambda path, _leaf: jax.tree_util.keystr(path, simple=True, separator="/"), tree
-    )
-    return named
 
 
 def initial_state(model: Model, optimizer: optax.GradientTransformation, seed: int) -> State:
@@ -91,17 +84,17 @@ def from_arrays(shapes: State, arrays: Mapping[str, NDArray[Any]]) -> State:
         CheckpointError: the arrays are of another model or another optimizer.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    names = {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
+    expected_shapes = {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
     for kind, prefixes in (("model", (".params", ".statistics")), ("optimizer", (".optimizer",))):
-        expected = {name: shape for name, shape in names.items() if name.startswith(prefixes)}
+        expected = {name: shape for name, shape in expected_shapes.items() if name.startswith(prefixes)}
         if expected != {name: array.shape for name, array in arrays.items() if name.startswith(prefixes)}:
             raise CheckpointError(f"The checkpoint in --job-dir is of another {kind}; choose another --job-dir.")
-    state: State = jax.tree.unflatten(structure, [arrays[name] for name in names])
+    state: State = jax.tree.unflatten(structure, [arrays[name] for name in expected_shapes])
     return state
 
 
 def to_pieces(state: State) -> dict[str, NDArray[Any]]:
-    """The parts of a divided state that this process is to save, on the host, by name and place: see `saving.place`."""
+    """The parts of a divided state that this process is to save, on the host, by name and place: see parts.py."""
     pieces = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         for shard in leaf.addressable_shards:
@@ -118,20 +111,13 @@ def from_pieces(shapes: State, shardings: State, pieces: Iterable[Piece]) -> Sta
         CheckpointError: the pieces are of another model or another optimizer.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    wanted = {}
-    for (path, leaf), sharding in zip(leaves, jax.tree.leaves(shardings), strict=True):
-        indices = {
-            _bounds(index, leaf.shape) for index in sharding.addressable_devices_indices_map(leaf.shape).values()
-        }
-        wanted[jax.tree_util.keystr(path)] = {
-            index: np.zeros([b - a for a, b in index], leaf.dtype) for index in indices
-        }
+    layouts = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    placed = dict(zip(layouts, jax.tree.leaves(shardings), strict=True))
+    wanted = {name: _own_parts(leaf, placed[name]) for name, leaf in layouts.items()}
     filled = dict.fromkeys(wanted, 0)
     for name, starts, array in pieces:
         if name not in wanted or array.ndim != len(starts):
-            raise CheckpointError(
-                "The checkpoint in --job-dir is of another model or optimizer; choose another --job-dir."
-            )
+            raise _other_state()
         filled[name] += array.size
         for index, part in wanted[name].items():
             overlap = [
@@ -142,17 +128,25 @@ def from_pieces(shapes: State, shardings: State, pieces: Iterable[Piece]) -> Sta
                 into = tuple(slice(a - first, b - first) for (a, b), (first, _) in zip(overlap, index, strict=True))
                 out_of = tuple(slice(a - start, b - start) for (a, b), start in zip(overlap, starts, strict=True))
                 part[into] = array[out_of]
-    arrays = []
-    for (path, leaf), sharding in zip(leaves, jax.tree.leaves(shardings), strict=True):
-        name = jax.tree_util.keystr(path)
-        if filled[name] != math.prod(leaf.shape):
-            raise CheckpointError(
-                "The checkpoint in --job-dir is of another model or optimizer; choose another --job-dir."
-            )
-        own = functools.partial(_part, wanted[name], leaf.shape)
-        arrays.append(jax.make_array_from_callback(leaf.shape, sharding, own))
+    if any(filled[name] != math.prod(leaf.shape) for name, leaf in layouts.items()):
+        raise _other_state()
+    arrays = [
+        jax.make_array_from_callback(leaf.shape, placed[name], functools.partial(_part, wanted[name], leaf.shape))
+        for name, leaf in layouts.items()
+    ]
     state: State = jax.tree.unflatten(structure, arrays)
     return state
+
+
+def _own_parts(leaf: Any, sharding: Any) -> dict[Bounds, NDArray[Any]]:
+    """Arrays for the parts of a leaf that devices of this process have, by their place."""
+    indices = sharding.addressable_devices_indices_map(leaf.shape).values()
+    bounds = {_bounds(index, leaf.shape) for index in indices}
+    return {index: np.zeros([b - a for a, b in index], leaf.dtype) for index in bounds}
+
+
+def _other_state() -> CheckpointError:
+    return CheckpointError("The checkpoint in --job-dir is of another model or optimizer; choose another --job-dir.")
 
 
 def _part(parts: Mapping[Bounds, NDArray[Any]], shape: tuple[int, ...], index: Any) -> NDArray[Any]:

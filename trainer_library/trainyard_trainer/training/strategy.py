@@ -20,6 +20,7 @@ from flax import jax_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from trainyard_trainer.models.names import leaf_name
 from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec
 
 PyTree = Any
@@ -79,7 +80,7 @@ class Strategy(Protocol):
         """Whole NumPy arrays of a compiled step's result; blocks until it is computed. On all processes together."""
 
 
-class _Whole:
+class _Whole(Strategy):
     """Each device that has any of the state has all of it."""
 
     whole = True
@@ -88,11 +89,11 @@ class _Whole:
         host: Tree = jax.device_get(jax.jit(function)(loaded))
         return self.replicate(host)
 
-    def replicate(self, state: Tree) -> Tree:
-        raise NotImplementedError
-
     def gather(self, params: Tree) -> Tree:
         return params
+
+    def compile(self, step: Callable[..., PyTree], donate_state: bool) -> Callable[..., PyTree]:
+        return jax.jit(step, donate_argnums=0 if donate_state else ())
 
     def constrain(self, state: Tree) -> Tree:
         return state
@@ -118,9 +119,6 @@ class OneDevice(_Whole):
 
     def average(self, function: Callable[[Any, Any, Any], Tree]) -> Callable[[Any, Any], Tree]:
         return lambda variables, batch: function(variables, batch, 0)
-
-    def compile(self, step: Callable[..., PyTree], donate_state: bool) -> Callable[..., PyTree]:
-        return jax.jit(step, donate_argnums=0 if donate_state else ())
 
     def put(self, array_LB: Any) -> Any:
         part = array_LB[0] if self.accumulate == 1 else array_LB
@@ -163,9 +161,6 @@ class Mirrored(_Whole):
     def constrain(self, state: Tree) -> Tree:
         laid_out: Tree = jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, self._whole), state)
         return laid_out
-
-    def compile(self, step: Callable[..., PyTree], donate_state: bool) -> Callable[..., PyTree]:
-        return jax.jit(step, donate_argnums=0 if donate_state else ())
 
     def put(self, array_LB: Any) -> Any:
         part = array_LB.reshape(-1, *array_LB.shape[2:]) if self.accumulate == 1 else array_LB
@@ -255,7 +250,7 @@ class Sharded:
         return whole
 
     def _spec(self, path: Any, leaf: Any) -> PartitionSpec:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name = leaf_name(path)
         axes: list[Any] = [None] * len(leaf.shape)
         rule = next((spec for pattern, spec in self._rules if re.search(pattern, name) and len(spec) <= len(axes)), ())
         for number, axis in enumerate(rule):

@@ -21,10 +21,9 @@ from trainyard_trainer.output.summaries import NoSummaries, Summaries, TensorBoa
 from trainyard_trainer.processes import distribute
 from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec
 from trainyard_trainer.training import state
-from trainyard_trainer.training import steps as steps_
 from trainyard_trainer.training.experiment import Experiment, prepare
 from trainyard_trainer.training.state import State, TrainingPosition
-from trainyard_trainer.training.steps import make_evaluation_step, make_train_step, no_sums
+from trainyard_trainer.training.steps import evaluated_variables, make_evaluation_step, make_train_step, no_sums
 from trainyard_trainer.training.strategy import Strategy, prefetch
 
 log = logging.getLogger("trainer")
@@ -118,7 +117,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
             last = position.steps == steps
             evaluated, score, is_best = None, None, False
             if last or (arguments.evaluate_every and after.epochs % arguments.evaluate_every == 0):
-                variables = steps_.evaluated_variables(training)
+                variables = evaluated_variables(training)
                 evaluated = experiment.evaluate(evaluation_step, variables, after, summaries, on_batch=check_stop)
                 score = experiment.score(evaluated)
                 is_best = math.isfinite(score) and (after.best is None or score > after.best)
@@ -142,7 +141,7 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     profiler.close()
     progress.close()
     saver.wait()
-    variables, exported = steps_.evaluated_variables(training), position
+    variables, exported = evaluated_variables(training), position
     if arguments.early_stopping:
         variables, exported = experiment.best_variables(saver, variables, position)
     # Training was complete already, or an earlier state is the best.

@@ -8,16 +8,15 @@ import json
 import re
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard_trainer.errors import CheckpointError
 from trainyard_trainer.models.model import FlatTree
+from trainyard_trainer.models.names import by_name
 from trainyard_trainer.output.export import METADATA
 from trainyard_trainer.output.saving import Saver
-from trainyard_trainer.storage import open_folder
-from trainyard_trainer.training.state import names
+from trainyard_trainer.storage import open_folder, read_file
 
 PyTree = Any
 Arrays = dict[str, NDArray[Any]]
@@ -38,7 +37,7 @@ def load(url: str, trees: PyTree, skip: str | None) -> Arrays:
     """
     there = {_PREFIXES.sub("", name): array for name, array in _read(url, trees).items()}
     found, missing = {}, []
-    for name, leaf in zip(jax.tree.leaves(names(trees)), jax.tree.leaves(trees), strict=True):
+    for name, leaf in by_name(trees).items():
         key = _PREFIXES.sub("", name)
         if (skip and re.search(skip, key)) or key.startswith("lora/"):
             continue
@@ -60,8 +59,7 @@ def _read(url: str, trees: PyTree) -> Arrays:
     import safetensors.numpy
 
     if url.endswith(".safetensors"):
-        folder, _, name = url.rpartition("/")
-        data = open_folder(folder or ("/" if url.startswith("/") else ".")).read(name)
+        data = read_file(url)
     else:
         model = open_folder(url).folder("model")
         about = model.read(METADATA)
@@ -76,8 +74,7 @@ def _read(url: str, trees: PyTree) -> Arrays:
     statistics = FlatTree(trees["batch_stats"])
     named = {_key(name): array for name, array in arrays.items() if name.startswith(".params")}
     if statistics.size == arrays[".statistics"].size:
-        tree = statistics.unravel(arrays[".statistics"])
-        named |= dict(zip(jax.tree.leaves(names(tree)), jax.tree.leaves(tree), strict=True))
+        named |= by_name(statistics.unravel(arrays[".statistics"]))
     return named
 
 

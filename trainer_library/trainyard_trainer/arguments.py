@@ -269,10 +269,10 @@ class Arguments:
     )
 
 
-def parse_arguments(argv: Sequence[str] | None = None, prog: str = "python -m trainyard_trainer.task") -> Arguments:
+def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
     """Parse the flags. An unknown flag or an invalid value ends the program with exit code 2."""
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog="python -m trainyard_trainer.task",
         description="Train a model on every device of every process that TF_CONFIG names.",
         allow_abbrev=False,
     )

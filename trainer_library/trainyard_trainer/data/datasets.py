@@ -184,7 +184,7 @@ def load(
     stream: bool = False,
     tokenizer: "Tokenizer | None" = None,
 ) -> Dataset:
-    """Load the dataset of --data; all processes call this together.
+    """Load the dataset of --data; all processes call this together. With --sharding file each opens its own files.
 
     Args:
         data: "digits", "synthetic", or files (see files.find).
@@ -200,7 +200,62 @@ def load(
     """
     if data in ("digits", "synthetic"):
         return in_memory(data, digits() if data == "digits" else synthetic(shape, classes), sharding)
-    return from_files(data, held_out, sharding, shape, classes, shard, gather, cache, stream, tokenizer)
+    from trainyard_trainer.data import files
+    from trainyard_trainer.data.text import printable
+
+    urls = files.find(data)
+    by_file = shards_by_file(sharding, len(urls), shard.num_processes)
+    first = urls[shard.process_id] if by_file else urls[0]
+    shape = files.read_shape(first) or shape
+    opened: dict[str, files.File] = {}
+
+    def split(names: Sequence[str]) -> Split:
+        # If there are fewer held-out files than processes, every process opens all of them.
+        divided = by_file and len(names) >= shard.num_processes
+        owners = tuple(index % shard.num_processes for index in range(len(names))) if divided else None
+
+        def file(index: int) -> Examples | None:
+            if owners is not None and owners[index] != shard.process_id:
+                return None
+            opened[names[index]] = files.open_file(names[index], input_shape=shape, stream=stream, tokenizer=tokenizer)
+            return files.CachedFile(opened[names[index]]) if cache else opened[names[index]]
+
+        with ThreadPoolExecutor(OPENING_THREADS) as pool:  # downloads the objects of buckets
+            return _counted(tuple(pool.map(file, range(len(names)))), owners, gather)
+
+    train = split(urls)
+    if by_file and len(urls) % shard.num_processes and shard.process_id == 0:
+        log.warning(
+            "%d files cannot be divided evenly between %d processes: those with fewer examples wait for the others. "
+            "Use a multiple of the number of processes, or --sharding data.",
+            len(urls),
+            shard.num_processes,
+        )
+    train, held = (train, split(files.find(held_out))) if held_out else _hold_out(train, files.is_text(first))
+    try:
+        _check_not_empty(train, held, shard.num_processes)
+    except DataError:
+        if sharding != "auto" or not by_file or shard.num_processes == 1:
+            raise
+        # All processes know all lengths, so all of them choose this.
+        log.info("Some process would have no example of its own files: --sharding auto chooses data.")
+        dataset = load(data, held_out, "data", shape, classes, shard, gather, cache, stream, tokenizer)
+        return dataclasses.replace(dataset, shuffle_files=True)
+    inputs, _ = opened[first].rows(np.arange(1))
+    label_names = opened[first].label_names or files.read_label_names(first) or printable(tokenizer, classes)
+    for name, file in opened.items():
+        if file.label_names not in (None, label_names):
+            raise DataError(
+                f"{name} has the labels {', '.join(file.label_names or ())}; {first} has {', '.join(label_names)}. "
+                "All files must have the same."
+            )
+    dataset = Dataset(
+        train, held, inputs.shape[1:], inputs.dtype, label_names, "file" if by_file else _data_or_off(sharding),
+        shuffle_files=sharding in ("auto", "file"),
+    )  # fmt: skip
+    if by_file:
+        _check_same_shapes(dataset, gather)
+    return dataset
 
 
 def from_arrays(
@@ -283,77 +338,6 @@ def synthetic(shape: tuple[int, ...], classes: int, count: int = SYNTHETIC_EXAMP
     train = Arrays(examples.inputs[held_out:], examples.labels[held_out:])
     names = tuple(str(label) for label in range(classes))
     return _in_memory(train, Arrays(examples.inputs[:held_out], examples.labels[:held_out]), names)
-
-
-def from_files(
-    data: str,
-    held_out: str | None,
-    sharding: Sharding,
-    shape: tuple[int, ...],
-    classes: int,
-    shard: Shard,
-    gather: Gather,
-    cache: bool,
-    stream: bool = False,
-    tokenizer: "Tokenizer | None" = None,
-) -> Dataset:
-    """Examples in files; with --sharding file, a process opens only its own."""
-    from trainyard_trainer.data import files
-    from trainyard_trainer.data.text import printable
-
-    urls = files.find(data)
-    by_file = shards_by_file(sharding, len(urls), shard.num_processes)
-    first = urls[shard.process_id] if by_file else urls[0]
-    shape = files.read_shape(first) or shape
-    opened: dict[str, files.File] = {}
-
-    def split(names: Sequence[str]) -> Split:
-        # If there are fewer held-out files than processes, every process opens all of them.
-        divided = by_file and len(names) >= shard.num_processes
-        owners = tuple(index % shard.num_processes for index in range(len(names))) if divided else None
-
-        def file(index: int) -> Examples | None:
-            if owners is not None and owners[index] != shard.process_id:
-                return None
-            opened[names[index]] = files.open_file(names[index], input_shape=shape, stream=stream, tokenizer=tokenizer)
-            return files.CachedFile(opened[names[index]]) if cache else opened[names[index]]
-
-        with ThreadPoolExecutor(OPENING_THREADS) as pool:  # downloads the objects of buckets
-            return _counted(tuple(pool.map(file, range(len(names)))), owners, gather)
-
-    train = split(urls)
-    if by_file and len(urls) % shard.num_processes and shard.process_id == 0:
-        log.warning(
-            "%d files cannot be divided evenly between %d processes: those with fewer examples wait for the others. "
-            "Use a multiple of the number of processes, or --sharding data.",
-            len(urls),
-            shard.num_processes,
-        )
-    train, held = (train, split(files.find(held_out))) if held_out else _hold_out(train, files.is_text(first))
-    try:
-        _check_not_empty(train, held, shard.num_processes)
-    except DataError:
-        if sharding != "auto" or not by_file or shard.num_processes == 1:
-            raise
-        # All processes know all lengths, so all of them choose this.
-        log.info("Some process would have no example of its own files: --sharding auto chooses data.")
-        dataset = from_files(data, held_out, "data", shape, classes, shard, gather, cache, stream, tokenizer)
-        return dataclasses.replace(dataset, shuffle_files=True)
-    inputs, _ = opened[first].rows(np.arange(1))
-    label_names = opened[first].label_names or files.read_label_names(first) or printable(tokenizer, classes)
-    for name, file in opened.items():
-        if file.label_names not in (None, label_names):
-            raise DataError(
-                f"{name} has the labels {', '.join(file.label_names or ())}; {first} has {', '.join(label_names)}. "
-                "All files must have the same."
-            )
-    dataset = Dataset(
-        train, held, inputs.shape[1:], inputs.dtype, label_names, "file" if by_file else _data_or_off(sharding),
-        shuffle_files=sharding in ("auto", "file"),
-    )  # fmt: skip
-    if by_file:
-        _check_same_shapes(dataset, gather)
-    return dataset
 
 
 def shards_by_file(sharding: Sharding, files: int, processes: int) -> bool:

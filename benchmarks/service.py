@@ -71,7 +71,7 @@ class Service:
 
     def cpu_s(self) -> float:
         """CPU seconds of server, agent and supervisors so far."""
-        children = self.agent.children()
+        children = self.agent.children(recursive=True)
         supervisors = [child for child in children if "supervisor.py" in " ".join(child.cmdline())]
         return sum(map(cpu_s, (self.server, self.agent, *supervisors)))
 

@@ -58,8 +58,8 @@ def _package_new(quick: bool) -> Samples:
 def _packaged(service: Service, content: str, *requirements: str) -> dict[str, Any]:
     """The training input of a package with that content, which is uploaded."""
     with packaging.build(_package(service.directory, content), requirements) as archive:
-        staged = service.client.upload(archive.path)
-    return {"pythonModule": "stamped.task", "packageUris": [staged.uri]}
+        address = service.client.upload(archive.path)
+    return {"pythonModule": "stamped.task", "packageUris": [address]}
 
 
 def _package(directory: Path, content: str) -> Path:

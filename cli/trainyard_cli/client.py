@@ -21,7 +21,7 @@ from trainyard_protocol.errors import TooManyRequests, Unavailable
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
 from trainyard_protocol.views.google import GoogleKey
-from trainyard_protocol.views.health import Health, ServerHealth
+from trainyard_protocol.views.health import ServerHealth
 from trainyard_protocol.views.people import (
     MemberRequest,
     MembersView,
@@ -49,7 +49,6 @@ from trainyard_protocol.views.views import (
     QuotasView,
     ServerStatus,
     SignInCode,
-    Staged,
 )
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -119,21 +118,12 @@ class Client(V1Client):
         project_path = quote(project, safe="")
         self._extensions = f"/trainyard/v1/projects/{project_path}/jobs"
         self._secrets = f"{_PROJECTS}/{project_path}/secrets"
-        self._packages = f"/upload/trainyard/v1/projects/{project_path}/packages"
 
     def another(self) -> "Client":
         """A second client of the same server, for another thread."""
         return Client(
             self.server, self.project, retry_delays=self._retry_delays, notify=self._notify, timeout=self._timeout
         )
-
-    def answers(self) -> bool:
-        """Whether a server answers now, healthy or not."""
-        try:
-            Health.model_validate(self._http.get("/healthz").json())
-        except (httpx.TransportError, ValueError):
-            return False
-        return True
 
     def delete_job(self, job: str) -> None:
         """Delete a job that has ended. Raises NotFound, unless an earlier attempt of this call has deleted it."""
@@ -302,18 +292,6 @@ class Client(V1Client):
     def delete_secret(self, name: str) -> None:
         """Raises NotFound, unless an earlier attempt of this call has deleted it."""
         self._delete(f"{self._secrets}/{quote(name, safe='')}")
-
-    def upload(self, path: Path, job: str = "") -> Staged:
-        """Upload a package; the same content has the same address. Raises AlreadyExists if job `job` exists."""
-
-        def chunks() -> Iterator[bytes]:
-            with path.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    yield chunk
-
-        params = {"jobId": job} if job else {}
-        address = f"{self._packages}/{quote(path.name, safe='')}"
-        return self._read(Staged, "POST", address, params=params, content=chunks)
 
     def logs(
         self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True, with_lines: bool = True

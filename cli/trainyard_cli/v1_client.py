@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -40,6 +41,7 @@ _REPORT_S = 10.0  # between two words that it still does not answer
 NO_RETRIES: tuple[float, ...] = ()
 LONGEST_RETRY_AFTER_S = 60.0
 PAGE_SIZE = 100
+_CHUNK = 2**20
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
@@ -81,6 +83,7 @@ class V1Client:
         )
         project_path = quote(project, safe="")
         self._jobs = f"/v1/projects/{project_path}/jobs"
+        self._packages = f"/upload/trainyard/v1/projects/{project_path}/packages"
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +93,14 @@ class V1Client:
 
     def close(self) -> None:
         self._http.close()
+
+    def answers(self) -> bool:
+        """Whether a server answers now, healthy or not."""
+        try:
+            health = self._http.get("/healthz").json()
+        except (httpx.TransportError, ValueError):
+            return False
+        return isinstance(health, dict) and {"status", "checks"} <= health.keys()
 
     def validate_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Return the job that `create_job` would create, without creating it."""
@@ -132,6 +143,22 @@ class V1Client:
             if not token:
                 return
             remaining = None if remaining is None else remaining - len(jobs)
+
+    def upload(self, path: Path, job: str = "") -> str:
+        """Upload a package and return its address, which is one for the same content. Raises AlreadyExists if job `job`
+        exists."""
+
+        def chunks() -> Iterator[bytes]:
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    yield chunk
+
+        params = {"jobId": job} if job else {}
+        address = f"{self._packages}/{quote(path.name, safe='')}"
+        uri = _mapping(self._call("POST", address, params=params, content=chunks)).get("uri")
+        if not isinstance(uri, str):
+            raise foreign(self.server.url)
+        return uri
 
     def patch_labels(self, job: str, labels: Mapping[str, str], etag: str) -> dict[str, Any]:
         """Replace all labels. Raises Aborted when the job has changed since `etag` was read."""

@@ -189,3 +189,12 @@ def rfc3339(time: datetime) -> str:
     """UTC with `Z`; whole seconds without decimals, as in the real service."""
     time = time.astimezone(UTC)
     return time.isoformat(timespec="microseconds" if time.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def sized(count: float) -> str:
+    """Bytes in decimal units: `1.5 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -18,8 +18,9 @@ from trainyard_agent.monitoring.stall_detector import StepHistory
 from trainyard_agent.runtimes.pip_output import error_excerpt
 from trainyard_agent.runtimes.supervisor import LineSplitter
 from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, TextLine, event_text
-from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, local_time, without_control
+from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, local_time
 from trainyard_cli.output.log.terminal_screen import Layout
+from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.lines.progress import MAX_STEP, parse
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader

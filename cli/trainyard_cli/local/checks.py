@@ -16,8 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from trainyard_cli.local.connect import notify
 from trainyard_cli.local.options import ProcessName
 from trainyard_cli.local.state import PROCESSES, LocalState, environment
+from trainyard_protocol.fields import sized
 from trainyard_protocol.net.loopback import is_free
-from trainyard_protocol.views.health import Finding, sized
+from trainyard_protocol.views.health import Finding
 
 LOW_BYTES = 256 * 2**20
 """Less free disk space is a problem."""

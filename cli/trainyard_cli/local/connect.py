@@ -36,11 +36,15 @@ def connect(target: Target, report: Callable[[str], None] | None = None) -> "Cli
 
 def connect_v1(target: Target) -> "V1Client":
     """The same for jobs as JSON alone, which starts in a third of the time."""
+    return v1_client_of(_needed_server(target), target)
+
+
+def v1_client_of(server: Server, target: Target) -> "V1Client":
+    """Client of a server for jobs as JSON. Reports a token file that others may read or change."""
     from trainyard_cli.v1_client import V1Client
 
-    server = _needed_server(target)
     _report_exposure(server, target, notify)
-    return V1Client(server, target.project, notify=notify)
+    return V1Client(server, target.project, notify=notify, flags=target.flags)
 
 
 def client_of(server: Server, target: Target, report: Callable[[str], None] | None = None) -> "Client":

@@ -31,6 +31,7 @@ from trainyard_protocol.states import JobState
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
+    from trainyard_cli.v1_client import V1Client
     from trainyard_protocol.views.health import Health
     from trainyard_protocol.views.views import ServerStatus
 
@@ -326,14 +327,16 @@ def apply_quotas(state: LocalState, before: Options, requested: Options, notify:
 
 
 def _answers(state: LocalState) -> bool:
+    from trainyard_cli.v1_client import NO_RETRIES, V1Client
+
     server = state.server()
     if server is None:
         return False
-    with _client(server, 2.0) as client:
+    with V1Client(server, DEFAULT_PROJECT, retry_delays=NO_RETRIES, timeout=2.0) as client:
         return _is_answering(state, client)
 
 
-def _is_answering(state: LocalState, client: "Client") -> bool:
+def _is_answering(state: LocalState, client: "V1Client") -> bool:
     """Whether this user's server answers; before it has bound its port another user may have."""
     try:
         state.check_port()

@@ -4,17 +4,19 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard_cli.client import Client
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags
 from trainyard_protocol.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+
 
 def trial_config(
-    client: Client, name: str, user_args: Sequence[str], notify: Callable[[str], None], flags: JobFlags
+    client: "Client", name: str, user_args: Sequence[str], notify: Callable[[str], None], flags: JobFlags
 ) -> tuple[ConfigFile, JobFlags]:
     """The config of a trial, or of the best one of a study, and `user_args` after its arguments; and the flags of the
     new job. It has no jobDir: the new job gets one of its own. Without --sweep, --metric and --goal say which trial is
@@ -33,7 +35,7 @@ def trial_config(
     return config, flags
 
 
-def _best(client: Client, study: str, metric: str, goal: str) -> int:
+def _best(client: "Client", study: str, metric: str, goal: str) -> int:
     view = client.trials(study, metric, goal)
     if view.best is not None:
         return view.best

@@ -1,7 +1,7 @@
-"""Builds a source distribution from a Python package.
+"""Makes an archive of a Python package: a wheel of its files, or the source distribution that its project declares.
 
-The build runs in a temporary copy; the user's tree is never written to. Times, owners and order in the archive are
-fixed, so that the same source gives the same file and is uploaded once.
+A project's build runs in a temporary copy; the user's tree is never written to. Times, owners and order in the archive
+are fixed, so that the same source gives the same file and is uploaded once.
 """
 
 import gzip
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard_cli.submission import wheels
 from trainyard_protocol.errors import InvalidArgument
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip", ".whl")
@@ -31,18 +32,6 @@ _GZIP = b"\x1f\x8b"
 _EPOCH = 315_532_800  # 1980-01-01: the earliest time in a zip, and so in a wheel
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "venv", "env"})
 _LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
-
-_SETUP = """\
-from setuptools import find_namespace_packages, setup
-
-setup(
-    name={name!r},
-    version="0.0.0",
-    packages=[{name!r}, *({name!r} + "." + p for p in find_namespace_packages({name!r}))],
-    package_data={{"": ["*"]}},
-    install_requires={requirements!r},
-)
-"""
 
 _BUILD = """\
 import importlib, sys
@@ -92,11 +81,11 @@ def check_archive(path: Path) -> Archive:
 
 @contextmanager
 def build(package: Path, requirements: Sequence[str] = ()) -> Iterator[Archive]:
-    """Build the package's source distribution in a temporary directory.
+    """Make the package's archive in a temporary directory.
 
-    A setup.py or pyproject.toml beside the package decides content and requirements; otherwise it is
-    `<package>-0.0.0.tar.gz` with everything under the package. Needs no network. Raises InvalidArgument with the end of
-    the build's output.
+    A setup.py or pyproject.toml beside the package decides content and requirements, and gives a source distribution;
+    otherwise it is the wheel `<package>-0.0.0` with everything under the package. Needs no network. Raises
+    InvalidArgument with the end of the build's output.
     """
     check_package(package)
     package = package.resolve()
@@ -105,20 +94,10 @@ def build(package: Path, requirements: Sequence[str] = ()) -> Iterator[Archive]:
         out.mkdir()
         backend = _own_backend(package.parent)
         if backend is None:
-            source.mkdir()
-            _copy(package, source / package.name)
-            setup = _SETUP.format(name=package.name, requirements=list(requirements))
-            (source / "setup.py").write_text(setup, encoding="utf-8")
-            backend = (_LEGACY_BACKEND, ())
+            archive = _wheel(package, source, out, requirements)
         else:
-            _copy(package.parent, source, keep={package.name})
-        (source / package.name / "__init__.py").touch()  # older programs have none
-        _run(source, out, *backend, package)
-        built = sorted(out.iterdir())
-        if len(built) != 1 or not built[0].name.endswith(".tar.gz"):
-            raise InvalidArgument(f"Packaging {package} made no .tar.gz archive.")
-        _normalise(built[0])
-        yield check_archive(built[0])
+            archive = _sdist(package, source, out, *backend)
+        yield check_archive(archive)
 
 
 def declares_itself(project: Path) -> bool:
@@ -190,6 +169,31 @@ def _is_skipped(path: Path) -> bool:
     if not path.is_dir():  # sockets and pipes cannot be copied
         return not path.is_file() and not path.is_symlink()
     return path.name in _SKIPPED or path.name.startswith(".") or (path / "pyvenv.cfg").is_file()
+
+
+def _wheel(package: Path, source: Path, out: Path, requirements: Sequence[str]) -> Path:
+    """The wheel of all files under a package."""
+    _copy(package, source / package.name)
+    _add_init(source / package.name)
+    names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+    return wheels.write(out, package.name, [wheels.WheelFile(name, source / name) for name in names], requirements)
+
+
+def _sdist(package: Path, source: Path, out: Path, backend: str, paths: tuple[str, ...]) -> Path:
+    """The source distribution of the package's project, made by its backend."""
+    _copy(package.parent, source, keep={package.name})
+    _add_init(source / package.name)
+    _run(source, out, backend, paths, package)
+    built = sorted(out.iterdir())
+    if len(built) != 1 or not built[0].name.endswith(".tar.gz"):
+        raise InvalidArgument(f"Packaging {package} made no .tar.gz archive.")
+    _normalise(built[0])
+    return built[0]
+
+
+def _add_init(package: Path) -> None:
+    """Make a directory a package, as older programs are not."""
+    (package / "__init__.py").touch()
 
 
 def _run(source: Path, out: Path, backend: str, paths: tuple[str, ...], package: Path) -> None:

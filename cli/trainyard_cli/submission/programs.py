@@ -1,6 +1,6 @@
 """Program of a package job: what a path and a module name come to.
 
-A Python package is built as a source distribution (`packaging`). Anything else, which is one file, a directory of
+A Python package keeps its layout (`packaging`). Anything else, which is one file, a directory of
 scripts, a notebook exported as a script or a shell script, is packed as it is, with a launcher (`script_package`).
 """
 

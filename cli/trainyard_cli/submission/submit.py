@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.client import Client
 from trainyard_cli.submission import config_file, machine_types, packaging, programs, script_package
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.programs import Program
+from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument
 from trainyard_protocol.job.config import placeholders
 from trainyard_protocol.job.config.validation import check_addresses, checked_job
@@ -172,7 +172,7 @@ def check_locally(draft: JobDraft, catalog: Catalog | None) -> Job:
 
 def submit(
     draft: JobDraft,
-    client: Client,
+    client: V1Client,
     *,
     upload: Uploader,
     notify: Notify,

@@ -4,9 +4,9 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from trainyard_cli.client import Client
 from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.submit import Notify, Uploader
+from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError
 from trainyard_protocol.net.gcs import SCHEME, CloudStorage, split_url
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from google.cloud.storage import Client as StorageClient
 
 
-def to_server(client: Client) -> Uploader:
+def to_server(client: V1Client) -> Uploader:
     """Uploader to the server, which stores each content once."""
 
     def upload(job_id: str, archive: Archive) -> str:
-        return client.upload(archive.path, job_id).uri
+        return client.upload(archive.path, job_id)
 
     return upload
 

@@ -60,12 +60,3 @@ class ServerHealth(Health):
 def worst(statuses: Iterable[CheckStatus]) -> CheckStatus:
     order = list(CheckStatus)
     return max(statuses, key=order.index, default=CheckStatus.OK)
-
-
-def sized(count: float) -> str:
-    """Bytes in decimal units: `1.5 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

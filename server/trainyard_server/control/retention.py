@@ -10,8 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from trainyard_protocol.fields import sized
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.health import sized
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job, remove_log

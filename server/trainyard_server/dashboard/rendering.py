@@ -15,7 +15,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 import trainyard_protocol
-from trainyard_protocol.views.health import sized
+from trainyard_protocol.fields import sized
 from trainyard_server.dashboard.frame import Frame
 from trainyard_server.dashboard.static_files import static_url, static_version
 

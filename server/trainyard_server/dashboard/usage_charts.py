@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from trainyard_protocol.views.health import sized
+from trainyard_protocol.fields import sized
 from trainyard_protocol.views.usage import UsageSeries, UsageView
 from trainyard_server.dashboard.frame import Frame, path
 

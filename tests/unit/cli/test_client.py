@@ -209,7 +209,7 @@ def test_upload_that_was_cut_sends_the_whole_file_again(script: ScriptedServer, 
     content = bytes(range(256)) * 9000
     (tmp_path / "trainer-0.0.0.tar.gz").write_bytes(content)
     script.answers = [BUSY, ok({"uri": "staging://x/trainer-0.0.0.tar.gz", "sha256": "x", "size": 1})]
-    staged = client.upload(tmp_path / "trainer-0.0.0.tar.gz")
-    assert staged.uri == "staging://x/trainer-0.0.0.tar.gz"
+    address = client.upload(tmp_path / "trainer-0.0.0.tar.gz")
+    assert address == "staging://x/trainer-0.0.0.tar.gz"
     assert [request.body for request in script.requests] == [content, content]
     assert script.requests[0].path == "/upload/trainyard/v1/projects/my%20project/packages/trainer-0.0.0.tar.gz"

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from trainyard_protocol.views.health import sized
+from trainyard_protocol.fields import sized
 
 _MACHINES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO))
 

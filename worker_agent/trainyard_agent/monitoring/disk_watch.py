@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard_agent.host import disk
+from trainyard_protocol.fields import sized
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.health import sized
 from trainyard_protocol.wire.agents import Disk, no_room
 from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ReplicaReport
 

@@ -1,6 +1,6 @@
 """The supervisor of one replica: starts its program, writes its log and exit status, kills its descendants.
 
-It is a process of its own (`start_supervisor.py`), outlives the agent and communicates with it through files. It
+It is a process of its own (`runtimes/fork_server.py`), outlives the agent and communicates with it through files. It
 imports only the standard library, to start fast. In the replica's directory:
 
     launch.json   read:    command, environment, directory, cpus, log_quota; user and processes, or neither

@@ -1,13 +1,17 @@
-"""Checks a package's archive without unpacking it: `python archive_check.py PACKAGE CPU_SECONDS`, in a limited process.
+"""Checks a package's archive before anything unpacks it, in a limited process of its own (`runtimes/fork_server.py`).
 
 A few hundred bytes can keep Python's tarfile busy for hours or let it take all memory, so no other process opens an
-archive before this one has read all of it. Prints JSON: `refused`, one sentence, or "", and `isolated`, whether a build
-needs more than setuptools. A process that exceeds its limits is ended by the kernel.
+archive before this one has read all of it. With a directory, a plain wheel of pure Python is then unpacked into it, as
+pip would, and compiled. Prints JSON: `refused`, one sentence, or ""; `isolated`, whether a build needs more than
+setuptools; `unpacked`; and `depends`, whether what was unpacked names dependencies. A process that exceeds its limits
+is ended by the kernel.
 """
 
 import json
+import py_compile
 import re
 import resource
+import shutil
 import signal
 import stat
 import sys
@@ -28,6 +32,12 @@ _MAX_PYPROJECT_BYTES = 1 << 20
 _PYPROJECT = re.compile(r"(\./)?[^/]+/pyproject\.toml")
 _REQUIREMENT_NAME = re.compile(r"\s*([A-Za-z0-9._-]+)")
 _SETUPTOOLS = ("setuptools.build_meta", "setuptools.build_meta:__legacy__")
+_PURE_WHEEL = re.compile(r"([^-]+-[^-]+)-py3-none-any\.whl")
+_PLAIN_PATH = re.compile(r"(?:(?!\.\.?/)[^/\\\0]+/)*(?!\.\.?$)[^/\\\0]+", re.DOTALL)
+_PURELIB = re.compile(rb"(?mi)^Root-Is-Purelib:\s*true\s*$")
+_REQUIRES_PYTHON = re.compile(rb"(?mi)^Requires-Python:")
+_DEPENDENCY = re.compile(rb"(?mi)^Requires-Dist:")
+_MOST_UNPACKED, _MOST_COMPILED = 1 << 28, 1 << 22  # bytes: what takes a few seconds. pip is given larger wheels
 _MAX_REASON = 300
 _READ_BYTES = 1 << 20
 _ENCRYPTED = 1  # a flag of an entry of a zip file
@@ -48,16 +58,21 @@ class Entry:
     special: bool = False
 
 
-def main(package: str, cpu_s: str) -> None:
+def main(package: str, cpu_s: str, site_packages: str = "") -> None:
     _limit(int(cpu_s))
-    refused, isolated = "", False
+    refused, isolated, metadata = "", False, None
     try:
         isolated = needs_isolation(Path(package))
+        if site_packages:
+            metadata = unpack(Path(package), Path(site_packages))
     except ArchiveRefused as error:
         refused = str(error)
+    except OSError:
+        metadata = None  # such as no room: pip meets it again, and says so
     except (MemoryError, RecursionError):
         refused = f"it cannot be read in {MAX_MEMORY >> 20} MiB of memory"
-    print(json.dumps({"refused": refused, "isolated": isolated}))
+    depends = metadata is not None and _DEPENDENCY.search(metadata) is not None
+    print(json.dumps({"refused": refused, "isolated": isolated, "unpacked": metadata is not None, "depends": depends}))
 
 
 def needs_isolation(package: Path) -> bool:
@@ -80,6 +95,50 @@ def needs_isolation(package: Path) -> bool:
     except ValueError:
         return False
     return package.suffix != ".whl" and _asks_for_more(build_system)
+
+
+def unpack(package: Path, site_packages: Path) -> bytes | None:
+    """Unpack a checked wheel and return its METADATA. None, and nothing is unpacked, if pip has more to do than that:
+    to build, to choose a version of Python, to make scripts, or to put files elsewhere."""
+    distribution = _PURE_WHEEL.fullmatch(package.name)
+    if distribution is None:
+        return None
+    info = f"{distribution[1]}.dist-info"
+    with zipfile.ZipFile(package) as wheel:
+        names = [name for name in wheel.namelist() if not name.endswith("/")]
+        inside = {name.partition("/")[2] for name in names if name.startswith(f"{info}/")}
+        top = {name.partition("/")[0] for name in names}
+        if (
+            len(set(names)) != len(names)
+            or not all(map(_PLAIN_PATH.fullmatch, names))
+            or any(name.endswith((".dist-info", ".data")) for name in top - {info})
+            or not {"METADATA", "WHEEL", "RECORD"} <= inside
+            or "entry_points.txt" in inside
+            or sum(file.file_size for file in wheel.infolist()) > _MOST_UNPACKED
+            or _PURELIB.search(wheel.read(f"{info}/WHEEL")) is None
+        ):
+            return None
+        metadata = wheel.read(f"{info}/METADATA")
+        if _REQUIRES_PYTHON.search(metadata):
+            return None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_BYTES, MAX_BYTES))
+        for name in names:
+            path = site_packages / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with wheel.open(name) as source, path.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            if wheel.getinfo(name).external_attr >> 16 & 0o111:
+                path.chmod(0o755)
+    _compile([site_packages / name for name in names if name.endswith(".py")], site_packages.parent.name)
+    return metadata
+
+
+def _compile(sources: list[Path], python: str) -> None:
+    """Write the bytecode of modules, unless another version of Python will read it, or there is much of them."""
+    if python == f"python{sys.version_info.major}.{sys.version_info.minor}":
+        if sum(path.stat().st_size for path in sources) <= _MOST_COMPILED:
+            for path in sources:
+                py_compile.compile(str(path), quiet=2)
 
 
 class Entries:
@@ -201,11 +260,7 @@ def _limit(cpu_s: int) -> None:
     """Limit this process; it ends by SIGXCPU or SIGALRM, and without an agent too."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, MAX_BYTES))
     resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(cpu_s * WALL_PER_CPU)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,28 +1,26 @@
-"""`jobs submit training` and `jobs validate`, from flags to exit code."""
+"""`jobs submit training` and `jobs validate`, from flags to exit code.
+
+What most submissions do not need, and what follows a job, is imported where it is used: an edit to a program is seen to
+run that much sooner.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainyard_cli.client import Client
-from trainyard_cli.commands.images.build import command_with_build, ensure_built
-from trainyard_cli.local.connect import client_of, connect, find_server, notify, running_server
+from trainyard_cli.local.connect import client_of, connect, find_server, notify, running_server, v1_client_of
 from trainyard_cli.local.service import ensure_up
 from trainyard_cli.local.state import LocalState
-from trainyard_cli.output.jobs import formats, gang, study_plan
+from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.log.follow import stream
-from trainyard_cli.output.log.screens import screen_for
 from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
-from trainyard_cli.runtimes import images
-from trainyard_cli.runtimes.images import Recipe
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
@@ -33,7 +31,7 @@ from trainyard_cli.submission.from_trial import trial_config
 from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
-from trainyard_cli.v1_client import NO_RETRIES
+from trainyard_cli.v1_client import NO_RETRIES, V1Client
 from trainyard_protocol.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -42,10 +40,13 @@ from trainyard_protocol.errors import (
     TrainyardError,
     Unavailable,
 )
+from trainyard_protocol.fields import sized
 from trainyard_protocol.job.machines import Catalog, load_catalog
 from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.job.training_input import Job
-from trainyard_protocol.views.health import sized
+
+if TYPE_CHECKING:
+    from trainyard_cli.runtimes.images import Recipe
 
 _SUBMITTING = "submitting the job"
 _PUSH = "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-image-uri in place of --build."
@@ -93,13 +94,17 @@ def submit(
         checked = _check(draft, target, server, _catalog(server, state))
     _notify_substitution(checked, server, state)
     if checked.training_input.hyperparameters is not None:
+        from trainyard_cli.output.jobs import study_plan
+
         notify(study_plan.headline(checked.training_input.hyperparameters))
     if project is not None:
+        from trainyard_cli.commands.images.build import ensure_built
+
         ensure_built(project)
         if server is not None and not server.local:
             notify(f"The image is on this machine. Agents elsewhere need it in a registry: {_PUSH}")
     server = _ready(target, server, state)
-    with client_of(server, target) as client:
+    with v1_client_of(server, target) as client:
         bucket = request.flags.text("staging_bucket")
         storage = state.storage_url() if server.local else ""
         job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
@@ -124,13 +129,19 @@ def submit(
                 if_exists=same if if_not_exists else None,
             )
         _announce(job, output, target.flags, stream_logs=stream_logs, is_new=not existing)
-        if not stream_logs:
-            return 0
-        screen = screen_for(sys.stderr, sys.stderr, raw=raw)
-        return stream(client, job["jobId"], screen, cancel_on_interrupt=cancel_on_interrupt)
+    return _follow(server, target, job["jobId"], raw, cancel_on_interrupt) if stream_logs else 0
 
 
-def existing_job(client: Client, name: str, requested: Mapping[str, Any]) -> dict[str, Any]:
+def _follow(server: Server, target: Target, job: str, raw: bool, cancel_on_interrupt: bool) -> int:
+    """Follow a job to its end. The models of its stream are loaded while the job is already starting."""
+    from trainyard_cli.output.log.follow import stream
+    from trainyard_cli.output.log.screens import screen_for
+
+    with client_of(server, target) as client:
+        return stream(client, job, screen_for(sys.stderr, sys.stderr, raw=raw), cancel_on_interrupt=cancel_on_interrupt)
+
+
+def existing_job(client: V1Client, name: str, requested: Mapping[str, Any]) -> dict[str, Any]:
     """The job of that name. Raises AlreadyExists if its content is another one, or if it was deleted."""
     try:
         job = client.get_job(name)
@@ -147,6 +158,8 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
 
     With `fix` restore the indentation of the config first; that of standard input goes to stdout, unchecked.
     """
+    from trainyard_cli.output.jobs import gang, study_plan
+
     if fix and _fix(request.config):
         return
     request = _of_trial(target, request)
@@ -160,7 +173,7 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
     with _proposing_build(draft, request):
         job = _check(draft, target, address, catalog)
         if server is not None:
-            with client_of(server, target) as client, submission.in_users_terms(draft):
+            with v1_client_of(server, target) as client, submission.in_users_terms(draft):
                 client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
     _notify_substitution(job, address, state)
     groups = gang.gang_of(job.training_input, catalog or _shown_catalog(server, state))
@@ -193,13 +206,15 @@ def _of_trial(target: Target, request: JobRequest) -> JobRequest:
     return replace(request, config=config, flags=flags, user_args=())
 
 
-def _draft(request: JobRequest) -> tuple[submission.JobDraft, Recipe | None]:
+def _draft(request: JobRequest) -> tuple[submission.JobDraft, "Recipe | None"]:
     """The job, and the project of --build, whose image it has."""
     draft = submission.draft(
         request.config, request.flags, current_dir=_current_dir(), name=request.name, user_args=request.user_args
     )
     if not request.flags.text("build"):
         return draft, None
+    from trainyard_cli.runtimes import images
+
     project = images.project(Path(request.flags.text("build")).expanduser())
     return submission.with_image(draft, project.image), project
 
@@ -212,6 +227,8 @@ def _proposing_build(draft: submission.JobDraft, request: JobRequest) -> Iterato
     except InvalidArgument as error:
         if not submission.lacks_program(draft):
             raise
+        from trainyard_cli.commands.images.build import command_with_build
+
         beside = [draft.config.path.absolute().parent] if draft.config and draft.config.path != STDIN else []
         words = [word for word in request.words if word != "--fix"]
         command = command_with_build(words, request.user_args, [*beside, _current_dir()])
@@ -301,7 +318,7 @@ def _check(draft: submission.JobDraft, target: Target, server: Server | None, ca
 def _refusal(draft: submission.JobDraft, target: Target, server: Server) -> InvalidArgument | None:
     """The server's refusal of the job; None if it does not answer, or refuses for another reason."""
     try:
-        with Client(server, target.project, retry_delays=NO_RETRIES) as client, submission.in_users_terms(draft):
+        with V1Client(server, target.project, retry_delays=NO_RETRIES) as client, submission.in_users_terms(draft):
             client.validate_job(draft.named(draft.name or "job"))
     except InvalidArgument as error:
         return error

@@ -53,7 +53,7 @@ def list_audit(target: Target, output: Output, actor: str, action: str, since: s
 
 
 def _row(entry: "AuditEntry") -> list[str]:
-    from trainyard_cli.output.log.log_screen import without_control
+    from trainyard_cli.output.text.safe import without_control
 
     outcome = entry.outcome if entry.outcome == "done" else f"{entry.outcome} ({entry.status})"
     if entry.count > 1:

@@ -252,8 +252,8 @@ def _join_line(server: Server) -> str:
 
 
 def _row(agent: "AgentView", now: datetime) -> list[str]:
+    from trainyard_protocol.fields import sized
     from trainyard_protocol.job.machines import GIGABYTE
-    from trainyard_protocol.views.health import sized
 
     capacity, devices = agent.capacity, agent.capacity.accelerators.total()
     return [

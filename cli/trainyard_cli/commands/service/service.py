@@ -156,7 +156,7 @@ def _agent_row(agent: "AgentView") -> list[str]:
 
 def retention_text(retention: "RetentionView") -> str:
     """The limits of the retention, and what was removed because of them."""
-    from trainyard_protocol.views.health import sized
+    from trainyard_protocol.fields import sized
 
     limits = []
     if retention.keep_jobs_s is not None:

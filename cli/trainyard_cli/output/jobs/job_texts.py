@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 from trainyard_cli.output.jobs import formats, study_status
 from trainyard_cli.output.log import progress
-from trainyard_cli.output.log.log_screen import elapsed, without_control
+from trainyard_cli.output.log.log_screen import elapsed
+from trainyard_cli.output.text.safe import without_control
+from trainyard_protocol.fields import sized
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
 from trainyard_protocol.states import JobState, ReplicaState
-from trainyard_protocol.views.health import sized
 from trainyard_protocol.views.views import (
     Explanation,
     JobDetail,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from trainyard_cli.output.jobs.formats import count, table
-from trainyard_cli.output.log.log_screen import elapsed, local_time, without_control
+from trainyard_cli.output.log.log_screen import elapsed, local_time
+from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views.tuning import StudyView, TrialView

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainyard_cli.output.jobs import formats
-from trainyard_cli.output.log.log_screen import without_control
+from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.job.hyperparameters import (
     Algorithm,
     HyperparameterSpec,

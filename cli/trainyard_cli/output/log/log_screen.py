@@ -1,12 +1,11 @@
 """Log output in a pipe or file, with every line as it is: columns of severity, time, task and message."""
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import IO, Protocol
 
-from trainyard_cli.output.text.safe import printable_json
+from trainyard_cli.output.text.safe import printable_json, without_control
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry
 
@@ -21,9 +20,6 @@ STATE_STYLES = {
     JobState.CANCELLED: "bold yellow",
     JobState.CANCELLING: "yellow",
 }
-_ESCAPES = re.compile(r"\x1b(?:\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[^\[\]])")
-_BROKEN_ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f\x80-\x9f]")
 _PLAIN = "\x1b[0m"
 
 
@@ -117,8 +113,3 @@ def parse_rfc3339(time: str) -> datetime:
 def task_label(entry: LogEntry) -> str:
     """The task's name, with the run's number from run 2 on."""
     return f"{entry.task}#{entry.run}" if entry.run > 1 and entry.task != SERVICE_TASK else entry.task
-
-
-def without_control(text: str) -> str:
-    """Remove control characters and escape sequences from a line, except for colours."""
-    return _BROKEN_ESCAPE.sub("", _CONTROLS.sub("", _ESCAPES.sub("", text)))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trainyard_cli.output.jobs.formats import count
-from trainyard_cli.output.log.log_screen import elapsed, local_time, without_control
+from trainyard_cli.output.log.log_screen import elapsed, local_time
+from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.states import FINAL_JOB_STATES, Outcome
 from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
 

@@ -19,10 +19,10 @@ from trainyard_cli.output.log.log_screen import (
     TASK_WIDTH,
     local_time,
     task_label,
-    without_control,
 )
 from trainyard_cli.output.log.pace import left_text, rate_text, silent_text
 from trainyard_cli.output.text.bottom_line import BottomLine
+from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry
 
 if TYPE_CHECKING:

@@ -13,6 +13,9 @@ _SEQUENCES = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_NO_COLOURS = re.compile(r"\x1b(?:\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[^\[\]])")
+_BROKEN_ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)")
+_CONTROLS_BUT_ESC = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f\x80-\x9f]")
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")
 
 
@@ -29,3 +32,8 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     """Escape the control characters that JSON may contain as they are: no value changes. Pure."""
     return _BEYOND_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def without_control(text: str) -> str:
+    """Remove control characters and escape sequences from a line, except for colours."""
+    return _BROKEN_ESCAPE.sub("", _CONTROLS_BUT_ESC.sub("", _NO_COLOURS.sub("", text)))

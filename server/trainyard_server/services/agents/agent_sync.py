@@ -12,11 +12,11 @@ from typing import Any
 from anyio import to_thread
 
 from trainyard_protocol.errors import NotFound
+from trainyard_protocol.fields import sized
 from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.lines.progress import MAX_NAME
 from trainyard_protocol.states import FINAL_JOB_STATES, ReplicaState, RunState
-from trainyard_protocol.views.health import sized
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_protocol.wire.logs import LogChunk, LogGap, LogReceipt
 from trainyard_protocol.wire.sync import (

@@ -8,7 +8,8 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, ScriptedAgent, Server, package_job
-from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth, sized, worst
+from trainyard_protocol.fields import sized
+from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth, worst
 from trainyard_protocol.wire.agents import RuntimeOffer
 from trainyard_server.services.health.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
 from trainyard_server.storage.db.base.engine import newest_schema

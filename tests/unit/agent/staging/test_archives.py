@@ -3,6 +3,7 @@ import gzip
 import io
 import lzma
 import stat
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from trainyard_agent.staging import archive_check, archives
-from trainyard_agent.staging.archives import is_package_name, needs_isolation
+from trainyard_agent.staging.archives import inspect, is_package_name
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_protocol.states import Reason
 
@@ -54,7 +55,58 @@ def sdist(path: Path, files: dict[str, str]) -> Path:
 async def test_isolation_is_needed_where_more_than_setuptools_builds(
     tmp_path: Path, name: str, files: dict[str, str], expected: bool
 ) -> None:
-    assert await needs_isolation(sdist(tmp_path / name, files)) is expected
+    assert (await inspect(sdist(tmp_path / name, files))).isolated is expected
+
+
+ABOUT = "p-1.dist-info"
+PLAIN = {
+    "p/__init__.py": "",
+    "p/data/words.txt": "one",
+    f"{ABOUT}/METADATA": "Name: p\nVersion: 1\n",
+    f"{ABOUT}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
+    f"{ABOUT}/RECORD": "",
+}
+NEEDY = {f"{ABOUT}/METADATA": "Name: p\nRequires-Dist: six\n"}
+PYTHON = {f"{ABOUT}/METADATA": "Name: p\nRequires-Python: >=3.99\n"}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "unpacked", "depends"),
+    [
+        ("p-1-py3-none-any.whl", {}, True, False),
+        ("p-1-py3-none-any.whl", NEEDY, True, True),
+        ("p-1-py3-none-any.whl", {"p/broken.py": "def"}, True, False),
+        ("p-1-cp311-cp311-linux_x86_64.whl", {}, False, False),
+        ("q-1-py3-none-any.whl", {}, False, False),
+        ("p-1.zip", {}, False, False),
+        ("p-1-py3-none-any.whl", PYTHON, False, False),
+        ("p-1-py3-none-any.whl", {f"{ABOUT}/entry_points.txt": "[console_scripts]\np=p:main\n"}, False, False),
+        ("p-1-py3-none-any.whl", {"p-1.data/scripts/p": ""}, False, False),
+        ("p-1-py3-none-any.whl", {"q-1.dist-info/METADATA": "Name: q\n"}, False, False),
+        ("p-1-py3-none-any.whl", {f"{ABOUT}/WHEEL": "Root-Is-Purelib: false\n"}, False, False),
+        ("p-1-py3-none-any.whl", {"p/../q.py": ""}, False, False),
+        ("p-1-py3-none-any.whl", {"p/data": ""}, False, False),  # a file where another entry has a directory
+    ],
+)
+async def test_wheel_is_unpacked_where_pip_would_do_no_more(
+    tmp_path: Path, name: str, more: dict[str, str], unpacked: bool, depends: bool
+) -> None:
+    site_packages = tmp_path / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    package = tmp_path / name
+    with zipfile.ZipFile(package, "w") as archive:
+        for path, text in (PLAIN | more).items():
+            entry = zipfile.ZipInfo(path)
+            entry.external_attr = (stat.S_IFREG | (0o755 if path.endswith(".txt") else 0o600)) << 16
+            archive.writestr(entry, text)
+    inspection = await inspect(package, site_packages)
+    assert (inspection.unpacked, inspection.depends) == (unpacked, depends)
+    if unpacked:
+        assert (site_packages / "p/data/words.txt").read_text() == "one"
+        assert stat.S_IMODE((site_packages / "p/data/words.txt").stat().st_mode) == 0o755
+        assert stat.S_IMODE((site_packages / "p/__init__.py").stat().st_mode) == 0o644
+        assert [path.stem for path in (site_packages / "p").rglob("*.pyc")] == [
+            f"__init__.{sys.implementation.cache_tag}"
+        ]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +298,7 @@ async def test_hostile_and_unreadable_archives_are_refused_in_a_process_of_their
     for case, (name, content, expected) in HOSTILE.items():
         package = tmp_path / name
         package.write_bytes(content())
-        (refused,) = await asyncio.gather(needs_isolation(package), return_exceptions=True)
+        (refused,) = await asyncio.gather(inspect(package, tmp_path / "nowhere"), return_exceptions=True)
         staging = refused.staging if isinstance(refused, StagingFailed) else Staging("ready")
         reason = Reason.PACKAGES_FAILED if expected else Staging("ready").reason
         if expected not in staging.message or (staging.reason, bool(staging.message)) != (reason, bool(expected)):

@@ -1,7 +1,7 @@
 import errno
 import os
 import shutil
-import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 from trainyard_cli.submission import packaging
 from trainyard_protocol.errors import InvalidArgument
 
+NEEDS = ["Requires-Dist: numpy>=2", "Requires-Dist: tqdm"]
 PYPROJECT = """\
 [build-system]
 requires = ["{0}"]
@@ -29,8 +30,8 @@ def package(tmp_path: Path) -> Path:
 
 
 def names(archive: Path) -> set[str]:
-    with tarfile.open(archive) as tar:
-        return {member.name.partition("/")[2] for member in tar.getmembers() if member.isfile()}
+    with zipfile.ZipFile(archive) as wheel:
+        return set(wheel.namelist())
 
 
 def tree(directory: Path) -> dict[str, int]:
@@ -57,7 +58,7 @@ def test_build_without_a_setup_makes_trainer_0_0_0_with_everything(package: Path
     before = tree(package.parent)
     (tmp_path / "link").symlink_to(package)
     with packaging.build(tmp_path / "link") as archive:
-        assert archive.path.name == "trainer-0.0.0.tar.gz"
+        assert archive.path.name == "trainer-0.0.0-py3-none-any.whl"
         found = names(archive.path)
         assert {"trainer/task.py", "trainer/words.txt", "trainer/layers/__init__.py"} <= found
         assert not [name for name in found if "__pycache__" in name or ".git" in name]
@@ -112,10 +113,9 @@ def test_build_without_init_has_one_in_the_archive_and_the_requirements(package:
     (package / "layers" / "dense.py").touch()
     with packaging.build(package, ["numpy>=2", "tqdm"]) as archive:
         assert {"trainer/__init__.py", "trainer/layers/dense.py"} <= names(archive.path)
-        with tarfile.open(archive.path) as tar:
-            needs = tar.extractfile("trainer-0.0.0/trainer.egg-info/requires.txt")
-            assert needs is not None
-            assert needs.read().split() == [b"numpy>=2", b"tqdm"]
+        with zipfile.ZipFile(archive.path) as wheel:
+            about = wheel.read("trainer-0.0.0.dist-info/METADATA").decode()
+        assert about.splitlines()[1:] == ["Name: trainer", "Version: 0.0.0", *NEEDS]
     assert not (package / "__init__.py").exists()
 
 
@@ -126,6 +126,13 @@ def test_build_with_a_file_that_cannot_be_read_names_it(package: Path, monkeypat
     monkeypatch.setattr(shutil, "copyfile", refused)
     message = refusal(lambda: build(package))
     assert message.startswith(f"{package} cannot be packaged: Permission denied: '{package}/")
+
+
+def test_build_of_a_name_that_no_distribution_may_have_keeps_that_of_the_module(tmp_path: Path) -> None:
+    (tmp_path / "_größe").mkdir()
+    with packaging.build(tmp_path / "_größe") as archive:
+        assert archive.path.name == "gr_e-0.0.0-py3-none-any.whl"
+        assert "_größe/__init__.py" in names(archive.path)
 
 
 def test_check_archive_of_what_is_none_is_refused(tmp_path: Path) -> None:

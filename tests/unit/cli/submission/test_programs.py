@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from trainyard_cli.submission import programs, script_package
+from trainyard_cli.submission import programs, script_package, wheels
 from trainyard_cli.submission.programs import Program
 from trainyard_protocol.errors import InvalidArgument
 
@@ -177,7 +177,7 @@ def test_requirements_become_those_of_the_package(tmp_path: Path) -> None:
     assert found(tmp_path, "train.py").requirements == listed
     assert found(tmp_path, "trainer").requirements == listed
     assert found(tmp_path, "book.py").requirements == (*listed, "pandas==2.2", "rich>=13")
-    assert "Requires-Dist: torch ==2.13.0\n" in script_package.metadata(found(tmp_path, "train.py"))
+    assert "Requires-Dist: torch ==2.13.0\n" in wheels.metadata("train", found(tmp_path, "train.py").requirements)
     (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup()\n")
     assert found(tmp_path, "trainer").requirements == ()
 

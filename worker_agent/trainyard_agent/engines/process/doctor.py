@@ -12,7 +12,7 @@ import psutil
 from trainyard_agent.engines.examining import orphan_findings, settled
 from trainyard_agent.host import machine_id, process_tags
 from trainyard_agent.host.waiting import deadline_in, wait_until
-from trainyard_agent.runtimes import start_supervisor
+from trainyard_agent.runtimes import supervisor
 from trainyard_protocol.views.health import Finding
 
 _TEMPORARY = re.compile(r"(/.+)/(?:runs|environments)/([A-Za-z0-9_-]{1,64})(?:/[^/]+)?/tmp")
@@ -77,7 +77,7 @@ def _orphan(entry: Path, state_dir: Path) -> OrphanProcess | None:
 def _supervised(words: list[str]) -> tuple[Path, str] | None:
     """The state directory and run of a supervisor; None for another process."""
     for word, directory in pairwise(words):
-        if word == start_supervisor.__file__ and (match := _SUPERVISED.fullmatch(directory)):
+        if word == supervisor.__file__ and (match := _SUPERVISED.fullmatch(directory)):
             return Path(match[1]), match[2]
     return None
 

@@ -16,7 +16,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
@@ -30,10 +29,11 @@ from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host.files import is_locked, try_lock, write_json, write_private
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.host.waiting import deadline_in, wait_until
-from trainyard_agent.runtimes import ports, start_supervisor
+from trainyard_agent.runtimes import fork_server, ports
 from trainyard_agent.runtimes import supervisor as supervisor_program
 from trainyard_agent.runtimes.base import HOST, METRIC_FILE, PROCESSES, STOPPED, Handle, Launch, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
+from trainyard_agent.runtimes.fork_server import Forked
 from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id, secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
@@ -90,7 +90,6 @@ class ProcessRuntime(RunDirectories[_Record]):
         self._processes = processes
         super().__init__(state_dir / "runs", _Record, _log)
         self._changes = state_dir / supervisor_program.CHANGES
-        self._children: set[int] = set()
         self._final: dict[tuple[str, str], ReplicaReport] = {}
         self._starts: dict[tuple[str, str], _Started] = {}
         self._outputs: dict[tuple[str, str], HeldOutput] = {}
@@ -151,7 +150,6 @@ class ProcessRuntime(RunDirectories[_Record]):
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
         with self._lock:
-            self._reap()
             record = self._record(run_id)
             if record is None:
                 return ()
@@ -221,7 +219,6 @@ class ProcessRuntime(RunDirectories[_Record]):
             self._starts = {key: started for key, started in self._starts.items() if key[0] != run_id}
             for key in [key for key in self._outputs if key[0] == run_id]:
                 self._outputs.pop(key).close()
-            self._reap()
 
     def has_ended(self, run_id: str) -> bool:
         """Whether every process of the run is dead and its logs are complete. Unknown run: True."""
@@ -238,7 +235,6 @@ class ProcessRuntime(RunDirectories[_Record]):
         run = self._runs / record.run_id
         with (run / "gate").open("r+b") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
-            pids: dict[str, int] = {}
             user = self._users.of(record.run_id)
             for launch in launches:
                 spec = _spec(record.run_id, launch, run / launch.task, user)
@@ -248,14 +244,18 @@ class ProcessRuntime(RunDirectories[_Record]):
                 write_secret_files(secrets, launch.secret_files)
                 if launch.secret_files and user is not None:
                     unix_users.give(secrets, user)  # the last step, so that nobody is in there before
-            for launch in launches:
-                try:
-                    pids[launch.task] = self._spawn(run / launch.task, launch)
-                except OSError as error:
-                    for pid in pids.values():  # our children, not reaped: the pids are valid
-                        os.kill(pid, signal.SIGKILL)
-                    message = f"Its supervisor could not be started: {error.strerror}."
-                    raise StartFailed(launch.task, message, Reason.HOST_FAILED) from error
+            with contextlib.ExitStack() as handles:
+                started: dict[str, Forked] = {}
+                for launch in launches:
+                    try:
+                        started[launch.task] = self._spawn(run / launch.task, launch)
+                    except OSError as error:
+                        for supervisor in started.values():
+                            supervisor.kill()
+                        message = f"Its supervisor could not be started: {error.strerror}."
+                        raise StartFailed(launch.task, message, Reason.HOST_FAILED) from error
+                    handles.callback(started[launch.task].close)
+            pids = {task: supervisor.pid for task, supervisor in started.items()}
             launched = record.model_copy(update={"pids": pids, "launched": True})
             self._write(launched)
         return launched
@@ -269,38 +269,23 @@ class ProcessRuntime(RunDirectories[_Record]):
             for name in ("work", "tmp"):
                 unix_users.make_private(run / task / name, user)
 
-    def _spawn(self, directory: Path, launch: Launch) -> int:
+    def _spawn(self, directory: Path, launch: Launch) -> Forked:
         lock = try_lock(directory / "alive")
         if lock is None:
             raise OSError(0, "another supervisor holds its directory")
-        command = [sys.executable, "-I", "-S", start_supervisor.__file__, str(directory), str(_LOCK_FD)]
+        arguments: list[str | int] = [str(directory), _LOCK_FD]
         secrets: list[int] = []
         if launch.secret_values:
             secrets.append(_secrets_in_memory(launch))
-            command.append(str(_SECRETS_FD))
+            arguments.append(_SECRETS_FD)
         errors = os.open(directory / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDWR)
+        files = [nothing, nothing, errors, lock, *secrets]
         try:
-            pid = os.posix_spawn(
-                sys.executable,
-                command,
-                {"LANG": "C.UTF-8"},
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, nothing, 0),
-                    (os.POSIX_SPAWN_DUP2, nothing, 1),
-                    (os.POSIX_SPAWN_DUP2, errors, 2),
-                    (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
-                    *((os.POSIX_SPAWN_DUP2, fd, _SECRETS_FD) for fd in secrets),
-                ],
-                setsid=True,
-                setsigmask=[signal.SIGTERM],  # until it has handlers: see supervisor_program.main
-                setsigdef=[signal.SIGPIPE],
-            )
+            return fork_server.SHARED.start(supervisor_program.__name__, arguments, files)
         finally:
-            for fd in (lock, errors, nothing, *secrets):
+            for fd in {lock, errors, nothing, *secrets}:
                 os.close(fd)
-        self._children.add(pid)
-        return pid
 
     def _observe(self, record: _Record, task: str) -> ReplicaReport:
         key = (record.run_id, task)
@@ -397,7 +382,6 @@ class ProcessRuntime(RunDirectories[_Record]):
             process_tags.kill_tagged(run_id, user=self._users.of(run_id))
 
         def alive() -> list[str]:
-            self._reap()
             return [task for task in tasks if self._alive(run_id, task)]
 
         if not wait_until(lambda: not alive(), deadline_in(_KILL_TIMEOUT_S), _PAUSE_S):
@@ -412,12 +396,6 @@ class ProcessRuntime(RunDirectories[_Record]):
 
     def _alive(self, run_id: str, task: str) -> bool:
         return is_locked(self._runs / run_id / task / "alive")
-
-    def _reap(self) -> None:
-        """Reap the supervisors that are children of this process; init reaps the others."""
-        for pid in list(self._children):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                self._children.discard(pid)
 
 
 def replica_environment(

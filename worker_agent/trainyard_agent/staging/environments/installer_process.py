@@ -51,9 +51,11 @@ class InstallerProcess:
             raise StagingFailed(Reason.PACKAGES_FAILED, error_excerpt(output))
 
     async def uv(self, python: Path, packages: Sequence[str]) -> bool:
-        """Install these files, without their dependencies and without an index, by uv, where it is there. False: not
-        done, and pip says why. uv does not know the settings of pip, and is not started by users of runs."""
-        program = shutil.which("uv") if self._user is None else None
+        """Install these files, without their dependencies and without an index, by uv, which is installed with the
+        agent. False: not done, and pip says why. uv does not know the settings of pip, and is not started by users of
+        runs."""
+        path = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{Path(sys.executable).parent}"
+        program = shutil.which("uv", path=path) if self._user is None else None
         if program is None:
             return False
         install = [program, "pip", "install", "--python", str(python), "--no-config", "--no-cache", "--no-index"]

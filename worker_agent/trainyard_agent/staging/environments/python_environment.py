@@ -2,8 +2,8 @@
 
 `environments/RUN/` of the state directory holds the downloaded packages and a virtual environment. It includes the
 packages of the base environment (the agent's interpreter, --python, or that of the job's runtime version), which has
-the trainer's framework, and the job's packages override them. As in the real service, pip installs first the packages
-themselves, in any case, and then their missing dependencies. Where these bring a framework of their own, the run sees
+the trainer's framework, and the job's packages override them. As in the real service, first the packages themselves are
+installed, in any case, and then their missing dependencies. Where these bring a framework of their own, the run sees
 nothing of the base, whose packages fit another framework.
 
 Where a run has a user of its own (`host/job_users.py`), pip and the setup.py of packages run as that user, to whom the
@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -121,11 +121,12 @@ class PackageStager(BackgroundStager):
             await installer.create(site_packages)
             await self._alone(partial(self._kept.keep, empty, directory, copied=bool(packages)))
         if packages:
-            await installer.open(packages)
             self._set_activity(order.run_id, f"installing {', '.join(package.name for package in packages)}")
-            await installer.install(packages)
-            self._set_activity(order.run_id, "installing the packages' dependencies")
-            await installer.install_dependencies()
+            if await installer.unpack(packages):
+                await installer.open(packages)
+                await installer.install(packages)
+                self._set_activity(order.run_id, "installing the packages' dependencies")
+                await installer.install_dependencies()
             await asyncio.to_thread(self._users.kill_processes, order.run_id)
             await installer.seal()
             await self._alone(partial(self._kept.keep, name, directory))
@@ -153,6 +154,7 @@ class _Installer:
         self._process = InstallerProcess(run_id, directory, user)
         self._venv = directory / "venv"
         self._module = directory / "module"
+        self._inspections: Mapping[Path, archives.Inspection] = {}
         self.python = self._venv / "bin" / "python"
 
     async def site_packages(self) -> list[str]:
@@ -197,16 +199,25 @@ class _Installer:
         if self._user is not None:
             await asyncio.to_thread(unix_users.seal, self._venv, self._user)
 
+    async def unpack(self, packages: Sequence[Path]) -> bool:
+        """Check the packages, and unpack wheels of pure Python. Returns whether more is to be done: to install the
+        others, or dependencies, or to take away the base of a framework. The run's user has written nothing yet."""
+        target = self._site_packages() if len({_distribution(path) for path in packages}) == len(packages) else None
+        self._inspections = {path: await archives.inspect(path, target) for path in packages}
+        is_complete = all(each.unpacked and not each.depends for each in self._inspections.values())
+        return not is_complete or brings_framework(self._own())
+
     async def install(self, packages: Sequence[Path]) -> None:
-        """Install the packages themselves, even if the base environment has them."""
+        """Install the packages that are not unpacked, even if the base environment has them."""
         flags = ["--upgrade", "--force-reinstall", "--no-deps"]
-        isolated = await archives.isolated(packages)
-        with_base = [str(package) for package in packages if package not in isolated]
+        others = [path for path in packages if not self._inspections[path].unpacked]
+        with_base = [str(path) for path in others if not self._inspections[path].isolated]
+        isolated = [str(path) for path in others if self._inspections[path].isolated]
         # Built by the base's setuptools, which works offline.
         if with_base and not await self._process.uv(self.python, with_base):
             await self._process.pip(self.python, [*flags, "--no-build-isolation", *with_base])
         if isolated:
-            await self._process.pip(self.python, [*flags, *map(str, isolated)])
+            await self._process.pip(self.python, [*flags, *isolated])
 
     async def install_dependencies(self) -> None:
         """Install dependencies that the base environment lacks, or all if the packages bring a framework."""
@@ -222,7 +233,10 @@ class _Installer:
         neither builds them again nor looks up what is installed."""
         if needy := await self._needy():
             await self._process.pip(self.python, needy)
-        return [path.name.partition("-")[0] for path in self._site_packages().glob("*.dist-info")]
+        return self._own()
+
+    def _own(self) -> list[str]:
+        return [_distribution(path) for path in self._site_packages().glob("*.dist-info")]
 
     async def _needy(self) -> list[str]:
         """A requirement of each of the run's own packages that lacks dependencies."""
@@ -246,6 +260,11 @@ class _Installer:
 
     def _site_packages(self) -> Path:
         return next((self._venv / "lib").glob("python*/site-packages"))
+
+
+def _distribution(path: Path) -> str:
+    """The name of a package, out of that of its file or directory."""
+    return path.name.partition("-")[0].lower()
 
 
 def base_pth(site_packages: Sequence[str]) -> str:

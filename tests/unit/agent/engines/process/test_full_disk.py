@@ -14,8 +14,9 @@ from contract.runtimes.runtime_labs import Driver
 from trainyard_agent.engines.process import runtime
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, try_lock, write_json, write_private
-from trainyard_agent.runtimes import supervisor
+from trainyard_agent.runtimes import fork_server, supervisor
 from trainyard_agent.runtimes.base import Launch, StartFailed
+from trainyard_agent.runtimes.fork_server import Forked, ForkServer
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
 
@@ -29,13 +30,18 @@ class FullDisk:
         self._runs = runs
         spawn = driver.runtime._spawn  # type: ignore[attr-defined]
 
-        def spawn_without_room(directory: Path, launch: Launch) -> int:
+        def spawn_without_room(directory: Path, launch: Launch) -> Forked:
             (directory / "supervisor.err").symlink_to("/dev/full")
             soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+            server = ForkServer()  # which inherits the limit
             try:
-                return int(spawn(directory, launch))
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(fork_server, "SHARED", server)
+                    supervisor: Forked = spawn(directory, launch)
+                return supervisor
             finally:
+                server.close()
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
         monkeypatch.setattr(driver.runtime, "_spawn", spawn_without_room)

@@ -218,10 +218,10 @@ def test_start_without_a_supervisor_for_one_replica_undoes_the_others(
     driver.place(RUN, TASK, WORKER)
     spawn = driver.lab.runtime._spawn  # type: ignore[attr-defined]
 
-    def fail_for_worker(directory: Path, launch: Launch) -> int:
+    def fail_for_worker(directory: Path, launch: Launch) -> Any:
         if directory.name == WORKER:
             raise OSError(11, "Resource temporarily unavailable")
-        return int(spawn(directory, launch))
+        return spawn(directory, launch)
 
     monkeypatch.setattr(driver.runtime, "_spawn", fail_for_worker)
     launches = [Launch(t, ("/bin/touch", str(marker)), {}, (), 0) for t in (TASK, WORKER)]

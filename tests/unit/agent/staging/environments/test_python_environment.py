@@ -128,6 +128,31 @@ async def test_package_is_installed_over_the_base_and_only_for_its_run(staged: S
     assert "installing tinytrainer-0.0.0.tar.gz" in staged.activities
 
 
+async def test_wheel_of_pure_python_is_unpacked_by_neither_pip_nor_uv_which_fetch_what_it_lacks(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path / "index", "somewhere")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    for name, needs in (("httpx", ()), ("psutil", ("pydantic>=2",)), ("tinytrainer", ("somewhere",))):
+        wheel(tmp_path / "packages", name, "WHO = 'mine'\n", needs)
+
+    def uri(name: str) -> str:
+        return staged.upload(tmp_path / "packages" / f"{name}-1-py3-none-any.whl")
+
+    def installers(run_id: str) -> list[str]:
+        log = (staged.root / "environments" / run_id / "install.log").read_text()
+        return [line for line in log.splitlines() if line.startswith("$ ") and " install " in line]
+
+    ready = await staged.prepare(uri("httpx"), uri("psutil"))
+    assert run(ready.python, "import httpx, psutil, pydantic; print(httpx.WHO, psutil.WHO)") == "mine mine"
+    assert installers(RUN) == []
+    other = await staged.prepare(uri("tinytrainer"), run_id=OTHER)
+    assert run(other.python, "import somewhere, tinytrainer; print(tinytrainer.WHO)") == "mine"
+    (pip,) = installers(OTHER)
+    assert pip.endswith(" tinytrainer==1")
+
+
 async def test_package_that_leaves_files_in_its_directory_names_them_at_its_end(staged: Staged, tmp_path: Path) -> None:
     source = """
 import os, pathlib, subprocess, sys

@@ -95,7 +95,7 @@ def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type
     training_input = app.job("first")["trainingInput"]
     (uri,) = training_input.pop("packageUris")
     assert uri.startswith("staging://")
-    assert uri.endswith("/trainer-0.0.0.tar.gz")
+    assert uri.endswith("/trainer-0.0.0-py3-none-any.whl")
     assert training_input == {
         "scaleTier": "CUSTOM",
         "masterType": "local-1",
@@ -148,7 +148,7 @@ def test_submit_makes_one_request_to_the_jobs_of_the_server(typed: Type, app: Se
         await plain(scope, receive, send)
 
     plain, app.app.middleware_stack = app.app.middleware_stack or app.app.build_middleware_stack(), counting
-    jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainer-0.0.0.tar.gz"
+    jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainer-0.0.0-py3-none-any.whl"
     assert typed("jobs submit training first --config config.yaml").code == 0
     assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, "")]
     requests.clear()
@@ -193,7 +193,7 @@ def test_submit_if_not_exists_is_the_same_job_or_names_the_differences(typed: Ty
     for part in (
         "ERROR: The job nightly exists (QUEUED) with other content; nothing was submitted.\n",
         "  args: the job has --lr 0.1; this submission has --lr 0.2\n",
-        "  packageUris[0]: the job has trainer-0.0.0.tar.gz (SHA-256 ",
+        "  packageUris[0]: the job has trainer-0.0.0-py3-none-any.whl (SHA-256 ",
         "Give the new content a name of its own.",
     ):
         assert part in printed.err

@@ -7,6 +7,7 @@ import pytest
 from trainyard_cli.output.log import log_screen
 from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, Screen
 from trainyard_cli.output.log.terminal_screen import TerminalScreen
+from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.views.views import LogEntry
 from unit.cli.terminal import NOON, Terminal, entry
 
@@ -65,7 +66,7 @@ def test_json_screen_prints_entries_that_can_be_read_back() -> None:
     ],
 )
 def test_without_control_leaves_colours_and_nothing_that_moves_the_cursor(text: str, clean: str) -> None:
-    assert log_screen.without_control(text) == clean
+    assert without_control(text) == clean
 
 
 def test_task_label_from_the_second_run_on_has_the_number_of_the_run() -> None:

@@ -204,7 +204,7 @@ def test_any_line_is_stored_and_sent_as_it_is(stored: tuple[Store, LogStore], pr
         rows = [row for one in events for row in (one if isinstance(one, list) else [one])]
         assert [row[text_of] for row in rows] == printed
         assert not {"\u2028", "\u2029", "\x85"} & set(sent_text)
-    as_text(entries).decode()
+    as_text(logs.read("p", job, as_arrays=True).arrays).decode()
     for text in printed:
         logs.read("p", job, log_filter=LogFilter(search=text[:1000]))
     tracker = ProgressTracker(store, logs)

@@ -1,5 +1,8 @@
 """Progress of each replica: steps and metrics, read from its lines as they come, written to the database at intervals.
 
+Of many lines that came together and differ in their numbers alone a few are read: a program that prints thousands of
+steps a second costs little more than one that prints a few. Its curves are read from the log, when somebody looks.
+
 Memory holds about a second's worth. A process that has not seen all lines of a replica (it started later, or another
 server process received some) reads them once more when the log is complete, so that the verdict of a run is exact.
 """
@@ -20,6 +23,12 @@ from trainyard_server.storage.logs.records import NO_TIME, microseconds
 from trainyard_server.storage.logs.store import LogFilter, LogStore, Stream
 
 _READER = "reader"  # the state of a replica's ProgressReader, in the JSON of its digest
+
+_TOGETHER = 64
+"""Lines of one chunk that are all read. Of more, each block of _BLOCK is read at its ends, where that tells all."""
+
+_BLOCK = 32
+_NO_SHAPE = str.maketrans("", "", "0123456789.+-eE ")
 
 _REMEMBERED = 10_000  # replicas; the log of one that is forgotten is read once more at its end
 
@@ -60,11 +69,41 @@ class _ReplicaLog:
     digest: CurveSummary = field(default_factory=CurveSummary)
     reader: ProgressReader = field(default_factory=ProgressReader)
     is_digest_new: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_all(self, lines: Sequence[LogLine]) -> None:
+        """Add lines that came together."""
+        if len(lines) <= _TOGETHER:
+            for line in lines:
+                self.add(line)
+            return
+        for start in range(0, len(lines), _BLOCK):
+            self._add_block(lines[start : start + _BLOCK])
 
     def add(self, line: LogLine | LogEntry) -> None:
-        event = self.reader.read(line.text, line.overwritten) if not line.partial else None
-        if event is None:
-            return
+        if (event := self._read(line)) is not None:
+            self._consume(event, line)
+
+    def _add_block(self, lines: Sequence[LogLine]) -> None:
+        first, last = lines[0], lines[-1]
+        event = self._read(first)
+        if event is not None:
+            self._consume(event, first)
+        shape = first.text.translate(_NO_SHAPE)
+        if event is not None and len(lines) > 2 and all(line.text.translate(_NO_SHAPE) == shape for line in lines[1:]):
+            before = replace(self.reader)
+            end = self._read(last)
+            if end is not None and _go_on(event, end):
+                self._consume(end, last)
+                return
+            self.reader = before
+        for line in lines[1:]:
+            self.add(line)
+
+    def _read(self, line: LogLine | LogEntry) -> ProgressEvent | None:
+        return self.reader.read(line.text, line.overwritten) if not line.partial else None
+
+    def _consume(self, event: ProgressEvent, line: LogLine | LogEntry) -> None:
         time = microseconds(line.time)
         if time == NO_TIME:
             return
@@ -79,6 +118,15 @@ class _ReplicaLog:
         values: dict[str, object] = {name: getattr(self.progress, name) for name in ReplicaProgress.__slots__}
         digest = self.digest.json()
         return values | {"metrics": digest and digest | {_READER: self.reader.state()}}
+
+
+def _go_on(first: ProgressEvent, last: ProgressEvent) -> bool:
+    """Whether lines between these two, of the same shape, report the steps between theirs, and nothing else. Pure."""
+    if first.step is None or last.step is None or last.step <= first.step:
+        return False
+    return replace(first, step=0, metrics={}) == replace(last, step=0, metrics={}) and (
+        first.metrics.keys() == last.metrics.keys()
+    )
 
 
 def _no_digest() -> None:
@@ -106,33 +154,31 @@ class ProgressTracker:
         """Read `count` lines of a replica from line `start` on, of which `lines` may report progress. `stored` loads
         the digest of its row; it is called if this process has missed lines before these."""
         with self._lock:
-            log = self._replicas.get((run_id, task))
-            is_complete = start == 0 if log is None else log.next == start
-        digest = None if is_complete else stored()
-        before = CurveSummary.of(digest)
-        with self._lock:
             log = self._replicas.setdefault((run_id, task), _ReplicaLog())
+        digest = None if log.next == start else stored()
+        before = CurveSummary.of(digest)
+        with log.lock:
             if before.taken > log.digest.taken:
                 log.digest = before
                 log.reader = ProgressReader.of((digest or {}).get(_READER))
             log.next = start + count if log.next == start else None
-            for line in lines:
-                log.add(line)
+            log.add_all(lines)
 
     def flush(self) -> bool:
         """Write what has changed, in one transaction. False if nothing has."""
         with self._lock:
-            changed = {
-                key: (r.progress, r.values())
-                for key, r in self._replicas.items()
-                if r.progress != r.written or r.is_digest_new
-            }
-            for key in changed:
-                self._replicas[key].is_digest_new = False
-            if len(self._replicas) > _REMEMBERED:
-                oldest = [key for key in self._replicas if key not in changed][: -_REMEMBERED // 2]
+            replicas = dict(self._replicas)
+        changed: dict[tuple[str, str], tuple[ReplicaProgress, dict[str, object]]] = {}
+        for key, log in replicas.items():
+            with log.lock:
+                if log.progress != log.written or log.is_digest_new:
+                    changed[key] = log.progress, log.values()
+                    log.is_digest_new = False
+        if len(replicas) > _REMEMBERED:
+            oldest = [key for key in replicas if key not in changed][: -_REMEMBERED // 2]
+            with self._lock:
                 for key in oldest:
-                    del self._replicas[key]
+                    self._replicas.pop(key, None)
         if not changed:
             return False
         try:
@@ -140,15 +186,11 @@ class ProgressTracker:
                 for (run_id, task), (_, values) in changed.items():
                     writer.record_progress(run_id, task, values, complete=False)
         except BaseException:
-            with self._lock:
-                for key in changed:
-                    if key in self._replicas:
-                        self._replicas[key].is_digest_new = True
+            for key in changed:
+                replicas[key].is_digest_new = True
             raise
-        with self._lock:
-            for key, (progress, _) in changed.items():
-                if key in self._replicas:
-                    self._replicas[key].written = progress
+        for key, (progress, _) in changed.items():
+            replicas[key].written = progress
         return True
 
     def final_values(self, project: str, job_id: str, stream: Stream, run_id: str, count: int) -> dict[str, object]:

@@ -1,11 +1,12 @@
 """Formats of log lines on the wire: server-sent events, compact arrays, and text."""
 
+import json
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
 from trainyard_protocol.views.views import SERVICE_TASK, LogEntry
-from trainyard_server.storage.logs.records import elements_of
+from trainyard_server.storage.logs.records import OVERWRITTEN, elements_of
 
 KEEPALIVE = b": ping\n\n"
 
@@ -30,13 +31,13 @@ def as_batch(arrays: Sequence[bytes], cursor: int) -> bytes:
     return b"event: lines\nid: %d\ndata: [%s]\n\n" % (cursor, b",".join(arrays)) if arrays else b""
 
 
-def as_text(entries: Iterable[LogEntry]) -> bytes:
-    """A line of text for each, with its time, run and replica."""
-    return "".join(
-        f"{e.time} {e.task if e.task == SERVICE_TASK else f'{e.run}/{e.task}'} {e.text}\n"
-        for e in entries
-        if not e.overwritten
-    ).encode("utf-8", "replace")
+def as_text(arrays: Sequence[bytes]) -> bytes:
+    """A line of text for each, with its time, run and replica; none for overwritten states of progress bars."""
+    lines = []
+    for _, run, task, _, time, _, _, text, *kind in json.loads(b"[%s]" % b",".join(arrays)):
+        if kind != [OVERWRITTEN]:
+            lines.append(f"{time} {task if task == SERVICE_TASK else f'{run}/{task}'} {text}\n")
+    return "".join(lines).encode("utf-8", "replace")
 
 
 def event(kind: str, data: str, ident: int | None = None) -> bytes:

@@ -13,6 +13,7 @@ from trainyard_server.storage.logs.store import ReadResult
 
 MOST = 1000  # lines of a page
 
+_TEXT_LINES = 5000  # that are read together for the whole log as text
 _FIRST_STEPS = 50  # reads of one search for a line
 
 
@@ -82,5 +83,5 @@ class LogPages:
                 yield data
 
     def _text(self, project: str, job_id: str, after: int, log_filter: LogFilter, until: int) -> tuple[bytes, int]:
-        result = self._backend.logs.read(project, job_id, after, log_filter, until)
-        return as_text(result.entries), result.last
+        result = self._backend.logs.read(project, job_id, after, log_filter, until, _TEXT_LINES, as_arrays=True)
+        return as_text(result.arrays), result.last

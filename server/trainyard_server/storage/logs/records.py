@@ -27,6 +27,8 @@ _ELEMENTS = ("cursor", "run", "task", "number", "time", "stream", "severity", "t
 _KINDS = ("", "partial", "overwritten", "routine")
 """Kinds of lines, by the last element of their records."""
 
+OVERWRITTEN = _KINDS.index("overwritten")
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = 10**6 * 2**37  # a clock may be wrong, but every time has to be one in every zone
 _READ_AHEAD = 1 << 16

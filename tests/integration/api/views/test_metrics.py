@@ -140,7 +140,8 @@ def test_a_name_is_no_formula_in_a_spreadsheet(api: Server, agent: ScriptedAgent
 def test_the_digest_is_written_as_lines_come_and_exact_at_the_end(api: Server, agent: ScriptedAgent) -> None:
     steps = api.use_cases.backend.progress
     assert digest(api) is None
-    agent.log(*(progress(step, loss=1 / step, epoch=1, epochs=2) for step in range(1, 101)))
+    for first in (1, 51):
+        agent.log(*(progress(step, loss=1 / step, epoch=1, epochs=2) for step in range(first, first + 50)))
     steps.flush()
     series = digest(api)
     assert (series["main"], series["epoch"], series["epochs"]) == ("loss", 1, 2)

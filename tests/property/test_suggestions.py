@@ -1,5 +1,6 @@
 """Suggestions of every algorithm for random spaces and random histories."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -70,18 +71,23 @@ ELSEWHERE = PastTrial(1, {"of": "another", "space": "1"}, 0.5, ended=True)
 def test_suggestions_are_points_of_the_space_and_the_same_when_asked_again(
     spec: HyperparameterSpec, seed: int, metrics: list[float | None], running: int
 ) -> None:
-    past = [ELSEWHERE]
+    """A server that goes on and one that has just started agree, while up to `running` trials beside each other end."""
+    ended, past = [ELSEWHERE], [ELSEWHERE]
     size = spec.grid_size
+    going_on = StudySuggester()
     for number in range(1, len(metrics) + running + 1):
         point = StudySuggester().suggest(spec, seed, past, number)
         assert point == StudySuggester().suggest(spec, seed, tuple(past), number)
+        assert point == going_on.suggest(spec, seed, past, number)
         if point is None:
             assert spec.algorithm == "GRID_SEARCH"
             assert size == number - 1
             break
         assert list(space.read(spec, point)) == list(point)
-        ended = number <= len(metrics)
-        past.append(PastTrial(number, point, metrics[number - 1] if ended else None, ended))
+        value = metrics[number - 1] if number <= len(metrics) else None
+        ended.append(PastTrial(number, point, value, ended=True))
+        running_now = [replace(trial, value=None, ended=False) for trial in ended[1:][-running:]] if running else []
+        past = [*ended[: len(ended) - len(running_now)], *running_now]
     if spec.algorithm == "GRID_SEARCH":
         points = [tuple(trial.parameters.items()) for trial in past[1:]]
         assert len(set(points)) == len(points)

@@ -1,7 +1,7 @@
 """The contract of suggestions: which parameters the next trial of a study gets.
 
-A suggester remembers nothing between two calls. The same arguments give the same answer in every process, so that a
-server that dies and another that goes on create the same trial.
+A suggester may remember what it has computed, and nothing else. The same arguments give the same answer in every
+process, so that a server that dies and another that goes on create the same trial.
 """
 
 from collections.abc import Mapping, Sequence

@@ -116,6 +116,9 @@ class Agent:
         self._retries: dict[tuple[str, type[Action]], _Retry] = {}
         self._version = ""
         self._reported: SyncRequest | None = None
+        """The last report that the server has answered."""
+        self._sent: SyncRequest | None = None
+        """The last report, unless it has failed."""
         self._changed = asyncio.Event()
         self._woken, self._ship_woken = asyncio.Event(), asyncio.Event()
         """Set by the runtime, where it `tells_changes`."""
@@ -212,7 +215,7 @@ class Agent:
         """One sync. The server holds its answer, unless something has changed here or the last sync failed."""
         hold_s, self._hold_s = self._hold_s, 0.0
         self._changed.clear()
-        request = await self._request(hold_s)
+        self._sent = request = await self._request(hold_s)
         if hold_s:
             await self._sync_unless_changed(request)
         else:
@@ -246,8 +249,8 @@ class Agent:
         )
 
     async def _has_changed(self) -> bool:
-        """Whether a report would differ from the last one that the server has answered."""
-        before = self._reported
+        """Whether a report would differ from the last one."""
+        before = self._sent
         if before is None:
             return False
         return self._info().reported() != before.agent or await self._reports() != before.runs
@@ -276,7 +279,7 @@ class Agent:
         try:
             response = await answer
         except TrainyardError as error:
-            self._reported = None
+            self._reported = self._sent = None
             if error.message != self._last_error:
                 is_refusal = isinstance(error, PermissionDenied | Unauthenticated)
                 what = f"{REFUSED} {error.message}" if is_refusal else error.message
@@ -421,7 +424,8 @@ class Agent:
             if failed is not None and self._clock.monotonic() < failed.at:
                 self._retries[key] = failed
             elif await self._try_action(action):
-                if not isinstance(action, Stop):  # repeated until all have ended, which `watch` detects
+                # Nothing follows from a removal, and a stop is repeated until all have ended, which `watch` detects.
+                if not isinstance(action, Stop | Remove):
                     self._changed.set()
             else:
                 failures = failed.failures + 1 if failed else 1

@@ -1,4 +1,5 @@
-"""Controller: applies the decisions of the lifecycle and the scheduler, one transaction for each.
+"""Controller: applies the decisions of the lifecycle and the scheduler, each in a transaction of its own or in that of
+the report which it follows from.
 
 Every method may be repeated at any time and by several threads: each step reads the state again inside its
 transaction, and a process that was killed between two steps continues with the next one after its restart.
@@ -7,7 +8,8 @@ transaction, and a process that was killed between two steps continues with the 
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from trainyard_protocol.states import JobState, RunState
@@ -111,6 +113,49 @@ class Controller:
         if kind.study_key is not None:
             self._backend.notifier.publish(job_topic(kind.study_key))
             self._advance_study(kind.study_key, write_log=False)
+
+    def move(self, writer: Writer, keys: Collection[int], now: datetime) -> "Moves":
+        """Apply, at the end of a transaction of the caller's, every transition that these jobs are ready for. `follow`
+        does the rest after it."""
+        moves = Moves(dict.fromkeys(keys))
+        with writer.by_service():
+            for key in keys:
+                try:
+                    self._move(writer, key, now, moves)
+                except Exception as error:
+                    if is_database_failure(error):
+                        raise
+                    moves.left.add(key)  # `follow` meets it again, alone
+        return moves
+
+    def _move(self, writer: Writer, key: int, now: datetime, moves: "Moves") -> None:
+        while True:
+            writer.read_again()
+            job = job_snapshot(writer, key)
+            row = writer.job_by_key(key)
+            moves.studies[key] = row.study_key
+            if self._needs_logs(job):
+                moves.left.add(key)
+                return
+            step = decisions.step(job, now, self._policy, *self._end_of_log(job))
+            if step is None:
+                return
+            run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
+            _apply(writer, row, run, step, now)
+            moves.topics += [job_topic(key), *([agent_topic(run.agent_id)] if run is not None else [])]
+            moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
+
+    def follow(self, moves: "Moves") -> None:
+        """Tell whom `move` concerns, and write the service's lines."""
+        self._backend.notifier.publish(*moves.topics)
+        for key, study in moves.studies.items():
+            if key in moves.left:
+                self.advance(key)
+                continue
+            self.write_log(key)
+            if study is not None:
+                self._backend.notifier.publish(job_topic(study))
+                self._advance_study(study, write_log=False)
 
     def _advance_job(self, key: int) -> bool:
         """Whether it moved."""
@@ -321,6 +366,12 @@ class Controller:
         backend.notifier.publish(*topics)
         return True
 
+    @staticmethod
+    def _needs_logs(job: JobSnapshot) -> bool:
+        """Whether the next step looks for the cause of a failure in the logs of many replicas, which takes a while."""
+        replica = decisions.decider(job)
+        return job.run is not None and job.run.complete and replica is not None and decisions.has_cause(replica)
+
     def _end_of_log(self, job: JobSnapshot) -> tuple[tuple[str, ...], Cause | None]:
         """The last lines of the replica that decides a run that is complete, and the cause of its failure."""
         replica = decisions.decider(job)
@@ -343,6 +394,17 @@ class Controller:
             ends += [Cause.of(end(task), task) for task in others[: causes.REPLICAS]]
         cause = causes.first_cause(filter(None, ends), replica.task)
         return tuple(entry.text for entry in entries[-count:] if count), cause
+
+
+@dataclass(slots=True)
+class Moves:
+    """The jobs of one transaction, with the study of each trial among them. `left`: those whose next transition needs a
+    transaction of its own. `releases`: whether a queued job may start now."""
+
+    studies: dict[int, int | None]
+    left: set[int] = field(default_factory=set)
+    topics: list[str] = field(default_factory=list)
+    releases: bool = False
 
 
 def _apply(writer: Writer, job: JobRow, run: RunRow | None, step: decisions.Transition, now: datetime) -> None:

@@ -127,7 +127,7 @@ class AgentSync:
                 or agent_row.info != request.agent.model_dump(mode="json")
                 or agent_row.orphaned_runs != left
             )
-            writer.save_agent(request.agent, key.digest, left, now)
+            heartbeat = writer.save_agent(request.agent, key.digest, left, now)
             if agent_row is not None and agent_row.sent_version == request.seen:
                 writer.grant_lease(agent_row, agent_row.sent_lease_s)
             for report in request.runs:
@@ -153,14 +153,15 @@ class AgentSync:
                 if report.other_metrics and not report.measurements:
                     _record_others(writer, run.job_key, report.other_metrics)
             others = self._others_alive(writer, request.agent.agent_id, _COMPANY) if changed else ()
+            moves = self._controller.move(writer, touched, now)
+        backend.agent_liveness.silent_s(heartbeat)  # now, however late the next tick is
         if changed:
             # The lease of one that was alone changes.
             alone = others if len(others) < _COMPANY else ()
             backend.notifier.publish(AGENTS_TOPIC, *map(agent_topic, alone))
-        for job_key in touched:
-            backend.notifier.publish(job_topic(job_key))
-            self._controller.advance(job_key)
-        if touched or changed:
+        backend.notifier.publish(*map(job_topic, touched))
+        self._controller.follow(moves)
+        if moves.releases or moves.left or changed:
             self._controller.schedule()
 
     def answer(self, agent_id: str, reported: Collection[str] = ()) -> SyncResponse:
@@ -188,7 +189,7 @@ class AgentSync:
         return bool(self._others_alive(reader, agent_id, 1)) or revisions.others_run(reader, agent_id)
 
     def _others_alive(self, reader: Reader, agent_id: str, enough: int) -> Sequence[str]:
-        """Agents other than this one that are alive: `enough` or more of them, or all. Those that were heard last
+        """Agents other than this one that are alive: `enough` or more of them, or all. Those that were heartbeat last
         mostly are enough, and no other row is read then."""
         liveness, alive = self._backend.agent_liveness, list[str]()
         for agents in (liveness.newest, None):
@@ -266,9 +267,10 @@ class AgentSync:
                 now, end = backend.clock(), chunk.end if not appended.full else None
                 end = end and end.model_copy(update={"sha256": end_sha256})
                 writer.complete_log(run, task, now, event, end=end, stored=stored)
+                moves = self._controller.move(writer, [job.key], now)
             is_late = run.state is RunState.ENDED
             backend.notifier.publish(job_topic(job.key), *([agent_topic(run.agent_id)] if is_late else []))
-            self._controller.advance(job.key)
+            self._controller.follow(moves)
             self._controller.schedule()  # what this run held may be free now
         position = logs.position(job.project, job.job_id, stream) if chunk.resume else None
         return LogReceipt(next=appended.next, complete=complete, position=position)

@@ -47,7 +47,7 @@ from trainyard_server.storage.db.base.models import (
     ReplicaRow,
     RunRow,
 )
-from trainyard_server.storage.db.base.revisions import Changes
+from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail
@@ -159,6 +159,20 @@ class Writer(Reader):
         self._actor = actor
         self.new_inputs: dict[int, JobInput] = {}
         self.changes = Changes()
+
+    @contextmanager
+    def by_service(self) -> Iterator[None]:
+        """Let the service itself be the actor of the events in this block."""
+        actor, self._actor = self._actor, SERVICE_ACTOR
+        try:
+            yield
+        finally:
+            self._actor = actor
+
+    def read_again(self) -> None:
+        """Let what follows in this transaction read what it has written."""
+        self._session.flush()
+        self._session.expire_all()
 
     def add_job(self, job: JobRow, parsed: JobInput, now: datetime, events: Sequence[Event]) -> None:
         """Add a job in QUEUED; `parsed` is its input. The caller has checked that its id is free."""
@@ -410,7 +424,9 @@ class Writer(Reader):
         self._add_labels(job)
         self.add_event(job.key, Event("labels"), now)
 
-    def save_agent(self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime) -> None:
+    def save_agent(
+        self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime
+    ) -> AgentHeartbeat:
         """Store the agent with its key and a heartbeat, as a new one if it was removed. `orphaned_runs`: ended runs
         whose processes still run there."""
         row = self.agent(info.agent_id)
@@ -428,6 +444,7 @@ class Writer(Reader):
         row.heartbeats += 1
         row.last_seen = now
         self._session.flush()
+        return AgentHeartbeat(row.agent_id, row.heartbeats, now)
 
     def answer_agent(self, agent: AgentRow, version: str, lease_s: float | None, now: datetime) -> None:
         """Record the answer that is sent to the agent, with its lease."""

@@ -216,6 +216,10 @@ class Agent:
         hold_s, self._hold_s = self._hold_s, 0.0
         self._changed.clear()
         self._sent = request = await self._request(hold_s)
+        answered = self._reported.runs if self._reported is not None else ()
+        if hold_s and any(run not in answered for run in request.runs):
+            hold_s = 0.0  # the answer is acted on: what has ended is removed
+            self._sent = request = request.model_copy(update={"wait_s": hold_s})
         if hold_s:
             await self._sync_unless_changed(request)
         else:

@@ -505,6 +505,7 @@ class Agent:
             await self._stager.discard(order.run_id)
             await self._give_up(order, ends)
         else:
+            self._shipper.begin(order.run_id, self._handles[order.run_id].addresses)
             _log.info("started run %d of job %s (%s)", order.number, order.job_id, order.run_id)
 
     async def _stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:

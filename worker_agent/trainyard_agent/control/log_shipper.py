@@ -1,7 +1,7 @@
 """Ships every line of every replica to the server, in order, exactly once.
 
-The server answers how many lines it has, and the agent continues from there. So the agent saves no shipping state: a
-new agent begins each log with an empty chunk, to ask the server.
+The server answers how many lines it has, and the agent continues from there. So the agent saves no shipping state: it
+begins each log that was there before it with an empty chunk, to ask the server.
 """
 
 import asyncio
@@ -66,6 +66,11 @@ class LogShipper:
         self._progress: dict[Key, _Progress] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._round = 0
+
+    def begin(self, run_id: str, tasks: Iterable[str]) -> None:
+        """Note a run that starts now: the server has none of its lines."""
+        if self._runtime.traits.keeps_logs:
+            self._progress |= {(run_id, task): _Progress(next=0) for task in tasks}
 
     async def ship(self, logs: Iterable[Key], woken: bool = False) -> bool:
         """Send new lines of these logs, at most MAX_CHUNKS each, and the ends of the complete ones. True if there is

@@ -100,10 +100,12 @@ def add_agents(writer: Writer, infos: Iterable[AgentInfo], key_sha256: str = "")
         writer.changes.agents.update(info.agent_id for info in infos)
 
 
-def add_queue(writer: Writer, count: int, first: int = 0) -> None:
-    """Queued jobs that ask for accelerators: where no agent has any, the queue stays."""
+def add_queue(writer: Writer, count: int, first: int = 0, *, fits: bool = False) -> None:
+    """Queued jobs that ask for accelerators: where no agent has any, the queue stays. `fits`: of four vCPU alone, of
+    three priorities."""
     now = datetime.now(UTC)
-    rows = [_queued_row(first + number, now) for number in range(count)]
+    row_of = _fitting_row if fits else _queued_row
+    rows = [row_of(first + number, now) for number in range(count)]
     if not rows:
         return
     writer.session.execute(insert(JobRow), rows)
@@ -116,6 +118,10 @@ def _queued_row(number: int, now: datetime) -> dict[str, Any]:
     vcpus = (4, 8, 16)[number % 3]
     accelerator = {"accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 1}
     return _job_row(number, 20, f"queued_{number}", now, {**_replica(vcpus), **accelerator})
+
+
+def _fitting_row(number: int, now: datetime) -> dict[str, Any]:
+    return {**_job_row(number, 20, f"queued_{number}", now, _replica(4)), "priority": number % 3}
 
 
 def _replica(vcpus: int) -> dict[str, Any]:

@@ -61,9 +61,8 @@ class Row:
     in_quick: bool = True
 
     def is_reached(self, samples: Samples) -> bool:
-        if self.is_figure:
-            return statistics.median(samples.measured) <= self.reach
-        return samples.figure >= self.reach if self.is_rate else samples.figure <= self.reach
+        figure = statistics.median(samples.measured) if self.is_figure else samples.figure
+        return figure >= self.reach if self.is_rate else figure <= self.reach
 
 
 def interleaved(

@@ -49,13 +49,13 @@ class Service:
         self.server, self.agent = (_process(state, name) for name in ("server", "agent"))
         self._logs = state.root / "server" / "logs"
 
-    def launch(self, training_input: Mapping[str, Any]) -> float:
-        """Seconds from the request of a job of REPLICAS to the last first instruction. Waits for its end."""
+    def launch(self, training_input: Mapping[str, Any], replicas: int = REPLICAS) -> float:
+        """Seconds from the request of a job to the last first instruction. Waits for its end."""
         job = f"launch_{next(_numbers)}"
         time.sleep(_PAUSE_S)
         began = time.time_ns()
-        self._submit(job, training_input, REPLICAS)
-        return seconds(began, self._finish(job))
+        self._submit(job, training_input, replicas)
+        return seconds(began, self._finish(job), replicas)
 
     def run(self, job: str, code: str, replicas: int) -> None:
         """Submit a job of replicas that run a program, and wait until all of them run."""
@@ -68,6 +68,12 @@ class Service:
             return (self._logs / DEFAULT_PROJECT / job / "segment.index").stat().st_size // index.SIZE
         except FileNotFoundError:
             return 0
+
+    def end_of_log(self, job: str) -> bytes:
+        """The end of a job's log on the server's disk."""
+        with (self._logs / DEFAULT_PROJECT / job / "segment").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 100))
+            return file.read()
 
     def cpu_s(self) -> float:
         """CPU seconds of server, agent and supervisors so far."""

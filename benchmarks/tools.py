@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from beds.engines import Engine
 
 RAY = "ray[default]==2.60.0"
-UV = "uv==0.13.9"
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # whose beds start engines and databases
 

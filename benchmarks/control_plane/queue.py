@@ -4,18 +4,26 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 from benchmarks.filled import add_agents, add_queue, agent_info
 from benchmarks.rows import Row, Samples, interleaved
+from benchmarks.scale.bed import ServerBed, bed
 from benchmarks.tools import postgresql
 from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
+from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport
 from trainyard_server.config.settings import Settings
+from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.use_cases import UseCases
 
 AGENTS = 300
 _MANY, _FEW = 10_000, 100
+_MACHINES = 50  # each with room for one job
 
 
 @contextmanager
@@ -69,6 +77,47 @@ def _later_round_postgresql(quick: bool) -> Samples:
         return _later_round(quick, server.create(), server.create())
 
 
+def _next_start(quick: bool) -> Samples:
+    """CPU from the end of a run to the start of the next one, of a queue that fits, with priorities and quotas."""
+
+    def side(stack: ExitStack, queued: int) -> Callable[[], float]:
+        server = stack.enter_context(bed(_MACHINES, settled=False, cpus=4))
+        server.use_cases.backend.quota_file.quotas = Quotas({"jobs": _MACHINES})
+        with server.use_cases.backend.store.write() as writer:
+            add_queue(writer, queued, fits=True)
+        server.settle()
+        turns = cycle(range(_MACHINES))
+        return lambda: _end_one(server, next(turns))
+
+    with ExitStack() as stack:
+        return interleaved(side(stack, _MANY), side(stack, 2 * _FEW), 5 if quick else 30, "ms")
+
+
+def _end_one(server: ServerBed, number: int) -> float:
+    """End the run of a machine. Milliseconds of CPU of the call after which its next one is ordered."""
+    (order,) = (run for run in server.sync(number).runs if run.target == "run")
+    for state in (ReplicaState.RUNNING, ReplicaState.EXITED):
+        at = datetime.now(UTC)
+        ended = ExitReport(code=0, reason=Reason.COMPLETED, message="", finished_at=at)
+        replica = ReplicaReport(
+            task=order.replicas[0].task,
+            state=state,
+            address="127.0.0.1:2222",
+            started_at=at,
+            exit=ended if state is ReplicaState.EXITED else None,
+        )
+        server.sync(number, (RunReport(run_id=order.run_id, replicas=(replica,), runtime="process"),))
+    chunk = LogChunk(start=0, end=LogEnd(count=0, sha256=digest(())))
+    path = f"/agent/v1/runs/{order.run_id}/replicas/{order.replicas[0].task}/logs"
+    server.use_cases.controller._plan_after[False] = 0.0  # of the report before
+    began = time.process_time()
+    server.post(path, chunk.model_dump_json(), agent=True)
+    took = (time.process_time() - began) * 1000
+    if not any(run.target == "run" and run.run_id != order.run_id for run in server.sync(number).runs):
+        raise RuntimeError("Nothing has started in its place.")
+    return took
+
+
 _NOTHING = "the same with 100 queued"
 
 ROWS = (
@@ -96,5 +145,13 @@ ROWS = (
         _later_round_postgresql,
         bound="as on SQLite",
         in_quick=False,
+    ),
+    Row(
+        "next-start",
+        "10,000 queued jobs that fit, priorities, quotas, 50 machines: CPU from the end of a run to the next start",
+        "the same with 200 queued",
+        2.0,
+        _next_start,
+        bound="the plan, which looks at what has changed, and three transactions",
     ),
 )

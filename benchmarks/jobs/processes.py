@@ -16,10 +16,11 @@ import httpx
 
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.service import PRINT_TIME, REPLICAS, Service, run_code, running, seconds
-from benchmarks.tools import UV, installed, ray, wait_for_ray
+from benchmarks.tools import ray, wait_for_ray
 from trainyard_cli.submission import packaging
 
 _PLAIN = run_code(PRINT_TIME)
+UV = Path(sys.executable).with_name("uv")
 _REQUIREMENT = "python-dateutil==2.9.0.post0"  # brings six
 _serials = count()
 
@@ -45,13 +46,12 @@ def _against_ray(quick: bool) -> Samples:
 
 def _package_new(quick: bool) -> Samples:
     """Each round of the job has a package that nobody has seen, and so has each of uv's. Their wheels are cached."""
-    uv = installed(UV) / "uv"
-    with running(variables={"PATH": f"{uv.parent}:{os.environ['PATH']}"}) as service:
+    with running() as service:
 
         def launch() -> float:
             return service.launch(_packaged(service, f"content {next(_serials)}", _REQUIREMENT))
 
-        by_uv = partial(_uv_install, uv, service.directory)
+        by_uv = partial(_by_uv, service.directory)
         return interleaved(launch, by_uv, 3 if quick else 11, "s")
 
 
@@ -69,19 +69,23 @@ def _package(directory: Path, content: str) -> Path:
     return package
 
 
-def _uv_install(uv: Path, directory: Path) -> float:
-    """Seconds of an installation into a new environment."""
-    environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+def _by_uv(directory: Path) -> float:
     with packaging.build(_package(directory, f"content {next(_serials)}"), [_REQUIREMENT]) as archive:
-        venv = directory / "of-uv"
-        shutil.rmtree(venv, ignore_errors=True)
-        began = time.perf_counter()
-        for command in (
-            ("venv", "--python", sys.executable, str(venv)),
-            ("pip", "install", "--python", str(venv), str(archive.path)),
-        ):
-            subprocess.run([uv, *command, "--quiet"], check=True, env=environment)
-        return time.perf_counter() - began
+        return uv_install(archive.path, directory)
+
+
+def uv_install(archive: Path, directory: Path) -> float:
+    """Seconds of an installation into a new environment, by the uv that is installed with the agent."""
+    environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    venv = directory / "of-uv"
+    shutil.rmtree(venv, ignore_errors=True)
+    began = time.perf_counter()
+    for command in (
+        ("venv", "--python", sys.executable, str(venv)),
+        ("pip", "install", "--python", str(venv), str(archive)),
+    ):
+        subprocess.run([UV, *command, "--quiet"], check=True, env=environment)
+    return time.perf_counter() - began
 
 
 def _by_ray(client: httpx.Client) -> float:
@@ -97,7 +101,7 @@ def _by_ray(client: httpx.Client) -> float:
 _NO_PACKAGE = f"a job of {REPLICAS} processes, no package"
 _PACKAGE = f"a package job of {REPLICAS} processes"
 _FROM = "request to the last first instruction"
-_OF_A_LAUNCH = "the start of a supervisor (Python) for each process, and three durable writes before it"
+_OF_A_LAUNCH = "three durable writes before the supervisors start, which are forked"
 
 ROWS = (
     *(
@@ -121,7 +125,7 @@ ROWS = (
         "`uv venv` and `uv pip install` of it",
         1.5,
         _package_new,
-        bound="pip, which takes half of it: started for the missing dependency, it loads itself and asks the index. uv "
-        "takes what the job brings, and not this: it knows neither pip's index nor the packages of the agent's Python",
+        bound="pip, which takes most of it: started for the missing dependency, it loads itself and asks the index. uv "
+        "does not: it knows neither pip's index nor the packages of the agent's Python",
     ),
 )

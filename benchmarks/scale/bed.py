@@ -51,7 +51,8 @@ def agent_info(number: int, cpus: int = CPUS) -> AgentInfo:
 
 
 class ServerBed:
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, cpus: int = CPUS) -> None:
+        self._cpus = cpus
         self.use_cases: UseCases = app.state.use_cases
         transport = httpx.ASGITransport(app)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
@@ -76,13 +77,13 @@ class ServerBed:
         self, number: int, runs: tuple[RunReport, ...] = (), seen: str = "", info: AgentInfo | None = None
     ) -> SyncResponse:
         """One sync of an agent, whose answer is not held."""
-        request = SyncRequest(agent=info or agent_info(number), runs=runs, seen=seen)
+        request = SyncRequest(agent=info or agent_info(number, self._cpus), runs=runs, seen=seen)
         answer = self.post("/agent/v1/sync", request.model_dump_json(), agent=True)
         return SyncResponse.model_validate(answer)
 
     def tick(self) -> None:
         """One round of the scheduler, however long its last plan took."""
-        self.use_cases.controller._plan_after = 0.0
+        self.use_cases.controller._plan_after = dict.fromkeys((False, True), 0.0)
         self.use_cases.controller.tick()
 
     def settle(self) -> None:
@@ -127,7 +128,9 @@ class ServerBed:
 
 
 @contextmanager
-def bed(agents: int = 0, queued: int = 0, ended: int = 0, settled: bool = True) -> Iterator[ServerBed]:
+def bed(
+    agents: int = 0, queued: int = 0, ended: int = 0, settled: bool = True, cpus: int = CPUS
+) -> Iterator[ServerBed]:
     """A server with agents that have just called, jobs that no agent can start, and jobs of the past."""
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
@@ -137,10 +140,10 @@ def bed(agents: int = 0, queued: int = 0, ended: int = 0, settled: bool = True) 
         app = create_app(
             Settings(data_dir=data, tokens=tokens, run_loops=False, durable=False, requests_per_s=0, queued_jobs=0)
         )
-        server = ServerBed(app)
+        server = ServerBed(app, cpus)
         try:
             with server.use_cases.backend.store.write() as writer:
-                filled.add_agents(writer, [agent_info(number) for number in range(agents)], _KEY.digest)
+                filled.add_agents(writer, [agent_info(number, cpus) for number in range(agents)], _KEY.digest)
                 filled.add_queue(writer, queued, first=ended)
             if settled:
                 server.settle()

@@ -124,7 +124,7 @@ def _join(rounds: int, agents: int) -> Measured:
     with bed(agents=agents) as server:
 
         def join() -> None:
-            server.use_cases.controller._plan_after = float("inf")
+            server.use_cases.controller._plan_after = dict.fromkeys((False, True), float("inf"))
             server.sync(0, info=agent_info(0).model_copy(update={"version": str(next(versions))}))
 
         server.sync(1)

@@ -10,12 +10,12 @@ from benchmarks.streams.rounds import PrintingContainers, PrintingJob, printing_
 _LINES = 100_000
 
 
-def _cpu(quick: bool) -> Samples:
-    """CPU seconds for _LINES, of everything but the program."""
+def _cpu(lines: int, kind: str, quick: bool) -> Samples:
+    """CPU seconds for so many lines, of everything but the program."""
 
     def cpu_s(side: PrintingJob | PrintingContainers) -> float:
         before = side.cpu_s()
-        side.print_lines(_LINES)
+        side.print_lines(lines, kind=kind)
         return side.cpu_s() - before
 
     with printing_containers() as containers, printing_job() as job:
@@ -40,18 +40,40 @@ def _rate(count: int, quick: bool) -> Samples:
         )
 
 
+_DAEMON = "dockerd's json log: CPU"
+_OF = "of one replica: CPU of supervisor, agent and server"
+_OF_EACH = (
+    "Python: two thirds in the server (record, CRC, index entry, severity, digest), a third in the agent. Tried: lines "
+    "are read, parsed, sent, encoded and stored in blocks, a digest is computed for many together"
+)
+
 ROWS = (
+    Row("logs-in", f"100,000 lines {_OF}", _DAEMON, 5.0, partial(_cpu, _LINES, "mixed"), bound=_OF_EACH),
     Row(
-        "logs-in",
-        "100,000 lines of one replica: CPU of supervisor, agent and server",
-        "dockerd's json log: CPU",
+        "logs-in-metrics",
+        f"100,000 lines with a step and numbers in each {_OF}",
+        _DAEMON,
         5.0,
-        _cpu,
-        bound=(
-            "Python: two thirds in the server (record, CRC, index entry, severity, digest), a third in "
-            "the agent. Tried: lines are read, parsed, sent, encoded and stored in blocks, a digest is "
-            "computed for many together"
-        ),
+        partial(_cpu, _LINES, "metrics"),
+        bound=f"{_OF_EACH}; of many lines that differ in their numbers alone two of 32 are read",
+    ),
+    Row(
+        "logs-in-long",
+        f"50 lines of a megabyte {_OF}",
+        _DAEMON,
+        3.0,
+        partial(_cpu, 50, "long"),
+        bound="a line is escaped, checked and copied as a whole by each of the three",
+        in_quick=False,
+    ),
+    Row(
+        "logs-in-random",
+        f"20 megabytes of random bytes {_OF}",
+        _DAEMON,
+        3.0,
+        partial(_cpu, 20, "random"),
+        bound="most bytes are no UTF-8, and become six characters of JSON",
+        in_quick=False,
     ),
     *(
         Row(

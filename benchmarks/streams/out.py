@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from benchmarks.filled import FilledServer, fill, started
@@ -19,6 +20,7 @@ from trainyard_server.storage.logs.store import LogStore, Stream
 
 _PROJECT, _JOB = "p0", "job_0000000"
 _CHUNK = 1000
+_LINES = 100_000  # of a download
 
 
 @contextmanager
@@ -61,6 +63,25 @@ def _whole_log(quick: bool) -> Samples:
         return interleaved(ours, docker, 2, "s of CPU", warm_up=0)
 
 
+def _download(quick: bool) -> Samples:
+    """CPU of the server for the whole log as a file, and as a stream."""
+    with _server(_LINES) as server:
+        logs = f"/trainyard/v1/projects/{_PROJECT}/jobs/{_JOB}/logs"
+
+        def cpu_of(path: str, params: Mapping[str, str]) -> float:
+            before = cpu_s(server.process)
+            with server.client.stream("GET", path, params=params) as answer:
+                answer.raise_for_status()
+                size = sum(map(len, answer.iter_raw()))
+            if size < 90 * _LINES:
+                raise RuntimeError(f"{path} has only {size} bytes.")
+            return cpu_s(server.process) - before
+
+        download = partial(cpu_of, f"{logs}/download", {})
+        stream = partial(cpu_of, logs, {"batch": "true"})
+        return interleaved(download, stream, 3 if quick else 9, "s of CPU")
+
+
 def _cpu_of(command: Sequence[str], output: Path, lines: int, variables: Mapping[str, str] | None = None) -> float:
     """CPU seconds of a command that writes so many lines to a file, or a few more."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -81,5 +102,13 @@ ROWS = (
         2.0,
         _whole_log,
         bound="the command: an object and a digest for each line",
+    ),
+    Row(
+        "logs-download",
+        "`logs/download` of 100,000 lines: CPU of the server",
+        "the same log streamed",
+        1.1,
+        _download,
+        bound="records are parsed, which a stream passes on as they are. Tried: no model of a line, blocks of 5,000",
     ),
 )

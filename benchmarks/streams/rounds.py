@@ -31,10 +31,10 @@ class Rounds:
         self._next = 0
         directory.mkdir()
 
-    def begin(self, lines: int, rate: float = 0) -> None:
+    def begin(self, lines: int, rate: float = 0, kind: str = "mixed") -> None:
         """Let each program print so many lines."""
         fresh = self.directory / "fresh"
-        fresh.write_text(f"{lines} {rate}")
+        fresh.write_text(f"{lines} {rate} {kind}")
         fresh.rename(self.directory / f"round-{self._next}")
         self._next += 1
 
@@ -50,16 +50,23 @@ class PrintingJob:
         service.run(JOB, f"{module}; printer.main({str(rounds.directory)!r})", replicas)
         self._replicas = replicas
 
-    def print_lines(self, lines: int) -> float:
-        """Let each replica print so many lines; seconds until the server has all of them."""
+    def print_lines(self, lines: int, kind: str = "mixed") -> float:
+        """Let each replica print so many lines; seconds until the server has the last of them."""
         before = -1
         while (now := self.service.lines(JOB)) != before:  # the service writes lines of its own
             before = now
             time.sleep(_SETTLED_S)
         began = time.monotonic()
-        self.rounds.begin(lines)
-        wait_for(lambda: self.service.lines(JOB) >= before + lines * self._replicas, _MISSING)
+        self.rounds.begin(lines, kind=kind)
+        if kind == "random":  # nobody knows how many lines that is
+            wait_for(partial(self._is_over, before), _MISSING)
+        else:
+            wait_for(lambda: self.service.lines(JOB) >= before + lines * self._replicas, _MISSING)
         return time.monotonic() - began
+
+    def _is_over(self, before: int) -> bool:
+        """Whether the newest line, behind a number, is the last one of a round."""
+        return self.service.lines(JOB) > before + 1 and b'"over"]' in self.service.end_of_log(JOB)
 
 
 class PrintingContainers:
@@ -92,14 +99,14 @@ class PrintingContainers:
         daemons = [one for one in psutil.process_iter() if one.name().startswith(_DAEMONS)]
         return sum(map(cpu_s, daemons))
 
-    def print_lines(self, lines: int, files: list[Path] | None = None) -> float:
+    def print_lines(self, lines: int, files: list[Path] | None = None, kind: str = "mixed") -> float:
         """Let each container print so many lines; seconds until the ends of these files, or of the engine's logs, have
         the last of each."""
         files = files or self.logs
         sizes = {path: path.stat().st_size for path in files}
         time.sleep(_SETTLED_S)
         began = time.monotonic()
-        self.rounds.begin(lines)
+        self.rounds.begin(lines, kind=kind)
         for path in files:
             wait_for(partial(_is_over, path, sizes[path]), _MISSING)
         return time.monotonic() - began

@@ -57,8 +57,9 @@ class Controller:
         self._looking = threading.Lock()  # at the workload
         self._plan = QueuePlan()
         self._planning = threading.Lock()
-        self._plan_requested = False
-        self._plan_after = 0.0
+        self._plan_requested = self._explain_requested = False
+        self._plan_after = {False: 0.0, True: 0.0}
+        """When the next plan may begin, without and with the reasons of the jobs that wait."""
         self._notes: dict[int, scheduler.Waiting] = {}  # to be written, the oldest first
         self._log = ServiceLog(backend)
         self._failures = FailureLog(logger)
@@ -89,7 +90,7 @@ class Controller:
         for key in open_studies:
             self._advance_study(key, write_log=not self._log.is_written(key))
         try:
-            self.schedule()
+            self.schedule(explain=True)
         finally:  # after the plan, whose reasons to wait are lines, too
             self._log.catch_up(unfinished)
 
@@ -176,31 +177,34 @@ class Controller:
             if moved or write_log:
                 self.write_log(key)
 
-    def schedule(self) -> None:
-        """Start the jobs that can start; record why each other job waits. One thread plans; the others let it do so
-        once more."""
+    def schedule(self, *, explain: bool = False) -> None:
+        """Start the jobs that can start; record why each other job waits, where the queue is short, and with `explain`.
+        One thread plans; the others let it do so once more."""
         self._plan_requested = True
+        self._explain_requested |= explain
         while self._plan_requested and self._planning.acquire(blocking=False):
             try:
                 self._plan_requested = False
-                self._plan_queue()
+                explain, self._explain_requested = self._explain_requested, False
+                self._plan_queue(explain)
             finally:
                 self._planning.release()
 
-    def _plan_queue(self) -> None:
+    def _plan_queue(self, explain: bool) -> None:
         """Plan outside of the transactions, which are short and check again what they write."""
         now = self._backend.clock()
-        if time.monotonic() >= self._plan_after:
+        explain = explain and time.monotonic() >= self._plan_after[True]
+        if time.monotonic() >= self._plan_after[explain]:
             with self._looking:
                 self._refresh()
                 revision, changes = self._workload.revision, self._workload.claim_changes()
                 queue, agents = list(self._workload.queue.values()), list(self._workload.agents.values())
             try:
                 began = time.thread_time()
-                plan = self._plan.update(queue, agents, changes, now, self._backend.quotas)
+                plan = self._plan.update(queue, agents, changes, now, self._backend.quotas, explain)
                 took_s = time.thread_time() - began
                 if took_s > _LONG_S:  # a long queue must not keep others from the processor
-                    self._plan_after = time.monotonic() + _REST * took_s
+                    self._plan_after[explain] = time.monotonic() + _REST * took_s
                 if plan is not None:
                     self._note(plan.waiting)
                     if plan.placements and revision is not None:

@@ -6,8 +6,11 @@ from datetime import datetime
 from trainyard_server.control.workload import QueueChanges
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
-from trainyard_server.domain.scheduling.scheduler import Placement, Plan, Planner, in_order, queue_order
+from trainyard_server.domain.scheduling.scheduler import Placement, Plan, Planner, Waiting, in_order, queue_order
 from trainyard_server.domain.snapshots import JobSnapshot
+
+_LONG = 200
+"""Jobs: of a shorter queue each plan has the reasons."""
 
 
 class QueuePlan:
@@ -31,10 +34,13 @@ class QueuePlan:
         changes: QueueChanges,
         now: datetime,
         limits: Quotas,
+        explain: bool = True,
     ) -> Plan | None:
         """Plan what has changed: the whole queue, or the jobs that came behind it; None where nothing has.
 
-        A plan with placements is made once: the next one starts with the runs that were created.
+        A plan with placements is made once: the next one starts with the runs that were created. Without `explain` the
+        plan of a long queue ends where nothing more fits: the next one with it has the reasons why each other job
+        waits.
         """
         planner, queue = self._planner, list(queue)
         if not queue:
@@ -48,8 +54,13 @@ class QueuePlan:
         if not jobs:
             self._planner = planner
             return None
-        placements, waiting = [], {}
+        placements: list[Placement] = []
+        waiting: dict[int, Waiting] = {}
+        least = 0 if explain or len(jobs) < _LONG else min(map(_vcpus, jobs))
         for job in jobs:
+            if least and planner.is_full(least):
+                self._planner = None
+                return Plan(tuple(placements), {})
             answer = planner.add(job)
             if isinstance(answer, Placement):
                 placements.append(answer)
@@ -70,3 +81,7 @@ class QueuePlan:
             or any(job.backoff_until is not None for job in added)
             or (self._last is not None and any(queue_order(job) < self._last for job in added))
         )
+
+
+def _vcpus(job: JobSnapshot) -> int:
+    return sum(request.resources.vcpus for request in job.gang)

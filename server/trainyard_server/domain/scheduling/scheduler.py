@@ -134,6 +134,12 @@ class Planner:
             _enqueue(group, budget, answer.kind)
         return answer
 
+    def is_full(self, least: int) -> bool:
+        """Whether no gang of `least` vCPU or more fits anywhere. A gang that is larger than its machine is scaled to
+        that."""
+        nodes = self._cluster.nodes
+        return all(node.free_vcpus < min(least, node.agent.capacity.vcpus) for node in nodes)
+
     def would_start(self, job: JobSnapshot) -> bool:
         """Whether the job would start if it were the next. Nothing changes."""
         return isinstance(self._decide(job)[1], Placement)

@@ -2,13 +2,15 @@
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard_server.control import queue_plan
 from trainyard_server.control.queue_plan import QueuePlan
 from trainyard_server.control.workload import QueueChanges
 from trainyard_server.domain.scheduling.quotas import Quotas
-from trainyard_server.domain.scheduling.scheduler import Waiting, plan
+from trainyard_server.domain.scheduling.scheduler import Plan, Waiting, plan
 from trainyard_server.domain.snapshots import JobSnapshot
 from unit.server.domain.scheduling.queue_support import NOW, agent, held, queued
 
@@ -39,6 +41,41 @@ def test_plan_that_goes_on_job_by_job_is_the_plan_of_them_all(arrivals: list[tup
         changes = QueueChanges({}, other=bool(result.placements))
         if not result.placements:
             assert planning.update(queue.values(), AGENTS, changes, NOW, LIMITS) is None
+
+
+MACHINES = st.lists(st.tuples(st.sampled_from(("strict", "fit")), st.integers(1, 6), st.integers(0, 6)), max_size=4)
+
+
+@given(ARRIVALS, MACHINES)
+def test_plan_that_ends_where_nothing_fits_starts_the_same_jobs(
+    arrivals: list[tuple[int, str, int]], machines: list[tuple[str, int, int]]
+) -> None:
+    agents = [
+        agent(name=f"a{number}", cpus=cpus, gangs=(held(*range(min(cpus, used))),) if used else (), mode=mode)
+        for number, (mode, cpus, used) in enumerate(machines)
+    ]
+    queue = [of(number, *arrival) for number, arrival in enumerate(arrivals, start=1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue_plan, "_LONG", 0)
+        planning = QueuePlan()
+        short = planning.update(queue, agents, QueueChanges({}, other=True), NOW, LIMITS, explain=False)
+        explained = planning.update(queue, agents, QueueChanges({}, other=False), NOW, LIMITS)
+    whole = plan(queue, agents, NOW, LIMITS)
+    if short is None or explained is None:
+        assert not queue or (short is not None and short.waiting == whole.waiting)
+    else:
+        assert short.placements == whole.placements
+        assert explained == whole
+
+
+def test_reasons_of_a_long_queue_come_with_the_next_round() -> None:
+    planning, full = QueuePlan(), [agent(cpus=2, gangs=(held(0, 1),))]
+    queue = [queued(number, cpus=1) for number in range(1, 251)]
+    short = planning.update(queue, full, QueueChanges({}, other=True), NOW, LIMITS, explain=False)
+    assert short == Plan()
+    explained = planning.update(queue, full, QueueChanges({}, other=False), NOW, LIMITS)
+    assert explained is not None
+    assert len(explained.waiting) == 250
 
 
 def test_plan_is_made_anew_when_a_pause_is_over_and_when_quotas_are_others() -> None:

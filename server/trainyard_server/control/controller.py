@@ -115,10 +115,10 @@ class Controller:
             self._backend.notifier.publish(job_topic(kind.study_key))
             self._advance_study(kind.study_key, write_log=False)
 
-    def move(self, writer: Writer, keys: Collection[int], now: datetime) -> "Moves":
+    def move(self, writer: Writer, keys: Collection[int], now: datetime, measured: Collection[int] = ()) -> "Moves":
         """Apply, at the end of a transaction of the caller's, every transition that these jobs are ready for. `follow`
-        does the rest after it."""
-        moves = Moves(dict.fromkeys(keys))
+        does the rest after it. `measured`: those that have reported a trial's metric."""
+        moves = Moves(dict.fromkeys(keys), telling=set(measured))
         with writer.by_service():
             for key in keys:
                 try:
@@ -145,6 +145,8 @@ class Controller:
             _apply(writer, row, run, step, now)
             moves.topics += [job_topic(key), *([agent_topic(run.agent_id)] if run is not None else [])]
             moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
+            if step.job is not None:
+                moves.telling.add(key)
 
     def follow(self, moves: "Moves") -> None:
         """Tell whom `move` concerns, and write the service's lines."""
@@ -156,6 +158,8 @@ class Controller:
             self.write_log(key)
             if study is not None:
                 self._backend.notifier.publish(job_topic(study))
+        for study in {moves.studies[key] for key in moves.telling - moves.left}:
+            if study is not None:
                 self._advance_study(study, write_log=False)
 
     def _advance_job(self, key: int) -> bool:
@@ -403,9 +407,11 @@ class Controller:
 @dataclass(slots=True)
 class Moves:
     """The jobs of one transaction, with the study of each trial among them. `left`: those whose next transition needs a
-    transaction of its own. `releases`: whether a queued job may start now."""
+    transaction of its own. `telling`: those that have something new for their study, which the next tick reads in any
+    case. `releases`: whether a queued job may start now."""
 
     studies: dict[int, int | None]
+    telling: set[int]
     left: set[int] = field(default_factory=set)
     topics: list[str] = field(default_factory=list)
     releases: bool = False

@@ -53,9 +53,11 @@ class StudyController:
         """Take over the metric from the curves of trials, beside what their metric files have. Whether there was a new
         value."""
         with self._backend.store.read() as reader:
-            study = studies.snapshot(reader, key)
+            study = studies.snapshot(reader, key, trials=False)  # there may be thousands
             if study is None or study.state in FINAL_JOB_STATES:
                 return False
+            if study.chooses_metric:
+                study = studies.snapshot(reader, key) or study
             taken = self._metric_to_choose(reader, study) if study.chooses_metric else ""
             tag = taken or study.tag
             new = []

@@ -115,7 +115,7 @@ class AgentSync:
         """Store the agent's report of itself and its runs. An old report changes nothing. Raises PermissionDenied."""
         backend = self._backend
         now = backend.clock()
-        touched = set()
+        touched, measured = set[int](), set[int]()
         with backend.store.write(_actor(request.agent.name)) as writer:
             agent_row = writer.agent(request.agent.agent_id)
             check_key(writer, agent_row, key)
@@ -149,17 +149,17 @@ class AgentSync:
                 if self._note_stalls(writer, run, snapshot, report, now):
                     touched.add(run.job_key)
                 if report.measurements and _record_measurements(writer, run.job_key, report):
-                    touched.add(run.job_key)
+                    measured.add(run.job_key)
                 if report.other_metrics and not report.measurements:
                     _record_others(writer, run.job_key, report.other_metrics)
             others = self._others_alive(writer, request.agent.agent_id, _COMPANY) if changed else ()
-            moves = self._controller.move(writer, touched, now)
+            moves = self._controller.move(writer, touched | measured, now, measured)
         backend.agent_liveness.silent_s(heartbeat)  # now, however late the next tick is
         if changed:
             # The lease of one that was alone changes.
             alone = others if len(others) < _COMPANY else ()
             backend.notifier.publish(AGENTS_TOPIC, *map(agent_topic, alone))
-        backend.notifier.publish(*map(job_topic, touched))
+        backend.notifier.publish(*map(job_topic, touched | measured))
         self._controller.follow(moves)
         if moves.releases or moves.left or changed:
             self._controller.schedule()

@@ -63,8 +63,10 @@ def unfinished(reader: Reader) -> Sequence[int]:
     return reader.session.scalars(query.where(JobRow.state.in_(UNFINISHED_JOBS)).order_by(StudyRow.job_key)).all()
 
 
-def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> StudySnapshot | None:
-    """The study with its trials; None if it was deleted. `measurements`: with those of its trials, None: only if the
+def snapshot(
+    reader: Reader, key: int, *, trials: bool = True, measurements: bool | None = None
+) -> StudySnapshot | None:
+    """The study with its `trials`; None if it was deleted. `measurements`: with those of its trials, None: only if the
     study stops trials early. Raises InvalidArgument or KeyError for a row that cannot be parsed."""
     study, job = reader.session.get(StudyRow, key), reader.find_job(key)
     if study is None or job is None:
@@ -80,7 +82,7 @@ def snapshot(reader: Reader, key: int, *, measurements: bool | None = None) -> S
         state=job.state,
         spec=spec,
         seed=study.seed,
-        trials=_trials(reader, key, with_measurements),
+        trials=_trials(reader, key, with_measurements) if trials else (),
         past=tuple((dict(parameters), float(value)) for parameters, value in study.past),
         metric=study.metric,
         failure=study.failure,

@@ -2,6 +2,9 @@
 
 import sys
 
+# httpx has a command line of its own, for which it imports rich and Pygments: half of its time, for nobody here.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # so the import system notes what cannot be had
+
 try:
     from trainyard_cli.main import jobs_main, main
 except KeyboardInterrupt:

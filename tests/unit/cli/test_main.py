@@ -156,11 +156,12 @@ def test_up_starts_the_processes_before_it_loads_a_client() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_list_of_jobs_loads_no_models(script: ScriptedServer) -> None:
+def test_list_of_jobs_loads_no_models_and_no_command_line_of_httpx(script: ScriptedServer) -> None:
     program = (
-        "import sys; from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
+        "import sys, trainyard_cli.__main__;"
+        "from trainyard_cli.commands import tree; from trainyard_cli.main import run;"
         "code = run(tree.trainyard, 'trainyard', ['jobs', 'list']);"
-        f"print([name for name in {HEAVY!r} if name in sys.modules and name not in ('httpx', 'rich')])"
+        f"print([name for name in {HEAVY!r} if name in sys.modules and name != 'httpx'])"
     )
     script.answers = [ok({"jobs": [{"jobId": "a", "state": "QUEUED"}]})]
     environment = {**os.environ, "TRAINYARD_SERVER": script.url, "TRAINYARD_TOKEN": "secret"}

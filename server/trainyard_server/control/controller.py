@@ -142,7 +142,8 @@ class Controller:
             if step is None:
                 return
             run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
-            _apply(writer, row, run, step, now)
+            with writer.whole():
+                _apply(writer, row, run, step, now)
             moves.topics += [job_topic(key), *([agent_topic(run.agent_id)] if run is not None else [])]
             moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
             if step.job is not None:

@@ -32,6 +32,7 @@ _REQUEST_BYTES, _FILES = 1 << 16, 8
 _COMMAND_BYTES = 4096  # of the command line: room for what is shown of a forked process
 _ABOVE = 100  # descriptors that are in nobody's way
 _MAX_FDS = 1 << 20
+_ANSWER_S = 60.0  # it may have to load its programs, on a busy machine
 
 
 class ForkServerError(OSError):
@@ -70,21 +71,23 @@ class ForkServer:
         self._pid = 0
 
     def start(self, module: str, arguments: Sequence[str | int], files: Sequence[int], umask: int = -1) -> Forked:
-        """Start `main(*arguments)` of a module of ours. Raises ForkServerError."""
+        """Start `main(*arguments)` of a module of ours. Raises OSError."""
         request = json.dumps({"module": module, "arguments": list(arguments), "umask": umask}).encode()
         with self._lock:
-            for attempt in range(2):
-                connection = self._socket or self._open()
-                try:
-                    socket.send_fds(connection, [request], list(files))
-                    answer, handles, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 1)
-                except ConnectionError:
-                    answer, handles = b"", []
-                if answer:
-                    break
-                self._close()  # it was killed
-                if attempt:
-                    raise ForkServerError(0, "the fork server ends")
+            connection = self._socket or self._open()
+            try:
+                socket.send_fds(connection, [request], list(files))
+            except ConnectionError:  # it was killed before: this request has not arrived
+                self._close()
+                connection = self._open()
+                socket.send_fds(connection, [request], list(files))
+            try:
+                answer, handles, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 1)
+            except OSError:
+                answer, handles = b"", []
+            if not answer:  # nobody knows whether it has forked: it is not asked twice
+                self._close()
+                raise ForkServerError(0, "the fork server does not answer")
         if not handles:
             raise ForkServerError(0, answer.decode())
         return Forked(int(answer), handles[0])
@@ -119,6 +122,7 @@ class ForkServer:
         finally:
             its.close()
             os.close(nothing)
+        ours.settimeout(_ANSWER_S)
         self._socket = ours
         return ours
 
@@ -126,6 +130,7 @@ class ForkServer:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+            os.kill(self._pid, signal.SIGKILL)  # our child, not reaped: the pid is valid
             os.waitpid(self._pid, 0)
 
 

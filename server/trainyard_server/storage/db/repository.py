@@ -169,6 +169,12 @@ class Writer(Reader):
         finally:
             self._actor = actor
 
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Write all of this block, or nothing of it where it raises (SAVEPOINT)."""
+        with self._session.begin_nested():
+            yield
+
     def read_again(self) -> None:
         """Let what follows in this transaction read what it has written."""
         self._session.flush()

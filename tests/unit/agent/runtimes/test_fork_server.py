@@ -55,6 +55,7 @@ def test_fork_server_that_was_killed_is_started_again_and_a_program_that_fails_s
             with started(server, "/nowhere.zip", "30") as (_, pipe):
                 assert "No such file or directory" in everything(pipe)
             os.kill(server._pid, signal.SIGKILL)
+            os.waitid(os.P_PID, server._pid, os.WEXITED | os.WNOWAIT)
         with started(server, "/nowhere.zip", "many") as (_, pipe):
             assert "invalid literal for int()" in everything(pipe)
         with pytest.raises(ForkServerError, match="No module named"):

@@ -26,7 +26,8 @@ _INTRODUCTION = """\
 Written by `make bench` ([benchmarks](../benchmarks/README.md)). Each row starts both sides itself,
 and takes them by turns. The figure is the median of the rounds' ratios, of their differences (+), or,
 where it has a unit, of what was measured. The spread leaves out a tenth of the rounds at both ends.
-Compare ratios alone: the medians belong to this machine.
+Compare ratios alone: the medians belong to this machine. Both sides run once before, uncounted: bytecode is
+written (PYTHONDONTWRITEBYTECODE is unset) and files are in the page cache, as for whoever works all day.
 """
 _QUICK = """\
 This is the quick form: fewer rounds, 20,000 jobs in place of 100,000, and 100,000 lines of a log in place of

@@ -195,10 +195,11 @@ class Controller:
             finally:
                 self._planning.release()
 
-    def _plan_queue(self, explain: bool) -> None:
-        """Plan outside of the transactions, which are short and check again what they write."""
+    def _plan_queue(self, is_round: bool) -> None:
+        """Plan outside of the transactions, which are short and check again what they write. `is_round`: at an end
+        alone a long queue is neither explained nor are its many notes written."""
         now = self._backend.clock()
-        explain = explain and time.monotonic() >= self._plan_after[True]
+        explain = is_round and time.monotonic() >= self._plan_after[True]
         if time.monotonic() >= self._plan_after[explain]:
             with self._looking:
                 self._refresh()
@@ -217,7 +218,8 @@ class Controller:
             except BaseException:
                 self._plan.forget()
                 raise
-        self._write_notes(now)
+        if is_round or len(self._notes) < _NOTES_AT_ONCE:
+            self._write_notes(now)
 
     def _note(self, waiting: Mapping[int, scheduler.Waiting]) -> None:
         """Remember which reasons are to be recorded."""

@@ -15,7 +15,8 @@ imports only the standard library, to start fast. In the replica's directory:
 Its third argument, if there is one, is the open file with the job's secrets, which are on no disk: `environment`, its
 further variables, and `values`, which are masked in the log. It stays open, for the agent (`spool.py`).
 
-Whoever listens at the named pipe `changes`, of the agent's state directory, is woken after each of these but the log.
+Whoever listens at the named pipe `changes`, of the agent's state directory, is woken after each of these but the log,
+and after the first lines in that.
 
 In the run's directory above it are `gate` (locked by the agent until every supervisor of the run has started),
 run.json (`launched`: whether the run may begin) and stop.json (the run is stopped: why, and when to kill).
@@ -338,7 +339,7 @@ class ExitFiles:
                 return
             else:
                 self.pending.pop(0)
-                _wake(f"{self._directory}/../../../{CHANGES}")
+                _tell(self._directory)
 
     def close(self) -> None:
         _unlink(self._reserve)
@@ -357,10 +358,10 @@ def _write_json(path: str, value: dict[str, object], durable: bool) -> None:
     os.replace(path + ".new", path)  # noqa: PTH105
 
 
-def _wake(pipe: str) -> None:
-    """Wake the reader of a named pipe, if there is one. Never waits: it is needless where the pipe is full."""
+def _tell(directory: str) -> None:
+    """Wake whoever listens at `changes`. Never waits: it is needless where the pipe is full."""
     try:
-        fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        fd = os.open(f"{directory}/../../../{CHANGES}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return
     try:
@@ -418,6 +419,7 @@ class Supervisor:
         self._streams: dict[int, str] = {}
         """Names of streams by the pipes that are open."""
         self._printing = SteadyPrinting()
+        self._has_printed = False
         self._program = 0  # its pid
         self._ended = False
         self._stopping = False
@@ -501,6 +503,9 @@ class Supervisor:
         self._printing.add(fd, len(data), time.monotonic())
         if data:
             self._log.feed(stream, data)
+            if not self._has_printed:  # whoever has just changed the program waits for this
+                self._has_printed = True
+                _tell(self._directory)
         else:
             self._log.end(stream)
             del self._streams[fd]

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,18 @@ def test_launch_that_an_agent_left_half_done_starts_no_program(driver: Driver, t
     assert driver.lab.reopen().recover() == []
     assert not run.exists()
     assert not marker.exists()
+
+
+def test_first_line_of_a_program_is_told(driver: Driver, tmp_path: Path) -> None:
+    told, go = threading.Event(), tmp_path / "go"
+    unsubscribe = driver.runtime.subscribe(told.set)
+    start(driver, "/bin/sh", "-c", f"while [ ! -e {go} ]; do sleep 0.01; done; echo up; exec sleep 1000")
+    driver.until(told.is_set)  # of its start
+    told.clear()
+    go.touch()
+    driver.until(told.is_set)
+    assert driver.texts(RUN, TASK) == ["up"]
+    unsubscribe()
 
 
 def test_start_without_a_supervisor_for_one_replica_undoes_the_others(

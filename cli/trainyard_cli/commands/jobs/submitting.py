@@ -4,6 +4,7 @@ What most submissions do not need, and what follows a job, is imported where it 
 run that much sooner.
 """
 
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -128,6 +129,8 @@ def submit(
                 notify=activity.notify,
                 if_exists=same if if_not_exists else None,
             )
+        if stream_logs:  # Ctrl-C is answered by who follows the job, which is still to be loaded
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         _announce(job, output, target.flags, stream_logs=stream_logs, is_new=not existing)
     return _follow(server, target, job["jobId"], raw, cancel_on_interrupt) if stream_logs else 0
 

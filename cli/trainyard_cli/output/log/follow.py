@@ -1,5 +1,6 @@
 """Follows a job to its end: its log, each line once, then the verdict and the exit code."""
 
+import signal
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
@@ -48,6 +49,7 @@ def _stream(client: Client, job: str, screen: Screen, query: LogQuery, follow: b
     detail: JobDetail | None = None
     summary: LogSummary | None = None
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a command may have held it back until here
         with closing(client.log_batches(job, query=query, follow=follow)) as events:
             for event in events:
                 match event:

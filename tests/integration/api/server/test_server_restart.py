@@ -14,11 +14,11 @@ def test_decision_that_died_before_it_was_applied_is_taken_by_the_next_tick(tmp_
         agent = running_agent(api)
         agent.log("one")
         api.use_cases.controller.advance = lambda key: None  # type: ignore[method-assign]
-        agent.exit()
+        agent.exit(code=3)  # why is looked for in its log, in a transaction of its own
         assert api.job()["state"] == "RUNNING"
     with server(tmp_path, clock) as api:
         api.tick()
-        assert api.job()["state"] == "SUCCEEDED"
+        assert api.job()["state"] == "FAILED"
 
 
 def test_service_lines_that_were_not_written_are_written_once(tmp_path: Path, clock: Clock) -> None:

@@ -339,7 +339,7 @@ class ExitFiles:
                 return
             else:
                 self.pending.pop(0)
-                _tell(self._directory)
+                _notify(self._directory)
 
     def close(self) -> None:
         _unlink(self._reserve)
@@ -358,7 +358,7 @@ def _write_json(path: str, value: dict[str, object], durable: bool) -> None:
     os.replace(path + ".new", path)  # noqa: PTH105
 
 
-def _tell(directory: str) -> None:
+def _notify(directory: str) -> None:
     """Wake whoever listens at `changes`. Never waits: it is needless where the pipe is full."""
     try:
         fd = os.open(f"{directory}/../../../{CHANGES}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -505,7 +505,7 @@ class Supervisor:
             self._log.feed(stream, data)
             if not self._has_printed:  # whoever has just changed the program waits for this
                 self._has_printed = True
-                _tell(self._directory)
+                _notify(self._directory)
         else:
             self._log.end(stream)
             del self._streams[fd]

@@ -213,13 +213,13 @@ def test_launch_that_an_agent_left_half_done_starts_no_program(driver: Driver, t
 
 
 def test_first_line_of_a_program_is_told(driver: Driver, tmp_path: Path) -> None:
-    told, go = threading.Event(), tmp_path / "go"
-    unsubscribe = driver.runtime.subscribe(told.set)
+    notified, go = threading.Event(), tmp_path / "go"
+    unsubscribe = driver.runtime.subscribe(notified.set)
     start(driver, "/bin/sh", "-c", f"while [ ! -e {go} ]; do sleep 0.01; done; echo up; exec sleep 1000")
-    driver.until(told.is_set)  # of its start
-    told.clear()
+    driver.until(notified.is_set)  # of its start
+    notified.clear()
     go.touch()
-    driver.until(told.is_set)
+    driver.until(notified.is_set)
     assert driver.texts(RUN, TASK) == ["up"]
     unsubscribe()
 

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from itertools import count
 
@@ -13,11 +12,13 @@ from benchmarks.tools import wait_for
 
 _REPORTS = """lr = 0; print('{"step": 1, "loss": 0.5}')"""
 """A program that takes `--lr VALUE`, which timeit runs as two further statements."""
+_TRIALS = 30
 _SWEEP = {
     "goal": "MINIMIZE",
     "hyperparameterMetricTag": "loss",
     "algorithm": "RANDOM_SEARCH",
     "maxParallelTrials": 2,
+    "maxTrials": _TRIALS,
     "params": [{"parameterName": "lr", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}],
 }
 _PENDING = "state:QUEUED OR state:PREPARING OR state:RUNNING"
@@ -59,20 +60,20 @@ def _rate(quick: bool) -> Samples:
         return interleaved(partial(_jobs, service, jobs), partial(_by_hand, jobs), 1 if quick else 3, "jobs/s")
 
 
-def _cpu(quick: bool, body: dict[str, object], each: int) -> Samples:
-    """CPU seconds of server, agent and supervisors for each program, in rounds of `each` programs."""
+def _trial(quick: bool) -> Samples:
+    """CPU seconds of server, agent and supervisors for each trial of a study."""
     with running() as service:
 
         def used() -> float:
             before = cpu_s(service.server) + _agents(service)
-            for _ in range(1 if "hyperparameters" in body else each):
-                _submit(service, {**body, **run_code(_REPORTS)})
-            wait_for(partial(_is_over, service), "The jobs do not end.", pause_s=0.5)
+            _submit(service, {"hyperparameters": _SWEEP, **run_code(_REPORTS)})
+            wait_for(partial(_is_over, service), "The study does not end.", pause_s=0.5)
             if list(service.client.list_jobs("state:FAILED", limit=1)):
-                raise RuntimeError("A job has failed.")
-            return (cpu_s(service.server) + _agents(service) - before) / each
+                raise RuntimeError("A study has failed.")
+            return (cpu_s(service.server) + _agents(service) - before) / _TRIALS
 
-        return _alone([used() for _ in range(2 if quick else 4)][1:])
+        measured = [used() for _ in range(2 if quick else 4)][1:]
+        return Samples(measured, [1.0] * len(measured), "s of CPU")
 
 
 def _agents(service: Service) -> float:
@@ -82,11 +83,6 @@ def _agents(service: Service) -> float:
     return float(times.user + times.system + times.children_user + times.children_system + living)
 
 
-def _alone(measured: Sequence[float]) -> Samples:
-    return Samples(list(measured), [1.0] * len(measured), "s of CPU")
-
-
-_STUDY = {"hyperparameters": {**_SWEEP, "maxTrials": 30}}
 _BOUND = (
     "Python in the server: half of it SQLAlchemy, for nine transactions and thirty reads of a job. Tried: what follows "
     "from a report is decided in its transaction, supervisors are forked, a log that starts is not asked for"
@@ -106,10 +102,10 @@ ROWS = (
     ),
     Row(
         "trial-cpu",
-        "a trial of a study of 30 that prints a word: CPU of server, agent and supervisor",
+        f"a trial of a study of {_TRIALS} that prints a word: CPU of server, agent and supervisor",
         "1 s",
         0.1,
-        lambda quick: _cpu(quick, dict(_STUDY), 30),
+        _trial,
         bound=_BOUND,
         is_figure=True,
         in_quick=False,

@@ -57,23 +57,24 @@ ROWS = (
         partial(_cpu, _LINES, "metrics"),
         bound=f"{_OF_EACH}; of many lines that differ in their numbers alone two of 32 are read",
     ),
-    Row(
-        "logs-in-long",
-        f"50 lines of a megabyte {_OF}",
-        _DAEMON,
-        3.0,
-        partial(_cpu, 50, "long"),
-        bound="a line is escaped, checked and copied as a whole by each of the three",
-        in_quick=False,
-    ),
-    Row(
-        "logs-in-random",
-        f"20 megabytes of random bytes {_OF}",
-        _DAEMON,
-        3.0,
-        partial(_cpu, 20, "random"),
-        bound="most bytes are no UTF-8, and become six characters of JSON",
-        in_quick=False,
+    *(
+        Row(name, f"{what} {_OF}", _DAEMON, 3.0, partial(_cpu, lines, kind), bound=bound, in_quick=False)
+        for name, what, lines, kind, bound in (
+            (
+                "logs-in-long",
+                "50 lines of a megabyte",
+                50,
+                "long",
+                "a line is escaped, checked and copied as a whole by each of the three",
+            ),
+            (
+                "logs-in-random",
+                "20 megabytes of random bytes",
+                20,
+                "random",
+                "most bytes are no UTF-8, and become six characters of JSON",
+            ),
+        )
     ),
     *(
         Row(

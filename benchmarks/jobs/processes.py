@@ -44,12 +44,15 @@ def _against_ray(quick: bool) -> Samples:
         return interleaved(partial(service.launch, _PLAIN), partial(_by_ray, client), 3 if quick else 15, "s")
 
 
-def _package_new(quick: bool) -> Samples:
-    """Each round of the job has a package that nobody has seen, and so has each of uv's. Their wheels are cached."""
+def _package_new(quick: bool, *, first: bool) -> Samples:
+    """Each round of the job has a package that nobody has seen, and so has each of uv's. Their wheels are cached.
+    `first`: and nobody has required the same before."""
     with running() as service:
 
         def launch() -> float:
-            return service.launch(_packaged(service, f"content {next(_serials)}", _REQUIREMENT))
+            number = next(_serials)
+            requirements = (_REQUIREMENT, f"six<{1000 + number}") if first else (_REQUIREMENT,)
+            return service.launch(_packaged(service, f"content {number}", *requirements))
 
         by_uv = partial(_by_uv, service.directory)
         return interleaved(launch, by_uv, 3 if quick else 11, "s")
@@ -120,11 +123,19 @@ ROWS = (
     ),
     Row("launch-ray", f"{_NO_PACKAGE}: {_FROM}", "Ray Jobs, one entry point", 0.25, _against_ray, bound=_OF_A_LAUNCH),
     Row(
+        "launch-package-edited",
+        f"{_PACKAGE}, its content new, a dependency that the agent's Python lacks, as the one before: {_FROM}",
+        "`uv venv` and `uv pip install` of it, wheels cached",
+        1.5,
+        partial(_package_new, first=False),
+        bound="the check of what is missing, a start of Python, and the launch itself",
+    ),
+    Row(
         "launch-package-new",
-        f"{_PACKAGE}, its content new, a missing dependency, wheels cached: {_FROM}",
+        f"{_PACKAGE}, its content and its requirements new, wheels cached: {_FROM}",
         "`uv venv` and `uv pip install` of it",
         1.5,
-        _package_new,
+        partial(_package_new, first=True),
         bound="pip, which takes most of it: started for the missing dependency, it loads itself and asks the index. uv "
         "does not: it knows neither pip's index nor the packages of the agent's Python",
     ),

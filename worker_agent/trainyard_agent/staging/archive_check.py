@@ -2,11 +2,11 @@
 
 A few hundred bytes can keep Python's tarfile busy for hours or let it take all memory, so no other process opens an
 archive before this one has read all of it. With a directory, a plain wheel of pure Python is then unpacked into it, as
-pip would, and compiled. Prints JSON: `refused`, one sentence, or ""; `isolated`, whether a build needs more than
-setuptools; `unpacked`; and `depends`, whether what was unpacked names dependencies. A process that exceeds its limits
-is ended by the kernel.
+pip would, and compiled. Prints JSON: `refused`, one sentence, or "", and the fields of `archives.Inspection`. A process
+that exceeds its limits is ended by the kernel.
 """
 
+import hashlib
 import json
 import py_compile
 import re
@@ -71,8 +71,13 @@ def main(package: str, cpu_s: str, site_packages: str = "") -> None:
         metadata = None  # such as no room: pip meets it again, and says so
     except (MemoryError, RecursionError):
         refused = f"it cannot be read in {MAX_MEMORY >> 20} MiB of memory"
-    depends = metadata is not None and _DEPENDENCY.search(metadata) is not None
-    print(json.dumps({"refused": refused, "isolated": isolated, "unpacked": metadata is not None, "depends": depends}))
+    found = {
+        "isolated": isolated,
+        "unpacked": metadata is not None,
+        "depends": metadata is not None and _DEPENDENCY.search(metadata) is not None,
+        "metadata": "" if metadata is None else hashlib.sha256(metadata).hexdigest(),
+    }
+    print(json.dumps({"refused": refused, **found}))
 
 
 def needs_isolation(package: Path) -> bool:

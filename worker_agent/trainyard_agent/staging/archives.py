@@ -30,11 +30,13 @@ def is_package_name(name: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """`isolated`: pip must fetch build tools other than setuptools. `unpacked`: its files are where they are imported
-    from, and pip has nothing to do but, where it `depends` on others, to install those that are not there."""
+    from, and pip has nothing to do but, where it `depends` on others, to install those that are not there. `metadata`:
+    the digest of its METADATA, which names these; "" if it is not unpacked."""
 
     isolated: bool
     unpacked: bool
     depends: bool
+    metadata: str
 
 
 async def isolated(packages: Sequence[Path]) -> list[Path]:

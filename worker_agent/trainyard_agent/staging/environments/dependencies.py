@@ -1,7 +1,8 @@
 """The packages of a run's own environment that lack dependencies: a program of its interpreter.
 
-Its arguments are the directory of the packages and that of pip's own libraries. Prints a requirement by version of each
-package whose dependencies are not all there, as pip sees them, as JSON.
+Its arguments are the directory of the packages and that of pip's own libraries. Prints JSON: `lacking`, a requirement
+by version of each package whose dependencies are not all there, as pip sees them; and `packages`, the name, version and
+dependencies of each.
 """
 
 import json
@@ -16,9 +17,10 @@ _MAX_MEMORY, _MAX_CPU_S = 1 << 30, 60
 def main(own: str, libraries: str) -> None:
     for limit, value in ((resource.RLIMIT_AS, _MAX_MEMORY), (resource.RLIMIT_CPU, _MAX_CPU_S)):
         resource.setrlimit(limit, (value, value))
-    dists = metadata.distributions(path=[own])
-    needy = [f"{dist.metadata['Name']}=={dist.version}" for dist in dists if not _is_complete(dist, libraries)]
-    print(json.dumps(needy))
+    dists = list(metadata.distributions(path=[own]))
+    lacking = [f"{dist.metadata['Name']}=={dist.version}" for dist in dists if not _is_complete(dist, libraries)]
+    packages = sorted([dist.metadata["Name"], dist.version, *(dist.requires or ())] for dist in dists)
+    print(json.dumps({"lacking": lacking, "packages": packages}))
 
 
 def _is_complete(package: metadata.Distribution, libraries: str) -> bool:

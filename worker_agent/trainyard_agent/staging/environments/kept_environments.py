@@ -4,6 +4,9 @@
 hard links to the files in directories of its own, which nobody else can enter, and copies of those that name a path.
 The key has all that decides on the content: who may share it, the packages, the interpreter and what is installed
 beside it, and pip's settings. Where runs have users of their own the files belong to root, and no run can change them.
+
+What pip has installed for the packages of a run is kept as well, alone, for packages with other content that require
+the same: an edited program is installed over it without pip.
 """
 
 import hashlib
@@ -13,7 +16,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,13 @@ AGE_S = 7 * 86400.0
 MOST, MOST_BYTES = 32, 10 * 10**9
 """Limits of all that are kept. Beyond them those go that were not used for longest."""
 
+BASE_FILE = "trainyard-base.pth"
+"""What adds the base to an environment. It changes where a framework is installed."""
+
+_BASE_FILES = f"lib/python*/site-packages/{BASE_FILE}"
 _READY = "ready.json"
 _LARGEST_WITH_PATHS = 1 << 16
+_OWN_LINKS = 2  # that of a run's environment, and that of the kept one
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +49,23 @@ def key(
     changed = [(directory, _changed_at(Path(directory))) for directory in (base, *site_packages)]
     content = [project, digests, changed, sorted(settings.items()), lost_files.pth()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def key_of_dependencies(owner: str, environment: str, requirements: object) -> str:
+    """The name of what packages with these requirements lack, over the environment without packages that has that name.
+    Code of the packages may run while it is installed, so it is for their owner alone."""
+    return hashlib.sha256(json.dumps([owner, environment, requirements]).encode()).hexdigest()
+
+
+def files(directory: Path) -> dict[Path, tuple[int, int]]:
+    """Number and time of change of each file and link below `directory`/venv."""
+    venv = directory / "venv"
+    statuses = ((path, path.lstat()) for path in venv.rglob("*"))
+    return {
+        path.relative_to(venv): (status.st_ino, status.st_mtime_ns)
+        for path, status in statuses
+        if not stat.S_ISDIR(status.st_mode)
+    }
 
 
 class KeptEnvironments:
@@ -57,29 +82,64 @@ class KeptEnvironments:
     def restore(self, name: str, directory: Path, *, copied: bool = False) -> bool:
         """Make `directory`/venv of what is kept. False: nothing is kept under that name, and nothing was made.
         `copied`: it is going to be changed, so the files are its own."""
-        kept = self._root / name
         try:
-            ready = read_json(kept / _READY)
-            if ready is None or time.time() - float(ready["made"]) > AGE_S:
+            former = self._former_directory(name)
+            if former is None:
                 return False
-            _copy(kept / "venv", directory / "venv", copied=copied)
-            _move_paths(directory / "venv", str(ready["directory"]), str(directory))
-            os.utime(kept / _READY)
-        except (OSError, KeyError, ValueError) as error:
+            _copy(self._root / name / "venv", directory / "venv", copied=copied)
+            _move_paths(directory / "venv", former, str(directory))
+        except OSError as error:
             _log.warning("the environment %s is made anew: %s", name[:12], error)
             remove_tree(directory / "venv")
             return False
         return True
 
+    def restore_dependencies(self, name: str, directory: Path) -> bool:
+        """Add what is kept to `directory`/venv, which nobody else changes meanwhile. False: nothing is kept under that
+        name, or something is in its place, and the environment is as it was. Raises OSError for one that is spoiled."""
+        former = self._former_directory(name)
+        source, target = self._root / name / "venv", directory / "venv"
+        if former is None or not _is_free(source, target):
+            return False
+        for path in source.glob(_BASE_FILES):
+            (target / path.relative_to(source)).unlink()
+        _copy(source, target, copied=False)
+        _move_paths(target, former, str(directory))
+        return True
+
     def keep(self, name: str, directory: Path, *, copied: bool = False) -> None:
         """Keep `directory`/venv, which is complete. Removes what is too old or too much. `copied`: it is going to be
         changed, so what is kept has files of its own."""
+        self._keep(name, directory, copied=copied)
+
+    def keep_dependencies(self, name: str, directory: Path, before: Mapping[Path, tuple[int, int]]) -> None:
+        """Keep what was added to `directory`/venv since it had the `files` that are `before`. Nothing if some of these
+        were changed or removed."""
+        now = files(directory)
+        same = {path for path, file in before.items() if now.get(path) == file}
+        if all(path.match(_BASE_FILES) for path in before.keys() - same):
+            added = now.keys() - same
+            self._keep(name, directory, only={*added, *(parent for path in added for parent in path.parents)})
+
+    def _former_directory(self, name: str) -> str | None:
+        """The directory of the run that it was made for, and a note of its use; None if there is none."""
+        kept = self._root / name
+        try:
+            ready = read_json(kept / _READY)
+            if ready is None or time.time() - float(ready["made"]) > AGE_S:
+                return None
+            os.utime(kept / _READY)
+            return str(ready["directory"])
+        except (OSError, KeyError, ValueError) as error:
+            _log.warning("the environment %s is made anew: %s", name[:12], error)
+            return None
+
+    def _keep(self, name: str, directory: Path, *, copied: bool = False, only: Collection[Path] | None = None) -> None:
         kept = self._root / name
         try:
             _remove(kept)
-            _copy(directory / "venv", kept / "venv", copied=copied)
-            size = sum(path.lstat().st_size for path in kept.rglob("*"))
-            write_json(kept / _READY, {"directory": str(directory), "made": time.time(), "bytes": size})
+            _copy(directory / "venv", kept / "venv", copied=copied, only=only)
+            write_json(kept / _READY, {"directory": str(directory), "made": time.time(), "bytes": _size(kept)})
             self._evict()
         except OSError as error:
             _log.warning("the environment in %s is not kept: %s", directory, error)
@@ -123,10 +183,36 @@ def _changed_at(path: Path) -> int:
         return 0
 
 
-def _copy(source: Path, target: Path, *, copied: bool) -> None:
-    """New directories with hard links to all files, or with copies; links stay links. Raises OSError."""
+def _size(kept: Path) -> int:
+    """Bytes of the files that the run it was made for has, and no other kept environment."""
+    statuses = (path.lstat() for path in kept.rglob("*"))
+    return sum(status.st_size for status in statuses if stat.S_ISDIR(status.st_mode) or status.st_nlink <= _OWN_LINKS)
+
+
+def _is_free(source: Path, target: Path) -> bool:
+    """Whether all of `source` has room in `target`: its directories are directories there, or missing like its files,
+    but for the file that it replaces."""
+    for parent, directories, names in os.walk(source):
+        there = target / Path(parent).relative_to(source)
+        for path in (there / name for name in directories):
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                return False
+        for path in (there / name for name in names):
+            if os.path.lexists(path) and not path.relative_to(target).match(_BASE_FILES):
+                return False
+    return True
+
+
+def _copy(source: Path, target: Path, *, copied: bool, only: Collection[Path] | None = None) -> None:
+    """Directories with hard links to all files, or with copies; links stay links. Raises OSError."""
+
+    def left_out(parent: str, names: list[str]) -> list[str]:
+        paths = ((name, Path(parent, name).relative_to(source)) for name in names)
+        return [name for name, path in paths if only is not None and path not in only]
+
+    copy = shutil.copy2 if copied else os.link
     try:
-        shutil.copytree(source, target, symlinks=True, copy_function=shutil.copy2 if copied else os.link)
+        shutil.copytree(source, target, symlinks=True, ignore=left_out, copy_function=copy, dirs_exist_ok=True)
     except shutil.Error as error:
         path, _, reason = error.args[0][0]  # the first of one for each file
         raise OSError(0, reason, path) from None

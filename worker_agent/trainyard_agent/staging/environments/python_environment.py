@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -123,15 +124,38 @@ class PackageStager(BackgroundStager):
         if packages:
             self._set_activity(order.run_id, f"installing {', '.join(package.name for package in packages)}")
             if await installer.unpack(packages):
-                await installer.open(packages)
-                await installer.install(packages)
-                self._set_activity(order.run_id, "installing the packages' dependencies")
-                await installer.install_dependencies()
-            await asyncio.to_thread(self._users.kill_processes, order.run_id)
-            await installer.seal()
+                await self._install(order, installer, packages, empty)
+            await self._seal(order, installer)
             await self._alone(partial(self._kept.keep, name, directory))
         write_json(ready, {"python": str(installer.python), "user": user})
         return str(installer.python)
+
+    async def _install(self, order: RunOrder, installer: "_Installer", packages: Sequence[Path], empty: str) -> None:
+        """Install the packages that are not unpacked over the environment `empty`, and then what all of them lack: what
+        pip installed for others of their owner that require the same, or else by pip."""
+        needs, metadata = None, installer.metadata()
+        if metadata is None:
+            await installer.open(packages)
+            await installer.install(packages)
+            needs = await installer.needs()
+            if not needs.lacking and not needs.framework:
+                return
+            await self._seal(order, installer)
+        directory = self._root / order.run_id
+        name = kept_environments.key_of_dependencies(order.owner, empty, needs.packages if needs else metadata)
+        if await self._alone(partial(self._kept.restore_dependencies, name, directory)):
+            return
+        self._set_activity(order.run_id, "installing the packages' dependencies")
+        before = await asyncio.to_thread(kept_environments.files, directory)
+        await installer.open(packages)
+        await installer.install_dependencies(needs or await installer.needs())
+        await self._seal(order, installer)
+        await self._alone(partial(self._kept.keep_dependencies, name, directory, before))
+
+    async def _seal(self, order: RunOrder, installer: "_Installer") -> None:
+        """End what the packages' installation has started, and shut the environment."""
+        await asyncio.to_thread(self._users.kill_processes, order.run_id)
+        await installer.seal()
 
     async def _alone(self, work: Callable[[], _T]) -> _T:
         """Work on the kept environments in a thread, one run at a time. It is done to its end, though its run is
@@ -142,6 +166,19 @@ class PackageStager(BackgroundStager):
                 return await asyncio.shield(thread)
             finally:
                 await asyncio.wait({thread})
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Needs of the packages of a run. `lacking`: a requirement of each that lacks dependencies, by version, so that
+    pip neither builds it again nor looks it up. `packages` describes all of them, as `dependencies` does."""
+
+    lacking: list[str]
+    packages: list[list[str]]
+
+    @property
+    def framework(self) -> bool:
+        return brings_framework(name for name, *_ in self.packages)
 
 
 class _Installer:
@@ -207,6 +244,11 @@ class _Installer:
         is_complete = all(each.unpacked and not each.depends for each in self._inspections.values())
         return not is_complete or brings_framework(self._own())
 
+    def metadata(self) -> list[str] | None:
+        """The digests of the packages' METADATA. None: not all are unpacked."""
+        digests = [inspection.metadata for inspection in self._inspections.values() if inspection.unpacked]
+        return digests if len(digests) == len(self._inspections) else None
+
     async def install(self, packages: Sequence[Path]) -> None:
         """Install the packages that are not unpacked, even if the base environment has them."""
         flags = ["--upgrade", "--force-reinstall", "--no-deps"]
@@ -219,44 +261,39 @@ class _Installer:
         if isolated:
             await self._process.pip(self.python, [*flags, *isolated])
 
-    async def install_dependencies(self) -> None:
+    async def install_dependencies(self, needs: _Needs) -> None:
         """Install dependencies that the base environment lacks, or all if the packages bring a framework."""
-        if brings_framework(await self._install_missing()):
+        if needs.lacking:
+            await self._process.pip(self.python, needs.lacking)
+        if brings_framework(self._own()):
             program = [str(self.python), "-I", "-S", "-c", _WITHOUT_BASE, str(self._base_file())]
             code, output = await self._process.run_as_user(program)
             if code:
                 raise StagingFailed(Reason.STAGING_FAILED, error_excerpt(output))
-            await self._install_missing()
-
-    async def _install_missing(self) -> list[str]:
-        """Returns the names of the run's own packages. Those that lack dependencies are given to pip by version, so it
-        neither builds them again nor looks up what is installed."""
-        if needy := await self._needy():
-            await self._process.pip(self.python, needy)
-        return self._own()
+            if lacking := (await self.needs()).lacking:
+                await self._process.pip(self.python, lacking)
 
     def _own(self) -> list[str]:
         return [_distribution(path) for path in self._site_packages().glob("*.dist-info")]
 
-    async def _needy(self) -> list[str]:
-        """A requirement of each of the run's own packages that lacks dependencies."""
+    async def needs(self) -> _Needs:
+        """Read what the packages that are installed for the run need. Raises StagingFailed."""
         program = Path(dependencies.__file__).read_text(encoding="utf-8")
         libraries = f"{pip_directory()}/_vendor"
         command = [str(self.python), "-I", "-c", program, str(self._site_packages()), libraries]
         code, output = await self._process.run_as_user(command)
-        requirements = None
         if code == 0:  # a .pth file of the packages may have ended the interpreter, or have printed something
-            with contextlib.suppress(ValueError):
-                requirements = json.loads(output.rstrip().rpartition("\n")[2])
-        if not isinstance(requirements, list):
-            raise StagingFailed(
-                Reason.PACKAGES_FAILED,
-                f"The metadata of the installed packages cannot be read: {error_excerpt(output)}",
-            )
-        return [str(requirement) for requirement in requirements]
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                found = json.loads(output.rstrip().rpartition("\n")[2])
+                packages = [[str(text) for text in package] for package in found["packages"]]
+                if all(packages):
+                    return _Needs([str(requirement) for requirement in found["lacking"]], packages)
+        raise StagingFailed(
+            Reason.PACKAGES_FAILED, f"The metadata of the installed packages cannot be read: {error_excerpt(output)}"
+        )
 
     def _base_file(self) -> Path:
-        return self._site_packages() / "trainyard-base.pth"
+        return self._site_packages() / kept_environments.BASE_FILE
 
     def _site_packages(self) -> Path:
         return next((self._venv / "lib").glob("python*/site-packages"))

@@ -76,3 +76,58 @@ def test_damaged_note_of_one_removes_that_one_alone(kept: KeptEnvironments, tmp_
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["b" * 64]
     shutil.rmtree(tmp_path / "environments")
     assert restored(kept, tmp_path, "c", "b" * 64) is not None
+
+
+def test_dependencies_are_added_where_nothing_is_in_their_place(kept: KeptEnvironments, tmp_path: Path) -> None:
+    first = environment(tmp_path, "a")
+    (first / "venv" / "old").mkdir()
+    (first / "venv" / "old" / "module").touch()
+    before = kept_environments.files(first)
+    (first / "venv" / "needed").mkdir()
+    (first / "venv" / "needed" / "module").write_text("needed")
+    (first / "venv" / "bin" / "tool").write_text(f"#!{first}/venv/bin/python")
+
+    kept.keep_dependencies(NAME, first, before)
+
+    second = environment(tmp_path, "b")
+    assert kept.restore_dependencies(NAME, second)
+    assert (second / "venv" / "needed" / "module").read_text() == "needed"
+    assert (second / "venv" / "bin" / "tool").read_text() == f"#!{second}/venv/bin/python"
+    assert (second / "venv" / "one").read_text() == "b"
+    assert not (second / "venv" / "old").exists()
+    for name, is_link in (("c", True), ("d", False)):
+        other = environment(tmp_path, name)
+        if is_link:
+            (other / "venv" / "needed").symlink_to(tmp_path)
+        else:
+            (other / "venv" / "needed").mkdir()
+            (other / "venv" / "needed" / "module").write_text("its own")
+        files = kept_environments.files(other)
+        assert not kept.restore_dependencies(NAME, other)
+        assert kept_environments.files(other) == files
+    assert not (tmp_path / "module").exists()
+
+
+def test_dependencies_that_have_changed_a_package_are_not_kept(kept: KeptEnvironments, tmp_path: Path) -> None:
+    first = environment(tmp_path, "a")
+    before = kept_environments.files(first)
+    (first / "venv" / "needed").touch()
+    (first / "venv" / "one").write_text("changed")
+
+    kept.keep_dependencies(NAME, first, before)
+
+    assert not kept.restore_dependencies(NAME, environment(tmp_path, "b"))
+
+
+def test_files_that_kept_environments_share_count_once(
+    kept: KeptEnvironments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_environments, "MOST_BYTES", 1_500_000)
+    first = environment(tmp_path, "a")
+    before = kept_environments.files(first)
+    (first / "venv" / "needed").write_bytes(bytes(1_000_000))
+    kept.keep_dependencies(NAME, first, before)
+
+    kept.keep("b" * 64, first)
+
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {NAME, "b" * 64}

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -237,6 +238,39 @@ async def test_environment_is_kept_for_the_next_run_of_the_same_packages(
         stager.begin(run_order(third, packageUris=[uri]).model_copy(update={"project": "q"}))
         await staged.finish(stager, third)
         assert len(commands) > made
+
+
+async def test_edited_program_has_the_dependencies_of_its_owners_former_run(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path / "index", "httpx", "WHO = 'its own'\n")
+    wheel(tmp_path / "index", "torch", "WHO = 'torch'\n", needs=("httpx",))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+
+    def edited(source: str, needs: str = "torch") -> str:
+        directory = tmp_path / hashlib.sha256(source.encode()).hexdigest()
+        wheel(directory, "tinytrainer", source, (needs,))
+        return staged.upload(directory / "tinytrainer-1-py3-none-any.whl")
+
+    async with staged.stager() as stager:
+
+        async def prepared(uri: str, owner: str) -> Staging:
+            run_id = unique_run(f"{len(list((tmp_path / 'environments').iterdir())):x}")
+            stager.begin(run_order(run_id, packageUris=[uri]).model_copy(update={"owner": owner}))
+            return await staged.finish(stager, run_id)
+
+        first = await prepared(edited("WHO = 'first'\n"), "ann")
+        assert first.phase == "ready", first.message
+        shutil.rmtree(tmp_path / "index")  # pip would find nothing
+        second = await prepared(edited("WHO = 'second'\n"), "ann")
+        assert second.phase == "ready", second.message
+        program = "import httpx, tinytrainer, torch; print(tinytrainer.WHO, torch.WHO, httpx.WHO)"
+        assert run(second.python, program) == "second torch its own"
+        sees_base = subprocess.run([second.python, "-c", "import fastapi"], capture_output=True, check=False)
+        assert sees_base.returncode == 1
+        assert (await prepared(edited("WHO = 'third'\n"), "bob")).reason == "PACKAGES_FAILED"
+        assert (await prepared(edited("WHO = 'fourth'\n", "torch>=1"), "ann")).reason == "PACKAGES_FAILED"
 
 
 async def test_package_that_brings_a_framework_sees_nothing_of_the_base(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard_agent.control.launch import launches
-from trainyard_agent.control.log_shipper import LogShipper
+from trainyard_agent.control.log_shipper import SILENT_EVERY, LogShipper
 from trainyard_agent.control.reconcile import Action, GiveUp, LocalRun, Prepare, Remove, Start, Stop, reconcile
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
 from trainyard_agent.host.clock import Clock
@@ -122,7 +122,6 @@ class Agent:
         self._changed = asyncio.Event()
         self._woken, self._ship_woken = asyncio.Event(), asyncio.Event()
         """Set by the runtime, where it `tells_changes`."""
-        self._next_look = float("-inf")
         self._hold_s = 0.0
         self._last_error = ""
 
@@ -190,21 +189,21 @@ class Agent:
     # The loops.
 
     async def _repeat(
-        self, work: Callable[[], Awaitable[bool | None]], pause_s: float, wake: asyncio.Event | None = None
+        self, work: Callable[[], Awaitable[float | None]], pause_s: float, wake: asyncio.Event | None = None
     ) -> None:
-        """Repeat for ever, with a pause in between: longer after a failure, none if a round returns that there is more
-        to do, or at a `wake`. No error of a round ends the agent, which would leave its replicas alone."""
-        failures, more = 0, False
+        """Repeat for ever, with a pause in between, or with that which a round returns: longer after a failure, none at
+        a `wake`. No error of a round ends the agent, which would leave its replicas alone."""
+        failures, own_pause_s = 0, None
         while True:
             try:
-                more = bool(await work())
+                own_pause_s = await work()
                 failures = 0
             except TrainyardError:
                 failures += 1  # logged by `_handle_answer`, once
             except Exception as error:  # noqa: BLE001 - see the docstring
                 failures += 1
                 _log_failure("a round failed", error)
-            pause = _backoff(failures) if failures else 0.0 if more else pause_s
+            pause = _backoff(failures) if failures else pause_s if own_pause_s is None else own_pause_s
             if wake is None or failures:
                 await self._clock.sleep(pause)
             else:
@@ -226,17 +225,18 @@ class Agent:
             await self._sync(request)
         self._hold_s = 0.0 if self._changed.is_set() else HOLD_S
 
-    async def _watch_round(self) -> None:
+    async def _watch_round(self) -> float:
+        """One look. Returns how long to pause: less than to the end of the lease."""
         await self._enforce_lease()
-        now = self._clock.monotonic()
-        if now < self._next_look and not self._woken.is_set():
-            return
         self._woken.clear()
-        self._next_look = now + (QUIET_WATCH_S if self._is_quiet() else WATCH_S)
         await self._enforce_start_deadline()
         retry = any(retry.at <= self._clock.monotonic() for retry in self._retries.values())
         if retry or await self._has_changed():
             self._changed.set()
+        if not self._is_quiet():
+            return WATCH_S
+        stop_in = min((self._lease.stop_in(handle.grace_s) for handle in self._handles.values()), default=QUIET_WATCH_S)
+        return max(WATCH_S, min(QUIET_WATCH_S, stop_in - WATCH_S))
 
     def _is_quiet(self) -> bool:
         """Whether nothing is to be expected but what the runtime tells."""
@@ -303,20 +303,22 @@ class Agent:
     async def _request(self, wait_s: float) -> SyncRequest:
         return SyncRequest(agent=self._info().reported(), runs=await self._reports(), wait_s=wait_s, seen=self._version)
 
-    async def _ship(self) -> bool:
-        """True if more can be sent at once."""
+    async def _ship(self) -> float:
+        """Send what is new. Returns how long to pause: not at all if more can be sent at once."""
         woken = self._ship_woken.is_set()
         self._ship_woken.clear()
         logs = [(handle.run_id, task) for handle in self._handles.values() for task in handle.addresses]
         # That they are empty is said only once the server knows their end: an agent that follows may start the run.
-        reported = self._reported.runs if self._reported is not None else ()
+        reported = self._reported.runs if self._reported is not None and self._given_up else ()
         logs += [
             (run.run_id, report.task)
             for run in reported
             if run.replicas == self._given_up.get(run.run_id)
             for report in run.replicas
         ]
-        return await self._shipper.ship(logs, woken)
+        if await self._shipper.ship(logs, woken):
+            return 0.0
+        return SHIP_S * SILENT_EVERY if self._shipper.is_silent and self._runtime.traits.tells_changes else SHIP_S
 
     async def _check_stalls(self) -> None:
         await self._stall_monitor.poll(list(self._orders.values()), self._observed)
@@ -413,7 +415,7 @@ class Agent:
             prepared = [step for step in self._actions(response, local) if isinstance(step, Start | GiveUp)]
             await self._try_all([step for step in prepared if step.order.run_id in begun], retries)
         self._version = response.version
-        self._next_look = float("-inf")
+        self._woken.set()
 
     def _actions(self, response: SyncResponse, local: Mapping[str, LocalRun]) -> list[Action]:
         return reconcile(

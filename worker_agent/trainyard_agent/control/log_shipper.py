@@ -24,7 +24,7 @@ SILENT_ROUNDS = 20
 """Rounds without a new line after which a log is silent."""
 
 SILENT_EVERY = 3
-"""Silent logs are looked at in one of this many rounds, if the runtime reports their ends."""
+"""Silent logs are looked at in one of this many rounds beside others, if the runtime reports their ends."""
 
 _AT_ONCE = 8
 _log = logging.getLogger(__name__)
@@ -79,18 +79,19 @@ class LogShipper:
         Other logs are forgotten. Raises the server's first error, after every log was tried. Calls must not overlap.
         """
         keys = set(logs)
-        self._progress = {key: p for key, p in self._progress.items() if key in keys}
+        if keys != self._progress.keys():
+            self._progress = {key: self._progress.get(key) or _Progress() for key in keys}
         if woken:
             for progress in self._progress.values():
                 progress.quiet_rounds = 0
         self._round += 1
-        skips_silent = self._round % SILENT_EVERY > 0 and self._runtime.traits.tells_changes
-        pending = [key for key in keys if self._is_due(self._of(key), skips_silent)]
+        skips_silent = self._round % SILENT_EVERY > 0 and not self.is_silent and self._runtime.traits.tells_changes
+        pending = [key for key, progress in self._progress.items() if self._is_due(progress, skips_silent)]
         if not pending:
             return False
         quiet = await asyncio.to_thread(self._quiet, pending)
         for key in pending:
-            progress = self._of(key)
+            progress = self._progress[key]
             progress.quiet_rounds = progress.quiet_rounds + 1 if key in quiet else 0
         outcomes = await asyncio.gather(
             *(self._ship(key) for key in pending if key not in quiet), return_exceptions=True
@@ -99,6 +100,11 @@ class LogShipper:
             if isinstance(outcome, BaseException):
                 raise outcome
         return any(outcomes)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether all logs are silent, or complete."""
+        return all(progress.complete or progress.quiet_rounds >= SILENT_ROUNDS for progress in self._progress.values())
 
     def is_complete(self, key: Key) -> bool:
         """Whether the server has the complete log, or has refused it."""
@@ -112,7 +118,7 @@ class LogShipper:
         """Those whose logs have nothing new: most of them, most of the time. They take no thread and no slot."""
         quiet = set()
         for key in keys:
-            start = self._of(key).next
+            start = self._progress[key].next
             if start is None:
                 continue
             with contextlib.suppress(Exception):  # `_ship` meets it again, and reports it
@@ -123,7 +129,7 @@ class LogShipper:
 
     async def _ship(self, key: Key) -> bool:
         """Send at most MAX_CHUNKS. True if there is more."""
-        progress = self._of(key)
+        progress = self._progress[key]
         async with self._slots:
             try:
                 for _ in range(MAX_CHUNKS):
@@ -188,9 +194,6 @@ class LogShipper:
         while lines := self._runtime.read_log(*key, number, *self._limits).lines:
             yield lines
             number += len(lines)
-
-    def _of(self, key: Key) -> _Progress:
-        return self._progress.setdefault(key, _Progress())
 
 
 def _end(digest: LogDigest, last: LogSlice) -> LogEnd:

@@ -21,9 +21,9 @@ def _children(pid: int) -> list[int]:
     """The children of all threads of a process. Source: proc(5), /proc/PID/task/TID/children."""
     children: list[int] = []
     with contextlib.suppress(OSError):  # the process has ended
-        for thread in os.scandir(_PROC / str(pid) / "task"):
+        for thread in os.scandir(f"{_PROC}/{pid}/task"):
             with contextlib.suppress(OSError):  # the thread has ended
-                children += map(int, Path(thread.path, "children").read_bytes().split())
+                children += map(int, _read(f"{thread.path}/children").split())
     return children
 
 
@@ -31,7 +31,7 @@ def cpu_s(pid: int, *, own: bool = True) -> float:
     """Seconds of CPU time of a process and the children that it has reaped; without `own` of those children alone.
     0.0 if there is no such process."""
     try:
-        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        fields = _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return 0.0
     # utime, stime, cutime, cstime: fields 14 to 17 of proc(5). The second is the name, which may hold blanks.
@@ -100,7 +100,7 @@ def program(pid: int) -> str:
 def _field(pid: int, name: str) -> str:
     """A field of /proc/PID/status; "" if there is no such process or field."""
     try:
-        text = (_PROC / str(pid) / "status").read_text("utf-8", "replace")
+        text = _read(f"{_PROC}/{pid}/status").decode("utf-8", "replace")
     except OSError:
         return ""
     for line in text.splitlines():
@@ -108,3 +108,16 @@ def _field(pid: int, name: str) -> str:
         if key == name:
             return value.strip()
     return ""
+
+
+def _read(path: str) -> bytes:
+    """The content of a file, whose path is not worth an object: each replica has several, every few seconds. Raises
+    OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while block := os.read(file, 1 << 14):
+            content += block
+        return content
+    finally:
+        os.close(file)

@@ -51,8 +51,13 @@ class Lease:
         self._saved = None
 
     def must_stop(self, grace_s: float) -> bool:
-        """Whether a run with this grace must be stopped now, so that it has ended when the lease expires."""
-        return self._grant is not None and self._clock.monotonic() >= self._grant.stop_at(grace_s)
+        """Whether a run with this grace must be stopped now."""
+        return self.stop_in(grace_s) <= 0
+
+    def stop_in(self, grace_s: float) -> float:
+        """Seconds until a run with this grace must be stopped, so that it has ended when the lease expires; infinite
+        without one."""
+        return float("inf") if self._grant is None else self._grant.stop_at(grace_s) - self._clock.monotonic()
 
     def grace_left(self, grace_s: float) -> float:
         """The remaining grace in seconds: less than `grace_s` if the run was not stopped in time."""

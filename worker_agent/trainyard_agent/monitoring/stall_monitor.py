@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import accumulate
 
 from trainyard_agent.host.clock import Clock
@@ -111,7 +112,7 @@ class StallMonitor:
         }
         self._logs = {key: log for key, log in self._logs.items() if key[0] in policies}
         self._stalled = {run_id: run for run_id, run in self._stalled.items() if run_id in policies}
-        self._watches = {run_id: self._watches.get(run_id, _RunWatch()) for run_id in policies}
+        self._watches = {run_id: self._watches.get(run_id) or _RunWatch() for run_id in policies}
         for run_id, policy in policies.items():
             await self._poll_run(run_id, policy, observed[run_id])
 
@@ -213,7 +214,8 @@ class StallMonitor:
 
     async def _catch_up(self, run_id: str, tasks: Collection[str], policy: StallPolicy) -> list[str]:
         """Read new lines. Returns the tasks whose logs were read to the end, for which idle time is counted."""
-        logs = {task: self._logs.setdefault((run_id, task), _LogPosition()) for task in tasks}
+        logs = {task: self._logs.get((run_id, task)) or _LogPosition() for task in tasks}
+        self._logs |= {(run_id, task): log for task, log in logs.items()}
 
         def ended() -> list[str]:
             return [task for task, log in logs.items() if self._read_on((run_id, task), log)]
@@ -255,6 +257,7 @@ class StallMonitor:
         return dict(zip(tasks, await asyncio.gather(*map(dump, tasks)), strict=True))
 
 
+@lru_cache(1024)
 def _is_judged(task: str) -> bool:
     """Whether the task has steps of its own: a parameter server has none, an evaluator waits for checkpoints."""
     return Task.parse(task).type in ("master", "worker")

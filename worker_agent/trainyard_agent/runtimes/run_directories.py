@@ -78,6 +78,8 @@ class RunDirectories(ABC, Generic[_Record]):
         self._lock = threading.RLock()
         self._files = RecordFiles(log)
         self._logs = RunLogs(runs)
+        self._read_records: dict[str, tuple[tuple[int, int], _Record]] = {}
+        """Records of runs, each with the number and the time of change of the file that it was read from."""
 
     @abstractmethod
     def remove(self, run_id: str) -> None:
@@ -102,7 +104,19 @@ class RunDirectories(ABC, Generic[_Record]):
     def _record(self, run_id: str) -> _Record | None:
         if not is_run_id(run_id):
             return None
-        return self._files.read(self._runs / run_id / "run.json", self._kind)
+        path = self._runs / run_id / "run.json"
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        file = (status.st_ino, status.st_mtime_ns)  # it is never changed in place
+        read = self._read_records.get(run_id)
+        if read is not None and read[0] == file:
+            return read[1]
+        record = self._files.read(path, self._kind)
+        if record is not None:
+            self._read_records[run_id] = (file, record)
+        return record
 
     def _records(self) -> list[_Record]:
         records: list[_Record] = []
@@ -138,6 +152,7 @@ class RunDirectories(ABC, Generic[_Record]):
         removed = self._runs / f"{REMOVED}{run_id}.{time.time_ns()}"  # an earlier removal may have failed
         (self._runs / run_id).rename(removed)
         self._logs.forget(run_id)
+        self._read_records.pop(run_id, None)
         try:
             remove_tree(removed)
         except OSError as error:

@@ -120,6 +120,9 @@ async def test_ship_looks_less_often_at_a_silent_log_until_it_grows_or_a_change_
 
         await looks_in(SILENT_ROUNDS + 2)
         monkeypatch.setattr(replica.runtime, "read_log", counted)
+        assert shipper.is_silent
+        assert await looks_in(10) == 10  # the agent itself calls less often then
+        monkeypatch.setattr(LogShipper, "is_silent", False)  # as beside a log that grows
         assert await looks_in(10 * SILENT_EVERY) == 10
 
         replica.clock.advance(1)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, Field
 
@@ -81,6 +82,19 @@ class _Ended(BaseModel):
     failure: str = ""
 
 
+class _Files(NamedTuple):
+    """The files of a replica, looked at each second: a path that is made anew takes longer than to look at its file."""
+
+    alive: Path
+    started: Path
+    exit: Path
+    done: Path
+
+    @classmethod
+    def of(cls, directory: Path) -> "_Files":
+        return cls(*(directory / name for name in ("alive", "started.json", "exit.json", "done.json")))
+
+
 class ProcessRuntime(RunDirectories[_Record]):
     traits = HOST
 
@@ -92,6 +106,7 @@ class ProcessRuntime(RunDirectories[_Record]):
         self._changes = state_dir / supervisor_program.CHANGES
         self._final: dict[tuple[str, str], ReplicaReport] = {}
         self._starts: dict[tuple[str, str], _Started] = {}
+        self._replica_files: dict[tuple[str, str], _Files] = {}
         self._outputs: dict[tuple[str, str], HeldOutput] = {}
         self._stops: dict[str, _Stop] = {}
         """Stops that a full disk refused. They are lost with this agent."""
@@ -159,21 +174,19 @@ class ProcessRuntime(RunDirectories[_Record]):
         return _metric_file(directory)
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
-        directory = self._runs / run_id / task
         started = self._started(run_id, task)
         # The supervisor reaps the program only after it has written exit.json, so until then the pid is valid.
-        if started is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
+        if started is None or not self._alive(run_id, task) or self._files_of(run_id, task).exit.exists():
             return ()
         tree = procfs.tree(started.pid)
         return (*tree, *sorted(set(process_tags.tagged(run_id, task, self._users.of(run_id))) - set(tree)))
 
     def usage(self, run_id: str, task: str) -> ReplicaUse | None:
-        record = self._record(run_id)
-        directory = self._runs / run_id / task
-        if record is None or not self._alive(run_id, task) or (directory / "exit.json").exists():
+        record, files = self._record(run_id), self._files_of(run_id, task)
+        if record is None or not self._alive(run_id, task) or files.exit.exists():
             return None
         supervisor = record.pids.get(task)
-        if supervisor is None or not (directory / "started.json").exists():
+        if supervisor is None or not files.started.exists():
             return None
         # All processes descend from the supervisor, which reaps orphans: no CPU time is lost.
         tree = procfs.tree(supervisor)[1:]
@@ -217,6 +230,7 @@ class ProcessRuntime(RunDirectories[_Record]):
             self._stops.pop(run_id, None)
             self._final = {key: report for key, report in self._final.items() if key[0] != run_id}
             self._starts = {key: started for key, started in self._starts.items() if key[0] != run_id}
+            self._replica_files = {key: files for key, files in self._replica_files.items() if key[0] != run_id}
             for key in [key for key in self._outputs if key[0] == run_id]:
                 self._outputs.pop(key).close()
 
@@ -225,9 +239,7 @@ class ProcessRuntime(RunDirectories[_Record]):
         self.observe(run_id)  # records the exits of supervisors that were killed
         record = self._record(run_id)
         tasks = list(record.addresses) if record and record.launched else []
-        return all(
-            (self._runs / run_id / task / "done.json").exists() and not self._alive(run_id, task) for task in tasks
-        )
+        return all(self._files_of(run_id, task).done.exists() and not self._alive(run_id, task) for task in tasks)
 
     def _launch(self, record: _Record, launches: Sequence[Launch]) -> Handle:
         """Start the supervisors, which wait at the gate until run.json has `launched`, and then start their programs.
@@ -294,10 +306,10 @@ class ProcessRuntime(RunDirectories[_Record]):
         address = record.addresses[task]
         if not record.launched:
             return ReplicaReport(task=task, state=ReplicaState.PENDING, address=address)
-        directory = self._runs / record.run_id / task
-        alive = self._alive(record.run_id, task)  # checked first: a supervisor writes before it exits
-        ended = self._files.read(directory / "exit.json", _Ended)
-        closed = (directory / "done.json").exists()
+        files = self._files_of(*key)
+        alive = self._alive(*key)  # checked first: a supervisor writes before it exits
+        ended = self._files.read(files.exit, _Ended) if files.exit.exists() else None
+        closed = files.done.exists()
         if not alive and not (ended and closed):
             try:
                 ended, closed = self._record_vanished(record.run_id, task, ended), True
@@ -365,7 +377,7 @@ class ProcessRuntime(RunDirectories[_Record]):
     def _started(self, run_id: str, task: str) -> _Started | None:
         started = self._starts.get((run_id, task))
         if started is None:
-            started = self._files.read(self._runs / run_id / task / "started.json", _Started)
+            started = self._files.read(self._files_of(run_id, task).started, _Started)
             if started is not None:
                 self._starts[run_id, task] = started
         return started
@@ -395,7 +407,13 @@ class ProcessRuntime(RunDirectories[_Record]):
         process_tags.kill_tagged(run_id, user=self._users.of(run_id))
 
     def _alive(self, run_id: str, task: str) -> bool:
-        return is_locked(self._runs / run_id / task / "alive")
+        return is_locked(self._files_of(run_id, task).alive)
+
+    def _files_of(self, run_id: str, task: str) -> _Files:
+        files = self._replica_files.get((run_id, task))
+        if files is None:
+            files = self._replica_files[run_id, task] = _Files.of(self._runs / run_id / task)
+        return files
 
 
 def replica_environment(

@@ -296,6 +296,25 @@ async def test_run_that_only_runs_is_rarely_looked_at_and_its_end_observed_when_
         assert world.exit(CHIEF).reason is Reason.VANISHED
 
 
+async def test_run_that_is_rarely_looked_at_is_stopped_when_its_lease_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.programs(master=FOREVER)
+    world.server.lease_s = 61.25
+    world.server.order(RUN, CHIEF)
+    runtime, lease = NotifyingRuntime(world.host), Lease(world.clock)
+    agent = world.new_agent(runtime, lease)
+    await world.steps()
+    hold_syncs(world, monkeypatch)
+    (handle,) = runtime.recover()
+    late_s = 0.0
+    async with looping(agent):
+        while runtime.observe(RUN)[0].exit is None and late_s < 1:
+            await settle(world, WATCH_S)
+            late_s = -lease.stop_in(handle.grace_s)
+    assert 0 <= late_s <= 2 * WATCH_S
+
+
 async def settle(world: World, seconds: float) -> None:
     """Let so much time of the clock pass in small steps, and all loops turn at each."""
     for _ in range(round(seconds / WATCH_S)):

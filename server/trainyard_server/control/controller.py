@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from trainyard_protocol.states import JobState, RunState
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
@@ -120,18 +120,20 @@ class Controller:
         does the rest after it. `measured`: those that have reported a trial's metric."""
         moves = Moves(dict.fromkeys(keys), telling=set(measured))
         with writer.by_service():
+            if keys:
+                writer.read_again()
             for key in keys:
                 try:
                     self._move(writer, key, now, moves)
                 except Exception as error:
                     if is_database_failure(error):
                         raise
+                    writer.read_again()
                     moves.left.add(key)  # `follow` meets it again, alone
         return moves
 
     def _move(self, writer: Writer, key: int, now: datetime, moves: "Moves") -> None:
         while True:
-            writer.read_again()
             job = job_snapshot(writer, key)
             row = writer.job_by_key(key)
             moves.studies[key] = row.study_key
@@ -148,6 +150,8 @@ class Controller:
             moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
             if step.job is not None:
                 moves.telling.add(key)
+            if step.job in FINAL_JOB_STATES:
+                return
 
     def follow(self, moves: "Moves") -> None:
         """Tell whom `move` concerns, and write the service's lines."""
@@ -197,7 +201,7 @@ class Controller:
 
     def _plan_queue(self, is_round: bool) -> None:
         """Plan outside of the transactions, which are short and check again what they write. `is_round`: at an end
-        alone a long queue is neither explained nor are its many notes written."""
+        alone a long queue is not explained, and no note is written that differs in words and position alone."""
         now = self._backend.clock()
         explain = is_round and time.monotonic() >= self._plan_after[True]
         if time.monotonic() >= self._plan_after[explain]:
@@ -218,8 +222,7 @@ class Controller:
             except BaseException:
                 self._plan.forget()
                 raise
-        if is_round or len(self._notes) < _NOTES_AT_ONCE:
-            self._write_notes(now)
+        self._write_notes(now, all_words=is_round)
 
     def _note(self, waiting: Mapping[int, scheduler.Waiting]) -> None:
         """Remember which reasons are to be recorded."""
@@ -267,11 +270,13 @@ class Controller:
                 self._advance_study(key, write_log=False)
         return is_whole
 
-    def _write_notes(self, now: datetime) -> None:
-        """Record why jobs wait, the longest outdated notes first: a long queue in some rounds."""
+    def _write_notes(self, now: datetime, *, all_words: bool) -> None:
+        """Record why jobs wait, the longest outdated notes first: a long queue in some rounds. `all_words`: also where
+        a job waits for the same, with another position or more room, as after each start."""
         with self._looking:
             noted = self._workload.notes
-            some = {key: self._notes[key] for key in list(self._notes)[:_NOTES_AT_ONCE]}
+            keys = [key for key, why in self._notes.items() if all_words or _is_other(noted.get(key), why)]
+            some = {key: self._notes[key] for key in keys[:_NOTES_AT_ONCE]}
             new = [key for key, why in some.items() if _is_new_kind(noted.get(key), why)]
             events = {
                 key: Event("waiting", f"Job {self._workload.queue[key].job_id} waits: {some[key].reason}.")
@@ -452,6 +457,11 @@ def _job_values(
             return {"stop_message": step.stop_message}
         case _:
             return {"ended_at": now, "error_message": step.error_message, "verdict": verdict}
+
+
+def _is_other(before: WaitingNote | None, why: scheduler.Waiting) -> bool:
+    """Whether a job waits for something else than before."""
+    return before is None or before.kind != why.kind
 
 
 def _is_new_kind(before: WaitingNote | None, why: scheduler.Waiting) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import URL, ColumnElement, CursorResult, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.sql.dml import Update
 
 from trainyard_protocol.states import (
@@ -46,6 +47,7 @@ from trainyard_server.storage.db.base.models import (
     LeaseRow,
     ReplicaRow,
     RunRow,
+    Table,
 )
 from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
@@ -159,6 +161,8 @@ class Writer(Reader):
         self._actor = actor
         self.new_inputs: dict[int, JobInput] = {}
         self.changes = Changes()
+        self._last_events: dict[int, int] = {}
+        """The number of each job's newest event, once one was added: nobody else writes meanwhile."""
 
     @contextmanager
     def by_service(self) -> Iterator[None]:
@@ -172,8 +176,13 @@ class Writer(Reader):
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Write all of this block, or nothing of it where it raises (SAVEPOINT)."""
-        with self._session.begin_nested():
-            yield
+        last_events = dict(self._last_events)
+        try:
+            with self._session.begin_nested():
+                yield
+        except BaseException:
+            self._last_events = last_events
+            raise
 
     def read_again(self) -> None:
         """Let what follows in this transaction read what it has written."""
@@ -260,7 +269,7 @@ class Writer(Reader):
         guard = update(JobRow).where(JobRow.key == job.key, JobRow.state == before)
         self._guarded(guard.values(state=after, **values))
         self.changes.jobs.add(job.key)
-        self._session.refresh(job)
+        _set(job, state=after, **values)
         self.add_event(job.key, Event("job", message, run, before=before, after=after), now)
 
     def move_run(self, run: RunRow, after: RunState, now: datetime, message: str = "", **values: Any) -> None:
@@ -269,7 +278,7 @@ class Writer(Reader):
         guard = update(RunRow).where(RunRow.run_id == run.run_id, RunRow.state == before)
         self._guarded(guard.values(state=after, **values))
         self.changes.jobs.add(run.job_key)
-        self._session.refresh(run)
+        _set(run, state=after, **values)
         self.add_event(run.job_key, Event("run", message, run.number, before=before, after=after), now)
 
     def change_replica(self, run: RunRow, change: ReplicaChange, now: datetime) -> None:
@@ -495,13 +504,18 @@ class Writer(Reader):
         self._session.flush()
 
     def _add_events(self, events: Mapping[int, Event], now: datetime) -> None:
-        """Add an event of each of these jobs, in two statements."""
+        """Add an event of each of these jobs, in two statements, or one where each had others in this transaction."""
         if not events:
             return
-        numbers = select(EventRow.job_key, func.max(EventRow.number)).where(EventRow.job_key.in_(list(events)))
-        rows_by_job = self._session.execute(numbers.group_by(EventRow.job_key))
-        last = {key: number for key, number in rows_by_job}  # noqa: C416 - rows are tuples by name
-        rows = [self._event_row(key, last.get(key, 0) + 1, event, now) for key, event in events.items()]
+        last = self._last_events
+        if first := [key for key in events if key not in last]:
+            numbers = select(EventRow.job_key, func.max(EventRow.number)).where(EventRow.job_key.in_(first))
+            rows_by_job = self._session.execute(numbers.group_by(EventRow.job_key))
+            last.update(dict.fromkeys(first, 0))
+            last.update({key: number for key, number in rows_by_job})  # noqa: C416 - rows are tuples by name
+        for key in events:
+            last[key] += 1
+        rows = [self._event_row(key, last[key], event, now) for key, event in events.items()]
         self._session.execute(insert(EventRow), rows)
 
     def _event_row(
@@ -545,6 +559,12 @@ def _pending(run: RunRow, task: str, position: int, given: Assignment | ReplicaR
 
 def _of_replica(run_id: str, task: str, *conditions: ColumnElement[bool]) -> Update:
     return update(ReplicaRow).where(ReplicaRow.run_id == run_id, ReplicaRow.task == task, *conditions)
+
+
+def _set(row: Table, **values: Any) -> None:
+    """Let a row have what was just written into the database."""
+    for name, value in values.items():
+        set_committed_value(row, name, value)
 
 
 def _rows(result: Any) -> int:

@@ -10,9 +10,9 @@ from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, digest
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder, RunReport
 
-SYNCS = 8
-"""Syncs of an agent for a job: its order, the reports that it is ordered, prepared, started, running and ended, the
-answer without it, and the report without it."""
+SYNCS = 5
+"""Syncs of an agent for a job: its order, the reports that it runs and has ended, the answer without it, and the
+report without it."""
 
 TASK = "master-replica-0"
 _LINES = 10
@@ -41,9 +41,6 @@ class JobLife:
     def start(self) -> RunOrder:
         """The syncs until the replica runs."""
         order = self._find()
-        self._report(order, ReplicaState.PENDING)
-        self._report(order, ReplicaState.PENDING, "installing trainer.tar.gz")
-        self._report(order, ReplicaState.STARTING)
         self._report(order, ReplicaState.RUNNING)
         return order
 
@@ -70,17 +67,16 @@ class JobLife:
         self._seen = answer.version
         return next(run for run in answer.runs if run.job_id == self._job_id)
 
-    def _report(self, order: RunOrder, state: ReplicaState, activity: str = "") -> None:
-        placed = state in (ReplicaState.RUNNING, ReplicaState.EXITED)
+    def _report(self, order: RunOrder, state: ReplicaState) -> None:
         ended = ExitReport(code=0, reason=Reason.COMPLETED, message="", finished_at=datetime.now(UTC))
         replica = ReplicaReport(
             task=TASK,
             state=state,
-            address="127.0.0.1:2222" if placed else "",
-            started_at=self._started_at if placed else None,
+            address="127.0.0.1:2222",
+            started_at=self._started_at,
             exit=ended if state is ReplicaState.EXITED else None,
         )
-        report = RunReport(run_id=order.run_id, replicas=(replica,), activity=activity, runtime="process")
+        report = RunReport(run_id=order.run_id, replicas=(replica,), runtime="process")
         self._seen = self._server.sync(self._number, (report,), self._seen).version
 
     def _ship(self, order: RunOrder, chunk: LogChunk) -> None:

@@ -135,7 +135,7 @@ def bed(
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
         if ended:
-            filled.fill(data, ended)
+            filled.fill(data, ended, queued=0)
         tokens = (Token(Role.ADMIN, "admin", _ADMIN), Token(Role.AGENT, "agent", _AGENT))
         app = create_app(
             Settings(data_dir=data, tokens=tokens, run_loops=False, durable=False, requests_per_s=0, queued_jobs=0)

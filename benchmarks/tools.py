@@ -1,5 +1,5 @@
 """Programs of others that rows compare with: Ray and uv out of a package index, Docker engines and PostgreSQL servers
-as the tests have them; and a wait for any of them."""
+as the tests have them, and Slurm; and a wait for any of them."""
 
 import fcntl
 import os
@@ -21,10 +21,12 @@ from trainyard_protocol.net.loopback import free_port
 if TYPE_CHECKING:
     from beds.databases import PostgreSQL
     from beds.engines import Engine
+    from beds.slurm import SlurmBed
 
 RAY = "ray[default]==2.60.0"
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))  # whose beds start engines and databases
+_ROOT = Path(__file__).parents[1]
+sys.path += [str(_ROOT / "tests"), str(_ROOT / "trainer_library/tests")]  # whose beds start engines and databases
 
 
 def wait_for(holds: Callable[[], bool], failure: str, patience_s: float = 300.0, pause_s: float = 0.02) -> None:
@@ -83,6 +85,18 @@ def postgresql(durable: bool = False) -> Iterator["PostgreSQL"]:
 
     with databases.postgresql(durable=durable) as server:
         yield server
+
+
+@contextmanager
+def slurm() -> Iterator["SlurmBed"]:
+    """A cluster of this machine, as the tests have it. Raises LeftOut."""
+    from beds import slurm as beds
+
+    try:
+        with beds.started() as cluster:
+            yield cluster
+    except beds.NoSlurm as missing:
+        raise LeftOut(f"There is no Slurm: {missing}.") from missing
 
 
 @contextmanager

@@ -65,7 +65,7 @@ ROWS = (
         "launch-containers",
         f"a job of {REPLICAS} containers, image present: request to the last first instruction",
         f"{REPLICAS} containers by the SDK in parallel on a network of their own, same limits",
-        1.25,
+        1.2,
         _launch,
         bound="a home for the user of each container of a root image, an archive through the engine",
     ),

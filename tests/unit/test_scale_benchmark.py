@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.scale.costs import Cost, Costs, costs
 from benchmarks.scale.fit import Series, power_law
+from benchmarks.scale.life import SYNCS
 from benchmarks.scale.simulation import Result, Simulation
 from benchmarks.scale.workload import Load
 
@@ -76,4 +77,4 @@ def test_costs_add_up_to_the_measured_life_of_a_job() -> None:
     ]
     known = costs(series, agents=50, commit_ms=1.0)
     assert known.start.cpu_ms == 7
-    assert known.end == Cost(160 - 8 - 7 - 8 * 5, 24 - 1 - 1 - 8 * 2, 50 - 3 - 3.5 - 8 * 2)
+    assert known.end == Cost(160 - 8 - 7 - SYNCS * 5, 24 - 1 - 1 - SYNCS * 2, 50 - 3 - 3.5 - SYNCS * 2)

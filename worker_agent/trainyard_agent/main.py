@@ -23,6 +23,7 @@ from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.joining import check_server
 from trainyard_agent.lease import lease_file, watchdog_files
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.monitoring.device_errors import DeviceErrors
 from trainyard_agent.monitoring.disk_watch import DiskWatch
 from trainyard_agent.opening import open_engines
 from trainyard_agent.runtimes.base import EngineUnavailable
@@ -30,6 +31,7 @@ from trainyard_agent.server_client import ServerClient
 from trainyard_agent.settings import AgentSettings, Command, parse
 from trainyard_protocol import __version__
 from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.net.private_files import make_private, read_token_file
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.health import Finding
@@ -159,12 +161,15 @@ async def _run_agent(settings: AgentSettings) -> None:
             disks = DiskWatch([settings.state_dir, *opened.written], settings.disk_reserve_bytes)
             await opened.exclusion.acquire()
             await asyncio.to_thread(disks.start)
+            devices = DeviceErrors()
+            if not engine.spans_hosts and any(not is_tpu(gpu.type) for gpu in info.capacity.gpus):
+                devices.start()
             agent = Agent(
                 opened.runtime,
                 control_plane,
                 opened.stager,
                 clock,
-                lambda: opened.info(info.model_copy(update={"disks": disks.disks})),
+                lambda: opened.info(info.model_copy(update={"disks": disks.disks, "device_errors": devices.errors})),
                 _lease(engine, settings, clock),
                 settings.usage_every,
                 settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,
@@ -175,6 +180,7 @@ async def _run_agent(settings: AgentSettings) -> None:
                 await _run_until_lost(agent, opened.exclusion)
             finally:
                 disks.close()
+                devices.close()
                 # a start that is going on in a thread needs the runtime to its end
                 await asyncio.get_running_loop().shutdown_default_executor()
 

@@ -403,10 +403,11 @@ class LogSummary(Wire):
 
 
 class AgentView(Wire):
-    """`draining`: it is given no new run. `runtime` is that of package jobs, `runtimes` are all, without their
-    environments. `cpus_given`, `memory_given_bytes`, `gpus_given` (ids, of a machine) and `accelerators_given` are held
-    by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the sums of the newest samples of its
-    running replicas."""
+    """`draining`: it is given no new run; `drain_reason`: why the service decided it, "" if an operator did.
+    `failures`: jobs whose runs failed of its machine within the last hour. `runtime` is that of package jobs,
+    `runtimes` are all, without their environments. `cpus_given`, `memory_given_bytes`, `gpus_given` (ids, of a
+    machine) and `accelerators_given` are held by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used` are
+    the sums of the newest samples of its running replicas."""
 
     agent_id: str
     name: str
@@ -428,12 +429,22 @@ class AgentView(Wire):
     kind: str = "host"
     host: str = ""
     draining: bool = False
+    drain_reason: str = ""
+    failures: tuple[str, ...] = ()
     disks: tuple[Disk, ...] = ()
 
     @property
     def no_room(self) -> str:
         """The directory of its machine without room, and why: nothing is started there until it has some."""
         return no_room(self.disks) if self.alive else ""
+
+    @property
+    def problem(self) -> str:
+        """A sentence about an agent that starts nothing although no operator wants that; "" without one."""
+        if self.drain_reason:
+            undo = f"`trainyard agents drain {self.name} --undo`"
+            return f"{self.name} is drained: {self.drain_reason}. Once that is mended: {undo}."
+        return f"{self.name} starts nothing: {self.no_room}." if self.no_room else ""
 
     @property
     def state(self) -> str:

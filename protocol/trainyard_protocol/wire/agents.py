@@ -68,7 +68,8 @@ class AgentInfo(Wire):
     package jobs, with its `replica_environment`; `runs_images`: a job with an image can start now. `host` is the
     machine's host name. `in_flight`: its engine has a queue of its own, which decides what starts, and gets so many
     runs to choose from; 0: the server decides, by what is free. `disks`: the directories that it writes to; while one
-    has no room, nothing is started there.
+    has no room, nothing is started there. `device_errors`: of the hardware of its GPUs, since the agent started, one
+    text each: the server drains it.
     """
 
     agent_id: str
@@ -84,6 +85,7 @@ class AgentInfo(Wire):
     host: str = ""
     in_flight: Annotated[int, Field(ge=0)] = 0
     disks: Many[Disk] = ()
+    device_errors: Many[str] = ()
 
     def offer(self, runtime: str) -> RuntimeOffer | None:
         """The runtime of that name, if the agent has it."""

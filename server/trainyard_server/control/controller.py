@@ -14,7 +14,7 @@ from datetime import datetime
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
 from trainyard_protocol.views.views import LogEntry
-from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_protocol.wire.agents import CLUSTER, AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.queue_plan import QueuePlan
 from trainyard_server.control.service_log import ServiceLog
@@ -24,7 +24,8 @@ from trainyard_server.control.workload import Workload
 from trainyard_server.domain.lifecycle import causes, decisions
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.evaluators import run_of
-from trainyard_server.domain.scheduling import scheduler
+from trainyard_server.domain.scheduling import blame, scheduler
+from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, RunRow
@@ -146,6 +147,7 @@ class Controller:
             run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
             with writer.whole():
                 _apply(writer, row, run, step, now)
+                self._blame(writer, row, run, step, now)
             moves.topics += [job_topic(key), *([agent_topic(run.agent_id)] if run is not None else [])]
             moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
             if step.job is not None:
@@ -376,11 +378,33 @@ class Controller:
             row = writer.job_by_key(key)
             run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
             _apply(writer, row, run, step, now)
+            self._blame(writer, row, run, step, now)
         topics = [job_topic(key)]
         if run is not None:
             topics.append(agent_topic(run.agent_id))
         backend.notifier.publish(*topics)
         return True
+
+    def _blame(
+        self, writer: Writer, job: JobRow, run: RunRow | None, step: decisions.Transition, now: datetime
+    ) -> None:
+        """Count the end of a run against its machine, and drain that with the third, if it is alone with that."""
+        if run is None or step.run is not RunState.ENDED or step.verdict is None:
+            return
+        failure = HostFailure.of(f"{job.project}/{job.job_id}", step.verdict, now)
+        agent = writer.agent(run.agent_id) if failure is not None else None
+        if failure is None or agent is None or agent.info.get("kind") == CLUSTER:
+            return
+        failures = blame.with_failure(map(HostFailure.read, agent.failures), failure)
+        writer.set_failures(agent, failures)
+        reason = blame.drain_reason(failures)
+        if not reason or agent.draining:
+            return
+        is_alive = self._backend.agent_liveness.is_alive
+        others = [row for row in writer.agents() if row is not agent and not row.draining and is_alive(row)]
+        if blame.is_alone(([HostFailure.read(stored) for stored in row.failures] for row in others), now):
+            writer.set_draining(agent, True, reason)
+            logger.warning("Agent %s is drained: %s", agent.info["name"], reason)
 
     @staticmethod
     def _needs_logs(job: JobSnapshot) -> bool:

@@ -66,7 +66,7 @@ class QueuePlan:
                 placements.append(answer)
             else:
                 waiting[job.key] = answer
-            for end in job.pauses(now):
+            for end in planner.pauses(job):
                 self._pause = now, end if self._pause is None else min(end, self._pause[1])
         self._last = queue_order(jobs[-1])
         self._planner = None if placements else planner

@@ -12,6 +12,7 @@ from trainyard_protocol.wire.sync import ExitReport, Stall
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
 from trainyard_server.domain.scheduling.avoidance import Avoidance, avoidance
+from trainyard_server.domain.scheduling.blame import HostFailure, avoided_until
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
 from trainyard_server.storage.db.base.models import AgentRow, JobRow, ReplicaRow, RunRow
@@ -172,6 +173,8 @@ def agent_snapshot(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSn
         gangs=tuple(gangs),
         in_flight=info.in_flight,
         no_room=no_room(info.disks),
+        drain_reason=row.drain_reason,
+        avoided_until=avoided_until([HostFailure.read(failure) for failure in row.failures]),
     )
 
 

@@ -112,6 +112,11 @@ class JobSnapshot:
         """Whether its next run has to wait. A clock that was set back ends the pause, which would last for as long."""
         return self.backoff_until is not None and self.queued_at <= now < self.backoff_until
 
+    @property
+    def is_retry(self) -> bool:
+        """Whether a run of it has failed before."""
+        return self.backoff_until is not None
+
     def pauses(self, now: datetime) -> Iterator[datetime]:
         """The ends of what holds its next run back now: its backoff, and the time in which it avoids an agent."""
         if self.backoff_until is not None and self.backs_off(now):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from trainyard_agent.runtimes.use import parse_gpus
 from trainyard_protocol.views.usage import GpuUsage
 
-_QUERY = ["--query-gpu=uuid,utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits"]
+_USAGE = "uuid,utilization.gpu,memory.used,memory.total"
 
 
 class NotMeasured(Exception):
@@ -15,15 +15,19 @@ class NotMeasured(Exception):
 
 
 class NvidiaSmi:
-    """Measures all GPUs. Not thread-safe."""
+    """Asks about all GPUs. Not thread-safe."""
 
     def __init__(self, limit_s: float = 5.0) -> None:
         self._limit_s = limit_s
         self._hanging: subprocess.Popen[str] | None = None
 
     def measure(self) -> Mapping[str, GpuUsage]:
-        """Usage by device id. Raises NotMeasured. If the driver hangs, nvidia-smi may survive SIGKILL: it is not waited
-        for, and not started again before it has ended."""
+        """Usage by device id. Raises NotMeasured."""
+        return parse_gpus(self.query(_USAGE))
+
+    def query(self, fields: str) -> str:
+        """A line for each device, its fields separated by commas. Raises NotMeasured. If the driver hangs, nvidia-smi
+        may survive SIGKILL: it is not waited for, and not started again before it has ended."""
         if self._hanging is not None and self._hanging.poll() is None:
             raise NotMeasured("nvidia-smi hangs.")
         self._hanging = None
@@ -32,7 +36,7 @@ class NvidiaSmi:
             raise NotMeasured("nvidia-smi was removed.")
         try:
             process = subprocess.Popen(
-                [program, *_QUERY],
+                [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -51,4 +55,4 @@ class NvidiaSmi:
             raise NotMeasured(f"nvidia-smi has not answered within {self._limit_s:g} s.") from None
         if process.returncode:
             raise NotMeasured(f"nvidia-smi ended with exit status {process.returncode}.")
-        return parse_gpus(output)
+        return output

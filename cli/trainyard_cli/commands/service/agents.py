@@ -64,8 +64,8 @@ def list_all(client: "Client", output: Output) -> None:
     ]
     echo(formats.table(headers, [_row(agent, now) for agent in agents]))
     for agent in agents:
-        if agent.no_room:
-            notify(f"{agent.name} starts nothing: {agent.no_room}.")
+        if agent.problem:
+            notify(agent.problem)
 
 
 @click.command()

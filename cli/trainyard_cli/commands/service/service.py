@@ -117,7 +117,7 @@ def _status_text(now: service.Status) -> str:
         headers = ["AGENT", "STATE", "RUNTIME", "CAPACITY", "CPUS", "MEMORY", "GPUS", "RUNS", "USED"]
         blocks.append(formats.table(headers, [_agent_row(agent) for agent in now.server.agents]))
         blocks += _runtimes(now.server.agents)
-        blocks += [f"{full.name} starts nothing: {full.no_room}." for full in now.server.agents if full.no_room]
+        blocks += [agent.problem for agent in now.server.agents if agent.problem]
     else:
         blocks.append("No agent has registered yet. Jobs stay queued.")
     blocks.append(f"Jobs: {_counts(now.server)}")

@@ -49,7 +49,7 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     if candidate is None:
         return _too_small(job, agent)
     if agent.draining:
-        return "draining: an operator lets it start nothing new"
+        return f"draining: {agent.why_draining}"
     if not agent.alive:
         return "silent: nothing is started there until it reports again"
     if agent.no_room:

@@ -224,19 +224,21 @@ class Cluster:
     def __init__(self, agents: Iterable[AgentSnapshot], limits: quotas.Quotas) -> None:
         self.nodes = sorted(map(Node, agents), key=_size)
         self._limits = limits
-        self._groups: dict[tuple[tuple[ReplicaRequest, ...], bool, bool, str], Group] = {}
-        self._known: dict[tuple[int, bool, bool, str], tuple[object, Group]] = {}
+        self._groups: dict[tuple[tuple[ReplicaRequest, ...], bool, bool, frozenset[str]], Group] = {}
+        self._known: dict[tuple[int, bool, bool, frozenset[str]], tuple[object, Group]] = {}
         self._budgets: dict[str, QuotaBudget] = {}
 
-    def group(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, avoided: str = "") -> Group:
-        """The gangs that are equal to this one, and avoid the same agent. To hash a large gang takes longer than to
+    def group(
+        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, avoided: frozenset[str] = frozenset()
+    ) -> Group:
+        """The gangs that are equal to this one, and avoid the same agents. To hash a large gang takes longer than to
         find the object again."""
         cached = self._known.get((id(gang), images, alive, avoided))
         if cached is None:
             group = self._groups.get((gang, images, alive, avoided))
             if group is None:
                 candidates = self._find(gang, images, alive)
-                others = [candidate for candidate in candidates if candidate.node.agent.agent_id != avoided]
+                others = [candidate for candidate in candidates if candidate.node.agent.agent_id not in avoided]
                 group = self._groups[gang, images, alive, avoided] = Group(others or candidates)
             cached = self._known[id(gang), images, alive, avoided] = (gang, group)
         return cached[1]

@@ -6,6 +6,7 @@ A gang is placed on one agent whole. In `fit` mode one that is larger than the w
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal, Protocol
 
 from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
@@ -86,7 +87,8 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """An agent with the gangs on it. `alive`: it answers. `draining`: an operator gives it no new work. `runs_images`,
+    """An agent with the gangs on it. `alive`: it answers. `draining`: it is given no new work, by an operator, or by
+    the service for this `drain_reason`. `avoided_until`: retries avoid it, since runs have failed of it. `runs_images`,
     `runs_packages`: its runtimes start jobs with an image, or with packages, now. `engine_problem`: why its
     engine starts nothing now, or "". `no_processes`: why package jobs need that engine, or "". `engine`: it is that of
     an engine that spans hosts, whose capacity changes. `in_flight`: this engine decides what starts, and has so many
@@ -107,6 +109,8 @@ class AgentSnapshot:
     engine: bool = False
     in_flight: int = 0
     no_room: str = ""
+    drain_reason: str = ""
+    avoided_until: datetime | None = None
 
     @property
     def accepts_work(self) -> bool:
@@ -121,6 +125,11 @@ class AgentSnapshot:
     def starts(self, images: bool) -> bool:
         """Whether its runtimes start such jobs now: with an image (`images`), or with packages."""
         return self.runs_images if images else self.runs_packages
+
+    @property
+    def why_draining(self) -> str:
+        """A clause about an agent that is draining."""
+        return self.drain_reason or "an operator lets it start nothing new"
 
     def waits_for(self, images: bool) -> str:
         """The reason why such jobs do not start there now."""

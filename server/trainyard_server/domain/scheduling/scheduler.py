@@ -7,7 +7,7 @@ than the whole machine is scaled down to it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
@@ -62,6 +62,7 @@ class Plan:
 
 NO_QUOTAS = Quotas()
 
+_ITS_LAST_RUN = "on which its last run failed"
 _NO_MACHINE = Capacity(cpus=(), memory_bytes=0)
 
 
@@ -111,6 +112,12 @@ class Planner:
     def __init__(self, agents: Iterable[AgentSnapshot], now: datetime, limits: Quotas = NO_QUOTAS) -> None:
         self._cluster = Cluster(agents, limits)
         self._now = now
+        self._avoided = {
+            node.agent.agent_id: node.agent.avoided_until
+            for node in self._cluster.nodes
+            if node.agent.avoided_until is not None and now < node.agent.avoided_until
+        }
+        """The agents that retries avoid, since runs have failed of them."""
         self._ahead = 0
         self._allocations = 0
         # Reasons of groups that wait for room, each after so many allocations; and of those that no agent takes now.
@@ -147,7 +154,7 @@ class Planner:
     def _decide(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
         """The answer for the job, and its group."""
         cluster, ahead = self._cluster, self._ahead
-        group = cluster.group(job.gang, job.needs_images, avoided=job.avoided(self._now))
+        group = cluster.group(job.gang, job.needs_images, avoided=frozenset(self._avoids(job)))
         if job.backoff_until is not None and job.backs_off(self._now):
             return group, Waiting("backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1)
         if not group.candidates:
@@ -155,7 +162,7 @@ class Planner:
         budget = cluster.budget(job.project)
         full = self._full.get(group) if not budget.limits else None
         if full is not None and full[0] == self._allocations:
-            return group, Waiting("room", full[1] + self._avoided(job) + _ahead(ahead), ahead + 1)
+            return group, Waiting("room", full[1] + self._about_avoided(job) + _ahead(ahead), ahead + 1)
         affordable, roomy = _affordable(group, budget, group.roomy(self._allocations))
         refused = group.candidates[0].usage if not affordable else None
         for candidate in roomy if full is None else ():
@@ -171,17 +178,35 @@ class Planner:
         if not budget.limits:
             # Later answers only get stricter: no gang of the group starts in this plan any more.
             self._full[group] = (self._allocations, reason)
-        return group, Waiting("room", reason + self._avoided(job) + _ahead(ahead), ahead + 1)
+        return group, Waiting("room", reason + self._about_avoided(job) + _ahead(ahead), ahead + 1)
 
-    def _avoided(self, job: JobSnapshot) -> str:
-        """A clause about the agent that the job avoids, if that could hold it; "" without one."""
-        avoided = job.avoided(self._now)
-        if not avoided or job.avoids is None:
+    def pauses(self, job: JobSnapshot) -> Iterator[datetime]:
+        """The ends of what holds the job back now, or keeps it from an agent."""
+        yield from job.pauses(self._now)
+        if job.is_retry:
+            yield from self._avoided.values()
+
+    def _avoids(self, job: JobSnapshot) -> Mapping[str, tuple[datetime, str]]:
+        """The agents that the job avoids: until when, and why."""
+        avoided = {}
+        if job.is_retry:
+            avoided = {agent: (until, "of which runs have failed") for agent, until in self._avoided.items()}
+        if (own := job.avoided(self._now)) and job.avoids is not None:
+            avoided[own] = (max(job.avoids.until, avoided.get(own, (job.avoids.until,))[0]), _ITS_LAST_RUN)
+        return avoided
+
+    def _about_avoided(self, job: JobSnapshot) -> str:
+        """Clauses about the agents that the job avoids, if they could hold it; "" without one."""
+        avoided = self._avoids(job)
+        if not avoided:
             return ""
-        able = (candidate.node.agent for candidate in self._cluster.candidates(job.gang, job.needs_images))
-        name = next((agent.name for agent in able if agent.agent_id == avoided), "")
-        until = rfc3339(job.avoids.until.replace(microsecond=0))
-        return f"; agent {name}, on which its last run failed, is avoided until {until}" if name else ""
+        clauses = []
+        for candidate in self._cluster.candidates(job.gang, job.needs_images):
+            if candidate.node.agent.agent_id in avoided:
+                until, why = avoided[candidate.node.agent.agent_id]
+                end = rfc3339(until.replace(microsecond=0))
+                clauses.append(f"; agent {candidate.node.agent.name}, {why}, is avoided until {end}")
+        return "".join(clauses)
 
     def _without_candidates(self, job: JobSnapshot, position: int) -> tuple[Group, Waiting]:
         """The group of the agents that could take the job at another time, and the reason that none does now."""
@@ -320,8 +345,12 @@ def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate
     if silent_ones := [agent.name for agent in closed if not agent.draining]:
         return "no-agent", f"waits for agent {', '.join(silent_ones)}, which is silent at the moment"
     if closed:
-        names = ", ".join(agent.name for agent in closed)
-        return "no-agent", f"waits for agent {names}, which an operator lets start nothing new"
+        names = ", ".join(agent.name for agent in closed if not agent.drain_reason)
+        parts = [f"agent {names}, which an operator lets start nothing new"] if names else []
+        parts += [
+            f"agent {agent.name}, which is drained ({agent.drain_reason})" for agent in closed if agent.drain_reason
+        ]
+        return "no-agent", f"waits for {', and '.join(parts)}"
     if missing := _missing_tpus(job.gang, [node.agent for node in compatible]):
         return "never", f"needs an agent with {missing} (`--tpus` of the agent), and there is none"
     largest = max((node.agent for node in compatible), key=lambda a: (a.capacity.vcpus, a.capacity.memory_bytes))

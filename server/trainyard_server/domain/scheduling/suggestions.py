@@ -153,7 +153,9 @@ _RETURNS: Sequence[tuple[str, Callable[[AgentSnapshot], AgentSnapshot | None], C
         "agent",
         lambda agent: replace(agent, draining=False) if agent.alive and agent.draining else None,
         lambda agent: (
-            f"agent {agent.name}, which is draining, starts runs again: `trainyard agents drain {agent.name} --undo`"
+            f"agent {agent.name}, which is draining"
+            f"{f' ({agent.drain_reason})' if agent.drain_reason else ''}, starts runs again: "
+            f"`trainyard agents drain {agent.name} --undo`"
         ),
     ),
     (

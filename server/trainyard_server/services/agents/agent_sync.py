@@ -127,7 +127,11 @@ class AgentSync:
                 or agent_row.info != request.agent.model_dump(mode="json")
                 or agent_row.orphaned_runs != left
             )
+            stored = () if agent_row is None else agent_row.info.get("device_errors", ())
+            errors = [error for error in request.agent.device_errors if error not in stored]
             heartbeat = writer.save_agent(request.agent, key.digest, left, now)
+            if errors and (row := writer.agent(request.agent.agent_id)) is not None:
+                writer.set_draining(row, True, f"its GPUs have errors: {'; '.join(errors)}")
             if agent_row is not None and agent_row.sent_version == request.seen:
                 writer.grant_lease(agent_row, agent_row.sent_lease_s)
             for report in request.runs:

@@ -13,6 +13,7 @@ from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agents_now, live_runs
 from trainyard_server.domain.access.permissions import Visible, is_visible
+from trainyard_server.domain.scheduling.blame import HostFailure, recent
 from trainyard_server.domain.scheduling.quotas import used_by
 from trainyard_server.domain.scheduling.resources import Gang
 from trainyard_server.services.measurements.usage import newest
@@ -202,10 +203,12 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
                 gang = [*(member for member in gang if member.task != alone[0].task), *alone]
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
         held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, run, gang, used))
-    return [_agent_line(row, held.get(row.agent_id, ()), backend.agent_liveness.is_alive(row)) for row in rows]
+    is_alive, now = backend.agent_liveness.is_alive, backend.clock()
+    return [_agent_line(row, held.get(row.agent_id, ()), is_alive(row), now) for row in rows]
 
 
-def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLine:
+def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: datetime) -> AgentLine:
+    failures = map(HostFailure.read, row.failures)
     info = AgentInfo.model_validate(row.info)
     runs = [_held_run(gang) for gang in held if gang.is_visible]
     samples = [sample for gang in held for sample in gang.used.values()]
@@ -221,6 +224,8 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool) -> AgentLin
         capacity=info.capacity,
         host=info.host,
         draining=row.draining,
+        drain_reason=row.drain_reason,
+        failures=tuple(f"{failure.job} ({failure.reason})" for failure in recent(failures, now)),
         disks=info.disks,
         alive=alive,
         last_seen=row.last_seen,

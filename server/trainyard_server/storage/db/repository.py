@@ -33,6 +33,7 @@ from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.logs import LogEnd
 from trainyard_protocol.wire.sync import Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
+from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.domain.scheduling.resources import Assignment
 from trainyard_server.domain.scheduling.scheduler import Waiting
 from trainyard_server.storage.db.base import engine
@@ -368,8 +369,15 @@ class Writer(Reader):
             message = f"Its replicas run {describe_runtime(runtime, reason)}."
             self.add_event(run.job_key, Event("runtime", message, run.number), now)
 
-    def set_draining(self, agent: AgentRow, draining: bool) -> None:
-        agent.draining = draining
+    def set_draining(self, agent: AgentRow, draining: bool, reason: str = "") -> None:
+        """`reason`: why the service drains it. An agent that starts runs again has failed none."""
+        agent.draining, agent.drain_reason = draining, reason
+        if not draining:
+            agent.failures = []
+        self.changes.agents.add(agent.agent_id)
+
+    def set_failures(self, agent: AgentRow, failures: Iterable[HostFailure]) -> None:
+        agent.failures = [failure.stored() for failure in failures]
         self.changes.agents.add(agent.agent_id)
 
     def remove_agent(self, agent: AgentRow, now: datetime) -> None:
@@ -453,7 +461,7 @@ class Writer(Reader):
             row.info, row.orphaned_runs = described, orphans
             self.changes.agents.add(row.agent_id)
         if row.removed_at is not None:
-            row.removed_at, row.draining = None, False
+            row.removed_at, row.draining, row.drain_reason, row.failures = None, False, "", []
             self.changes.agents.add(row.agent_id)
         row.key_sha256 = key_sha256
         row.heartbeats += 1

@@ -8,6 +8,7 @@ import httpx
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, ScriptedAgent, Server, running_agent
 from integration.shells import OPERATOR, Shell
+from trainyard_protocol.states import Reason
 from trainyard_protocol.views.people import TokenRequest
 from trainyard_protocol.wire.agents import AGENT_KEY, Disk
 from trainyard_protocol.wire.sync import SyncRequest
@@ -121,3 +122,54 @@ def test_token_of_an_agent_names_it_and_ends_with_it(shell: Shell) -> None:
     shell(f"login {shell.url} --token-file -", ALICE["Authorization"].split()[1])
     code, _, printed = shell("agents add mine")
     assert (code, "Only an operator" in printed) == (1, True)
+
+
+@on_every_database
+def test_machine_that_fails_runs_is_avoided_by_retries_then_drained_and_an_operator_lets_it_work_again(
+    api: Server,
+) -> None:
+    bad = ScriptedAgent(api)
+
+    def fail(job: str) -> None:
+        api.create(job)
+        api.tick()
+        bad.sync()
+        bad.exit(code=None, reason=Reason.HOST_FAILED, message="no device")
+        api.cancel(job)
+        api.tick()
+        api.clock.advance(120)
+        bad.sync()
+
+    for job in ("one", "two", "three", "four"):
+        fail(job)
+    assert not agents(api)["laptop"]["draining"], "it is the only one"
+    other = ScriptedAgent(api, "other")
+    other.sync()
+    fail("five")
+    view = agents(api)["laptop"]
+    assert view["draining"]
+    assert view["drain_reason"].startswith("3 runs failed of it within an hour: p/three (HOST_FAILED)")
+    api.create("six")
+    api.tick()
+    bad.sync()
+    other.sync()
+    assert (bad.runs, other.run.job_id) == ({}, "six")
+    change(api, "PATCH", "laptop", draining=False)
+    view = agents(api)["laptop"]
+    assert (view["draining"], view["drain_reason"], view["failures"]) == (False, "", [])
+
+
+@on_every_database
+def test_machine_whose_gpus_have_errors_is_drained_once_for_each(api: Server) -> None:
+    agent = ScriptedAgent(api)
+    agent.sync()
+    error = "Xid 79 (GPU has fallen off the bus) of the GPU at 0000:3b:00"
+    agent.info = agent.info.model_copy(update={"device_errors": (error,)})
+    agent.sync()
+    assert agents(api)["laptop"]["drain_reason"] == f"its GPUs have errors: {error}"
+    change(api, "PATCH", "laptop", draining=False)
+    agent.sync()
+    assert not agents(api)["laptop"]["draining"], "an operator knows of it"
+    agent.info = agent.info.model_copy(update={"device_errors": (error, "2 uncorrected ECC errors of GPU-aa")})
+    agent.sync()
+    assert agents(api)["laptop"]["drain_reason"] == "its GPUs have errors: 2 uncorrected ECC errors of GPU-aa"

@@ -334,6 +334,8 @@ class AgentRow(Table):
     # Ended runs with live processes.
     orphaned_runs: Mapped[list[Any]] = mapped_column("leftovers", default=list)
     draining: Mapped[bool] = mapped_column(default=False)  # it is given no new run
+    drain_reason: Mapped[str] = mapped_column(AnyText, default="")  # "": an operator decided it
+    failures: Mapped[list[Any]] = mapped_column(default=list)  # of its machine: see domain/scheduling/blame.py
     removed_at: Mapped[datetime | None]  # by an operator; its row stays, for its runs
     # Revision at which more than its heartbeat changed.
     changed: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -39,7 +39,7 @@ from trainyard_server.storage.logs.store import Stream
 logger = logging.getLogger(__name__)
 
 _RUNS_AT_ONCE = 20
-_NOTES_AT_ONCE = 500
+_FEW_NOTES, _NOTES_AT_ONCE = 20, 500
 """Limits of one transaction or one round, so that nobody waits long for the writers' lock."""
 
 _LONG_S, _REST = 0.1, 3.0
@@ -203,7 +203,7 @@ class Controller:
 
     def _plan_queue(self, is_round: bool) -> None:
         """Plan outside of the transactions, which are short and check again what they write. `is_round`: at an end
-        alone a long queue is not explained, and no note is written that differs in words and position alone."""
+        alone a long queue is not explained, and many notes that differ in words and position alone are not written."""
         now = self._backend.clock()
         explain = is_round and time.monotonic() >= self._plan_after[True]
         if time.monotonic() >= self._plan_after[explain]:
@@ -224,7 +224,7 @@ class Controller:
             except BaseException:
                 self._plan.forget()
                 raise
-        self._write_notes(now, all_words=is_round)
+        self._write_notes(now, all_words=is_round or len(self._notes) <= _FEW_NOTES)
 
     def _note(self, waiting: Mapping[int, scheduler.Waiting]) -> None:
         """Remember which reasons are to be recorded."""

@@ -86,9 +86,13 @@ def _priority(value: int) -> int:
 
 
 class Scheduling(Message):
+    """`min_workers` is not of the v1 API: a new run may start with so many workers where there is no room for all; 0:
+    it waits for all."""
+
     max_running_time: Duration = f"{DEFAULT_MAX_RUNNING_TIME_S:.0f}s"
     max_wait_time: Annotated[Duration, AfterValidator(_wait_time)] | None = None
     priority: Annotated[Int32, AfterValidator(_priority)] = 0
+    min_workers: Int32 = 0
 
 
 class EncryptionConfig(Message):

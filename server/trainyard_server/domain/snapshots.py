@@ -1,6 +1,6 @@
 """Snapshots of jobs, runs and replicas: the values that the lifecycle and the scheduler decide with. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -75,6 +75,10 @@ class RunSnapshot:
         return all(r.state is ReplicaState.EXITED and r.log_complete for r in self.replicas)
 
 
+def workers_of(gang: Iterable[ReplicaRequest]) -> list[ReplicaRequest]:
+    return [request for request in gang if request.task.type == "worker"]
+
+
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
     """A job and its live run, None while there is none. `gang` is never empty. `restarts` are the runs of its
@@ -116,6 +120,14 @@ class JobSnapshot:
     def is_retry(self) -> bool:
         """Whether a run of it has failed before."""
         return self.backoff_until is not None
+
+    def smaller_gangs(self) -> Iterator[tuple[ReplicaRequest, ...]]:
+        """The gangs with fewer workers, of which a retry may get one: the largest first."""
+        scheduling, workers = self.training_input.scheduling, workers_of(self.gang)
+        least = scheduling.min_workers if scheduling is not None and self.is_retry else 0
+        for count in range(len(workers) - 1, least - 1, -1) if least else ():
+            left_out = workers[count:]
+            yield tuple(request for request in self.gang if request not in left_out)
 
     def pauses(self, now: datetime) -> Iterator[datetime]:
         """The ends of what holds its next run back now: its backoff, and the time in which it avoids an agent."""

@@ -68,6 +68,8 @@ def _violations(ti: TrainingInput, catalog: Catalog, unreadable: Collection[str]
     if "scale_tier" not in unreadable:
         yield from _tier(ti)
     yield from _size(ti, catalog)
+    if not {"scale_tier", "worker_count"}.intersection(unreadable):
+        yield from _min_workers(ti, catalog)
     yield from _machines(ti, catalog)
     if "master_config" not in unreadable:
         yield from _containers(ti)
@@ -167,6 +169,14 @@ def _size(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
             f"{_FIELDS[largest]}_count",
             f"makes a job of {sum(counts.values())} replicas; a job has at most {MAX_REPLICAS}.",
         )
+
+
+def _min_workers(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+    least = ti.scheduling.min_workers if ti.scheduling is not None else 0
+    _, workers = replicas_of(ti, "worker", catalog)
+    if not 0 <= least <= workers:
+        text = f"must be between 0 and the number of workers, which is {workers}; this is {least}."
+        yield Violation("scheduling.min_workers", text)
 
 
 def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:

@@ -30,7 +30,7 @@ from trainyard_server.domain.scheduling.resources import (
     scaling,
 )
 from trainyard_server.domain.scheduling.several_agents import ONE_AGENT, listed, together_reason
-from trainyard_server.domain.snapshots import JobSnapshot
+from trainyard_server.domain.snapshots import JobSnapshot, workers_of
 
 WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-disk", "backoff"]
 
@@ -152,7 +152,20 @@ class Planner:
         return isinstance(self._decide(job)[1], Placement)
 
     def _decide(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
-        """The answer for the job, and its group."""
+        """The answer for the job, and its group: of a retry that may have fewer workers, with as many as have room."""
+        group, answer = self._decide_whole(job)
+        if isinstance(answer, Placement) or answer.kind not in ("room", "no-agent", "never"):
+            return group, answer
+        for gang in job.smaller_gangs():
+            of_less, less = self._decide_whole(replace(job, gang=gang))
+            if isinstance(less, Placement):
+                workers = [len(workers_of(some)) for some in (gang, job.gang)]
+                scaled = f"Starting with {workers[0]} of {workers[1]} workers, since there is no room for all."
+                return of_less, replace(less, scaled=f"{scaled} {less.scaled}".rstrip())
+        return group, answer
+
+    def _decide_whole(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
+        """The answer for the job with its whole gang, and its group."""
         cluster, ahead = self._cluster, self._ahead
         group = cluster.group(job.gang, job.needs_images, avoided=frozenset(self._avoids(job)))
         if job.backoff_until is not None and job.backs_off(self._now):

@@ -173,3 +173,33 @@ def test_machine_whose_gpus_have_errors_is_drained_once_for_each(api: Server) ->
     agent.info = agent.info.model_copy(update={"device_errors": (error, "2 uncorrected ECC errors of GPU-aa")})
     agent.sync()
     assert agents(api)["laptop"]["drain_reason"] == "its GPUs have errors: 2 uncorrected ECC errors of GPU-aa"
+
+
+@on_every_database
+def test_job_whose_machine_is_lost_goes_on_with_fewer_workers_and_returns_to_all_with_the_next_run(api: Server) -> None:
+    small, large = ScriptedAgent(api, "small", cpus=2), ScriptedAgent(api, "large", cpus=4)
+    small.sync()
+    large.sync()
+    api.create(workerType="local-1", workerCount="3", scheduling={"minWorkers": 1})
+    api.tick()
+    large.sync()
+    assert len(large.run.replicas) == 4
+    large.start()
+    change(api, "PATCH", "large", draining=True)
+
+    def fail(agent: ScriptedAgent) -> None:
+        run, tasks = agent.run, [replica.task for replica in agent.run.replicas]
+        for task in tasks:
+            agent.exit(task, code=None, reason=Reason.HOST_FAILED, run=run)
+        api.tick()
+        api.tick(600)
+        large.sync()
+        small.sync()
+
+    fail(large)
+    assert [replica.task for replica in small.run.replicas] == ["master-replica-0", "worker-replica-0"]
+    assert any("Starting with 1 of 3 workers" in event for event in api.events())
+    small.start()
+    change(api, "PATCH", "large", draining=False)
+    fail(small)
+    assert (small.runs, len(large.run.replicas)) == ({}, 4)

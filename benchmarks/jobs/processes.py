@@ -128,7 +128,8 @@ ROWS = (
         "`uv venv` and `uv pip install` of it, wheels cached",
         1.5,
         partial(_package_new, first=False),
-        bound="the check of what is missing, a start of Python, and the launch itself",
+        bound="the launch itself, beside it the check of the archive, its bytecode, and a link for each file that was "
+        "installed before. Tried: pip's answer is kept for packages with the same metadata",
     ),
     Row(
         "launch-package-new",

@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,13 +140,19 @@ atexit.register(SHARED.close)
 
 
 def serve() -> None:
-    """The fork server itself: answer requests until the other side has closed the socket."""
+    """The fork server itself: answer requests until the other side has closed the socket, or was killed before it had
+    an answer. What was forked for that one meets its end by itself."""
     os.closerange(_SOCKET + 1, _MAX_FDS)
     connection = socket.socket(fileno=_SOCKET)
     _set_command_line([sys.executable, __file__])
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, _reap)
+    with suppress(ConnectionError):
+        _answer(connection)
+
+
+def _answer(connection: socket.socket) -> None:
     while True:
         data, files, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, _FILES)
         if not data:

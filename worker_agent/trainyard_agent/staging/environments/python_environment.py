@@ -125,22 +125,21 @@ class PackageStager(BackgroundStager):
             self._set_activity(order.run_id, f"installing {', '.join(package.name for package in packages)}")
             if await installer.unpack(packages):
                 await self._install(order, installer, packages, empty)
-            await self._seal(order, installer)
             await self._alone(partial(self._kept.keep, name, directory))
         write_json(ready, {"python": str(installer.python), "user": user})
         return str(installer.python)
 
     async def _install(self, order: RunOrder, installer: "_Installer", packages: Sequence[Path], empty: str) -> None:
         """Install the packages that are not unpacked over the environment `empty`, and then what all of them lack: what
-        pip installed for others of their owner that require the same, or else by pip."""
+        pip installed for others of their owner that require the same, or else by pip. The environment is then shut."""
         needs, metadata = None, installer.metadata()
         if metadata is None:
             await installer.open(packages)
             await installer.install(packages)
             needs = await installer.needs()
+            await self._seal(order, installer)
             if not needs.lacking and not needs.framework:
                 return
-            await self._seal(order, installer)
         directory = self._root / order.run_id
         name = kept_environments.key_of_dependencies(order.owner, empty, needs.packages if needs else metadata)
         if await self._alone(partial(self._kept.restore_dependencies, name, directory)):

@@ -123,11 +123,10 @@ class JobSnapshot:
 
     def smaller_gangs(self) -> Iterator[tuple[ReplicaRequest, ...]]:
         """The gangs with fewer workers, of which a retry may get one: the largest first."""
-        scheduling, workers = self.training_input.scheduling, workers_of(self.gang)
+        scheduling = self.training_input.scheduling
         least = scheduling.min_workers if scheduling is not None and self.is_retry else 0
-        for count in range(len(workers) - 1, least - 1, -1) if least else ():
-            left_out = workers[count:]
-            yield tuple(request for request in self.gang if request not in left_out)
+        for count in range(len(workers_of(self.gang)) - 1, least - 1, -1) if least else ():
+            yield tuple(request for request in self.gang if request.task.type != "worker" or request.task.index < count)
 
     def pauses(self, now: datetime) -> Iterator[datetime]:
         """The ends of what holds its next run back now: its backoff, and the time in which it avoids an agent."""

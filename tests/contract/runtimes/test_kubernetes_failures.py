@@ -39,9 +39,10 @@ CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, AWAY = unique_run("1"), unique_run("2")
 ENDS_WELL = Program((Print("up"),), shell="trap 'echo saved; exit 0' TERM; sleep 1000 & wait")
 OWN_END = Program((Print("up"),), shell="trap 'exit 5' TERM; while :; do sleep 0.2; done")
-FAST, SLOW, WIDTH = 9000, 300, 1000
+FAST, SLOW, WIDTH = 7500, 300, 1000
 LINES = FAST + SLOW
-"""Of a log that is rotated twice at least, and not at its end: who comes late has no line of what was rotated."""
+"""Of a log that is rotated twice at least, and not at its end: who comes late has no line of what was rotated. A file
+has its 2 MiB after 13 s, so a reader on a busy machine may be that late."""
 
 CHATTERBOX = Program(
     python=f"""
@@ -51,7 +52,7 @@ for number in range({LINES}):
     sys.stdout.write(f"line {{number}}".ljust({WIDTH}, ".") + "\\n")  # at once, as docs/kubernetes.md says
     if number % 20 == 0:
         sys.stdout.flush()
-        due = begun + min(number, {FAST}) / 400 + max(0, number - {FAST}) / 20
+        due = begun + min(number, {FAST}) / 160 + max(0, number - {FAST}) / 20
         time.sleep(max(0, due - time.monotonic()))
 """
 )

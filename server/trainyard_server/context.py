@@ -10,6 +10,7 @@ from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.retention import RetentionPolicy
 from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.spreading import SharedDirs
 from trainyard_server.storage.agent_liveness import AgentLiveness
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
@@ -46,6 +47,11 @@ class Backend:
     def quotas(self) -> Quotas:
         """The quotas in force."""
         return self.quota_file.quotas
+
+    @property
+    def shared_dirs(self) -> SharedDirs:
+        """The directories that every machine sees."""
+        return SharedDirs(self.settings.shared_job_dirs, self.settings.default_job_dir)
 
     @property
     def retention(self) -> RetentionPolicy:

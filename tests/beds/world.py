@@ -3,7 +3,7 @@ fake machine, and one clock that only the test moves. Nothing here waits."""
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.monitoring.disk_watch import DiskWatch
 from trainyard_agent.opening import OpenRuntimes, as_one
+from trainyard_agent.peers.meeting import Meeting, Unreached
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce, Stager
@@ -51,6 +52,28 @@ class LossyTransport(httpx.ASGITransport):
         return response
 
 
+class MeetingInWorld(Meeting):
+    """The listeners of a part, without sockets: they are reached unless their machine, or its way to others, is cut."""
+
+    def __init__(self, world: "World", gang: str) -> None:
+        super().__init__(gang)
+        self._world, self._id, self._mine = world, gang, set[str]()
+
+    async def open(self, addresses: Iterable[str]) -> None:
+        self._mine = set(addresses)
+        assert not self._mine & self._world.listeners.keys(), "a port is free before it is given again"
+        self._world.listeners.update(dict.fromkeys(self._mine, self._id))
+
+    async def close(self) -> None:
+        for address in self._mine & self._world.listeners.keys():
+            del self._world.listeners[address]
+
+    async def reach(self, peers: Mapping[str, str]) -> None:
+        for task, address in peers.items():
+            if self._world.listeners.get(address) != self._id or self._world.apart:
+                raise Unreached(f"{task} at {address}: no answer")
+
+
 class Machine:
     """One host and the agent on it, which may die and come back. With `engine` it has processes and containers."""
 
@@ -59,7 +82,7 @@ class Machine:
     ) -> None:
         self.world = world
         self.name = name
-        self.host = FakeHost(world.clock, programs)
+        self.host = FakeHost(world.clock, programs, name)
         self.engine = engine
         self.runtime: Runtime = FakeRuntime(self.host)
         self.info = AgentInfo(
@@ -71,6 +94,8 @@ class Machine:
             runs_images=False,
             capacity=Capacity(cpus=tuple(range(cpus)), memory_bytes=cpus * 4 * 10**9),
             replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
+            address=name,
+            group="default",
         )
         self.lease = Lease(world.clock)
         self.disks = DiskWatch()
@@ -90,7 +115,14 @@ class Machine:
             self._opened = self._open(self.engine)
             self.runtime, stager = self._opened.runtime, self._opened.stager
         self.agent = Agent(
-            self.runtime, self._client, stager, self.world.clock, self.offered, self.lease, disks=self.disks
+            self.runtime,
+            self._client,
+            stager,
+            self.world.clock,
+            self.offered,
+            self.lease,
+            disks=self.disks,
+            meet=lambda gang: MeetingInWorld(self.world, gang),
         )
 
     def offered(self) -> AgentInfo:
@@ -128,6 +160,10 @@ class World:
         self.clock = ManualClock()
         self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
         self.machines: dict[str, Machine] = {}
+        self.listeners: dict[str, str] = {}
+        """The gangs that wait for their parts, by the addresses of these."""
+        self.apart = False
+        """The machines do not reach each other."""
 
     def machine(
         self, name: str, programs: Programs, cpus: int = 4, mode: str = "strict", engine: EngineState | None = None

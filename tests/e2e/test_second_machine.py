@@ -1,12 +1,8 @@
 """A server with HTTPS in one network namespace, a machine that joins it in another: docs/machines-more.md as a test."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,10 +11,10 @@ from beds.certificates import Authority
 from beds.programs import Programs
 from beds.token_files import long_token
 from beds.waiting import until
+from e2e.machines import Machine, machines
 
 pytestmark = pytest.mark.e2e
 
-SERVER, MACHINE = "198.18.77.1", "198.18.77.2"
 PROGRAM = """
 import json, os, urllib.request
 storage = os.environ["STORAGE_EMULATOR_HOST"]
@@ -31,43 +27,16 @@ print(call("/storage/v1/b/models/o/m?alt=media").decode())
 """
 
 
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[tuple[Programs, Programs]]:
-    """Two machines with a network of their own between them."""
-    names = [f"ty-{side}-{os.getpid()}" for side in "ab"]
-    devices = [f"ty{side}{os.getpid()}"[:15] for side in "ab"]
-    made = []
-    try:
-        for name in names:
-            if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
-                pytest.skip("takes a user who may make network namespaces")
-            made.append(name)
-        (one, other), (near, far) = names, devices
-        _ip("link", "add", near, "netns", one, "type", "veth", "peer", far, "netns", other)
-        for name, device, address in zip(names, devices, (SERVER, MACHINE), strict=True):
-            _ip("-n", name, "address", "add", f"{address}/30", "dev", device)
-            for link in (device, "lo"):
-                _ip("-n", name, "link", "set", link, "up")
-        with ExitStack() as stack:
-            programs = (Programs(tmp_path / name, inside=("ip", "netns", "exec", name)) for name in names)
-            server, machine = (stack.enter_context(each.ending()) for each in programs)
-            yield server, machine
-    finally:
-        for name in made:
-            _ip("netns", "delete", name)
+def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_servers_gs(tmp_path: Path) -> None:
+    with machines(tmp_path, ["server", "second"]) as (there, here):
+        _join_and_run(there, here.programs)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
-def test_machine_joins_by_the_printed_line_and_runs_a_job_that_reaches_the_servers_gs(
-    machines: tuple[Programs, Programs],
-) -> None:
-    server, machine = machines
+def _join_and_run(there: Machine, machine: Programs) -> None:
+    server = there.programs
     authority = Authority(server.home)
-    issued = authority.issue(SERVER)
-    url = f"https://{SERVER}:8470"
+    issued = authority.issue(there.address)
+    url = f"https://{there.address}:8470"
     store = ("--data-dir", "gcs", "--port", "8471", "--secret-file", str(server.token("secret")))
     server.spawn("storage", sys.executable, "-m", "trainyard_storage.emulator", *store)
     server.environment["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:8471/{long_token('secret')}"

@@ -163,6 +163,10 @@ class TrainyardMachine(RuleBasedStateMachine):
             self.world.tick()
         machine.network.cut = False
 
+    @rule()
+    def machines_are_apart_or_reach_each_other(self) -> None:
+        self.world.apart = not self.world.apart
+
     @rule(which=st.integers(0, 1))
     def agent_dies_and_comes_back(self, which: int) -> None:
         machine = self.machine_number(which)
@@ -201,10 +205,10 @@ class TrainyardMachine(RuleBasedStateMachine):
         """But for an evaluator that was started again, alone."""
         owners: dict[tuple[str, bool], set[str]] = {}
         for machine in self.world.machines.values():
-            jobs = job_of_runs(machine)
+            jobs, gangs = job_of_runs(machine), gang_of_runs(machine)
             for run_id, tasks in alive_replicas(machine).items():
                 for task in tasks:
-                    owners.setdefault((jobs[run_id], task.startswith("evaluator")), set()).add(run_id)
+                    owners.setdefault((jobs[run_id], task.startswith("evaluator")), set()).add(gangs[run_id])
         assert all(len(runs) == 1 for runs in owners.values()), owners
 
     @invariant()
@@ -260,6 +264,7 @@ class TrainyardMachine(RuleBasedStateMachine):
 
     async def finish(self) -> None:
         """Heal everything, cancel what would never end, and let time do the rest."""
+        self.world.apart = False
         for machine in self.world.machines.values():
             machine.network.cut, machine.network.lose = False, 0
             machine.engine = ENGINE
@@ -310,6 +315,13 @@ def job_of_runs(machine: Machine) -> dict[str, str]:
     return {
         run_id: ".".join(launch.environment[name] for name in names if name in launch.environment)
         for run_id, launch in machine.host.launches
+    }
+
+
+def gang_of_runs(machine: Machine) -> dict[str, str]:
+    """Something that all parts of a run have, and no other run: the addresses of its gang."""
+    return {
+        run_id: launch.environment["CLUSTER_SPEC"].partition('"task"')[0] for run_id, launch in machine.host.launches
     }
 
 

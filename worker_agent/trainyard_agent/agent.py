@@ -19,7 +19,18 @@ from pathlib import Path
 
 from trainyard_agent.control.launch import launches
 from trainyard_agent.control.log_shipper import SILENT_EVERY, LogShipper
-from trainyard_agent.control.reconcile import Action, GiveUp, LocalRun, Prepare, Remove, Start, Stop, reconcile
+from trainyard_agent.control.reconcile import (
+    Action,
+    AskParts,
+    GiveUp,
+    LocalRun,
+    PlacePart,
+    Prepare,
+    Remove,
+    Start,
+    Stop,
+    reconcile,
+)
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
@@ -29,6 +40,8 @@ from trainyard_agent.monitoring.nvidia_smi import NvidiaSmi
 from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_monitor import POLL_S, StallMonitor
 from trainyard_agent.monitoring.usage_reporter import USAGE_S, UsageReporter
+from trainyard_agent.peers.meeting import Meeting
+from trainyard_agent.peers.parts import Parts
 from trainyard_agent.runtimes.base import STOPPED, EngineUnavailable, Handle, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import blamed_on_disk, never_ran, tells_of_disk
 from trainyard_agent.runtimes.masking import Mask
@@ -87,13 +100,16 @@ class Agent:
         usage_s: float = USAGE_S,
         start_deadline_s: float = START_DEADLINE_S,
         disks: DiskWatch | None = None,
+        meet: Callable[[str], Meeting] = Meeting,
     ) -> None:
         """`info`: what the agent offers now, which may change. `disks`: those that it and its runs write to. `usage_s`:
         seconds between two usage measurements; 0: none. `start_deadline_s`: how long an engine may give the same
-        reasons for not starting a run."""
+        reasons for not starting a run. `meet` makes the listeners of a part of a gang over several agents, before its
+        start."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
+        self._parts = Parts(runtime, meet)
         self._clock = clock
         self._info = info
         self._lease = lease or Lease(clock)
@@ -351,6 +367,9 @@ class Agent:
         for run_id, order in self._orders.items():
             if run_id in observed or run_id in self._given_up:
                 continue
+            if placed := self._parts.report(order):
+                reports.append(placed)
+                continue
             pending = tuple(ReplicaReport(task=replica.task, state=ReplicaState.PENDING) for replica in order.replicas)
             prepared = staging.get(run_id, _NOTHING_STAGED)
             reports.append(
@@ -412,14 +431,19 @@ class Agent:
         begun = {action.order.run_id for action in actions if isinstance(action, Prepare)}
         if begun:  # what is prepared soon starts without another sync
             await self._stager.settle(begun, _SOON_S)
-            prepared = [step for step in self._actions(response, local) if isinstance(step, Start | GiveUp)]
+            prepared = [step for step in self._actions(response, local) if isinstance(step, Start | PlacePart | GiveUp)]
             await self._try_all([step for step in prepared if step.order.run_id in begun], retries)
         self._version = response.version
         self._woken.set()
 
     def _actions(self, response: SyncResponse, local: Mapping[str, LocalRun]) -> list[Action]:
         return reconcile(
-            response.runs, local, self._stager.status(), self._given_up.keys(), no_images=_why_no_images(self._info())
+            response.runs,
+            local,
+            self._stager.status(),
+            self._given_up.keys(),
+            self._parts.states(),
+            no_images=_why_no_images(self._info()),
         )
 
     async def _try_all(self, actions: Sequence[Action], retries: Mapping[tuple[str, type[Action]], _Retry]) -> None:
@@ -453,14 +477,20 @@ class Agent:
         match action:
             case Prepare(order):
                 self._stager.begin(order)
+            case PlacePart(order):
+                await self._parts.place(order)
+            case AskParts(order):
+                self._parts.ask(order)
             case Start(order, staging):
                 await self._start(order, staging)
             case GiveUp(order, reason, message):
+                await self._parts.drop(order.run_id)
                 await self._stager.discard(order.run_id)
                 await self._give_up(order, {replica.task: (reason, message) for replica in order.replicas})
             case Stop(run_id, grace_s):
                 await self._stop(run_id, grace_s)
             case Remove(run_id):
+                await self._parts.drop(run_id)
                 await asyncio.to_thread(self._runtime.remove, run_id)
                 await self._stager.discard(run_id)
                 self._handles.pop(run_id, None)
@@ -476,16 +506,19 @@ class Agent:
             try:
                 secrets = (await self._control_plane.secrets(order.run_id)).values
             except FailedPrecondition as error:
+                await self._parts.drop(order.run_id)
                 await self._stager.discard(order.run_id)
                 end = (Reason.SECRETS_FAILED, error.message)
                 await self._give_up(order, {replica.task: end for replica in order.replicas})
                 return
 
+        await self._parts.close(order.run_id)
+
         def place_and_start() -> Handle:
             try:
                 placed = self._runtime.place(order)
                 environment = self._info().environment_in(placed.runtime)
-                gang = launches(order, placed.addresses, staging, environment, secrets)
+                gang = launches(order, placed.addresses, staging, environment, secrets, placed.interface)
                 return self._runtime.start(order.run_id, gang)
             except StartFailed:
                 raise
@@ -586,7 +619,7 @@ def _log_failure(what: str, error: Exception) -> None:
 
 def _run_of(action: Action) -> str:
     match action:
-        case Prepare(order) | Start(order) | GiveUp(order):
+        case Prepare(order) | PlacePart(order) | AskParts(order) | Start(order) | GiveUp(order):
             return order.run_id
         case Stop(run_id) | Remove(run_id):
             return run_id

@@ -156,6 +156,8 @@ async def _run_agent(settings: AgentSettings) -> None:
             runs_images=False,
             capacity=engine.capacity(settings),
             kind=CLUSTER if engine.spans_hosts else HOST,
+            address="" if engine.spans_hosts else settings.reach.address,
+            group=settings.group,
         )
         with open_engines(settings, me.agent_id, control_plane) as opened:
             disks = DiskWatch([settings.state_dir, *opened.written], settings.disk_reserve_bytes)
@@ -175,6 +177,8 @@ async def _run_agent(settings: AgentSettings) -> None:
                 settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,
                 disks,
             )
+            if not engine.spans_hosts and (problem := settings.reach.host_name_problem):
+                logger.warning("%s", problem)
             logger.info("agent %s (--runtime %s) connects to %s", me.agent_id, settings.runtime, settings.server)
             try:
                 await _run_until_lost(agent, opened.exclusion)

@@ -17,8 +17,10 @@ from trainyard_agent.control.start_deadline import START_DEADLINE_S
 from trainyard_agent.host import job_users
 from trainyard_agent.host.accelerators import parse_tpus
 from trainyard_agent.monitoring.usage_reporter import USAGE_S
+from trainyard_agent.runtimes import ports as addresses
 from trainyard_agent.runtimes.base import PROCESSES
 from trainyard_agent.runtimes.installing import InstallLimits
+from trainyard_agent.runtimes.ports import Reach
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.net.gcs import EMULATOR
@@ -94,6 +96,19 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals and name not in os.environ:
         raise InvalidArgument(f"has {name}, and the agent's own environment has no such variable.")
     return name, value if equals else os.environ[name]
+
+
+def _ports(text: str) -> range:
+    first, _, last = text.partition("-")
+    if first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65535:
+        return range(int(first), int(last) + 1)
+    raise InvalidArgument(f"must look like 30000-30999, from 1024 to 65535; this is {text!r}.")
+
+
+def _group(text: str) -> str:
+    if text.isprintable() and 0 < len(text) <= 64:
+        return text
+    raise InvalidArgument(f"must have 1 to 64 printable characters; this is {text!r}.")
 
 
 def _user_ids(text: str) -> range:
@@ -219,6 +234,26 @@ class AgentSettings:
         read=_assignment,
         is_secret=True,
     )
+    address: str = setting(
+        "",
+        "the address of this machine at which the replicas of a gang over several agents reach those here",
+        metavar="IP",
+        read=checked(addresses.own_address),
+        default_text="that of the interface towards the server; none towards a server on this machine",
+    )
+    ports: range = setting(
+        addresses.DEFAULT_PORTS,
+        "the ports at which those here listen, which the other machines of the group must reach",
+        metavar="FIRST-LAST",
+        read=_ports,
+        default_text=f"{addresses.DEFAULT_PORTS[0]}-{addresses.DEFAULT_PORTS[-1]}",
+    )
+    group: str = setting(
+        "default",
+        "the agents of one group reach each other: a gang that no agent holds alone gets several of one group",
+        metavar="NAME",
+        read=_group,
+    )
     name: str = setting("", "the agent's display name", metavar="NAME", default_text="the host name")
     python: str = setting(
         sys.executable,
@@ -248,6 +283,11 @@ class AgentSettings:
     def of(self, kind: type[_Part]) -> _Part:
         """The settings of an engine."""
         return next((part for part in self.parts if isinstance(part, kind)), None) or kind()
+
+    @cached_property
+    def reach(self) -> Reach:
+        """The address and the ports at which other machines reach the replicas of this one."""
+        return Reach(self.address or addresses.address_towards(self.server), self.ports)
 
     @cached_property
     def environment(self) -> dict[str, str]:
@@ -323,6 +363,8 @@ def _check(settings: AgentSettings, command: Command, parts: Mapping[str, Engine
         raise InvalidArgument(f"--runtime is one of {', '.join(runtimes)}; this is {settings.runtime!r}.")
     if serves and not (settings.server and settings.token_file):
         raise InvalidArgument("--server and --token-file are required, except with --stop-all and --doctor")
-    part = parts.get(settings.runtime)
-    if part is not None and (problem := part.problem(serves, settings.one_user)):
-        raise InvalidArgument(problem)
+    named = parts.get(settings.runtime)
+    chosen = [named] if named is not None else [part for part in parts.values() if not part.spans_hosts]
+    for part in chosen:
+        if problem := part.problem(serves, settings.one_user):
+            raise InvalidArgument(problem)

@@ -147,6 +147,12 @@ def thread_variables(cpus: int) -> dict[str, str]:
     return {INTEROP_THREADS: str(_LEAST_INTEROP_THREADS)} if 0 < cpus < _LEAST_INTEROP_THREADS else {}
 
 
+def interface_variables(interface: str) -> dict[str, str]:
+    """Variables of a replica whose gang has parts on other machines: the collectives of NCCL and Gloo use the interface
+    (a name, "": any) at which these reach it."""
+    return {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
+
+
 def storage_variables(
     job: JobContext, addresses: Mapping[Task, str], job_dir: str, environment: Mapping[str, str]
 ) -> dict[str, str]:

@@ -131,7 +131,8 @@ class MetricsView(Wire):
 class ReplicaView(Wire):
     """`cpu_used` (cores), `memory_used_bytes` and `gpus_used` are the newest sample of a running replica, of `used_at`;
     None without one. `waits` is why its engine has not started it yet, or "". `cpus` and `gpus` are numbers and ids on
-    a machine; `vcpus` and the accelerators are amounts."""
+    a machine; `vcpus` and the accelerators are amounts. `agent`: where it runs, of a run over several agents; else
+    ""."""
 
     task: str
     state: ReplicaState
@@ -142,6 +143,7 @@ class ReplicaView(Wire):
     accelerator_type: str = ""
     accelerator_count: int = 0
     memory_bytes: int = 0
+    agent: str = ""
     address: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None

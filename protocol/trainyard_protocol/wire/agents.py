@@ -69,7 +69,8 @@ class AgentInfo(Wire):
     machine's host name. `in_flight`: its engine has a queue of its own, which decides what starts, and gets so many
     runs to choose from; 0: the server decides, by what is free. `disks`: the directories that it writes to; while one
     has no room, nothing is started there. `device_errors`: of the hardware of its GPUs, since the agent started, one
-    text each: the server drains it.
+    text each: the server drains it. `address`: that at which replicas on other agents of its `group` reach its own;
+    "": it has no part of a gang over several agents.
     """
 
     agent_id: str
@@ -86,6 +87,8 @@ class AgentInfo(Wire):
     in_flight: Annotated[int, Field(ge=0)] = 0
     disks: Many[Disk] = ()
     device_errors: Many[str] = ()
+    address: str = ""
+    group: str = ""
 
     def offer(self, runtime: str) -> RuntimeOffer | None:
         """The runtime of that name, if the agent has it."""

@@ -95,7 +95,8 @@ class RunReport(Wire):
     """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz"). `runtime` is the
     runtime that the agent chose for it, None before; `runtime_reason` is why, where there was a choice ("the job
     brings its image"). `measurements`: of a trial, the last MAX_REPORTED in its metric file;
-    `other_metrics`: the newest values of others in it by name, where it has none with the study's tag."""
+    `other_metrics`: the newest values of others in it by name, where it has none with the study's tag. `ready`, of a
+    part of a run over several agents: it is placed, and reaches the addresses of the others."""
 
     run_id: str
     replicas: Many[ReplicaReport]
@@ -104,6 +105,7 @@ class RunReport(Wire):
     runtime_reason: str = ""
     measurements: Many[TrialMeasurement] = ()
     other_metrics: dict[str, TrialMeasurement] = Field(default_factory=dict)
+    ready: bool = False
 
 
 class PackageLinks(Wire):
@@ -155,6 +157,20 @@ class StallPolicy(Wire):
     silent_s: float = 0.0
 
 
+class SpreadOrder(Wire):
+    """The order for a part of a run over several agents: place it, report its addresses, reach those of the others,
+    report that it is ready, and start it once it `starts`.
+
+    `gang` is the id of the run, which every part answers with at its addresses until it starts. `addresses` are those
+    of all replicas by task, empty until each is known. They stay: an agent that has placed its part anew meanwhile
+    gives it back.
+    """
+
+    gang: str
+    addresses: dict[str, str] = Field(default_factory=dict)
+    starts: bool = False
+
+
 class RunOrder(Wire):
     """A run that the agent should have.
 
@@ -165,7 +181,7 @@ class RunOrder(Wire):
     `priority` is the job's, for an engine with a queue of its own.
     `trial` is set for a trial of a study. `peers` are addresses by task that the cluster has beside those of this run's
     replicas: of the gang, for an evaluator that is started again alone. `storage_token` is for calls of the server's
-    storage while the run lives; "" without a storage.
+    storage while the run lives; "" without a storage. `spread` is set for a part of a run over several agents.
     """
 
     run_id: str
@@ -184,6 +200,7 @@ class RunOrder(Wire):
     trial: TrialOrder | None = None
     peers: dict[str, str] = Field(default_factory=dict)
     storage_token: str = Field(default="", repr=False)
+    spread: SpreadOrder | None = None
     unreadable: str = Field(default="", exclude=True)
 
     @property

@@ -37,6 +37,10 @@ def _job_dir_root(text: str) -> str:
     return text if text.startswith(_GS) else str(Path(text).absolute())
 
 
+def _absolute(text: str) -> str:
+    return str(Path(text).absolute())
+
+
 def _keep_jobs(text: str) -> float | None:
     if text == "all":
         return None
@@ -133,6 +137,14 @@ class Settings:
         "a job without jobDir gets the directory PROJECT/OWNER/JOB below this path or `gs://` URL, named in its "
         "environment",
         metavar="DIRECTORY",
+    )
+    shared_job_dirs: tuple[str, ...] = setting(
+        (),
+        "every machine sees this directory at the same path, as on NFS: a job with its job-dir below may have "
+        "replicas on several agents, as one on `gs://` may ([gangs over machines](scheduling.md#gangs-over-machines))",
+        "--shared-job-dirs",
+        metavar="DIRECTORY",
+        read=_absolute,
     )
     one_user: bool = setting(
         False,

@@ -30,6 +30,7 @@ from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, RunRow
 from trainyard_server.storage.db.base.revisions import Revision, WaitingNote
+from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Event, Writer
 from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import JOBS_TOPIC, agent_topic, job_topic
@@ -148,7 +149,7 @@ class Controller:
             with writer.whole():
                 _apply(writer, row, run, step, now)
                 self._blame(writer, row, run, step, now)
-            moves.topics += [job_topic(key), *([agent_topic(run.agent_id)] if run is not None else [])]
+            moves.topics += [job_topic(key), *_agent_topics(writer, run)]
             moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
             if step.job is not None:
                 moves.telling.add(key)
@@ -211,9 +212,10 @@ class Controller:
                 self._refresh()
                 revision, changes = self._workload.revision, self._workload.claim_changes()
                 queue, agents = list(self._workload.queue.values()), list(self._workload.agents.values())
+            rules = self._backend.quotas, self._backend.shared_dirs
             try:
                 began = time.thread_time()
-                plan = self._plan.update(queue, agents, changes, now, self._backend.quotas, explain)
+                plan = self._plan.update(queue, agents, changes, now, *rules, explain)
                 took_s = time.thread_time() - began
                 if took_s > _LONG_S:  # a long queue must not keep others from the processor
                     self._plan_after[explain] = time.monotonic() + _REST * took_s
@@ -243,30 +245,27 @@ class Controller:
         the revision, or where a job or its agent has changed."""
         is_whole = True
         for at in range(0, len(placements), _RUNS_AT_ONCE):
-            placed: list[tuple[JobRow, str]] = []
+            placed: list[tuple[JobRow, list[str]]] = []
             with self._backend.store.write() as writer:
                 if revisions.current(writer).placed != revision.placed:
                     return False
                 for placement in placements[at : at + _RUNS_AT_ONCE]:
-                    job, agent = writer.find_job(placement.key), writer.agent(placement.agent_id)
-                    if (
-                        job is None
-                        or agent is None
-                        or job.state is not JobState.QUEUED
-                        or max(job.changed, agent.changed) > revision.value
-                    ):
+                    job = writer.find_job(placement.key)
+                    agents = [writer.agent(part.agent_id) for part in placement.parts]
+                    changed = [row is None or row.changed > revision.value for row in (job, *agents)]
+                    if job is None or job.state is not JobState.QUEUED or any(changed):
                         is_whole = False
                         continue
-                    run = writer.add_run(
-                        job, agent.agent_id, placement.assignments, now, "Waiting for job to be provisioned."
-                    )
+                    run = writer.add_run(job, placement.parts, now, "Waiting for job to be provisioned.")
                     if placement.scaled:
                         writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
-                    placed.append((job, agent.agent_id))
+                    if placement.spread:
+                        writer.add_event(job.key, Event("spread", placement.spread, run.number), now)
+                    placed.append((job, [part.agent_id for part in placement.parts]))
             written = writer.changes.revision
             revision = revision if written is None else revision._replace(placed=written.placed)
-            for job, agent_id in placed:
-                self._backend.notifier.publish(job_topic(job.key), agent_topic(agent_id))
+            for job, agent_ids in placed:
+                self._backend.notifier.publish(job_topic(job.key), *map(agent_topic, agent_ids))
             self.write_log(*(job.key for job, _ in placed))
             for key in {job.study_key for job, _ in placed if job.study_key is not None}:
                 self._advance_study(key, write_log=False)
@@ -379,9 +378,7 @@ class Controller:
             run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
             _apply(writer, row, run, step, now)
             self._blame(writer, row, run, step, now)
-        topics = [job_topic(key)]
-        if run is not None:
-            topics.append(agent_topic(run.agent_id))
+            topics = [job_topic(key), *_agent_topics(writer, run)]
         backend.notifier.publish(*topics)
         return True
 
@@ -392,7 +389,7 @@ class Controller:
         if run is None or step.run is not RunState.ENDED or step.verdict is None:
             return
         failure = HostFailure.of(f"{job.project}/{job.job_id}", step.verdict, now)
-        agent = writer.agent(run.agent_id) if failure is not None else None
+        agent = writer.agent(writer.part_with(run, step.verdict.replica).agent_id) if failure is not None else None
         if failure is None or agent is None or agent.info.get("kind") == CLUSTER:
             return
         failures = blame.with_failure(map(HostFailure.read, agent.failures), failure)
@@ -447,6 +444,10 @@ class Moves:
     left: set[int] = field(default_factory=set)
     topics: list[str] = field(default_factory=list)
     releases: bool = False
+
+
+def _agent_topics(reader: Reader, run: RunRow | None) -> list[str]:
+    return [] if run is None else [agent_topic(part.agent_id) for part in reader.parts(run)]
 
 
 def _apply(writer: Writer, job: JobRow, run: RunRow | None, step: decisions.Transition, now: datetime) -> None:

@@ -7,6 +7,7 @@ from trainyard_server.control.workload import QueueChanges
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
 from trainyard_server.domain.scheduling.scheduler import Placement, Plan, Planner, Waiting, in_order, queue_order
+from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, SharedDirs
 from trainyard_server.domain.snapshots import JobSnapshot
 
 _LONG = 200
@@ -34,6 +35,7 @@ class QueuePlan:
         changes: QueueChanges,
         now: datetime,
         limits: Quotas,
+        shared: SharedDirs = NOTHING_SHARED,
         explain: bool = True,
     ) -> Plan | None:
         """Plan what has changed: the whole queue, or the jobs that came behind it; None where nothing has.
@@ -47,7 +49,7 @@ class QueuePlan:
             self.forget()
             return None
         if planner is None or limits is not self._limits or self._is_over(changes, now):
-            planner, jobs = Planner(agents, now, limits), in_order(queue)
+            planner, jobs = Planner(agents, now, limits, shared), in_order(queue)
             self._limits, self._last, self._pause = limits, None, None
         else:
             jobs = in_order(changes.added.values())
@@ -56,9 +58,11 @@ class QueuePlan:
             return None
         placements: list[Placement] = []
         waiting: dict[int, Waiting] = {}
-        least = 0 if explain or len(jobs) < _LONG else min(map(_vcpus, jobs))
+        is_cut = not explain and len(jobs) >= _LONG
+        least = min(map(_vcpus, jobs)) if is_cut else 0
+        least_spread = min((_vcpus(job) for job in jobs if len(job.gang) > 1), default=None) if is_cut else None
         for job in jobs:
-            if least and planner.is_full(least):
+            if least and planner.is_full(least, least_spread):
                 self._planner = None
                 return Plan(tuple(placements), {})
             answer = planner.add(job)

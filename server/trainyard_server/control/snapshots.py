@@ -8,7 +8,7 @@ from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.agents import CLUSTER, AgentInfo, no_room
-from trainyard_protocol.wire.sync import ExitReport, Stall
+from trainyard_protocol.wire.sync import ExitReport, SpreadOrder, Stall
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
 from trainyard_server.domain.scheduling.avoidance import Avoidance, avoidance
@@ -46,7 +46,7 @@ def idle_agents(reader: Reader) -> list[AgentSnapshot]:
 
 
 def live_runs(reader: Reader, agent_id: str | None = None) -> list[tuple[RunRow, list[ReplicaRow]]]:
-    """Runs that have not ended, each with its gang; all of them, or those of one agent."""
+    """Parts of runs that have not ended, each with its replicas; all of them, or those of one agent."""
     runs = reader.live_runs(agent_id)
     gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in runs}
     for replica in reader.replicas(gangs):
@@ -59,7 +59,7 @@ def job_snapshot(reader: Reader, key: int) -> JobSnapshot:
     parsed = reader.job_input(job)
     if run is None:
         return snapshot_of(job, parsed)
-    live = run_snapshot(run, reader.replicas([run.run_id]))
+    live = run_snapshot(run, reader.gang(run))
     snapshot = snapshot_of(job, parsed, live, restarts_of(reader, [run]).get(key, ()))
     return replace(snapshot, reached_before=Reached(*reader.reached(key))) if run.number > 1 else snapshot
 
@@ -79,10 +79,10 @@ def run_snapshot(run: RunRow, replicas: Iterable[ReplicaRow]) -> RunSnapshot:
     return RunSnapshot(
         run_id=run.run_id,
         number=run.number,
-        agent_id=run.agent_id,
         state=run.state,
         replicas=tuple(map(_replica, replicas)),
         stalled=Verdict.model_validate(run.verdict) if run.verdict else None,
+        is_spread=run.agents > 1,
     )
 
 
@@ -101,12 +101,15 @@ def queued_snapshots(reader: Reader, jobs: Iterable[JobRow]) -> list[JobSnapshot
 def avoidances(reader: Reader, jobs: Iterable[JobRow]) -> dict[int, Avoidance]:
     """The agents that queued jobs avoid, by job: few have had a run."""
     retried = [job.key for job in jobs if job.state is JobState.QUEUED and job.backoff_until is not None]
-    avoided_by_job = {
-        run.job_key: avoidance(run.agent_id, str((run.verdict or {}).get("reason", "")), run.ended_at)
-        for run in reader.last_runs(retried)
-        if run.ended_at is not None
-    }
-    return {key: avoided for key, avoided in avoided_by_job.items() if avoided is not None}
+    avoided_by_job: dict[int, Avoidance] = {}
+    for run in reader.last_runs(retried):
+        verdict = run.verdict or {}
+        if run.part_of is not None or run.ended_at is None:
+            continue
+        at_fault = reader.part_with(run, str(verdict.get("replica", "")))
+        if (avoided := avoidance(at_fault.agent_id, str(verdict.get("reason", "")), run.ended_at)) is not None:
+            avoided_by_job[run.job_key] = avoided
+    return avoided_by_job
 
 
 def snapshot_of(
@@ -137,6 +140,20 @@ def peers_of(replicas: Iterable[ReplicaRow], gang: Iterable[ReplicaRow]) -> dict
     """The addresses of the gang of a restarted evaluator, by task, without its own."""
     own = {replica.task for replica in replicas}
     return {peer.task: peer.address for peer in gang if peer.task not in own and peer.address}
+
+
+def spread_order(reader: Reader, run: RunRow) -> SpreadOrder | None:
+    """The order for each part of a run over several agents; None for another run. Its addresses are told once every
+    part has its own."""
+    if run.agents == 1:
+        return None
+    parts = reader.parts(run)
+    addresses = {replica.task: replica.address for replica in reader.replicas(part.run_id for part in parts)}
+    return SpreadOrder(
+        gang=run.part_of or run.run_id,
+        addresses=addresses if all(addresses.values()) else {},
+        starts=all(part.ready for part in parts),
+    )
 
 
 def trial_order(reader: Reader, job: JobRow) -> TrialOrder | None:
@@ -175,12 +192,20 @@ def agent_snapshot(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSn
         no_room=no_room(info.disks),
         drain_reason=row.drain_reason,
         avoided_until=avoided_until([HostFailure.read(failure) for failure in row.failures]),
+        address=info.address,
+        group=info.group,
     )
 
 
 def gang_of(run: RunRow, replicas: Sequence[ReplicaRow], project: str = "") -> Gang:
-    ended, waits = run.state is RunState.ENDED, run.state is RunState.PREPARING
-    return Gang.of(replicas, run.job_key, project, ended, waits)
+    return Gang.of(
+        replicas,
+        run.job_key,
+        project,
+        ended=run.state is RunState.ENDED,
+        waits=run.state is RunState.PREPARING,
+        further=run.part_of is not None,
+    )
 
 
 def _replica(row: ReplicaRow) -> ReplicaSnapshot:

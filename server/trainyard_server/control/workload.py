@@ -34,7 +34,7 @@ _GANGS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _HeldGang:
-    """The gang of a live run on its agent. They sort by the creation of the run."""
+    """The gang of a live run, or of a part of it, on its agent. They sort by the creation of the run."""
 
     order: tuple[datetime, str]
     agent_id: str
@@ -62,7 +62,7 @@ class Workload:
         self.notes: dict[int, WaitingNote] = {}
         self.agents: dict[str, AgentSnapshot] = {}
         self.heartbeats: list[AgentHeartbeat] = []
-        self._gangs: dict[int, _HeldGang] = {}
+        self._gangs: dict[int, tuple[_HeldGang, ...]] = {}
         self._on_agent: dict[str, set[int]] = {}
         self._orphans: dict[str, tuple[Gang, ...]] = {}
         self._unreadable: set[int] = set()
@@ -130,7 +130,7 @@ class Workload:
             self._interned.clear()
         touched: set[str] = set()
         changed = revisions.changed_jobs(reader, since)
-        restarts = restarts_of(reader, [entry.run for entry in changed if entry.run is not None])
+        restarts = restarts_of(reader, [entry.parts[0][0] for entry in changed if entry.parts])
         avoided = avoidances(reader, (entry.job for entry in changed))
         for entry in changed:
             key = entry.job.key
@@ -159,9 +159,9 @@ class Workload:
         self, reader: Reader, changed: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
     ) -> set[str]:
         """Take over a job; the agents on which its gang has changed."""
-        key, before = changed.job.key, self._gangs.pop(changed.job.key, None)
-        if before is not None:
-            self._on_agent[before.agent_id].discard(key)
+        key, before = changed.job.key, self._gangs.pop(changed.job.key, ())
+        for part in before:
+            self._on_agent[part.agent_id].discard(key)
         maps: tuple[dict[int, Any], ...] = (self.jobs, self._deadlines, self.notes)
         for cache in maps:
             cache.pop(key, None)
@@ -169,12 +169,14 @@ class Workload:
             keys.discard(key)
         was_queued = self.queue.pop(key, None) is not None
         self._changes.added.pop(key, None)
-        held = None
-        if changed.run is not None:
-            gang = gang_of(changed.run, changed.gang, changed.job.project)
-            held = _HeldGang((changed.run.created_at, changed.run.run_id), changed.run.agent_id, gang)
+        held = tuple(
+            _HeldGang((run.created_at, run.run_id), run.agent_id, gang_of(run, replicas, changed.job.project))
+            for run, replicas in changed.parts
+        )
+        if held:
             self._gangs[key] = held
-            self._on_agent.setdefault(held.agent_id, set()).add(key)
+        for part in held:
+            self._on_agent.setdefault(part.agent_id, set()).add(key)
         if changed.is_study and changed.job.state not in FINAL_JOB_STATES:
             self.studies.add(key)
         elif changed.job.state not in FINAL_JOB_STATES:
@@ -186,14 +188,17 @@ class Workload:
             self._changes.added[key] = self.queue[key]
         if before == held:
             return set()
-        return {gang.agent_id for gang in (before, held) if gang is not None}
+        return {part.agent_id for part in (*before, *held)}
 
     def _add_unfinished(
         self, reader: Reader, changed: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
     ) -> None:
         row, key = changed.job, changed.job.key
         try:
-            run = run_snapshot(changed.run, changed.gang) if changed.run is not None else None
+            run = None
+            if changed.parts:
+                gang_replicas = [replica for _, replicas in changed.parts for replica in replicas]
+                run = run_snapshot(changed.parts[0][0], sorted(gang_replicas, key=lambda replica: replica.position))
             training_input, gang = reader.job_input(row)
             parsed = (training_input, self._interned.setdefault(gang, gang))
             job = replace(snapshot_of(row, parsed, run, restarts), avoids=avoids)
@@ -213,7 +218,8 @@ class Workload:
 
     def _gangs_on(self, agent: AgentSnapshot) -> tuple[Gang, ...]:
         keys = self._on_agent.get(agent.agent_id, ())
-        held = sorted((self._gangs[key] for key in keys), key=lambda held_gang: held_gang.order)
+        parts = (part for key in keys for part in self._gangs[key] if part.agent_id == agent.agent_id)
+        held = sorted(parts, key=lambda held_gang: held_gang.order)
         gangs = [*(held_gang.gang for held_gang in held), *self._orphans.get(agent.agent_id, ())]
         # Whether a run has started matters only in the queue of an engine.
         return tuple(gangs if agent.in_flight else (replace(gang, waits=False) for gang in gangs))

@@ -51,13 +51,16 @@ class ReplicaSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
+    """A run; or, where an agent reports it, its part there."""
+
     run_id: str
     number: int
-    agent_id: str
     state: RunState
     replicas: tuple[ReplicaSnapshot, ...]
     stalled: Verdict | None = None
     """The verdict of a run that is stopped because it stalled."""
+    is_spread: bool = False
+    """It has parts on several agents, which know each other's addresses."""
 
     @property
     def members(self) -> tuple[StalledReplica, ...]:

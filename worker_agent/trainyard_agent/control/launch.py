@@ -20,19 +20,20 @@ def launches(
     staging: Staging,
     replica_environment: Mapping[str, str],
     secrets: Mapping[str, str] = MappingProxyType({}),
+    interface: str = "",
 ) -> list[Launch]:
     """One launch for each replica, in the order's sequence, with what was staged for the run.
 
     The service's variables override those of `replica_environment`: a replica must never see another replica's
     TF_CONFIG. OF_RUN in the address of gs:// becomes the run's token. `secrets` are the values of those that the job
-    refers to, by name.
+    refers to, by name. `interface` is the network interface of the addresses, where replicas have to name it.
     """
     training_input = order.training_input
     given = {**replica_environment}
     token = order.storage_token if OF_RUN in given.get(EMULATOR, "") else ""
     if EMULATOR in given:
         given[EMULATOR] = given[EMULATOR].replace(OF_RUN, token)
-    hosts = {**order.peers, **addresses}
+    hosts = {**order.peers, **(order.spread.addresses if order.spread is not None else {}), **addresses}
     by_task = {cluster.Task.parse(task): address for task, address in hosts.items()}
     # As of a shell's $(cat file): the newline at the end of a file is no part of a variable's value.
     variables_of_secrets = {
@@ -54,7 +55,7 @@ def launches(
         variables = cluster.environment(order, by_task, task, job_dir=order.directory)
         threads = cluster.thread_variables(len(replica.cpus) or replica.vcpus)
         names = cluster.storage_variables(order, by_task, order.directory, given)
-        environment = {**threads, **names, **given, **variables}
+        environment = {**threads, **names, **cluster.interface_variables(interface), **given, **variables}
         result.append(
             Launch(
                 task=replica.task,

@@ -4,11 +4,19 @@
     not on this machine   Prepare                    GiveUp (stopped)       -
     staged by a former agent  Prepare                GiveUp (stopped)       Remove
     being staged          wait                       GiveUp (stopped)       Remove
-    staged                Start                      GiveUp (stopped)       Remove
+    staged                Start (a part: below)      GiveUp (stopped)       Remove
     staging failed        GiveUp (why)               GiveUp (stopped)       Remove
     given up              wait                       wait                   Remove
     alive                 wait                       Stop                   Stop
     ended                 wait                       wait                   Remove
+
+A part of a run over several agents that is staged:
+
+    not placed            PlacePart
+    placed                wait for the addresses of all, then AskParts
+    asking                wait
+    reaches the others    wait for all, then Start
+    cannot, or is placed anew    GiveUp (why)
 
 "Given up" is a run that will never have a replica here: its end is reported until the server drops its order.
 All actions are idempotent: each may be repeated after a crash.
@@ -16,10 +24,12 @@ All actions are idempotent: each may be repeated after a crash.
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from trainyard_agent.peers.parts import PartState
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.states import Reason
-from trainyard_protocol.wire.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder, SpreadOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,20 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacePart:
+    """Reserve the addresses of a part, which are reported then."""
+
+    order: RunOrder
+
+
+@dataclass(frozen=True, slots=True)
+class AskParts:
+    """Connect to the other parts."""
+
+    order: RunOrder
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """Report every replica of the order as EXITED, without a code, for this reason."""
 
@@ -61,7 +85,7 @@ class Remove:
     run_id: str
 
 
-Action = Prepare | Start | GiveUp | Stop | Remove
+Action = Prepare | PlacePart | AskParts | Start | GiveUp | Stop | Remove
 
 
 def reconcile(
@@ -69,13 +93,14 @@ def reconcile(
     local: Mapping[str, LocalRun],
     staging: Mapping[str, Staging],
     given_up: Set[str],
+    parts: Mapping[str, PartState] = MappingProxyType({}),
     *,
     no_images: str,
 ) -> list[Action]:
     """At most one action for each run; those that free resources come first. `no_images`: why no job with an image can
     start here now, or ""."""
     ordered = {order.run_id: order for order in orders}
-    unordered = sorted((local.keys() | staging.keys() | given_up) - ordered.keys())
+    unordered = sorted((local.keys() | staging.keys() | given_up | parts.keys()) - ordered.keys())
     actions: list[Action] = [_stop_or_remove(run_id, local.get(run_id)) for run_id in unordered]
     for order in ordered.values():
         run_id = order.run_id
@@ -87,7 +112,7 @@ def reconcile(
         elif order.target == "stop":
             actions.append(GiveUp(order, Reason.STOPPED, "It was stopped before it was started."))
         else:
-            actions += _advance(order, staging.get(run_id), no_images)
+            actions += _advance(order, staging.get(run_id), parts.get(run_id), no_images)
     return sorted(actions, key=lambda action: not isinstance(action, Stop | Remove))
 
 
@@ -97,16 +122,33 @@ def _stop_or_remove(run_id: str, local: LocalRun | None) -> Action:
     return Remove(run_id)
 
 
-def _advance(order: RunOrder, staging: Staging | None, no_images: str) -> list[Action]:
+def _advance(order: RunOrder, staging: Staging | None, part: PartState | None, no_images: str) -> list[Action]:
     if staging is None or staging.phase == "stale":
         return [_refused(order, no_images) or Prepare(order)]
     match staging.phase:
         case "preparing":
             return []
+        case "ready" if order.spread is not None:
+            return _advance_part(order, order.spread, staging, part)
         case "ready":
             return [Start(order, staging)]
         case "failed":
             return [GiveUp(order, staging.reason, staging.message)]
+
+
+def _advance_part(order: RunOrder, spread: SpreadOrder, staging: Staging, part: PartState | None) -> list[Action]:
+    if part is None:
+        return [PlacePart(order)]
+    if part.problem:
+        return [GiveUp(order, part.reason, part.problem)]
+    if not spread.addresses or part.is_asking:
+        return []
+    if any(spread.addresses[task] != address for task, address in part.addresses.items()):
+        message = "Its agent has started again before the gang did: the other parts know another address."
+        return [GiveUp(order, Reason.GIVEN_BACK, message)]
+    if not part.reaches:
+        return [AskParts(order)]
+    return [Start(order, staging)] if spread.starts else []
 
 
 def _refused(order: RunOrder, no_images: str) -> GiveUp | None:

@@ -57,7 +57,8 @@ class Handle(BaseModel):
     """A run that a runtime holds, as plain JSON, from which a restarted agent recovers it.
 
     `runtime` is the one that holds it. `addresses` are `host:port` by task; `grace_s` is the run's time between SIGTERM
-    and SIGKILL. `metric_tag` is that of a trial's metric; "" for a run of another job.
+    and SIGKILL. `metric_tag` is that of a trial's metric; "" for a run of another job. `interface`, of a part of a run
+    over several agents, is the network interface of the addresses, as the replicas see it; else "".
     """
 
     model_config = ConfigDict(frozen=True)
@@ -67,6 +68,7 @@ class Handle(BaseModel):
     addresses: dict[str, str]
     grace_s: float
     metric_tag: str = ""
+    interface: str = ""
     launched: bool = False
 
 

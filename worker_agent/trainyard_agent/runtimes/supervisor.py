@@ -67,6 +67,7 @@ _MAX_FDS = 1 << 20
 _REAP_S = 0.01  # between two rounds of killing descendants, twice as long each time, where none ends
 _LONGEST_REAP_S = 1.0
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWUTS = 0x04000000
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _quoted = json.encoder.encode_basestring_ascii  # json.dumps of a string, three times as fast
@@ -609,6 +610,8 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
                 os.sched_setaffinity(0, cpus)
             except (OSError, ValueError) as error:
                 raise OSError(f"the CPUs {', '.join(map(str, cpus))} cannot be used ({error})") from error
+        if launch.get("host_name"):
+            _set_host_name(str(launch["host_name"]))
         if launch.get("user"):
             # The program may open /dev/stdout and /dev/stderr, which stay root's, and never read them.
             for fd in (1, 2):
@@ -622,6 +625,16 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
     except BaseException as error:  # noqa: BLE001 - a child that returned would be a second supervisor
         os.write(failure, str(error).encode("utf-8", "replace")[:4000] or b"unknown error")
     os._exit(127)
+
+
+def _set_host_name(name: str) -> None:
+    """Let the program, and what it starts, alone have this host name: Gloo listens at the address that it resolves to,
+    which on many machines is loopback. Without the right to do so (CAP_SYS_ADMIN) the machine's name stays."""
+    given = name.encode()
+    if _libc.unshare(_CLONE_NEWUTS) == 0 and _libc.sethostname(given, len(given)) == 0:
+        return
+    if (error := ctypes.get_errno()) != errno.EPERM:
+        raise OSError(error, f"the host name cannot be set: {os.strerror(error)}")
 
 
 def _die_with(parent: int) -> None:

@@ -79,7 +79,7 @@ def _run_lines(run: RunView, count: int, now: datetime) -> list[str]:
                 f"  {replica.task}" + (f" (again, run {life})" if life != run.number else ""),
                 str(replica.state),
                 f"{replica.reason or ''} {code}".strip() if exited else "",
-                replica.machine_type,
+                replica.machine_type + (f" on {replica.agent}" if replica.agent else ""),
                 _cpus(replica),
                 _used(replica),
                 formats.count(replica.log_lines, "line")

@@ -249,7 +249,9 @@ def observe(run: RunSnapshot, report: RunReport, now: datetime) -> list[ReplicaC
                 code=None, reason=Reason.VANISHED, message="It ended without an exit status.", finished_at=now
             )
         moved = reported.state in REPLICA_MOVES[replica.state] and reported.state is not ReplicaState.UNKNOWN
-        address = reported.address or replica.address
+        # An agent that has started again may have placed its part anew: the others know the first address.
+        is_fixed = run.is_spread and replica.address
+        address = replica.address if is_fixed else reported.address or replica.address
         started_at = reported.started_at or replica.started_at
         after = reported.state if moved else replica.state
         waits = reported.waits if after in _NOT_STARTED else ""

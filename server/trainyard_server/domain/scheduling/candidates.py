@@ -16,16 +16,20 @@ from trainyard_server.domain.scheduling.resources import (
     has,
     memory_of,
 )
+from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, SharedDirs
 from trainyard_server.domain.snapshots import JobSnapshot
 
 
-def candidates(job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quotas) -> tuple[CandidateView, ...]:
+def candidates(
+    job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quotas, shared: SharedDirs = NOTHING_SHARED
+) -> tuple[CandidateView, ...]:
     """Every agent, with what it lacks now for the job."""
     cluster = Cluster(agents, limits)
+    spreads = not shared.problem(job.training_input)
     by_agent = {
         candidate.node.agent.agent_id: candidate
         for alive in (True, False)
-        for candidate in cluster.candidates(job.gang, job.needs_images, alive)
+        for candidate in cluster.candidates(job.gang, job.needs_images, alive, spreads)
     }
     return tuple(
         CandidateView(
@@ -57,6 +61,9 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     if not agent.starts(job.needs_images):
         problem = agent.waits_for(job.needs_images)
         return f"{problem}: start Docker there" if agent.has_no_docker else problem
+    if not candidate.shares:
+        full = not any(node.room.holds([share]) for share in asked(job.gang))
+        return f"has room only for a part of it{', and for no replica now' if full else ''}"
     if agent.in_flight:
         return "" if node.has_room(candidate) else full_queue(agent)
     missing = [

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from trainyard_protocol.job.machines import ReplicaRequest
 from trainyard_protocol.job.resources import Capacity
@@ -24,6 +25,7 @@ from trainyard_server.domain.scheduling.resources import (
     memory_of,
     scaled,
 )
+from trainyard_server.domain.scheduling.spreading import Room, spread
 
 
 class Node:
@@ -72,6 +74,15 @@ class Node:
     @property
     def free(self) -> Amounts:
         return self._reservations.free
+
+    @property
+    def capacity(self) -> Amounts:
+        return self._reservations.capacity
+
+    @property
+    def room(self) -> "Room[Node]":
+        """The free resources."""
+        return Room(self, self.free_vcpus, max(0, self.free_memory), self.free_devices)
 
     @property
     def free_memory(self) -> int:
@@ -143,7 +154,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An agent that could hold a gang if nothing else ran there, and the share of each replica."""
+    """An agent that could hold a gang if nothing else ran there, and the share of each replica; or one that could hold
+    a part of it, which has no shares before they are spread, and the most that the part may have."""
 
     node: Node
     shares: tuple[ResourceShare, ...]
@@ -155,11 +167,13 @@ class Candidate:
 class Group:
     """Equal gangs: the agents that could hold one, and how many of them are queued so far.
 
-    While a plan is made, free resources only shrink: what has no room now gets none.
+    While a plan is made, free resources only shrink: what has no room now gets none. `is_spread`: the candidates hold
+    one only together.
     """
 
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
+    def __init__(self, candidates: Iterable[Candidate], *, is_spread: bool = False) -> None:
         self.candidates = tuple(candidates)
+        self.is_spread = is_spread
         self.reserved = 0
         self.expected = 0
         self._roomy: Sequence[Candidate] = self.candidates
@@ -168,8 +182,8 @@ class Group:
             candidate.node.follow(self, candidate)
 
     def roomy(self, allocations: int) -> Sequence[Candidate]:
-        """The candidates with room now, after so many allocations of the plan."""
-        if allocations != self._roomy_at:
+        """The candidates with room now, after so many allocations of the plan; all that may have parts."""
+        if allocations != self._roomy_at and not self.is_spread:
             self._roomy = [candidate for candidate in self._roomy if candidate.node.has_room(candidate)]
             self._roomy_at = allocations
         return self._roomy
@@ -200,6 +214,15 @@ class _GangsAhead:
             reservations.expect(amounts, any_devices, fresh)
 
 
+class _Kind(NamedTuple):
+    """The terms of the candidates for a gang: see `Cluster.group`."""
+
+    images: bool
+    alive: bool
+    avoided: frozenset[str]
+    spreads: bool
+
+
 class QuotaBudget:
     """The quota of a project. Its reservations count the limited amounts."""
 
@@ -224,44 +247,54 @@ class Cluster:
     def __init__(self, agents: Iterable[AgentSnapshot], limits: quotas.Quotas) -> None:
         self.nodes = sorted(map(Node, agents), key=_size)
         self._limits = limits
-        self._groups: dict[tuple[tuple[ReplicaRequest, ...], bool, bool, frozenset[str]], Group] = {}
-        self._known: dict[tuple[int, bool, bool, frozenset[str]], tuple[object, Group]] = {}
+        self._groups: dict[tuple[tuple[ReplicaRequest, ...], _Kind], Group] = {}
+        self._known: dict[tuple[int, _Kind], tuple[object, Group]] = {}
         self._budgets: dict[str, QuotaBudget] = {}
 
     def group(
-        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, avoided: frozenset[str] = frozenset()
+        self,
+        gang: tuple[ReplicaRequest, ...],
+        images: bool,
+        alive: bool = True,
+        avoided: frozenset[str] = frozenset(),
+        spreads: bool = False,
     ) -> Group:
         """The gangs that are equal to this one, and avoid the same agents. To hash a large gang takes longer than to
-        find the object again."""
-        cached = self._known.get((id(gang), images, alive, avoided))
+        find the object again. `spreads`: they may have parts on several agents."""
+        kind = _Kind(images, alive, avoided, spreads)
+        cached = self._known.get((id(gang), kind))
         if cached is None:
-            group = self._groups.get((gang, images, alive, avoided))
+            group = self._groups.get((gang, kind))
             if group is None:
-                candidates = self._find(gang, images, alive)
-                others = [candidate for candidate in candidates if candidate.node.agent.agent_id not in avoided]
-                group = self._groups[gang, images, alive, avoided] = Group(others or candidates)
-            cached = self._known[id(gang), images, alive, avoided] = (gang, group)
+                group = self._groups[gang, kind] = self._group(gang, kind)
+            cached = self._known[id(gang), kind] = (gang, group)
         return cached[1]
 
-    def candidates(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True) -> tuple[Candidate, ...]:
-        """The agents that could hold the gang if they were empty: as requested if any can, else scaled down, where that
-        is least.
+    def candidates(
+        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, spreads: bool = False
+    ) -> tuple[Candidate, ...]:
+        """The agents that could hold the gang if they were empty, or with `spreads` parts of it: as requested if any
+        can, else scaled down, where that is least.
 
         Only agents that start such jobs now, or with `alive=False` only those that are silent, draining or without room
         on their disks, or whose container engine is away.
         """
-        return self.group(gang, images, alive).candidates
+        return self.group(gang, images, alive, spreads=spreads).candidates
 
-    def _find(self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool) -> list[Candidate]:
-        nodes = [
-            node for node in self.compatible(images) if (node.agent.accepts_work and node.agent.starts(images)) is alive
-        ]
+    def _group(self, gang: tuple[ReplicaRequest, ...], kind: "_Kind") -> Group:
+        every = self.compatible(kind.images)
+        nodes = [node for node in every if (node.agent.accepts_work and node.agent.starts(kind.images)) is kind.alive]
         requested = asked(gang)
-        candidates = _candidates(nodes, lambda _: requested)
-        if not candidates:
-            fit = [node for node in nodes if node.agent.mode == "fit" and not node.agent.capacity.pools]
-            candidates = _least_scaled(requested, _candidates(fit, lambda node: scaled(requested, node.agent.capacity)))
-        return candidates
+        if candidates := _candidates(nodes, lambda _: requested):
+            return Group(_without(kind.avoided, candidates))
+        if kind.spreads and len(requested) > 1:
+            open_ones = [node for node in nodes if node.agent.agent_id not in kind.avoided]
+            for some in (open_ones, nodes) if kind.alive else (every,):
+                if parts := [part for part in _parts(requested, some) if part.node in nodes]:
+                    return Group(parts, is_spread=True)
+        fit = [node for node in nodes if node.agent.mode == "fit" and not node.agent.capacity.pools]
+        shrunk = _candidates(fit, lambda node: scaled(requested, node.agent.capacity))
+        return Group(_without(kind.avoided, _least_scaled(requested, shrunk)))
 
     def compatible(self, images: bool) -> list[Node]:
         """The agents that start such jobs, now or when their container engine answers again."""
@@ -300,6 +333,44 @@ def _candidates(nodes: Iterable[Node], shares_on: Callable[[Node], tuple[Resourc
         if (fit := kinds[node.kind]) is not None:
             candidates.append(Candidate(node, *fit))
     return candidates
+
+
+def _without(avoided: frozenset[str], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The candidates that are not avoided; all, if all are."""
+    return [candidate for candidate in candidates if candidate.node.agent.agent_id not in avoided] or candidates
+
+
+def by_agent_group(nodes: Iterable[Node]) -> list[list[Node]]:
+    """The nodes that may have parts of a gang, those of each group of agents together."""
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.agent.address and not node.agent.engine:
+            groups.setdefault(node.agent.group, []).append(node)
+    return [groups[name] for name in sorted(groups)]
+
+
+def _parts(requested: tuple[ResourceShare, ...], nodes: Iterable[Node]) -> list[Candidate]:
+    """The nodes of the groups of agents that could hold the gang together, if they were empty, with the most that a
+    part of it may have there."""
+    shapes = list(
+        {(share.vcpus, share.memory_bytes, share.gpu_type, share.gpus): share for share in requested}.values()
+    )
+    parts = []
+    for members in by_agent_group(nodes):
+        rooms = [room_of(node.agent) for node in members]
+        if not spread(requested, rooms):
+            continue
+        usage = quotas.usage_of(requested, members[0].agent.capacity)
+        for node, room in zip(members, rooms, strict=True):
+            if any(room.holds([shape]) for shape in shapes):
+                most = tuple(map(min, node.amounts(requested), node.capacity))
+                parts.append(Candidate(node, (), most, False, usage))
+    return parts
+
+
+def room_of(agent: AgentSnapshot) -> Room[AgentSnapshot]:
+    """The whole agent."""
+    return Room(agent, agent.capacity.vcpus, agent.capacity.memory_bytes, agent.capacity.accelerators)
 
 
 def _least_scaled(requested: Sequence[ResourceShare], candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -29,7 +29,8 @@ class Quotas:
 
 def used_by(gang: Gang, capacity: Capacity) -> Counter[str]:
     """The use of a run: what it was assigned, not what it requested."""
-    return Counter({JOBS: 1, VCPUS: gang.vcpus, GPUS: gang.devices, **gang.accelerators(capacity)})
+    jobs = 0 if gang.further else 1
+    return Counter({JOBS: jobs, VCPUS: gang.vcpus, GPUS: gang.devices, **gang.accelerators(capacity)})
 
 
 def used_after(assignments: Iterable[Assignment], capacity: Capacity) -> Counter[str]:
@@ -42,6 +43,13 @@ def usage_of(shares: tuple[ResourceShare, ...], capacity: Capacity) -> Counter[s
     by_kind = gpus_of(shares)
     types = {kind: count for kind, count in by_kind.items() if kind is not None}
     return Counter({JOBS: 1, VCPUS: cpus_of(shares, capacity), GPUS: by_kind.total(), **types})
+
+
+def together(usage: Usage, other: Usage) -> Usage:
+    """The use of two parts of a run, which is one job."""
+    total = Counter(usage)
+    total.update(other)
+    return {**total, JOBS: 1}
 
 
 def excess(requested: Usage, limits: Usage) -> str:

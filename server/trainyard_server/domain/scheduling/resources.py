@@ -1,6 +1,7 @@
 """Resources: the requests of a gang, the capacity of an agent, and the assignment. Pure.
 
-A gang is placed on one agent whole. In `fit` mode one that is larger than the whole machine is scaled down to it.
+A gang is placed on one agent if any could hold it, else on several (`spans`). In `fit` mode one that is larger than all
+of these is scaled down to a machine.
 """
 
 from collections import Counter
@@ -34,7 +35,8 @@ class Allocation(Protocol):
 @dataclass(frozen=True, slots=True)
 class Gang:
     """The resources of one run on its agent. `ended`: the run has ended, but processes of it still run. `parts` are
-    those of its replicas in an engine, which have no numbers. `waits`: it has not started there."""
+    those of its replicas in an engine, which have no numbers. `waits`: it has not started there. `further`: it is a
+    further part of a run, which counts where its first one is."""
 
     key: int
     project: str = ""
@@ -44,10 +46,18 @@ class Gang:
     ended: bool = False
     parts: tuple[Resources, ...] = ()
     waits: bool = False
+    further: bool = False
 
     @classmethod
     def of(
-        cls, replicas: Iterable[Allocation], key: int = 0, project: str = "", ended: bool = False, waits: bool = False
+        cls,
+        replicas: Iterable[Allocation],
+        key: int = 0,
+        project: str = "",
+        *,
+        ended: bool = False,
+        waits: bool = False,
+        further: bool = False,
     ) -> "Gang":
         replicas = list(replicas)
         return cls(
@@ -65,6 +75,7 @@ class Gang:
                 if replica.vcpus and not list(replica.cpus)
             ),
             waits=waits,
+            further=further,
         )
 
     @property
@@ -93,7 +104,8 @@ class AgentSnapshot:
     engine starts nothing now, or "". `no_processes`: why package jobs need that engine, or "". `engine`: it is that of
     an engine that spans hosts, whose capacity changes. `in_flight`: this engine decides what starts, and has so many
     runs at most to choose from; 0: what is free decides. `no_room`: the directory of its machine that has no room, and
-    why; "" if all have."""
+    why; "" if all have. `address`: that at which replicas on other agents of its `group` reach its own; "": it has no
+    part of a gang over several agents."""
 
     agent_id: str
     name: str
@@ -111,6 +123,8 @@ class AgentSnapshot:
     no_room: str = ""
     drain_reason: str = ""
     avoided_until: datetime | None = None
+    address: str = ""
+    group: str = ""
 
     @property
     def accepts_work(self) -> bool:
@@ -149,6 +163,14 @@ class Assignment:
     vcpus: int = 0
     accelerator_type: str = ""
     accelerator_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The replicas of a run on one agent."""
+
+    agent_id: str
+    assignments: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True, slots=True)

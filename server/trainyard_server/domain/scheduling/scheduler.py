@@ -1,6 +1,7 @@
 """Gang scheduler. Pure: (queued jobs, agents, quotas, now) -> placements, and for all other jobs why they wait.
 
-Jobs are planned by priority, then age. A gang is placed whole on one agent, or not at all. Only jobs that cannot delay
+Jobs are planned by priority, then age. A gang is placed whole, or not at all: on one agent, or where none could hold it
+on several (`spreading`). Only jobs that cannot delay
 a job that waits for room may start before it (see `backfill`). A job that backs off before a new run, waits for its
 project's quota or can never start delays no job of another project. On an agent in `fit` mode a gang that is larger
 than the whole machine is scaled down to it.
@@ -16,12 +17,23 @@ from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest
 from trainyard_protocol.job.resources import Capacity, is_tpu
 from trainyard_server.domain.scheduling import quotas
-from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Group, QuotaBudget
+from trainyard_server.domain.scheduling.placement import (
+    Candidate,
+    Cluster,
+    Group,
+    Node,
+    QuotaBudget,
+    by_agent_group,
+    room_of,
+)
 from trainyard_server.domain.scheduling.quotas import Quotas, amount, excess, used_after
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     Assignment,
+    Part,
+    ResourceShare,
     asked,
+    describe,
     full_queue,
     has,
     memory_of,
@@ -29,7 +41,7 @@ from trainyard_server.domain.scheduling.resources import (
     needs_on,
     scaling,
 )
-from trainyard_server.domain.scheduling.several_agents import ONE_AGENT, listed, together_reason
+from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, SharedDirs, Spread, listed, spread
 from trainyard_server.domain.snapshots import JobSnapshot, workers_of
 
 WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-disk", "backoff"]
@@ -37,12 +49,22 @@ WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-dis
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A new run. `scaled` is a sentence about how the gang was scaled down, or ""."""
+    """A new run. `scaled` is a sentence about how the gang was scaled down, `spread` one about where its parts are;
+    each may be ""."""
 
     key: int
-    agent_id: str
-    assignments: tuple[Assignment, ...]
+    parts: tuple[Part, ...]
     scaled: str = ""
+    spread: str = ""
+
+    @property
+    def agent_id(self) -> str:
+        """The agent with the primary."""
+        return self.parts[0].agent_id
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        return tuple(assignment for part in self.parts for assignment in part.assignments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +89,14 @@ _NO_MACHINE = Capacity(cpus=(), memory_bytes=0)
 
 
 def plan(
-    queued: Iterable[JobSnapshot], agents: Iterable[AgentSnapshot], now: datetime, limits: Quotas = NO_QUOTAS
+    queued: Iterable[JobSnapshot],
+    agents: Iterable[AgentSnapshot],
+    now: datetime,
+    limits: Quotas = NO_QUOTAS,
+    shared: SharedDirs = NOTHING_SHARED,
 ) -> Plan:
     """Place the jobs that can start now, in order, and give the reason why each other job waits."""
-    planner = Planner(agents, now, limits)
+    planner = Planner(agents, now, limits, shared)
     placements: list[Placement] = []
     waiting: dict[int, Waiting] = {}
     for job in in_order(queued):
@@ -82,11 +108,16 @@ def plan(
     return Plan(tuple(placements), waiting)
 
 
-def beyond_quota(job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quotas) -> str:
+def beyond_quota(
+    job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quotas, shared: SharedDirs = NOTHING_SHARED
+) -> str:
     """A sentence about the quota that the job alone exceeds, or "". A gang that would be scaled down counts scaled."""
     cluster, allowed = Cluster(agents, limits), limits.of(job.project)
+    spreads = not shared.problem(job.training_input)
     candidates = [
-        candidate for alive in (True, False) for candidate in cluster.candidates(job.gang, job.needs_images, alive)
+        candidate
+        for alive in (True, False)
+        for candidate in cluster.candidates(job.gang, job.needs_images, alive, spreads)
     ]
     requested = [candidate.usage for candidate in candidates] or [quotas.usage_of(asked(job.gang), _NO_MACHINE)]
     if not all(excess(usage, allowed) for usage in requested):
@@ -94,6 +125,16 @@ def beyond_quota(job: JobSnapshot, agents: Iterable[AgentSnapshot], limits: Quot
     name = excess(requested[0], allowed)
     request, maximum = amount(name, requested[0][name]), amount(name, allowed[name])
     return f"The request for {request} exceeds the allowed maximum of {maximum}."
+
+
+def unshared(job: JobSnapshot, agents: Iterable[AgentSnapshot], shared: SharedDirs) -> str:
+    """A clause about agents that could hold the gang only together, and share no job-dir for it; "" if it may start."""
+    cluster = Cluster(agents, NO_QUOTAS)
+    if not shared.problem(job.training_input) or cluster.candidates(job.gang, job.needs_images):
+        return ""
+    if not cluster.candidates(job.gang, job.needs_images, spreads=True):
+        return ""
+    return _together(job, [node.agent for node in cluster.compatible(job.needs_images)], shared)
 
 
 def in_order(queued: Iterable[JobSnapshot]) -> list[JobSnapshot]:
@@ -109,9 +150,16 @@ def queue_order(job: JobSnapshot) -> tuple[int, datetime, int]:
 class Planner:
     """A plan while it is made: add jobs in the order of the queue."""
 
-    def __init__(self, agents: Iterable[AgentSnapshot], now: datetime, limits: Quotas = NO_QUOTAS) -> None:
+    def __init__(
+        self,
+        agents: Iterable[AgentSnapshot],
+        now: datetime,
+        limits: Quotas = NO_QUOTAS,
+        shared: SharedDirs = NOTHING_SHARED,
+    ) -> None:
         self._cluster = Cluster(agents, limits)
         self._now = now
+        self._shared = shared
         self._avoided = {
             node.agent.agent_id: node.agent.avoided_until
             for node in self._cluster.nodes
@@ -130,21 +178,23 @@ class Planner:
         budget = self._cluster.budget(job.project)
         if isinstance(answer, Placement):
             self._allocations += 1
-            node = next(
-                candidate.node for candidate in group.candidates if candidate.node.agent.agent_id == answer.agent_id
-            )
-            usage = used_after(answer.assignments, node.agent.capacity)
-            node.allocate(answer.assignments)
+            usage: quotas.Usage = {}
+            for part in answer.parts:
+                node = next(c.node for c in group.candidates if c.node.agent.agent_id == part.agent_id)
+                usage = quotas.together(usage, used_after(part.assignments, node.agent.capacity))
+                node.allocate(part.assignments)
             budget.reservations.allocate(budget.amounts(usage))
         else:
             self._ahead += 1
             _enqueue(group, budget, answer.kind)
         return answer
 
-    def is_full(self, least: int) -> bool:
-        """Whether no gang of `least` vCPU or more fits anywhere. A gang that is larger than its machine is scaled to
-        that."""
+    def is_full(self, least: int, least_spread: int | None = None) -> bool:
+        """Whether no gang of `least` vCPU or more fits anywhere, nor one of `least_spread` on several agents together.
+        A gang that is larger than its machine is scaled to that."""
         nodes = self._cluster.nodes
+        if least_spread is not None and least_spread <= sum(n.free_vcpus for n in nodes if n.agent.address):
+            return False
         return all(node.free_vcpus < min(least, node.agent.capacity.vcpus) for node in nodes)
 
     def would_start(self, job: JobSnapshot) -> bool:
@@ -167,7 +217,8 @@ class Planner:
     def _decide_whole(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
         """The answer for the job with its whole gang, and its group."""
         cluster, ahead = self._cluster, self._ahead
-        group = cluster.group(job.gang, job.needs_images, avoided=frozenset(self._avoids(job)))
+        spreads = not self._shared.problem(job.training_input)
+        group = cluster.group(job.gang, job.needs_images, avoided=frozenset(self._avoids(job)), spreads=spreads)
         if job.backoff_until is not None and job.backs_off(self._now):
             return group, Waiting("backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1)
         if not group.candidates:
@@ -178,7 +229,12 @@ class Planner:
             return group, Waiting("room", full[1] + self._about_avoided(job) + _ahead(ahead), ahead + 1)
         affordable, roomy = _affordable(group, budget, group.roomy(self._allocations))
         refused = group.candidates[0].usage if not affordable else None
-        for candidate in roomy if full is None else ():
+        if group.is_spread and affordable:
+            placement = _spread_placement(job, roomy, budget)
+            if isinstance(placement, Placement):
+                return group, placement
+            refused = placement
+        for candidate in roomy if full is None and not group.is_spread else ():
             placement = _placement(job, candidate, budget)
             if isinstance(placement, Placement):
                 if placement.scaled:
@@ -187,7 +243,7 @@ class Planner:
             refused = refused or placement
         if refused is not None:
             return group, Waiting("quota", _quota_reason(job, refused, budget, ahead), ahead + 1)
-        reason = _room_reason(job, affordable, roomy)
+        reason = _spread_reason(job, roomy) if group.is_spread else _room_reason(job, affordable, roomy)
         if not budget.limits:
             # Later answers only get stricter: no gang of the group starts in this plan any more.
             self._full[group] = (self._allocations, reason)
@@ -214,7 +270,8 @@ class Planner:
         if not avoided:
             return ""
         clauses = []
-        for candidate in self._cluster.candidates(job.gang, job.needs_images):
+        spreads = not self._shared.problem(job.training_input)
+        for candidate in self._cluster.candidates(job.gang, job.needs_images, spreads=spreads):
             if candidate.node.agent.agent_id in avoided:
                 until, why = avoided[candidate.node.agent.agent_id]
                 end = rfc3339(until.replace(microsecond=0))
@@ -223,20 +280,94 @@ class Planner:
 
     def _without_candidates(self, job: JobSnapshot, position: int) -> tuple[Group, Waiting]:
         """The group of the agents that could take the job at another time, and the reason that none does now."""
-        silent = self._cluster.group(job.gang, job.needs_images, alive=False)
-        group = self._cluster.group(job.gang, job.needs_images)
+        spreads = not self._shared.problem(job.training_input)
+        silent = self._cluster.group(job.gang, job.needs_images, alive=False, spreads=spreads)
+        group = self._cluster.group(job.gang, job.needs_images, spreads=spreads)
         if group not in self._closed:
-            self._closed[group] = Waiting(*_no_candidate(job, self._cluster, silent.candidates), position)
+            reason = _no_candidate(job, self._cluster, silent.candidates, self._shared)
+            self._closed[group] = Waiting(*reason, position)
         return silent, replace(self._closed[group], position=position)
 
     def _unused(self, job: JobSnapshot, chosen: Candidate) -> str:
         """A sentence about agents that could have taken a part of a gang that is scaled down to one; "" without any."""
         open_ones = [node.agent for node in self._cluster.compatible(job.needs_images) if node.agent.accepts_work]
-        if several := together_reason(job.gang, open_ones):
+        if several := _together(job, open_ones, self._shared):
             return f" {several}."
         idle = [agent.name for agent in open_ones if agent is not chosen.node.agent and not agent.gangs]
         verb = "is" if len(idle) == 1 else "are"
-        return f" {listed(idle)} {verb} idle, but {ONE_AGENT}." if idle else ""
+        return f" {listed(idle)} {verb} idle, but a gang is scaled down to one agent." if idle else ""
+
+
+def _together(job: JobSnapshot, agents: Iterable[AgentSnapshot], shared: SharedDirs) -> str:
+    """A clause that names agents that could hold the gang only together, if they were empty, and why it has no parts
+    there; "" without any."""
+    parts = spread(asked(job.gang), map(room_of, agents))
+    if len(parts) < 2:
+        return ""
+    several = [agent for agent, _ in parts]
+    why = shared.problem(job.training_input) or _why_apart(several)
+    return f"{listed([agent.name for agent in several])} together have room for it, but {why}"
+
+
+def _why_apart(agents: Sequence[AgentSnapshot]) -> str:
+    """The reason why these agents get no parts of one gang, as a clause."""
+    if clusters := [agent.name for agent in agents if agent.engine]:
+        return f"{listed(clusters)} only {'has' if len(clusters) == 1 else 'have'} whole gangs"
+    if hidden := [agent.name for agent in agents if not agent.address]:
+        return f"{listed(hidden)} {'has' if len(hidden) == 1 else 'have'} no address for others (--address)"
+    return "they are not of one group (--group)"
+
+
+def _spread_placement(
+    job: JobSnapshot, candidates: Sequence[Candidate], budget: QuotaBudget
+) -> Placement | quotas.Usage | None:
+    """The placement on the fewest agents of one group, the gang's use where the quota forbids it, or None where there
+    is no room, or others could be delayed."""
+    shares, usage = asked(job.gang), candidates[0].usage
+    counted, devices = budget.amounts(usage), usage.get(quotas.GPUS, 0) > 0
+    if not (budget.reservations.fits(counted) and budget.reservations.can_backfill(counted, devices)):
+        return usage
+    spreads = [_spread_on(shares, nodes, devices) for nodes in by_agent_group(c.node for c in candidates)]
+    parts = min(filter(None, spreads), key=len, default=())
+    if not parts:
+        return None
+    where = [f"{node.agent.name} ({_tasks(part)})" for node, part in parts]
+    return Placement(
+        job.key,
+        tuple(Part(node.agent.agent_id, node.assign(part)) for node, part in parts),
+        spread=f"Its replicas run on {listed(where)}.",
+    )
+
+
+def _spread_on(shares: Sequence[ResourceShare], nodes: Iterable[Node], devices: bool) -> Spread[Node]:
+    """The parts on these nodes as they are now, of which none delays another job."""
+    nodes = list(nodes)
+    while parts := spread(shares, [node.room for node in nodes]):
+        delaying = [node for node, part in parts if not node.reservations.can_backfill(node.amounts(part), devices)]
+        if not delaying:
+            return parts
+        nodes = [node for node in nodes if node not in delaying]
+    return ()
+
+
+def _spread_reason(job: JobSnapshot, candidates: Sequence[Candidate]) -> str:
+    """The free resources on the agents that could hold it together."""
+    nodes = [candidate.node for candidate in candidates]
+    names = listed([node.agent.name for node in nodes])
+    needed = f"needs {needs(job.gang)} on several agents; {names} have"
+    if any(spread(asked(job.gang), [node.room for node in some]) for some in by_agent_group(nodes)):
+        return f"{needed} room for it, reserved for jobs ahead"
+    free = describe(
+        sum(node.free_vcpus for node in nodes),
+        sum(max(0, node.free_memory) for node in nodes),
+        sum((Counter(node.free_devices) for node in nodes), Counter()),
+    )
+    return f"{needed} {free} free, and not enough for each replica"
+
+
+def _tasks(part: Sequence[ResourceShare]) -> str:
+    """`master-replica-0 to worker-replica-2`"""
+    return part[0].task if len(part) == 1 else f"{part[0].task} to {part[-1].task}, {len(part)} in all"
 
 
 def _placement(job: JobSnapshot, candidate: Candidate, budget: QuotaBudget) -> Placement | quotas.Usage | None:
@@ -252,7 +383,8 @@ def _placement(job: JobSnapshot, candidate: Candidate, budget: QuotaBudget) -> P
     if not (budget.reservations.fits(counted) and budget.reservations.can_backfill(counted, devices)):
         return usage
     assignments = node.assign(candidate.shares)
-    return Placement(job.key, node.agent.agent_id, assignments, scaling(job.gang, candidate.shares, node.agent))
+    part = Part(node.agent.agent_id, assignments)
+    return Placement(job.key, (part,), scaling(job.gang, candidate.shares, node.agent))
 
 
 def _affordable(
@@ -335,7 +467,9 @@ def _missing_tpus(gang: Iterable[ReplicaRequest], agents: Iterable[AgentSnapshot
     return " and ".join(f"{count} x {kind}" for kind, count in counts.items())
 
 
-def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate]) -> tuple[WaitingKind, str]:
+def _no_candidate(
+    job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate], shared: SharedDirs
+) -> tuple[WaitingKind, str]:
     """The kind of the waiting and its reason, where no agent takes the job now."""
     if not cluster.nodes:
         return "no-agent", "no agent has connected to this server yet"
@@ -367,7 +501,7 @@ def _no_candidate(job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate
     if missing := _missing_tpus(job.gang, [node.agent for node in compatible]):
         return "never", f"needs an agent with {missing} (`--tpus` of the agent), and there is none"
     largest = max((node.agent for node in compatible), key=lambda a: (a.capacity.vcpus, a.capacity.memory_bytes))
-    several = together_reason(job.gang, [node.agent for node in compatible])
+    several = _together(job, [node.agent for node in compatible], shared)
     changing = any(node.agent.engine for node in compatible)  # with its nodes, and other people's pods there
     return (
         "never",

@@ -11,6 +11,7 @@ from trainyard_server.domain.scheduling.placement import Cluster
 from trainyard_server.domain.scheduling.quotas import Quotas, amount
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.scheduling.scheduler import Planner, in_order
+from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, SharedDirs
 from trainyard_server.domain.snapshots import JobSnapshot
 
 _ROLES: Mapping[TaskType, str] = {
@@ -33,6 +34,7 @@ class Situation:
     now: datetime
     limits: Quotas
     catalog: Catalog
+    shared: SharedDirs = NOTHING_SHARED
 
     def starts(self, job: JobSnapshot) -> bool:
         """Whether the job would start now, with everything else unchanged."""
@@ -41,7 +43,7 @@ class Situation:
     def up_to(self, job: JobSnapshot) -> Planner:
         """The plan before the job is added."""
         order = in_order([*(waiting for waiting in self.queue if waiting.key != job.key), job])
-        planner = Planner(self.agents, self.now, self.limits)
+        planner = Planner(self.agents, self.now, self.limits, self.shared)
         for waiting in order[: order.index(job)]:
             planner.add(waiting)
         return planner
@@ -110,7 +112,8 @@ def _quota(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
     limits = situation.limits.of(job.project)
     cluster = Cluster(situation.agents, situation.limits)
     budget = cluster.budget(job.project)
-    for candidate in cluster.candidates(job.gang, job.needs_images) if limits else ():
+    spreads = not situation.shared.problem(job.training_input)
+    for candidate in cluster.candidates(job.gang, job.needs_images, spreads=spreads) if limits else ():
         needed = {name: budget.used(name) + candidate.usage.get(name, 0) for name in limits}
         raised = {name: max(limit, needed[name]) for name, limit in limits.items()}
         quotas = Quotas(situation.limits.default, {**situation.limits.projects, job.project: raised})

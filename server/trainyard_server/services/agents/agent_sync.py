@@ -25,13 +25,14 @@ from trainyard_protocol.wire.sync import (
     ReplicaOrder,
     RunOrder,
     RunReport,
+    SpreadOrder,
     SyncRequest,
     SyncResponse,
     TrialMeasurement,
 )
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
-from trainyard_server.control.snapshots import live_runs, peers_of, run_snapshot, trial_order
+from trainyard_server.control.snapshots import live_runs, peers_of, run_snapshot, spread_order, trial_order
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.lifecycle import decisions, stalls
@@ -115,7 +116,7 @@ class AgentSync:
         """Store the agent's report of itself and its runs. An old report changes nothing. Raises PermissionDenied."""
         backend = self._backend
         now = backend.clock()
-        touched, measured = set[int](), set[int]()
+        touched, measured, partners = set[int](), set[int](), set[str]()
         with backend.store.write(_actor(request.agent.name)) as writer:
             agent_row = writer.agent(request.agent.agent_id)
             check_key(writer, agent_row, key)
@@ -144,8 +145,12 @@ class AgentSync:
                     writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)
                 activity = report.activity or waiting(report.replicas)
-                if not run.acknowledged or run.activity != activity:
-                    writer.record_activity(run, activity, now, _preparation_events(run, report, activity))
+                ready = run.ready or report.ready  # one that has started says no more that it is
+                if run.agents > 1 and (changes or run.ready != ready):  # the other parts wait for that
+                    partners |= {part.agent_id for part in writer.parts(run)}
+                if not run.acknowledged or (run.activity, run.ready) != (activity, ready):
+                    events = _preparation_events(run, report, activity, request.agent.name)
+                    writer.record_activity(run, activity, ready, now, events)
                     touched.add(run.job_key)
                 for change in changes:
                     writer.change_replica(run, change, now)
@@ -163,7 +168,7 @@ class AgentSync:
             # The lease of one that was alone changes.
             alone = others if len(others) < _COMPANY else ()
             backend.notifier.publish(AGENTS_TOPIC, *map(agent_topic, alone))
-        backend.notifier.publish(*map(job_topic, touched | measured))
+        backend.notifier.publish(*map(job_topic, touched | measured), *map(agent_topic, partners))
         self._controller.follow(moves)
         if moves.releases or moves.left or changed:
             self._controller.schedule()
@@ -345,7 +350,7 @@ class AgentSync:
     ) -> tuple[RunOrder, ...]:
         orders = []
         live = live_runs(reader, agent_id)
-        gangs = {run.job_key: gang for run, gang in live if run.beside is None}
+        gangs = {run.job_key: run for run, _ in live if run.beside is None}
         ended = set(reported) - {run.run_id for run, _ in live}
         late = [(run, list(reader.replicas([run.run_id]))) for run in reader.late_runs(agent_id, ended)]
         mine = [*live, *late]
@@ -358,21 +363,24 @@ class AgentSync:
             except Exception:  # the other runs of the agent go on
                 logger.exception("Job %s of %s cannot be read", job.job_id, job.project)
             else:
-                peers = [] if run.beside is None else gangs.get(run.job_key, [])
+                gang_run = gangs.get(run.job_key) if run.beside is not None else None
+                peers = reader.gang(gang_run) if gang_run is not None else ()
                 has_token = tokens is not None and run.state is not RunState.ENDED
                 token = tokens.token(run.run_id) if tokens is not None and has_token else ""
-                orders.append(self._order(run, gang, peers, job, training_input, trial, token))
+                spread = spread_order(reader, run)
+                orders.append(self._order(run, gang, peers, job, training_input, trial, token, spread))
         return tuple(orders)
 
     def _order(
         self,
         run: RunRow,
         gang: list[ReplicaRow],
-        peers: list[ReplicaRow],
+        peers: Sequence[ReplicaRow],
         job: JobRow,
         training_input: TrainingInput,
         trial: TrialOrder | None,
         storage_token: str,
+        spread: SpreadOrder | None,
     ) -> RunOrder:
         job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir)
         if training_input.job_dir not in ("", job_dir):
@@ -400,6 +408,7 @@ class AgentSync:
             trial=trial,
             peers=peers_of(gang, peers),
             storage_token=storage_token,
+            spread=spread,
         )
 
 
@@ -442,13 +451,14 @@ def _actor(agent: str) -> str:
     return f"agent {agent}"
 
 
-def _preparation_events(run: RunRow, report: RunReport, activity: str) -> list[Event]:
+def _preparation_events(run: RunRow, report: RunReport, activity: str, agent: str) -> list[Event]:
     """Events of the preparation of a run. What it waits for in its engine is one as it begins: it changes often."""
     events = []
-    if not run.acknowledged:
+    if not run.acknowledged and run.part_of is None:
         events.append(Event("acknowledged", "Waiting for training program to start.", run.number))
     if activity and activity != run.activity and (report.activity or not run.activity):
-        events.append(Event("preparing", f"{activity[0].upper()}{activity[1:]}.", run.number))
+        on = f" (agent {agent})" if run.agents > 1 else ""
+        events.append(Event("preparing", f"{activity[0].upper()}{activity[1:]}{on}.", run.number))
     return events
 
 

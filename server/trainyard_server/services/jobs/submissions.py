@@ -17,7 +17,7 @@ from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import idle_agents, snapshot_of
-from trainyard_server.domain.scheduling.scheduler import beyond_quota
+from trainyard_server.domain.scheduling.scheduler import beyond_quota, unshared
 from trainyard_server.services.jobs.group_commit import GroupCommit
 from trainyard_server.services.jobs.training_output import Past, check_study
 from trainyard_server.storage.db.base.models import JobRow
@@ -158,6 +158,8 @@ class _Checks:
         if job.training_input.secrets:
             _check_secrets(self._reader, submission.project, job.training_input)
         self._check_queue(submission)
+        if len(submission.parsed[1]) > 1:
+            self._check_job_dir(row, submission.parsed)
         if self._backend.quotas.of(submission.project):
             self._check_quota(row, submission.parsed)
         return check_study(self._reader, submission.project, job) if submission.is_study else (0, [])
@@ -182,8 +184,18 @@ class _Checks:
                 "server (--queued-jobs). Wait until some have started, or cancel some."
             )
 
+    def _check_job_dir(self, row: JobRow, parsed: JobInput) -> None:
+        """Refuse a job that only several agents could hold together, and whose job-dir they do not share."""
+        problem = unshared(snapshot_of(row, parsed), idle_agents(self._reader), self._backend.shared_dirs)
+        if problem:
+            raise FailedPrecondition(
+                f"The job needs several agents: {problem}. Give it a job-dir on gs:// or below a shared directory, or "
+                "ask for less."
+            )
+
     def _check_quota(self, row: JobRow, parsed: JobInput) -> None:
-        too_much = beyond_quota(snapshot_of(row, parsed), idle_agents(self._reader), self._backend.quotas)
+        backend, job = self._backend, snapshot_of(row, parsed)
+        too_much = beyond_quota(job, idle_agents(self._reader), backend.quotas, backend.shared_dirs)
         if too_much:
             raise ResourceExhausted(
                 f"Quota failure for project {row.project}. {too_much} Ask for less, or have the quota raised."

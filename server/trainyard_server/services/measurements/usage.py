@@ -78,7 +78,7 @@ class UsageQueries:
             key = known_job(reader, project, job_id).key
             runs = [*reader.restarts([key]), *reader.runs(key)]
             run = next((run for run in reversed(runs) if run_number in (None, run.number)), None)
-            gang = reader.replicas([run.run_id]) if run is not None else ()
+            gang = reader.gang(run) if run is not None else ()
         if run is None:
             if run_number is not None:
                 raise NotFound(f"The job {job_id} has no run {run_number}.")

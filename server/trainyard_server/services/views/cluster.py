@@ -151,12 +151,14 @@ class ClusterOverview:
             counts = reader.job_counts(visible)
             agents = agent_lines(reader, backend, visible)
             trials = studies.counts(reader, [job.key for job in placed.jobs if job.run is None])
-        held = {
-            (run.project, run.job_id): (line.view.name, run) for line in agents for run in line.runs if not run.orphaned
-        }
+        held: dict[tuple[str, str], list[tuple[str, HeldRun]]] = {}
+        for line in agents:
+            for run in line.runs:
+                if not run.orphaned:
+                    held.setdefault((run.project, run.job_id), []).append((line.view.name, run))
         return ActiveJobsView(
             jobs=tuple(
-                _active_job(job, held.get((job.project, job.job_id)), trials.get(job.key))
+                _active_job(job, held.get((job.project, job.job_id), []), trials.get(job.key))
                 for job in (*placed.jobs, *queue)
             ),
             counts={state: count for state, count in counts.items() if state not in FINAL_JOB_STATES},
@@ -198,7 +200,7 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
         shown = is_visible(project, visible)
         used = dict(newest(backend, project, job_id, run, gang)) if shown else {}
         for beside, alone in restarts:
-            if (beside.job_key, beside.beside) == (run.job_key, run.number):
+            if (beside.job_key, beside.beside, beside.agent_id) == (run.job_key, run.number, run.agent_id):
                 # A restarted evaluator has what it had in the run of its gang.
                 gang = [*(member for member in gang if member.task != alone[0].task), *alone]
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
@@ -275,19 +277,20 @@ def _held_run(held: _RunRow) -> HeldRun:
 
 
 def _active_job(
-    job: JobListEntry, held: tuple[str, HeldRun] | None, trials: Mapping[JobState, int] | None
+    job: JobListEntry, held: Sequence[tuple[str, HeldRun]], trials: Mapping[JobState, int] | None
 ) -> ActiveJobView:
-    """`held`: its agent and its run there. `trials`: those of a study by state."""
-    agent, run = held or ("", None)
+    """`held`: its agents, each with its part of the run. `trials`: those of a study by state."""
     curve = job.metrics.curve()
     values = values_of(job, ActiveJobView)
-    if run is not None:
-        used = ("replicas", "cpus", "cpu_used", "memory_bytes", "memory_used_bytes")
-        values |= {name: getattr(run, name) for name in used} | {"running": run.up}
+    if held:
+        for name in ("replicas", "cpus", "cpu_used", "memory_bytes", "memory_used_bytes"):
+            amounts = [amount for _, run in held if (amount := getattr(run, name)) is not None]
+            values[name] = sum(amounts) if amounts else None
+        values["running"] = sum(run.up for _, run in held)
     return ActiveJobView.model_validate(
         values
         | {
-            "agent": agent,
+            "agent": ", ".join(agent for agent, _ in held),
             "activity": job.activity if trials is None else _trials_text(trials),
             "started_at": job.replica_started_at,
             "epoch": job.metrics.epoch,

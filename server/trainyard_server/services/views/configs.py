@@ -42,6 +42,7 @@ from trainyard_server.domain.configs import resolved as resolving
 from trainyard_server.domain.configs.draft import ConfigDraft, unreadable
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
+from trainyard_server.domain.scheduling.spreading import listed
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.domain.tuning.narrowing import narrowed
 from trainyard_server.domain.tuning.study_charts import best_quarter, chosen_numbers
@@ -215,18 +216,19 @@ class Configs:
         with backend.store.read() as reader:
             agents = agents_now(reader, backend)
             queue = _queue(reader)
-        agent_views = candidates(snapshot, agents, backend.quotas)
+        agent_views = candidates(snapshot, agents, backend.quotas, backend.shared_dirs)
         if queue is None:
             summary = f"More than {_MAX_QUEUE} jobs are queued; it would be queued by its priority."
             return Outlook(starts=False, summary=summary, agents=agent_views)
-        planner = Planner(agents, snapshot.created_at, backend.quotas)
+        planner = Planner(agents, snapshot.created_at, backend.quotas, backend.shared_dirs)
         for queued in in_order([*queue, snapshot]):
             answer = planner.add(queued)
             if queued is not snapshot:
                 continue
             if isinstance(answer, Placement):
-                name = next(agent.name for agent in agents if agent.agent_id == answer.agent_id)
-                summary = f"It would start now, on agent {name}. {answer.scaled}".rstrip()
+                names = {agent.agent_id: agent.name for agent in agents}
+                on = listed([names[part.agent_id] for part in answer.parts])
+                summary = f"It would start now, on agent {on}. {answer.spread or answer.scaled}".rstrip()
                 return Outlook(starts=True, summary=summary, agents=agent_views)
             return Outlook(starts=False, summary=f"It would wait: {answer.reason}.", agents=agent_views)
         raise AssertionError("the job was planned with the others")

@@ -82,9 +82,10 @@ class JobDetails:
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             runs = [*reader.runs(job.key), *reader.restarts([job.key])]
-            gangs = _by_run(reader.replicas([run.run_id for run in runs]))
+            gangs = reader.gangs(runs)
+            parts = {part.run_id: part for run in runs for part in reader.parts(run)}
             events = reader.events(job.key) if with_events else ()
-            digests = reader.digests([run.run_id for run in runs]) if with_events else {}
+            digests = reader.digests(parts) if with_events else {}
             names = _agent_names(reader)
             output = training_output(reader, job) if with_trials else training_outputs(reader, [job])[job.key]
             metric = _trial_metric(reader, job)
@@ -108,11 +109,12 @@ class JobDetails:
                     run.beside,
                     _run_view(
                         run,
-                        gangs.get(run.run_id, []),
+                        gangs[run.run_id],
+                        parts,
                         names,
                         counts,
                         digests,
-                        newest(self._backend, project, job_id, run, gangs.get(run.run_id, [])),
+                        newest(self._backend, project, job_id, run, gangs[run.run_id]),
                     ),
                 )
                 for run in runs
@@ -128,13 +130,13 @@ class JobDetails:
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             every = (*reader.runs(job.key), *reader.restarts([job.key]))
-            runs = {run.run_id: run.number for run in every}
-            gangs = reader.replicas(list(runs))
+            numbers = {part.run_id: part.number for run in every for part in reader.parts(run)}
+            gangs = reader.replicas(numbers)
         counts, last = self._backend.logs.extent(project, job_id)
         lines = {stream.name: count for stream, count in counts.items()}
         sha256, stored = {}, {}
         for replica in gangs if job.log_removed_at is None else ():
-            name = Stream(runs[replica.run_id], replica.task).name
+            name = Stream(numbers[replica.run_id], replica.task).name
             if replica.log_kept is not None:
                 stored[name] = replica.log_kept
             if replica.log_lines is not None:
@@ -157,10 +159,10 @@ class JobDetails:
                 raise FailedPrecondition(f"{job_id} has no replicas: its trials have, such as {job_id}.1.")
             runs = reader.runs(job.key)
             run = _chosen(job, runs, reader.restarts([job.key]), run_number)
-            gang = reader.replicas([run.run_id])
-            beside = next((item.run_id for item in runs if item.number == run.beside), "")
-            peers = peers_of(gang, reader.replicas([beside]))
-            agent = reader.agent(run.agent_id)
+            gang = reader.gang(run)
+            beside = next((item for item in runs if item.number == run.beside), None)
+            peers = peers_of(gang, reader.gang(beside)) if beside is not None else {}
+            agent = reader.agent(reader.part_with(run, task.name).agent_id)
             snapshot = replace(snapshot_of(job, reader.job_input(job)), trial=trial_order(reader, job))
         addresses = {Task.parse(replica.task): replica.address for replica in gang}
         if task not in addresses:
@@ -221,30 +223,28 @@ def _trial_metric(reader: Reader, job: JobRow) -> TrialMetric | None:
     return TrialMetric(name=name, step=trial.step, value=trial.value)
 
 
-def _by_run(replicas: Sequence[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
-    gangs: dict[str, list[ReplicaRow]] = {}
-    for replica in replicas:
-        gangs.setdefault(replica.run_id, []).append(replica)
-    return gangs
-
-
 def _run_view(
     run: RunRow,
     gang: Sequence[ReplicaRow],
+    parts: Mapping[str, RunRow],
     agents: dict[str, str],
     counts: dict[Stream, int],
     digests: Mapping[tuple[str, str], Mapping[str, Any]],
     used: Mapping[str, UsageSample],
 ) -> RunView:
+    names = {part.run_id: agents.get(part.agent_id, part.agent_id) for part in parts.values()}
+    doing = [part.activity for part in parts.values() if part.activity and run.run_id in (part.run_id, part.part_of)]
     return RunView(
-        **values_of(run, RunView),
-        agent=agents.get(run.agent_id, run.agent_id),
+        **values_of(run, RunView, but=("activity",)),
+        agent=", ".join(dict.fromkeys([names[run.run_id], *(names[replica.run_id] for replica in gang)])),
+        activity=next(iter(doing), ""),
         replicas=tuple(
             _replica_view(
                 replica,
                 counts.get(Stream(run.number, replica.task), 0),
-                digests.get((run.run_id, replica.task)),
+                digests.get((replica.run_id, replica.task)),
                 used.get(replica.task),
+                names[replica.run_id] if run.agents > 1 else "",
             )
             for replica in gang
         ),
@@ -252,9 +252,9 @@ def _run_view(
 
 
 def _replica_view(
-    replica: ReplicaRow, log_lines: int, digest: Mapping[str, Any] | None, sample: UsageSample | None
+    replica: ReplicaRow, log_lines: int, digest: Mapping[str, Any] | None, sample: UsageSample | None, agent: str
 ) -> ReplicaView:
-    values = values_of(replica, ReplicaView, but=("metrics", "log_lines"))
+    values = values_of(replica, ReplicaView, but=("metrics", "log_lines")) | {"agent": agent}
     if sample is not None:
         values |= {
             "cpu_used": sample.cpu,

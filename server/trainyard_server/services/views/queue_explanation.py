@@ -13,6 +13,7 @@ from trainyard_server.domain.access.permissions import Visible, is_visible
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, describe, needs
 from trainyard_server.domain.scheduling.scheduler import Waiting, in_order, plan
+from trainyard_server.domain.scheduling.spreading import listed
 from trainyard_server.domain.scheduling.suggestions import Situation, suggestions
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.services.jobs.jobs import known_job
@@ -48,8 +49,9 @@ class QueueExplanation:
         job = next((other for other in queue if other.key == row.key), None)
         if job is None:
             return _view(row, summary="It cannot be read, so it is not scheduled. The server's log has the error.")
-        situation = Situation(tuple(queue), tuple(agents), now, self._backend.quotas, self._backend.catalog)
-        result = plan(queue, agents, now, self._backend.quotas)
+        quotas, shared = self._backend.quotas, self._backend.shared_dirs
+        situation = Situation(tuple(queue), tuple(agents), now, quotas, self._backend.catalog, shared)
+        result = plan(queue, agents, now, quotas, shared)
         waiting = result.waiting.get(job.key)
         if waiting is None:
             return _view(row, needs=needs(job.gang), summary="It starts now.")
@@ -64,7 +66,7 @@ class QueueExplanation:
             return row.job_id if row.project == project else f"{row.job_id} of project {row.project}"
 
         helpful = tuple(islice(suggestions(job, situation, name_of), _MAX_CHANGES))
-        agent_views = candidates(job, situation.agents, situation.limits)
+        agent_views = candidates(job, situation.agents, situation.limits, situation.shared)
         possible = {fit.agent for fit in agent_views if fit.home}
         hidden = [agent.name for agent, gang in gangs if gang.key not in shown]
         return _view(
@@ -113,11 +115,13 @@ def _present_state(reader: Reader, row: JobRow) -> str:
         trials = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         return f"It does not wait: it is {row.state}. Its trials: {trials or 'none yet'}."
     run = reader.live_run(row.key)
-    agent = reader.agent(run.agent_id) if run is not None else None
-    on = f" on agent {agent.info['name']}" if agent is not None else ""
+    parts = reader.parts(run) if run is not None else ()
+    agents = [agent for part in parts if (agent := reader.agent(part.agent_id)) is not None]
+    on = f" on agent {listed([str(agent.info['name']) for agent in agents])}" if agents else ""
     match row.state:
         case JobState.PREPARING:
-            activity = f": {run.activity}" if run is not None and run.activity else ""
+            doing = next((part.activity for part in parts if part.activity), "")
+            activity = f": {doing}" if doing else ""
             since = f" since {_second(run.created_at)}" if run is not None else ""
             return f"It does not wait: it is being prepared{on}{since}{activity}."
         case JobState.RUNNING:

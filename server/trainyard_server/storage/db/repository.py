@@ -5,6 +5,7 @@
 raise `ConcurrentUpdate` if the row has left the state that was read. Callers do not change rows. No network calls.
 """
 
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ from trainyard_protocol.wire.logs import LogEnd
 from trainyard_protocol.wire.sync import Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.blame import HostFailure
-from trainyard_server.domain.scheduling.resources import Assignment
+from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.domain.scheduling.scheduler import Waiting
 from trainyard_server.storage.db.base import engine
 from trainyard_server.storage.db.base.models import (
@@ -222,13 +223,15 @@ class Writer(Reader):
         if events:
             self._session.execute(insert(EventRow), events)
 
-    def add_run(
-        self, job: JobRow, agent_id: str, assignments: Iterable[Assignment], now: datetime, message: str
-    ) -> RunRow:
-        """Add a run in PREPARING, and move the job to PREPARING."""
-        run = self._new_run(job.key, agent_id, now)
+    def add_run(self, job: JobRow, parts: Sequence[Part], now: datetime, message: str) -> RunRow:
+        """Add a run in PREPARING, and move the job to PREPARING. The first part has the primary."""
+        run = self._new_run(job.key, parts[0].agent_id, now, agents=len(parts))
+        further = [self._new_run(job.key, part.agent_id, now, of=run) for part in parts[1:]]
+        positions = itertools.count()
         self._session.add_all(
-            _pending(run, assignment.task, position, assignment) for position, assignment in enumerate(assignments)
+            _pending(row, assignment.task, next(positions), assignment)
+            for row, part in zip((run, *further), parts, strict=True)
+            for assignment in part.assignments
         )
         self._session.flush()
         self.move_job(job, JobState.PREPARING, now, message, run=run.number, backoff_until=None)
@@ -236,19 +239,33 @@ class Writer(Reader):
 
     def add_restart(self, gang: RunRow, task: str, message: str, now: datetime) -> None:
         """Add a run in PREPARING of one replica alone, with what it has in the gang's run."""
-        run = self._new_run(gang.job_key, gang.agent_id, now, beside=gang.number)
-        before = self._session.get_one(ReplicaRow, (gang.run_id, task))
+        before = next(replica for replica in self.gang(gang) if replica.task == task)
+        agent_id = next(part.agent_id for part in self.parts(gang) if part.run_id == before.run_id)
+        run = self._new_run(gang.job_key, agent_id, now, beside=gang.number)
         self._session.add(_pending(run, task, 0, before))
         self._session.flush()
         self.add_event(gang.job_key, Event("restart", message, run.number, task), now)
 
-    def _new_run(self, job_key: int, agent_id: str, now: datetime, beside: int | None = None) -> RunRow:
-        last = self._session.scalar(select(func.max(RunRow.number)).filter_by(job_key=job_key))
+    def _new_run(
+        self,
+        job_key: int,
+        agent_id: str,
+        now: datetime,
+        *,
+        beside: int | None = None,
+        agents: int = 1,
+        of: RunRow | None = None,
+    ) -> RunRow:
+        """A new run, or `of` one a further part."""
+        if of is None:
+            last = self._session.scalar(select(func.max(RunRow.number)).filter_by(job_key=job_key)) or 0
         run = RunRow(
             run_id=uuid.uuid4().hex,
             job_key=job_key,
-            number=1 + (last or 0),
+            number=last + 1 if of is None else of.number,
             beside=beside,
+            part_of=None if of is None else of.run_id,
+            agents=agents if of is None else of.agents,
             agent_id=agent_id,
             state=RunState.PREPARING,
             created_at=now,
@@ -274,12 +291,14 @@ class Writer(Reader):
         self.add_event(job.key, Event("job", message, run, before=before, after=after), now)
 
     def move_run(self, run: RunRow, after: RunState, now: datetime, message: str = "", **values: Any) -> None:
-        before = run.state
+        """Move the run with all its parts."""
+        before, parts = run.state, self.parts(run)
         check_move(RUN_MOVES, before, after)
-        guard = update(RunRow).where(RunRow.run_id == run.run_id, RunRow.state == before)
-        self._guarded(guard.values(state=after, **values))
+        guard = update(RunRow).where(RunRow.run_id.in_([part.run_id for part in parts]), RunRow.state == before)
+        self._guarded(guard.values(state=after, **values), len(parts))
         self.changes.jobs.add(run.job_key)
-        _set(run, state=after, **values)
+        for part in parts:
+            _set(part, state=after, **values)
         self.add_event(run.job_key, Event("run", message, run.number, before=before, after=after), now)
 
     def change_replica(self, run: RunRow, change: ReplicaChange, now: datetime) -> None:
@@ -352,11 +371,10 @@ class Writer(Reader):
         statement = _of_replica(run.run_id, task).values(**values)
         self._session.execute(statement.execution_options(synchronize_session=False))
 
-    def record_activity(self, run: RunRow, activity: str, now: datetime, events: Iterable[Event]) -> None:
+    def record_activity(self, run: RunRow, activity: str, ready: bool, now: datetime, events: Iterable[Event]) -> None:
         """Record the activity of a run, with its events. The run counts as acknowledged by its agent."""
-        self._session.execute(
-            update(RunRow).where(RunRow.run_id == run.run_id).values(activity=activity, acknowledged=True)
-        )
+        values = {"activity": activity, "ready": ready, "acknowledged": True}
+        self._session.execute(update(RunRow).where(RunRow.run_id == run.run_id).values(**values))
         for event in events:
             self.add_event(run.job_key, event, now)
 
@@ -542,9 +560,9 @@ class Writer(Reader):
             "actor": (self._actor if actor is None else actor)[:_ACTOR_LENGTH],
         }
 
-    def _guarded(self, statement: Update) -> None:
+    def _guarded(self, statement: Update, rows: int = 1) -> None:
         result = self._session.execute(statement.execution_options(synchronize_session=False))
-        if _rows(result) != 1:
+        if _rows(result) != rows:
             raise ConcurrentUpdate
 
 

@@ -1,11 +1,26 @@
 """The table at the top of `reconcile.py`, cell by cell, then every combination of cells."""
 
 import itertools
+from dataclasses import replace
 
-from trainyard_agent.control.reconcile import Action, GiveUp, LocalRun, Prepare, Remove, Start, Stop, reconcile
+import pytest
+
+from trainyard_agent.control.reconcile import (
+    Action,
+    AskParts,
+    GiveUp,
+    LocalRun,
+    PlacePart,
+    Prepare,
+    Remove,
+    Start,
+    Stop,
+    reconcile,
+)
+from trainyard_agent.peers.parts import PartState
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.states import Reason
-from trainyard_protocol.wire.sync import RunOrder
+from trainyard_protocol.wire.sync import RunOrder, SpreadOrder
 from unit.agent.stub_server import run_order
 
 RUN = "1" * 32
@@ -55,6 +70,36 @@ def test_reconcile_is_the_table_at_its_top() -> None:
         for name, cell in CELLS.items()
     }
     assert found == CELLS
+
+
+HERE, THERE = {"master-replica-0": "a:1"}, {"worker-replica-0": "b:1"}
+PART = TO_RUN.model_copy(update={"spread": SpreadOrder(gang="g")})
+ADDRESSED = TO_RUN.model_copy(update={"spread": SpreadOrder(gang="g", addresses=HERE | THERE)})
+BEGINS = TO_RUN.model_copy(update={"spread": SpreadOrder(gang="g", addresses=HERE | THERE, starts=True)})
+OTHER_PORT = "Its agent has started again before the gang did: the other parts know another address."
+
+
+@pytest.mark.parametrize(
+    ("order", "part", "follows"),
+    [
+        (PART, None, [PlacePart(PART)]),
+        (PART, PartState(HERE), []),
+        (ADDRESSED, PartState(HERE), [AskParts(ADDRESSED)]),
+        (ADDRESSED, PartState(HERE, is_asking=True), []),
+        (ADDRESSED, PartState(HERE, reaches=True), []),
+        (BEGINS, PartState(HERE, reaches=True), [Start(BEGINS, READY)]),
+        (ADDRESSED, PartState(HERE, problem="no way"), [GiveUp(ADDRESSED, Reason.HOST_FAILED, "no way")]),
+        (BEGINS, PartState({"master-replica-0": "a:2"}), [GiveUp(BEGINS, Reason.GIVEN_BACK, OTHER_PORT)]),
+    ],
+)
+def test_reconcile_part_of_a_run_over_agents_is_the_second_table(
+    order: RunOrder, part: PartState | None, follows: list[Action]
+) -> None:
+    parts = {RUN: part} if part is not None else {}
+    assert reconcile([order], {}, {RUN: READY}, set(), parts, no_images="") == follows
+    stop = order.model_copy(update={"target": "stop"})
+    assert reconcile([stop], {}, {RUN: READY}, set(), parts, no_images="") == [replace(STOPPED, order=stop)]
+    assert reconcile([], {}, {}, set(), parts, no_images="") == ([Remove(RUN)] if parts else [])
 
 
 def test_reconcile_job_with_an_image_is_refused_without_a_container_engine() -> None:

@@ -95,7 +95,8 @@ def _build(place: Place, client: DockerClient, probe: EngineProbe) -> tuple[Dock
     )
     roots = settings.environment.get(PROXY_ROOTS, "")
     limits = settings.pids_limit, probe, networks, settings.disk_bytes
-    runtime = DockerRuntime(state_dir, client, owner, *limits, roots)
+    on_host = containers.span == "host-network"
+    runtime = DockerRuntime(state_dir, client, owner, *limits, roots, settings.reach, on_host)
     return runtime, ContainerStager(state_dir / STAGING, client, owner, place.fetcher, staging, networks)
 
 

@@ -31,8 +31,10 @@ from trainyard_agent.host.accelerators import tpu_device_files
 from trainyard_agent.host.metric_file import METRIC_BYTES
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.host.waiting import deadline_in, wait_until
+from trainyard_agent.runtimes import ports
 from trainyard_agent.runtimes.base import HOST, PROCESSES, STOPPED, Handle, Launch, LogSlice, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
+from trainyard_agent.runtimes.ports import Reach
 from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
@@ -79,7 +81,13 @@ class DockerRuntime:
         networks: Networks | None = None,
         disk_bytes: int = 0,
         storage_roots: str = "",
+        reach: Reach | None = None,
+        host_network: bool = False,
     ) -> None:
+        """`reach`, `host_network`: of parts of runs over several agents, the machine's address, and whether their
+        containers have its network."""
+        self._reach = reach or Reach()
+        self._host_network = host_network
         self._probe = probe
         self._files = RunFiles(state_dir / _DIRECTORY)
         self._engine = engine
@@ -131,22 +139,34 @@ class DockerRuntime:
 
     def place(self, order: RunOrder) -> Handle:
         existing = self._files.record(order.run_id)
+        if existing is not None and existing.order.spread != order.spread and not existing.launched:
+            existing = existing.model_copy(update={"order": order})  # the addresses of the other parts are known now
+            self._files.save(existing)
         if existing is not None:
             return existing
         try:
             record = ContainerRunRecord(
                 run_id=order.run_id,
-                addresses=docker_spec.addresses(order),
+                addresses=docker_spec.addresses(order) if order.spread is None else self._host_addresses(order),
                 grace_s=order.grace_s,
                 metric_tag=metric_tag(order),
+                interface=self._reach.interface if order.spread is not None and self._host_network else "",
                 order=order,
             )
             self._files.create(record)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ports.NoFreePort) as error:
             words = disk.in_words(error) if isinstance(error, OSError) else str(error)
             message = f"There is no room for it: {words}."
             raise StartFailed(order.replicas[0].task, message, Reason.HOST_FAILED) from error
         return record
+
+    def _host_addresses(self, order: RunOrder) -> dict[str, str]:
+        """An address of this machine for each replica of a part. Raises NoFreePort."""
+        spreads = [record for record in self._files.records() if record.order.spread is not None]
+        taken = {int(address.rpartition(":")[2]) for record in spreads for address in record.addresses.values()}
+        free = ports.free_ports(len(order.replicas), taken, self._reach.ports)
+        pairs = zip(order.replicas, free, strict=True)
+        return {replica.task: f"{self._reach.address}:{port}" for replica, port in pairs}
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
         record = self._files.record(run_id)
@@ -250,11 +270,14 @@ class DockerRuntime:
         """Create all containers, then start them. If the agent dies in between, the next one starts the rest."""
         order = record.order
         self._clear(record.run_id)  # of an attempt whose answer was lost
-        addresses = self._networks.create(order)
+        on_host = order.spread is not None and self._host_network
+        addresses = {} if on_host else self._networks.create(order)
         images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
         gateway = self._engine.gateway()
         write_secret_files(self._files.secrets(record.run_id), launches[0].secret_files, secret_files.MODE)
-        ids = self._each(launches, lambda launch: self._create(order, launch, images[launch.image], addresses, gateway))
+        published = {} if order.spread is None else record.addresses
+        network = docker_spec.RunNetwork(addresses, gateway, published, on_host)
+        ids = self._each(launches, lambda launch: self._create(order, launch, images[launch.image], network))
         launched = record.model_copy(
             update={
                 "launched": True,
@@ -281,9 +304,7 @@ class DockerRuntime:
             raise StartFailed(task, f"Its image {name} was removed from the machine.", Reason.HOST_FAILED)
         return ImageInfo.of(inspection)
 
-    def _create(
-        self, order: RunOrder, launch: Launch, image: ImageInfo, addresses: Mapping[str, str], gateway: str
-    ) -> str:
+    def _create(self, order: RunOrder, launch: Launch, image: ImageInfo, network: docker_spec.RunNetwork) -> str:
         program = image.program(launch)
         if not program:
             raise StartFailed(launch.task, "Its image names no program, and the job gives none.")
@@ -294,8 +315,7 @@ class DockerRuntime:
             order,
             launch,
             image,
-            addresses=addresses,
-            gateway=gateway,
+            network=network,
             dns=self._networks.dns,
             pids_limit=self._pids_limit,
             secret_sources=sources,

@@ -12,6 +12,8 @@ from trainyard_protocol.settings import setting
 
 PullPolicy = Literal["missing", "always", "never"]
 
+Span = Literal["published", "host-network"]
+
 Choice = Literal["auto", "image"] | tuple[int, int]
 """`--container-user`: auto, the image's own, or a user and a group id."""
 
@@ -66,9 +68,23 @@ class DockerSettings(EngineSettings):
         read=checked(Endpoint.parse),
     )
 
+    span: Span = setting(
+        "published",
+        "how the containers of a gang over several agents are reached: published: at one published port each, which is "
+        "enough for TensorFlow; host-network: they have this machine's network, as JAX's and PyTorch's collectives and "
+        "NCCL need it, and no --network but all",
+        read=str,
+        choices=("published", "host-network"),
+    )
+
     @classmethod
     def private_files(cls) -> tuple[Path, ...]:
         return (Path(address().removeprefix("unix://")),)
+
+    def problem(self, serves: bool, one_user: bool) -> str:  # noqa: ARG002 - the same for every command
+        if self.span == "host-network" and self.policy(one_user) != "all":
+            return "--span host-network gives containers the network of this machine, so it needs --network all"
+        return ""
 
     def policy(self, one_user: bool) -> NetworkPolicy:
         """The network policy of an agent of one user, or of many."""

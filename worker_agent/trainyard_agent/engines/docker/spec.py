@@ -4,7 +4,7 @@ Names and fields are those of the Docker Engine API, version 1.41.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from itertools import islice
@@ -45,13 +45,16 @@ STATES: Mapping[str, ReplicaState] = {
 STORAGE_ROOTS = "/opt/trainyard/storage-roots.pem"
 """Path of the authorities for TensorFlow's own gs:// in the containers that have its variables."""
 
+HOST_NETWORK = "host"
+"""The engine's name of the network of the host."""
+
 HOST = "host.docker.internal"
 """The host's name inside its containers."""
 
 AGENT, ROLE, RUN = "trainyard.agent", "trainyard.role", "trainyard.run"
 SERVER, JOB, ATTEMPT, TASK = "trainyard.server", "trainyard.job", "trainyard.attempt", "trainyard.task"
 STATE_DIR, HOST_NAME = "trainyard.state-dir", "trainyard.host"
-POLICY, BRIDGE = "trainyard.network-policy", "trainyard.bridge"
+POLICY, BRIDGE, PEERS = "trainyard.network-policy", "trainyard.bridge", "trainyard.peers"
 """Labels. Only containers and networks with our AGENT label are ever touched."""
 
 REPLICA, STAGING, NETWORK, STAGING_NETWORK = "replica", "staging", "network", "staging-network"
@@ -183,14 +186,28 @@ def ip_addresses(order: RunOrder, subnet: str) -> dict[str, str]:
     return {replica.task: str(host) for replica, host in zip(order.replicas, hosts, strict=True)}
 
 
+@dataclass(frozen=True, slots=True)
+class RunNetwork:
+    """The network of a run's containers.
+
+    `addresses` are the `ip_addresses` of its replicas, given as extra hosts: the engine's DNS knows a name only once
+    its container has started. `gateway` is the host's address. `published` are the addresses (`host:port`) of a part of
+    a run over several agents by task, at which the host passes connections on. `is_hosts`: it is the host's own.
+    """
+
+    addresses: Mapping[str, str]
+    gateway: str
+    published: Mapping[str, str] = field(default_factory=dict)
+    is_hosts: bool = False
+
+
 def container_spec(
     owner: Owner,
     order: RunOrder,
     launch: Launch,
     image: ImageInfo,
     *,
-    addresses: Mapping[str, str],
-    gateway: str,
+    network: RunNetwork,
     pids_limit: int,
     dns: Sequence[str] = (),
     secret_sources: Mapping[str, str] = MappingProxyType({}),
@@ -199,16 +216,17 @@ def container_spec(
 ) -> dict[str, Any]:
     """The body of `POST /containers/create` for one replica. `tpus` are the device files of the machine's TPU.
 
-    `addresses` are the `ip_addresses` of its run, given as extra hosts: the engine's DNS knows a name only once its
-    container has started. `gateway` is the host's address. `secret_sources` are the host's files of its secrets, by
+    `secret_sources` are the host's files of its secrets, by
     their paths in the container, and `storage_roots` that of STORAGE_ROOTS.
     """
     task = Task.parse(launch.task)
-    host = host_name(order.run_id, task)
+    host, addresses = host_name(order.run_id, task), network.addresses
     peers = {host_name(order.run_id, Task.parse(peer)): ip for peer, ip in addresses.items() if peer != launch.task}
     endpoint: dict[str, Any] = {"Aliases": [host]}
     if launch.task in addresses:
         endpoint["IPAMConfig"] = {"IPv4Address": addresses[launch.task]}
+    name = HOST_NETWORK if network.is_hosts else network_name(order)
+    ports = {} if network.is_hosts else _published(network.published.get(launch.task, ""))
     return {
         "Hostname": host,
         "Image": image.id,
@@ -221,9 +239,10 @@ def container_spec(
         "StopSignal": "SIGTERM",
         "Healthcheck": {"Test": ["NONE"]},  # disables the image's own, which nothing reads
         "HostConfig": {
-            "NetworkMode": network_name(order),
+            "NetworkMode": name,
+            **({"PortBindings": ports} if ports else {}),
             "Dns": list(dns),
-            "ExtraHosts": [*_host(gateway), *(f"{peer}:{ip}" for peer, ip in peers.items())],
+            "ExtraHosts": [*_host(network.gateway), *(f"{peer}:{ip}" for peer, ip in peers.items())],
             "LogConfig": _log_config(launch.log_quota_bytes),
             "RestartPolicy": {"Name": "no"},
             "Init": True,  # a program as process 1 would ignore SIGTERM and leave zombies
@@ -236,8 +255,15 @@ def container_spec(
             "DeviceRequests": _devices(launch.gpus),
             "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in tpus],
         },
-        "NetworkingConfig": {"EndpointsConfig": {network_name(order): endpoint}},
+        **({"ExposedPorts": {port: {} for port in ports}} if ports else {}),
+        **({} if network.is_hosts else {"NetworkingConfig": {"EndpointsConfig": {name: endpoint}}}),
     }
+
+
+def _published(address: str) -> dict[str, list[dict[str, str]]]:
+    """The port of a replica of a part, published at the same port of the machine's address; "": none."""
+    host, _, port = address.rpartition(":")
+    return {f"{port}/tcp": [{"HostIp": host, "HostPort": port}]} if address else {}
 
 
 def network_spec(
@@ -251,10 +277,15 @@ def network_spec(
         "Name": name,
         "Driver": "bridge",
         "CheckDuplicate": True,
-        "Labels": {**owner.labels(role, order), **bridge["Labels"]},
+        "Labels": {**owner.labels(role, order), **bridge["Labels"], **_peers(order)},
         "Options": bridge["Options"],
         **({"IPAM": {"Config": [{"Subnet": subnet}]}} if subnet else {}),
     }
+
+
+def _peers(order: RunOrder) -> dict[str, str]:
+    """The label with the addresses of a gang over several agents, which its containers reach under every policy."""
+    return {PEERS: ",".join(sorted(order.spread.addresses.values()))} if order.spread is not None else {}
 
 
 def policy_bridge(owner: Owner, network: str, policy: NetworkPolicy) -> dict[str, dict[str, str]]:

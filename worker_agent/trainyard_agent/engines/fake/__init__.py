@@ -109,9 +109,11 @@ class _Run:
 
 
 class FakeHost:
-    """The fake machine, which survives an agent. `launches` are all that were ever started."""
+    """The fake machine, which survives an agent. `launches` are all that were ever started. `address` is the one of
+    parts of runs over several agents."""
 
-    def __init__(self, clock: Clock, programs: Programs) -> None:
+    def __init__(self, clock: Clock, programs: Programs, address: str = "127.0.0.1") -> None:
+        self.address = address
         self.clock = clock
         self.programs = programs
         self.runs: dict[str, _Run] = {}
@@ -167,7 +169,8 @@ class FakeRuntime:
             addresses = {}
             for replica in order.replicas:
                 self._host.ports += 1
-                addresses[replica.task] = f"127.0.0.1:{self._host.ports}"
+                host = "127.0.0.1" if order.spread is None else self._host.address
+                addresses[replica.task] = f"{host}:{self._host.ports}"
             handle = Handle(
                 run_id=order.run_id,
                 runtime=self.name,

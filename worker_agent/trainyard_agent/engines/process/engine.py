@@ -43,7 +43,7 @@ class ProcessEngine(Engine):
         if closed:
             _log.warning("%s; they run in containers", closed)
         offer = RuntimeOffer(name=self.name, replica_environment=settings.environment, problem=closed)
-        runtime = ProcessRuntime(settings.state_dir, users, settings.pids_limit)
+        runtime = ProcessRuntime(settings.state_dir, users, settings.pids_limit, settings.reach)
         root = settings.state_dir / ENVIRONMENTS
         stager = PackageStager(root, place.fetcher, settings.python, users, place.table)
         yield OpenEngine(runtime, stager, lambda: offer, closed=closed)

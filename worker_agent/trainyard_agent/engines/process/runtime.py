@@ -35,6 +35,7 @@ from trainyard_agent.runtimes import supervisor as supervisor_program
 from trainyard_agent.runtimes.base import HOST, METRIC_FILE, PROCESSES, STOPPED, Handle, Launch, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.fork_server import Forked
+from trainyard_agent.runtimes.ports import Reach
 from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id, secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
@@ -98,8 +99,12 @@ class _Files(NamedTuple):
 class ProcessRuntime(RunDirectories[_Record]):
     traits = HOST
 
-    def __init__(self, state_dir: Path, users: JobUsers | None = None, processes: int = PROCESSES) -> None:
-        """New runs have the agent's user without `users`, and those that have another keep it."""
+    def __init__(
+        self, state_dir: Path, users: JobUsers | None = None, processes: int = PROCESSES, reach: Reach | None = None
+    ) -> None:
+        """New runs have the agent's user without `users`, and those that have another keep it. Parts of runs over
+        several agents need `reach`."""
+        self._reach = reach or Reach()
         self._users = users or JobUsers(state_dir)
         self._processes = processes
         super().__init__(state_dir / "runs", _Record, _log)
@@ -133,12 +138,17 @@ class ProcessRuntime(RunDirectories[_Record]):
                 raise StartFailed(first, f"{run_id!r} is not a run id.")
             used = {_port(address) for other in self._records() for address in other.addresses.values()}
             try:
-                free = ports.free_ports(len(replicas), used)
+                among, host = (self._reach.ports, self._reach.address) if order.spread else (None, "127.0.0.1")
+                free = ports.free_ports(len(replicas), used, among)
                 self._make_directories(run_id, [Task.parse(replica.task).name for replica in replicas])
                 (self._runs / run_id / "gate").touch(mode=0o600)
-                addresses = {r.task: f"127.0.0.1:{port}" for r, port in zip(replicas, free, strict=True)}
+                addresses = {r.task: f"{host}:{port}" for r, port in zip(replicas, free, strict=True)}
                 record = _Record(
-                    run_id=run_id, addresses=addresses, grace_s=order.grace_s, metric_tag=metric_tag(order)
+                    run_id=run_id,
+                    addresses=addresses,
+                    grace_s=order.grace_s,
+                    metric_tag=metric_tag(order),
+                    interface=self._reach.interface if order.spread else "",
                 )
                 self._write(record)
             except (OSError, ports.NoFreePort, ValueError) as error:
@@ -251,6 +261,8 @@ class ProcessRuntime(RunDirectories[_Record]):
             for launch in launches:
                 spec = _spec(record.run_id, launch, run / launch.task, user)
                 spec["processes"] = self._processes * len(launches)
+                if record.interface and os.geteuid() == 0:
+                    spec["host_name"] = record.addresses[launch.task].rpartition(":")[0]
                 write_private(run / launch.task / "launch.json", json.dumps(spec))
                 secrets = run / launch.task / _SECRETS
                 write_secret_files(secrets, launch.secret_files)

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +75,21 @@ def opened(url: str, durable: bool, report: Callable[[Failure], None] = lambda _
     if schema != newest_schema():  # alembic takes half a second to load
         if schema is not None:
             logger.info("migrating the database from schema %s to %s", schema, newest_schema())
-        with engine.connect().execution_options(**WRITES) as connection:
+        with engine.connect().execution_options(**WRITES) as connection, _unlinked(connection):
             _migrate(connection)
     return engine
+
+
+@contextmanager
+def _unlinked(connection: Connection) -> Iterator[None]:
+    """Let a migration copy a table of SQLite to which others refer (its documentation of ALTER TABLE)."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    cursor = connection.connection.cursor()
+    cursor.execute("PRAGMA foreign_keys=OFF")
+    yield
+    cursor.execute("PRAGMA foreign_keys=ON")
 
 
 def _schema(connection: Connection) -> str | None:

@@ -232,13 +232,24 @@ class JobLabelRow(Table):
 
 
 class RunRow(Table):
+    """A run, or the part of one on a further agent: of a gang over several agents each has its replicas in a row of its
+    own. The first one, with the primary, is the run; the others move with it."""
+
     __tablename__ = "runs"
-    __table_args__ = (UniqueConstraint("job_key", "number"), Index(None, "agent_id", "state"), Index(None, "state"))
+    __table_args__ = (
+        UniqueConstraint("job_key", "number", "agent_id"),
+        Index(None, "agent_id", "state"),
+        Index(None, "state"),
+        Index(None, "part_of"),
+    )
 
     run_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"))
     number: Mapped[int]
     beside: Mapped[int | None]  # of a restarted evaluator alone: the number of its gang's run
+    part_of: Mapped[str | None] = mapped_column(String(32))  # of a part on a further agent: the id of the run
+    agents: Mapped[int] = mapped_column(default=1)  # the number of them that have a part of it
+    ready: Mapped[bool] = mapped_column(default=False)  # its agent has placed it, and reaches the other parts
     agent_id: Mapped[str] = mapped_column(ForeignKey("agents.agent_id"))
     state: Mapped[RunState]
     created_at: Mapped[datetime]

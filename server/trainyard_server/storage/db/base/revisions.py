@@ -67,12 +67,11 @@ class AgentHeartbeat(NamedTuple):
 
 
 class ChangedJob(NamedTuple):
-    """A job with the live run of its gang."""
+    """A job with the live run of its gang, by parts."""
 
     job: JobRow
     is_study: bool
-    run: RunRow | None
-    gang: Sequence[ReplicaRow]
+    parts: Sequence[tuple[RunRow, Sequence[ReplicaRow]]]
 
 
 class WaitingNote(NamedTuple):
@@ -120,17 +119,15 @@ def changed_jobs(reader: Reader, since: int | None) -> Sequence[ChangedJob]:
     live = select(RunRow).where(RunRow.state.in_(LIVE_RUNS), RunRow.beside.is_(None))
     if len(keys) <= _MANY:
         live = live.where(RunRow.job_key.in_(keys))
-    runs = {run.job_key: run for run in reader.session.scalars(live)} if keys else {}
-    gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in runs.values()}
+    runs = list(reader.session.scalars(live)) if keys else []
+    gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in runs}
     for part in _parts(list(gangs)):
         for replica in reader.replicas(part):
             gangs[replica.run_id].append(replica)
-    changed = []
-    for job, study in rows:
-        run = runs.get(job.key)
-        gang = gangs[run.run_id] if run is not None else ()
-        changed.append(ChangedJob(job, study is not None, run, gang))
-    return changed
+    parts: dict[int, list[tuple[RunRow, Sequence[ReplicaRow]]]] = {}
+    for run in sorted(runs, key=lambda run: run.part_of is not None):
+        parts.setdefault(run.job_key, []).append((run, gangs[run.run_id]))
+    return [ChangedJob(job, study is not None, parts.get(job.key, ())) for job, study in rows]
 
 
 def changed_agents(reader: Reader, since: int | None) -> Sequence[AgentRow]:

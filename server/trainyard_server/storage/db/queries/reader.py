@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, select
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, or_, select
 from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, RunState
@@ -222,14 +222,17 @@ class Reader:
         rows = self._session.execute(
             query.where(RunRow.job_key.in_(list(job_keys)), RunRow.state.in_(LIVE_RUNS), RunRow.beside.is_(None))
         )
-        return {key: activity for key, activity in rows}  # noqa: C416 - rows are tuples by name
+        activities: dict[int, str] = {}
+        for key, activity in rows:  # of several parts one that does something
+            activities[key] = activities.get(key) or activity
+        return activities
 
     def run(self, run_id: str) -> RunRow | None:
         return self._session.get(RunRow, run_id)
 
     def runs(self, job_key: int) -> Sequence[RunRow]:
-        """The runs of the job's gang, without those of restarted evaluators."""
-        query = select(RunRow).filter_by(job_key=job_key, beside=None).order_by(RunRow.number)
+        """The runs of the job's gang, without those of restarted evaluators and without further parts."""
+        query = select(RunRow).filter_by(job_key=job_key, beside=None, part_of=None).order_by(RunRow.number)
         return self._session.scalars(query).all()
 
     def reached(self, job_key: int) -> tuple[int | None, int | None]:
@@ -242,7 +245,7 @@ class Reader:
         return checkpoint, step
 
     def last_runs(self, job_keys: Collection[int]) -> Sequence[RunRow]:
-        """The newest run of the gang of each of these jobs."""
+        """The newest run of the gang of each of these jobs, with its further parts."""
         if not job_keys:
             return ()
         newest = (
@@ -262,10 +265,40 @@ class Reader:
     def live_run(self, job_key: int) -> RunRow | None:
         """The live run of the job's gang."""
         live = select(RunRow).where(RunRow.job_key == job_key, RunRow.state.in_(LIVE_RUNS))
-        return self._session.scalar(live.where(RunRow.beside.is_(None)))
+        return self._session.scalar(live.where(RunRow.beside.is_(None), RunRow.part_of.is_(None)))
+
+    def parts(self, run: RunRow) -> Sequence[RunRow]:
+        """All parts of a run, itself first, in the order of their replicas. Of most runs no row is read."""
+        if run.agents == 1:
+            return (run,)
+        lead = run.part_of or run.run_id
+        query = select(RunRow).where(or_(RunRow.run_id == lead, RunRow.part_of == lead))
+        rows = self._session.scalars(query.order_by(RunRow.run_id)).all()
+        return sorted(rows, key=lambda row: row.part_of is not None)
+
+    def gang(self, run: RunRow) -> Sequence[ReplicaRow]:
+        """The replicas of all parts of a run, in their order."""
+        return self.replicas(part.run_id for part in self.parts(run))
+
+    def part_with(self, run: RunRow, task: str) -> RunRow:
+        """The part of a run that has this replica; the first one, if none has."""
+        parts = self.parts(run)
+        return next((part for part in parts[1:] if self.replica(part.run_id, task) is not None), parts[0])
+
+    def gangs(self, runs: Iterable[RunRow]) -> dict[str, list[ReplicaRow]]:
+        """The replicas of all parts of these runs, by the id of the run."""
+        chosen = list(runs)
+        run_of = {run.run_id: run.run_id for run in chosen}
+        if several := [run.run_id for run in chosen if run.agents > 1]:
+            rows = self._session.execute(select(RunRow.run_id, RunRow.part_of).where(RunRow.part_of.in_(several)))
+            run_of |= {part: str(lead) for part, lead in rows}
+        gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in chosen}
+        for replica in self.replicas(run_of):
+            gangs[run_of[replica.run_id]].append(replica)
+        return gangs
 
     def live_runs(self, agent_id: str | None = None) -> Sequence[RunRow]:
-        """All runs that have not ended, or those of one agent, in a fixed order."""
+        """All runs that have not ended, or those of one agent, in a fixed order, each part by itself."""
         query = select(RunRow).where(RunRow.state.in_(LIVE_RUNS)).order_by(RunRow.created_at, RunRow.run_id)
         if agent_id is not None:
             query = query.where(RunRow.agent_id == agent_id)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trainyard_agent.engines.docker import spec as docker_spec
-from trainyard_agent.engines.docker.spec import ImageInfo, Owner
+from trainyard_agent.engines.docker.spec import ImageInfo, Owner, RunNetwork
 from trainyard_agent.runtimes.base import Launch, ProgramUser
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import Task
@@ -27,8 +27,8 @@ ENDED = {
 
 def spec(launch: Launch, **given: Any) -> dict[str, Any]:
     order = run_order(RUN, MASTER, WORKER)
-    addresses = {MASTER: "172.18.0.2", WORKER: "172.18.0.3"}
-    options = {"addresses": addresses, "gateway": "172.17.0.1", "pids_limit": 100, **given}
+    network = RunNetwork({MASTER: "172.18.0.2", WORKER: "172.18.0.3"}, "172.17.0.1")
+    options = {"network": network, "pids_limit": 100, **given}
     return docker_spec.container_spec(Owner("a1", "http://s", "/state", "host view"), order, launch, IMAGE, **options)
 
 
@@ -57,7 +57,7 @@ def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None
     assert peers == ["host.docker.internal:172.17.0.1", "cmle-training-master-1f0c3a9be2-0:172.18.0.2"], (
         "they are named before they are there"
     )
-    assert spec(launch(), gateway="", addresses={})["HostConfig"]["ExtraHosts"] == [], "without a bridge"
+    assert spec(launch(), network=RunNetwork({}, ""))["HostConfig"]["ExtraHosts"] == [], "without a bridge"
 
 
 def test_ip_addresses_begin_after_the_gateway_and_fit_into_the_network() -> None:
@@ -107,7 +107,7 @@ def test_spec_gives_another_user_a_home_and_no_capability() -> None:
     assert "User" not in spec(launch())
     assert spec(launch())["HostConfig"]["CapAdd"]
     order, kept = run_order(RUN, MASTER, WORKER), ImageInfo("sha256:abc", user="trainer")
-    of_image = docker_spec.container_spec(Owner("a1"), order, launch(), kept, addresses={}, gateway="", pids_limit=1)
+    of_image = docker_spec.container_spec(Owner("a1"), order, launch(), kept, network=RunNetwork({}, ""), pids_limit=1)
     assert of_image["HostConfig"]["CapAdd"] == []
 
 
@@ -215,3 +215,15 @@ def test_engine_keeps_more_of_a_log_than_its_quota() -> None:
         made = spec(launch(log_quota_bytes=quota))["HostConfig"]["LogConfig"]
         assert made["Type"] == "local"
         assert made["Config"] == {"max-size": size, "max-file": files, "compress": "false"}
+
+
+def test_spec_of_a_part_is_reached_at_its_machines_address() -> None:
+    part = RunNetwork({}, "172.17.0.1", {MASTER: "10.0.0.7:30001", WORKER: "10.0.0.7:30002"})
+    made = spec(launch(), network=part)
+    assert made["HostConfig"]["PortBindings"] == {"30002/tcp": [{"HostIp": "10.0.0.7", "HostPort": "30002"}]}
+    assert made["ExposedPorts"] == {"30002/tcp": {}}
+    assert "PortBindings" not in spec(launch())["HostConfig"]
+    of_host = spec(launch(), network=RunNetwork({}, "172.17.0.1", part.published, is_hosts=True))
+    assert of_host["HostConfig"]["NetworkMode"] == "host"
+    assert not of_host.keys() & {"ExposedPorts", "NetworkingConfig"}
+    assert "PortBindings" not in of_host["HostConfig"]

@@ -69,7 +69,7 @@ def stopped(task: str, at: float = 2) -> ReplicaSnapshot:
 def job(
     *replicas: ReplicaSnapshot, state: JobState = JobState.RUNNING, run: RunState = RunState.STOPPING, **scheduling: str
 ) -> JobSnapshot:
-    live = RunSnapshot("r", 1, "a", run, replicas) if replicas else None
+    live = RunSnapshot("r", 1, run, replicas) if replicas else None
     started_at = T0 if run is RunState.RUNNING else None
     return JobSnapshot(
         1,
@@ -367,14 +367,14 @@ def test_observe_takes_only_what_is_news() -> None:
         (ReplicaState.RUNNING, ReplicaState.UNKNOWN, []),
     ]
     for before, reported, becomes in rows:
-        run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, before),))
+        run = RunSnapshot("r", 1, RunState.PREPARING, (ReplicaSnapshot(MASTER, before),))
         changes = observe(run, report(state=reported), T0)
         assert [change.after for change in changes] == becomes, (before, reported)
     for replicas in ((crashed(MASTER),), ()):
-        run = RunSnapshot("r", 1, "a", RunState.RUNNING, replicas)
+        run = RunSnapshot("r", 1, RunState.RUNNING, replicas)
         assert observe(run, report(state=ReplicaState.RUNNING), T0) == []
     pending = ReplicaState.PENDING
-    run = RunSnapshot("r", 1, "a", RunState.PREPARING, (ReplicaSnapshot(MASTER, pending),))
+    run = RunSnapshot("r", 1, RunState.PREPARING, (ReplicaSnapshot(MASTER, pending),))
     (change,) = observe(run, report(state=pending, address="h:1"), T0)
     assert (change.before, change.after, change.address) == (pending, pending, "h:1")
 

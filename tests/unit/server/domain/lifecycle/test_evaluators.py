@@ -35,7 +35,7 @@ def ended(
 
 
 def alone(number: int, replica: ReplicaSnapshot, state: RunState = RunState.ENDED) -> RunSnapshot:
-    return RunSnapshot(f"r{number}", number, "a", state, (replica,))
+    return RunSnapshot(f"r{number}", number, state, (replica,))
 
 
 def job(
@@ -44,7 +44,7 @@ def job(
     run: RunState = RunState.RUNNING,
     state: JobState = JobState.RUNNING,
 ) -> JobSnapshot:
-    live = RunSnapshot("r1", 1, "a", run, gang)
+    live = RunSnapshot("r1", 1, run, gang)
     parsed = parse_training_input({})
     return JobSnapshot(1, "p", "j", state, parsed, (), T0, T0, run=live, restarts=restarts)
 

@@ -9,7 +9,7 @@ from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
 from trainyard_protocol.job.resources import Capacity, Gpu
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 from trainyard_protocol.states import JobState
-from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
+from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, Part
 from trainyard_server.domain.scheduling.scheduler import Placement, Plan
 from trainyard_server.domain.snapshots import JobSnapshot
 
@@ -65,6 +65,10 @@ def held(
     *cpus: int, gpus: tuple[str, ...] = (), gb: float = 0, key: int = 99, project: str = "p", ended: bool = False
 ) -> Gang:
     return Gang(key, project, frozenset(cpus), frozenset(gpus), round(gb * GIGABYTE), ended)
+
+
+def gang_of_part(part: Part, key: int = 1, project: str = "p", *, further: bool = False) -> Gang:
+    return Gang.of(part.assignments, key, project, further=further)
 
 
 def gang_of(placement: Placement, project: str = "p") -> Gang:

@@ -29,16 +29,19 @@ def test_agents_that_could_hold_a_gang_only_together_are_named() -> None:
     strict = [agent("host-a", 4, 16), agent("host-b", 4, 16), agent("tiny", 1, 1)]
     assert plan([gang], strict, NOW).waiting[1].reason == (
         "can never start on the agents here: needs 8 vCPU and 32.0 GB; the largest agent, host-a, has 4 vCPU and "
-        "16.0 GB; host-a and host-b together have room for it, but a gang runs on one agent"
+        "16.0 GB; host-a and host-b together have room for it, but host-a and host-b have no address for others "
+        "(--address)"
     )
     assert "together" not in plan([gang], [agent("host-a", 4, 16), agent("host-b", 4, 8)], NOW).waiting[1].reason
     fit = [agent(name, 4, 16, mode="fit") for name in ("host-a", "host-b")]
     scaled = only(plan([gang], fit, NOW)).scaled
-    several = "host-a and host-b together have room for it, but a gang runs on one agent"
+    several = (
+        "host-a and host-b together have room for it, but host-a and host-b have no address for others (--address)"
+    )
     assert scaled.endswith(f"gets 1 vCPU and 4.0 GB. {several}.")
     larger = only(plan([gang], [*fit[:1], agent("tiny", 1, 1, mode="fit")], NOW))
     assert larger.agent_id == "host-a", "the machine on which it is scaled down least"
-    assert larger.scaled.endswith("GB. tiny is idle, but a gang runs on one agent.")
+    assert larger.scaled.endswith("GB. tiny is idle, but a gang is scaled down to one agent.")
     busy = [replace(fit[0], gangs=(held(0),)), agent("tiny", 1, 1, mode="fit")]
     assert plan([gang], busy, NOW).waiting[1].kind == "room", "it waits for the larger one"
     alone = only(plan([gang], [fit[0], replace(fit[1], draining=True)], NOW)).scaled

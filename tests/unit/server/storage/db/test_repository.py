@@ -24,7 +24,7 @@ from trainyard_protocol.states import (
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
-from trainyard_server.domain.scheduling.resources import Assignment
+from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.storage.db.base.models import EventRow, JobRow, ReplicaRow, RunRow, Table
 from trainyard_server.storage.db.repository import ConcurrentUpdate, Store, Writer
 
@@ -57,7 +57,7 @@ def one_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
             queued_at=NOW,
         )
         writer.add_job(job, (TrainingInput(), ()), NOW, ())
-        writer.add_run(job, "a", [Assignment("master-replica-0", "local-1", (0,), (), 1)], NOW, "")
+        writer.add_run(job, [Part("a", (Assignment("master-replica-0", "local-1", (0,), (), 1),))], NOW, "")
     yield store
     store.close()
 

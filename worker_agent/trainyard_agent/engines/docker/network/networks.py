@@ -144,7 +144,8 @@ class Networks:
             return network
 
     def _install(self, network: str, labels: Mapping[str, str]) -> None:
-        allowed = sorted(set(self._resolved(self._allowed[labels[docker_spec.ROLE]])))
+        peers = [Endpoint.parse(address) for address in labels.get(docker_spec.PEERS, "").split(",") if address]
+        allowed = sorted(set(self._resolved([*self._allowed[labels[docker_spec.ROLE]], *peers])))
         policy: NetworkPolicy = "none" if labels[docker_spec.POLICY] == "none" else "egress"
         self._firewall.install(labels[docker_spec.BRIDGE], rules(policy, self._engine.subnet(network), allowed))
 

@@ -1,0 +1,39 @@
+"""Connect to all other replicas at the addresses of TF_CONFIG, and print the names of those that have connected."""
+
+import json
+import os
+import socket
+import sys
+import time
+
+config = json.loads(os.environ["TF_CONFIG"])
+me = config["task"]["type"], config["task"]["index"]
+addresses = {(role, index): there for role, them in config["cluster"].items() for index, there in enumerate(them)}
+host, _, port = addresses[me].rpartition(":")
+listener = socket.create_server((host if "--any" not in sys.argv else "", int(port)))
+for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "MASTER_ADDR", "WORLD_SIZE", "RANK"):
+    print(name, os.environ.get(name, ""))
+
+
+def send(there: str) -> None:
+    host, _, port = there.rpartition(":")
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), timeout=5) as connection:
+                connection.sendall(f"{me[0]}-{me[1]}\n".encode())
+                return
+        except ConnectionRefusedError:  # it has not begun
+            time.sleep(0.1)
+
+
+others = [there for task, there in addresses.items() if task != me]
+for there in others:
+    send(there)
+met: set[str] = set()
+while len(met) < len(others):
+    connection, _ = listener.accept()
+    with connection:
+        met.add(connection.makefile().readline().strip())
+print("met", " ".join(sorted(met)))
+while "--stay" in sys.argv:
+    time.sleep(1)

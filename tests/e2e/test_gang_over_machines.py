@@ -1,0 +1,160 @@
+"""A gang over two machines without an engine, each a network namespace, and what becomes of it when one is lost."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from beds.certificates import Authority
+from beds.waiting import until
+from e2e.harness import REPOSITORY
+from e2e.machines import Machine, machines
+from e2e.test_training import check_trained
+
+pytestmark = pytest.mark.e2e
+
+PROGRAMS = Path(__file__).parent / "programs"
+CONFIG = """\
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: local-1
+  workerType: local-1
+  workerCount: 3
+"""
+
+
+class Site:
+    """A server, and two machines with two CPUs each, whose agents have these options. They share `jobs`."""
+
+    def __init__(self, server: Machine, one: Machine, other: Machine, *options: str) -> None:
+        self.one, self.other = one, other
+        self.here = server.programs
+        authority = Authority(self.here.home)
+        issued = authority.issue(server.address)
+        self.url = f"https://{server.address}:8470"
+        tls = ("--tls-cert", str(issued.certificate), "--tls-key", str(issued.key))
+        self.jobs = self.here.home / "jobs"
+        self.jobs.mkdir()
+        shared = ("--one-user", "--lease-seconds", "120", "--shared-job-dirs", str(self.jobs))
+        self.here.server(*tls, *shared, roles={"operator": "admin:you", "agent": "agent"}, url=self.url)
+        token = ("--token-file", str(self.here.token("operator")), "--ca-file", str(authority.ca_file))
+        self.here.ok("trainyard", "login", self.url, *token)
+        for machine in (one, other):
+            shutil.copy(authority.ca_file, machine.programs.home / "ca.pem")
+            machine.programs.url = self.url
+            given = ("--ca-file", "ca.pem", "--name", machine.programs.home.name, "--cpus", "0,1", "--one-user")
+            machine.programs.agent(*given, "--runtime", "process", *options)
+        until(lambda: self.here.ok("trainyard", "agents", "list", "--format", "value(state)").split() == ["alive"] * 2)
+
+    def submit(self, job: str, *words: str, program: Path = PROGRAMS / "ring.py", flags: Sequence[str] = ()) -> None:
+        (self.here.home / "config.yaml").write_text(CONFIG)
+        given = ("--package-path", str(program), "--config", "config.yaml", *flags)
+        self.here.ok("trainyard", "jobs", "submit", "training", job, *given, "--", *words)
+
+    def lines(self, job: str) -> str:
+        return self.here.ok("trainyard", "jobs", "stream-logs", job, "--no-follow")
+
+    def end(self, job: str) -> str:
+        """The end of a job, and what its page on the terminal says of it."""
+        self.here.run("trainyard", "jobs", "wait", job)
+        return self.here.ok("trainyard", "jobs", "describe", job)
+
+
+@contextmanager
+def site_at(home: Path, *options: str) -> Iterator[Site]:
+    with machines(home, ["server", "box-1", "box-2"]) as (server, one, other):
+        yield Site(server, one, other, *options)
+        for machine in (one, other):
+            machine.programs.stop_agent()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site_at(tmp_path_factory.mktemp("site")) as site:
+        yield site
+
+
+def test_replicas_on_two_machines_reach_each_other_at_the_addresses_of_tf_config(site: Site) -> None:
+    site.submit("ring")
+    described = site.end("ring")
+    assert "state: SUCCEEDED" in described, site.lines("ring")
+    lines = site.lines("ring")
+    assert re.search(r"master-replica-0 +met worker-0 worker-1 worker-2", lines), lines
+    assert lines.count("NCCL_SOCKET_IFNAME eth0") == lines.count("GLOO_SOCKET_IFNAME eth0") == 4
+    assert lines.count(f"MASTER_ADDR {site.one.address}") == 4
+    assert "Its replicas run on box-1 (master-replica-0 to worker-replica-0, 2 in all) and box-2" in lines
+
+
+def test_machine_behind_a_firewall_is_named_and_the_job_runs_once_it_is_open(site: Site) -> None:
+    """The ports of one machine are closed to the other, as on a fresh host with a firewall."""
+    rule = ("INPUT", "-s", site.one.address, "-p", "tcp", "--dport", "30000:30999", "-j", "REJECT")
+    _iptables(site.other, "-A", *rule)
+    site.submit("blocked")
+    until(lambda: "does not reach" in site.lines("blocked"))
+    lines = site.lines("blocked")
+    assert re.search(
+        r"The machine of master-replica-0, worker-replica-0 does not reach worker-replica-\d at "
+        rf"{site.other.address}:30\d\d\d: .*Let the machines of the group reach each other's --ports",
+        lines,
+    ), lines
+    assert "met " not in lines, "nothing has started"
+    _iptables(site.other, "-D", *rule)
+    assert "state: SUCCEEDED" in site.end("blocked")
+
+
+def test_replica_that_is_killed_on_one_machine_ends_the_gang_on_both_and_it_starts_again(site: Site) -> None:
+    site.submit("killed", "--stay")
+    until(lambda: site.lines("killed").count(" met ") == 4, lambda: site.lines("killed"))
+    first = {machine: _programs(machine) for machine in (site.one, site.other)}
+    assert [len(pids) for pids in first.values()] == [2, 2]
+    subprocess.run(["kill", "-9", first[site.other][0]], check=True)
+    until(lambda: site.lines("killed").count(" met ") == 8, lambda: site.lines("killed"))
+    assert not set(first[site.one]) & set(_programs(site.one)), "the parts on both machines are new"
+    assert "A new run starts in 1 s (retry 1 of 3)" in site.lines("killed")
+    site.here.ok("trainyard", "jobs", "cancel", "killed")
+    assert "state: CANCELLED" in site.end("killed")
+    assert [_programs(machine) for machine in (site.one, site.other)] == [[], []]
+
+
+@pytest.mark.long
+def test_digits_by_the_template_over_two_machines_have_one_set_of_parameters(site: Site) -> None:
+    flags = ("--module-name", "trainer.task", "--job-dir", str(site.jobs / "digits"))
+    site.submit("digits", "--epochs", "5", program=REPOSITORY / "trainer_template" / "trainer", flags=flags)
+    assert "state: SUCCEEDED" in site.end("digits"), site.lines("digits")
+    check_trained(site.lines("digits"), 4)
+    assert (site.jobs / "digits" / "model").is_dir()
+    assert not list((site.jobs / "digits").glob("workertemp*"))
+
+
+@pytest.mark.frameworks
+def test_tensorflow_and_torch_train_over_two_machines(frameworks_python: Path, tmp_path: Path) -> None:
+    programs = REPOSITORY / "tests" / "programs"
+    with site_at(tmp_path, "--python", str(frameworks_python)) as site:
+        for name, says in (("mirrored", "4 replicas in sync"), ("torch_ddp", "4 ranks, equal: True")):
+            site.submit(name, program=programs / f"{name}.py")
+            assert "state: SUCCEEDED" in site.end(name), site.lines(name)
+            assert says in site.lines(name)
+
+
+def _iptables(machine: Machine, *words: str) -> None:
+    subprocess.run(["ip", "netns", "exec", machine.namespace, "iptables", *words], check=True)
+
+
+def _programs(machine: Machine) -> list[str]:
+    """The programs of the ring on a machine, without the processes that they start."""
+    pids = subprocess.run(["ip", "netns", "pids", machine.namespace], capture_output=True, text=True, check=True)
+    rings = [process for pid in pids.stdout.split() if (process := _ring(int(pid))) is not None]
+    return [str(process.pid) for process in rings if process.ppid() not in [other.pid for other in rings]]
+
+
+def _ring(pid: int) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        return process if process.cmdline()[1:3] == ["-m", "ring"] else None
+    except psutil.NoSuchProcess:
+        return None

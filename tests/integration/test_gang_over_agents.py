@@ -1,0 +1,228 @@
+"""Gangs over several agents: all parts start or none, one verdict for all, and nothing that is left behind."""
+
+import json
+
+import pytest
+
+from beds.databases import on_every_database
+from beds.world import Machine, World
+from trainyard_agent.engines.fake import FOREVER, Exit, Print, Script, by_module
+from trainyard_agent.staging.base import ReadyAtOnce, Staging
+from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
+
+MASTER, WORKERS = "master-replica-0", [f"worker-replica-{number}" for number in range(3)]
+CRASHES = Script(((0.1, Print("works")), (1.0, Exit(3))))
+PROGRAMS = by_module(
+    {
+        "forever.task": {"*": FOREVER},
+        "short.task": {MASTER: Script(((1.0, Exit(0)),)), "*": FOREVER},
+        "fails.task": {WORKERS[2]: CRASHES, WORKERS[0]: Script(((1.2, Exit(1)),)), "*": FOREVER},
+        "lost.task": {WORKERS[2]: Script(((1.0, Exit(137)),)), "*": FOREVER},
+    }
+)
+
+
+@pytest.fixture
+async def boxes(world: World) -> list[Machine]:
+    """Two machines of two CPUs: a gang of four has two replicas on each."""
+    machines = [world.machine(name, PROGRAMS, cpus=2) for name in ("box-1", "box-2")]
+    await world.settle()
+    return machines
+
+
+def started(machine: Machine) -> list[str]:
+    return [launch.task for _, launch in machine.host.launches]
+
+
+def states(machine: Machine) -> list[ReplicaState]:
+    return [report.state for run_id in machine.host.runs for report in machine.runtime.observe(run_id)]
+
+
+@on_every_database
+async def test_replicas_know_each_other_by_the_addresses_of_their_machines(world: World, boxes: list[Machine]) -> None:
+    await world.submit("j", workers=3, module="short.task")
+    await world.settle(6)
+    detail = await world.detail("j")
+    (run,) = detail.runs
+    assert (detail.state, run.state, run.agent) == (JobState.RUNNING, RunState.RUNNING, "box-1, box-2")
+    hosts = {replica.task: (replica.agent, replica.address.partition(":")[0]) for replica in run.replicas}
+    assert hosts == {
+        **dict.fromkeys([MASTER, WORKERS[0]], ("box-1", "box-1")),
+        **dict.fromkeys(WORKERS[1:], ("box-2", "box-2")),
+    }
+    addresses = [replica.address for replica in run.replicas]
+    launches = [launch for machine in boxes for _, launch in machine.host.launches]
+    for launch in launches:
+        config = json.loads(launch.environment["TF_CONFIG"])
+        assert config["cluster"] == {"chief": addresses[:1], "worker": addresses[1:]}
+        assert launch.environment["JAX_COORDINATOR_ADDRESS"] == addresses[0]
+        assert (launch.environment["MASTER_ADDR"], launch.environment["WORLD_SIZE"]) == ("box-1", "4")
+    assert sorted(launch.environment["RANK"] for launch in launches) == ["0", "1", "2", "3"]
+    explained = (await world.call("GET", f"/trainyard/v1/projects/p/jobs/j/explain?task={WORKERS[2]}")).json()
+    mine = next(launch for launch in launches if launch.task == WORKERS[2])
+    assert json.loads(explained["environment"]["TF_CONFIG"]) == json.loads(mine.environment["TF_CONFIG"])
+    assert "Its replicas run on box-1 (master-replica-0 to worker-replica-0, 2 in all)" in str(detail.events)
+    assert "on box-2" in (await world.call("GET", "/projects/p/jobs/j")).text
+    agents = (await world.call("GET", "/trainyard/v1/status")).json()["agents"]
+    assert [(agent["runs"], agent["cpus_given"]) for agent in agents] == [(1, 2), (1, 2)]
+    why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/j/why")).json()
+    assert "it runs on agent box-1 and box-2" in why["summary"]
+
+    world.restart_server()
+    world.clock.advance(1.0)
+    await world.settle(6)
+    assert (await world.detail("j")).state is JobState.SUCCEEDED
+    assert [machine.host.runs for machine in boxes] == [{}, {}]
+    assert not world.listeners
+
+
+async def test_no_part_starts_before_every_part_is_ready(world: World, boxes: list[Machine]) -> None:
+    first, second = boxes
+    await world.submit("j", workers=3, module="forever.task")
+    world.tick()
+    await first.step(6)
+    assert (started(first), len(world.listeners)) == ([], 2), "it is placed, and waits"
+    (run,) = (await world.detail("j")).runs
+    assert run.activity == "waiting for the parts on other agents"
+    await second.step(6)
+    assert (started(first), started(second)) == ([], []), "the first has not reached it yet"
+    await first.step(3)
+    await second.step(2)
+    assert (sorted(started(first)), sorted(started(second))) == ([MASTER, WORKERS[0]], WORKERS[1:])
+
+
+async def test_machines_that_do_not_reach_each_other_are_named_and_start_nothing(
+    world: World, boxes: list[Machine]
+) -> None:
+    world.apart = True
+    await world.submit("j", workers=3, module="forever.task")
+    await world.settle(8)
+    detail = await world.detail("j")
+    verdict = detail.runs[0].verdict
+    assert verdict is not None
+    assert (detail.state, verdict.reason) == (JobState.QUEUED, Reason.HOST_FAILED)
+    assert "does not reach" in verdict.message
+    assert "Let the machines of the group reach each other's --ports" in verdict.message
+    assert [started(machine) for machine in boxes] == [[], []]
+    assert not world.listeners
+    world.apart = False
+    world.clock.advance(2.0)
+    await world.settle(8)
+    assert (await world.detail("j")).state is JobState.RUNNING
+
+
+async def test_part_that_cannot_be_prepared_gives_the_whole_run_back(world: World, boxes: list[Machine]) -> None:
+    class Broken(ReadyAtOnce):
+        def status(self) -> dict[str, Staging]:
+            failed = Staging("failed", reason=Reason.STAGING_FAILED, message="The package index is gone.")
+            return dict.fromkeys(super().status(), failed)
+
+    boxes[1].stager = Broken()
+    await boxes[1].close()
+    boxes[1].boot()
+    await world.submit("j", workers=3, module="forever.task")
+    await world.settle(8)
+    detail = await world.detail("j")
+    verdict = detail.runs[0].verdict
+    assert verdict is not None
+    assert (verdict.reason, verdict.replica) == (Reason.STAGING_FAILED, WORKERS[1])
+    assert [started(machine) for machine in boxes] == [[], []]
+
+
+async def test_agent_that_starts_again_before_the_gang_gives_its_part_back(world: World, boxes: list[Machine]) -> None:
+    first, second = boxes
+    await world.submit("j", workers=3, module="forever.task")
+    world.tick()
+    await first.step(3)
+    await second.step(3)
+    await first.close()
+    first.boot()
+    await world.settle(8)
+    detail = await world.detail("j")
+    assert detail.runs[0].verdict is not None
+    assert detail.runs[0].verdict.reason is Reason.GIVEN_BACK
+    assert not [task for machine in boxes for task in started(machine)]
+    world.clock.advance(2.0)
+    await world.settle(8)
+    assert (await world.detail("j")).state is JobState.RUNNING
+
+
+async def test_first_failure_on_any_machine_decides_and_ends_all_parts(world: World, boxes: list[Machine]) -> None:
+    await world.submit("j", workers=3, module="fails.task")
+    await world.settle(6)
+    world.clock.advance(2.0)
+    await world.settle(6)
+    detail = await world.detail("j")
+    assert (detail.state, detail.exit_code) == (JobState.FAILED, 3)
+    assert detail.verdict is not None
+    assert detail.verdict.replica == WORKERS[2]
+    assert [machine.host.runs for machine in boxes] == [{}, {}]
+    lines = [entry.text for entry in await world.log("j") if entry.task == WORKERS[2]]
+    assert lines == ["works"]
+
+
+async def test_cancel_stops_every_part(world: World, boxes: list[Machine]) -> None:
+    await world.submit("j", workers=3, module="forever.task")
+    await world.settle(6)
+    await world.cancel("j")
+    await world.settle(6)
+    assert (await world.detail("j")).state is JobState.CANCELLED
+    assert [machine.host.runs for machine in boxes] == [{}, {}]
+
+
+async def test_lost_machine_ends_the_parts_on_others_after_its_lease(world: World, boxes: list[Machine]) -> None:
+    first, second = boxes
+    await world.submit("j", workers=3, module="forever.task")
+    await world.settle(6)
+    lease_s = world.settings.lease_s
+    second.network.cut = True
+    for _ in range(10):
+        world.clock.advance((lease_s - 60) / 10)
+        await world.settle(1)
+    assert states(first) == [ReplicaState.RUNNING] * 2, "the lease of the other has not ended"
+    for _ in range(20):
+        world.clock.advance(5)
+        await world.settle(1)
+    detail = await world.detail("j")
+    assert detail.runs[0].verdict is not None
+    assert (detail.state, detail.runs[0].verdict.reason) == (JobState.QUEUED, Reason.HOST_LOST)
+    assert not states(first)
+    assert set(states(second)) <= {ReplicaState.EXITED}, "it has stopped them by itself"
+    assert "box-2, which is silent" in detail.waiting
+    second.network.cut = False
+    await world.settle(8)
+    detail = await world.detail("j")
+    assert (detail.state, len(detail.runs)) == (JobState.RUNNING, 2)
+
+
+async def test_evaluator_of_a_gang_over_agents_starts_again_where_it_was(world: World, boxes: list[Machine]) -> None:
+    programs = by_module({"e.task": {"evaluator-replica-0": CRASHES, "*": FOREVER}})
+    for machine in boxes:
+        machine.host.programs = programs
+    await world.submit("j", workers=2, module="e.task", evaluatorType="local-1", evaluatorCount="1")
+    await world.settle()
+    for _ in range(3):
+        world.clock.advance(1.5)
+        await world.settle(3)
+    (run,) = (await world.detail("j")).runs
+    assert run.state is RunState.RUNNING
+    assert run.restarts
+    assert [task for task in started(boxes[1]) if task.startswith("evaluator")] == ["evaluator-replica-0"] * (
+        1 + len(run.restarts)
+    )
+    launches = [launch for _, launch in boxes[1].host.launches if launch.task.startswith("evaluator")]
+    assert len({json.dumps(json.loads(launch.environment["TF_CONFIG"])["cluster"]) for launch in launches}) == 1
+
+
+async def test_job_dir_of_one_machine_is_refused_with_the_agents_that_would_need_it(
+    world: World, boxes: list[Machine]
+) -> None:
+    fields = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": "3"}
+    job = {"jobId": "j", "trainingInput": {**fields, "pythonModule": "m", "jobDir": "/data/out"}}
+    refused = await world.call("POST", "/v1/projects/p/jobs", job)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        400,
+        "The job needs several agents: box-1 and box-2 together have room for it, but its job-dir is below /data/out, "
+        "which its machines do not share (--shared-job-dirs). Give it a job-dir on gs:// or below a shared directory, "
+        "or ask for less.",
+    )

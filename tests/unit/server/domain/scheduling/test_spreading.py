@@ -1,0 +1,165 @@
+"""Gangs over several agents: where their parts are, what they wait for, and that they delay nobody."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard_protocol.job.machines import GIGABYTE
+from trainyard_protocol.job.training_input import TrainingInput
+from trainyard_server.domain.scheduling.candidates import candidates
+from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.resources import AgentSnapshot, ResourceShare
+from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS, Placement, beyond_quota, plan, unshared
+from trainyard_server.domain.scheduling.spreading import Room, SharedDirs, spread
+from unit.server.domain.scheduling.queue_support import NOW, agent, gang_of_part, held, only, queued, request, waiting
+
+
+def host(name: str, cpus: int = 4, gb: float = 16, **given: Any) -> AgentSnapshot:
+    return agent(name, cpus, gb, **({"address": f"10.0.0.{ord(name[-1])}", "group": "default"} | given))
+
+
+def tasks(placement: Placement) -> dict[str, list[str]]:
+    short = {"master-replica-0": "m"}
+    return {
+        part.agent_id: [short.get(given.task, given.task.replace("worker-replica-", "w")) for given in part.assignments]
+        for part in placement.parts
+    }
+
+
+A, B, C = host("a"), host("b"), host("c")
+
+
+def test_gang_that_no_agent_holds_gets_the_fewest_with_neighbours_together() -> None:
+    placement = only(plan([queued(1, 4, cpus=2)], [A, B, C], NOW))
+    assert tasks(placement) == {"a": ["m", "w0"], "b": ["w1", "w2"]}
+    assert placement.spread == (
+        "Its replicas run on a (master-replica-0 to worker-replica-0, 2 in all) and b (worker-replica-1 to "
+        "worker-replica-2, 2 in all)."
+    )
+    large = host("d", 6)
+    assert tasks(only(plan([queued(1, 4, cpus=2)], [A, large, B], NOW))) == {"d": ["m", "w0", "w1"], "a": ["w2"]}
+    assert tasks(only(plan([queued(1, 3, cpus=2)], [A, large, B], NOW))) == {"d": ["m", "w0", "w1"]}
+
+
+def test_gang_waits_for_the_one_agent_that_could_hold_it() -> None:
+    """Its replicas are faster together, and others' jobs start around it."""
+    large = host("d", 8)
+    busy = replace(large, gangs=(held(0),))
+    waits = plan([queued(1, 4, cpus=2)], [A, B, busy], NOW).waiting[1]
+    assert waits.reason.startswith("needs 8 vCPU and 8.0 GB; agent d has 8 vCPU, of which 7 are free")
+
+
+def test_parts_are_on_agents_of_one_group_that_say_an_address() -> None:
+    gang = queued(1, 4, cpus=2)
+    for other, why in (
+        (host("b", address=""), "b has no address for others (--address)"),
+        (host("b", group="other"), "they are not of one group (--group)"),
+        (host("b", engine=True), "b only has whole gangs"),
+    ):
+        waits = plan([gang], [A, other], NOW).waiting[1]
+        assert (waits.kind, waits.reason.rpartition("; ")[2]) == (
+            "never",
+            f"a and b together have room for it, but {why}",
+        )
+    assert tasks(only(plan([gang], [A, host("b", group="other"), C], NOW))) == {"a": ["m", "w0"], "c": ["w1", "w2"]}
+
+
+def test_gang_whose_job_dir_the_machines_do_not_share_stays_on_one() -> None:
+    local = replace(queued(1, 4, cpus=2), training_input=TrainingInput(job_dir="/data/out"))
+    assert (
+        plan([local], [A, B], NOW)
+        .waiting[1]
+        .reason.endswith(
+            "a and b together have room for it, but its job-dir is below /data/out, which its machines do not share "
+            "(--shared-job-dirs)"
+        )
+    )
+    assert "its job-dir is below /data/out" in unshared(local, [A, B], SharedDirs())
+    for shared, job_dir in ((("/data",), "/data/out"), ((), "gs://b/out"), ((), "")):
+        job = replace(local, training_input=TrainingInput(job_dir=job_dir))
+        assert len(only(plan([job], [A, B], NOW, NO_QUOTAS, SharedDirs(shared))).parts) == 2
+        assert unshared(job, [A, B], SharedDirs(shared)) == ""
+    default = replace(local, training_input=TrainingInput())
+    assert plan([default], [A, B], NOW, NO_QUOTAS, SharedDirs(default="/jobs")).waiting
+    assert not unshared(replace(local, gang=local.gang[:2]), [A, B], SharedDirs()), "one agent holds it"
+
+
+def test_gang_is_scaled_down_only_where_no_agents_hold_it_together() -> None:
+    fit = [replace(host_, mode="fit") for host_ in (A, B)]
+    assert len(only(plan([queued(1, 4, cpus=2)], fit, NOW)).parts) == 2
+    scaled = only(plan([queued(1, 6, cpus=2)], fit, NOW))
+    assert len(scaled.parts) == 1
+    assert scaled.scaled
+
+
+def test_gang_that_waits_for_several_agents_is_delayed_by_nobody_behind_it() -> None:
+    busy = replace(A, gangs=(held(0, 1, key=7),))
+    gang, small = queued(1, 4, cpus=2, age=10), queued(2, cpus=2)
+    result = plan([gang, small], [busy, B], NOW)
+    assert not result.placements
+    assert result.waiting[1].reason == (
+        "needs 8 vCPU and 8.0 GB on several agents; a and b have 6 vCPU and 32.0 GB free, and not enough for each "
+        "replica"
+    )
+    behind = queued(3, 4, cpus=2)
+    assert (
+        plan([gang, behind], [busy, B, C, host("d")], NOW)
+        .waiting[3]
+        .reason.startswith("needs 8 vCPU and 8.0 GB on several agents; a, b, c and d have 6 vCPU")
+    )
+    assert [view.lacks for view in candidates(gang, [replace(B, gangs=(held(0, 1, 2),)), A], NO_QUOTAS)] == [
+        "has room only for a part of it",
+        "has room only for a part of it, and for no replica now",
+    ]
+    other_group = host("c", group="other")
+    assert only(plan([gang, small], [busy, B, other_group], NOW)).agent_id == "c"
+
+
+def test_gang_waits_for_a_silent_agent_that_it_needs() -> None:
+    waits = plan([queued(1, 4, cpus=2)], [A, replace(B, alive=False)], NOW).waiting[1]
+    assert (waits.kind, waits.reason) == ("no-agent", "waits for agent b, which is silent at the moment")
+
+
+def test_gang_over_agents_is_one_job_of_its_quota() -> None:
+    limits = Quotas({"jobs": 1, "vcpus": 8})
+    gang = queued(1, 4, cpus=2)
+    parts = only(plan([gang], [A, B], NOW, limits)).parts
+    running = [
+        replace(host_, gangs=(gang_of_part(part, further=number > 0),))
+        for number, (host_, part) in enumerate(zip((A, B), parts, strict=True))
+    ]
+    waits = plan([queued(2)], [*running, C], NOW, limits).waiting[2]
+    assert waits.reason == "project p uses 1 of its 1 running jobs; the job needs 1"
+    assert beyond_quota(queued(3, 5, cpus=2), [A, B, C], limits).startswith("The request for 10 vCPU exceeds")
+
+
+def test_replicas_that_differ_are_packed_by_size_where_their_order_leaves_no_room() -> None:
+    small, large = request(0, cpus=1), [request(number, cpus=3) for number in (1, 2)]
+    last = request(3, cpus=1)
+    placement = only(plan([waiting(1, [small, *large, last])], [A, B], NOW))
+    assert sorted(map(len, tasks(placement).values())) == [2, 2]
+    assert tasks(placement)[placement.agent_id][0] == "m", "the part with the primary is the first"
+
+
+shapes = st.builds(lambda vcpus, gb, gpus: (vcpus, gb, gpus), st.integers(1, 4), st.integers(1, 8), st.integers(0, 2))
+
+
+@given(st.lists(shapes, min_size=1, max_size=8), st.lists(shapes, max_size=5))
+def test_spread_gives_each_replica_once_and_no_agent_more_than_it_has(
+    wanted: list[tuple[int, int, int]], there: list[tuple[int, int, int]]
+) -> None:
+    shares = [
+        ResourceShare(request(number).task.name, "t", cpus, gb * GIGABYTE, "T4" if gpus else "", gpus)
+        for number, (cpus, gb, gpus) in enumerate(wanted)
+    ]
+    rooms = [Room(number, 2 * c, 2 * gb * GIGABYTE, {"T4": 2 * gpus}) for number, (c, gb, gpus) in enumerate(there)]
+    parts = spread(shares, rooms)
+    given = Counter(share.task for _, part in parts for share in part)
+    assert given == (Counter(share.task for share in shares) if parts else Counter())
+    assert len({agent_ for agent_, _ in parts}) == len(parts)
+    assert all(rooms[number].holds(part) == len(part) > 0 for number, part in parts)
+    if any(room.holds(shares) == len(shares) for room in rooms):
+        assert len(parts) == 1, "one agent that holds all is enough"

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the programs that tests need besides Python: shells, a container engine with debootstrap, and a browser.
+# Installs the programs that tests need besides Python: shells, a container engine with debootstrap, an SSH
+# server, and a browser.
 # Needs root on Debian; elsewhere tests without their program are skipped and listed at the end (with CI=true they fail).
 set -eu
 missing=
@@ -12,6 +13,7 @@ need docker-init tini
 need iptables iptables
 need ip iproute2
 need debootstrap debootstrap
+need sshd openssh-server
 need chromium "chromium fonts-dejavu-core"
 
 [ -n "$missing" ] || exit 0

@@ -1,6 +1,8 @@
 """`trainyard agents add|list|drain|remove` and `trainyard agent join|storage|doctor|manifest`."""
 
 import shlex
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,21 +16,64 @@ from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, chosen_ca_file, default_state_dir, encrypted_url
-from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
     from trainyard_protocol.views.views import AgentView
     from trainyard_storage.tensorflow import Reach
 
+_ALIVE_S, _POLL_S = 120.0, 0.5
 
-@click.command()
-@click.argument("name", metavar="NAME")
+
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="With USER@HOST, AGENT_OPTIONS are those of `python -m trainyard_agent`, such as --cpus 0-7 or --one-user.",
+)
+@click.argument("name", metavar="NAME|USER@HOST", required=False, default="")
+@click.option(
+    "--hosts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with a USER@HOST in each line, in place of the argument.",
+)
+@click.option("--name", "given_name", default="", help="With USER@HOST: the agent's name.  [default: its host name]")
+@click.option(
+    "--wheel",
+    "wheels",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With USER@HOST: install this wheel of trainyard there, not the release from its package index.",
+)
 @expires_option
 @connected
 @output_options
-def add(client: "Client", output: Output, name: str, expires: float | None) -> None:
-    """Make a token for the agent of a new machine, and print the command to run there. Operators only."""
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
+def add(
+    client: "Client",
+    output: Output,
+    name: str,
+    hosts: Path | None,
+    given_name: str,
+    wheels: tuple[Path, ...],
+    expires: float | None,
+    options: tuple[str, ...],
+) -> None:
+    """Make a token for the agent of a new machine, and print the command to run there. Operators only.
+
+    With USER@HOST: install the agent there over ssh, or update it, start it as a systemd unit, and wait until it is
+    alive.
+    """
+    over_ssh = hosts.read_text(encoding="utf-8").split() if hosts is not None else [name] if "@" in name else []
+    if bool(name) is (hosts is not None) or (hosts is not None and not over_ssh):
+        raise click.UsageError("Give a NAME, a USER@HOST, or --hosts FILE with a USER@HOST in each line.")
+    if over_ssh:
+        if given_name and len(over_ssh) > 1:
+            raise click.UsageError("--name is for one machine.")
+        for host in over_ssh:
+            _add_over_ssh(client, host, given_name, wheels, expires, options)
+        return
+    if options or wheels or given_name:
+        raise click.UsageError(f"{name} is no USER@HOST: its options follow the printed command, on the new machine.")
     server = client.server
     created = new_token(client, name, f"agent {name}", expires, for_agent=True)
     line = _join_line(server)
@@ -44,6 +89,53 @@ def add(client: "Client", output: Output, name: str, expires: float | None) -> N
         )
     notify(f"The token of {name}, shown this once:")
     echo(created.secret)
+
+
+def _add_over_ssh(
+    client: "Client", host: str, name: str, wheels: Sequence[Path], expires: float | None, options: Sequence[str]
+) -> None:
+    from trainyard_cli.local.remote_agent import RemoteAgent
+
+    server = client.server
+    if server.is_loopback:
+        raise FailedPrecondition(
+            f"{server.url} is this machine only: {host} needs the server's address in the network, with https:// "
+            "(docs/machines-more.md)."
+        )
+    remote = RemoteAgent(host)
+    found = remote.find()
+    name = name or found.name
+    notify(f"{host}: {'updating' if found.joined else 'installing'} the agent as {found.user}...")
+    remote.install(found, wheels)
+    before = {agent.agent_id: agent.last_seen for agent in client.status().agents}
+    token = ""
+    if found.joined != server.url:
+        token = new_token(client, name, f"agent {name}", expires, for_agent=True).secret
+    remote.join(server, token, options)
+    notify(f"{host}: started as the systemd unit trainyard-agent; waiting for it...")
+    deadline = time.monotonic() + _ALIVE_S
+    while True:
+        for agent in client.status().agents:
+            is_it = agent.agent_id == found.agent_id if found.agent_id else agent.name == name
+            if is_it and agent.alive and before.get(agent.agent_id) != agent.last_seen:
+                notify(f"{agent.name} is alive: {_offer_of(agent)}.")
+                return
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"{name} has not called {server.url} within {_ALIVE_S:.0f} s. Its log: "
+                f"`ssh {host} journalctl {'' if found.user == 'root' else '--user '}-u trainyard-agent`."
+            )
+        time.sleep(_POLL_S)
+
+
+def _offer_of(agent: "AgentView") -> str:
+    """`8 vCPU, 64.0 GB and 2 x NVIDIA_L4; process + docker`"""
+    from trainyard_protocol.job.machines import GIGABYTE
+
+    capacity = agent.capacity
+    parts = [f"{capacity.vcpus} vCPU", f"{capacity.memory_bytes / GIGABYTE:.1f} GB"]
+    parts += [f"{count} x {kind}" for kind, count in sorted(capacity.accelerators.items())]
+    return f"{', '.join(parts)}; {agent.runtime_names}"
 
 
 @click.command()
@@ -84,12 +176,28 @@ def drain(client: "Client", name: str, undo: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME|USER@HOST")
 @connected
 def remove(client: "Client", name: str) -> None:
-    """Forget an agent without unfinished runs, by name or id, and revoke its tokens. Operators only."""
-    for agent in client.remove_agent(name).agents:
-        notify(f"Removed {agent.name} ({agent.agent_id}). If its agent still runs there, stop it.")
+    """Forget an agent without unfinished runs, by name or id, and revoke its tokens. Operators only.
+
+    With USER@HOST: stop it there too, over ssh, and remove what `agents add` has installed.
+    """
+    if "@" not in name:
+        for agent in client.remove_agent(name).agents:
+            notify(f"Removed {agent.name} ({agent.agent_id}). If its agent still runs there, stop it.")
+        return
+    from trainyard_cli.local.remote_agent import RemoteAgent
+
+    remote = RemoteAgent(name)
+    found = remote.find()
+    if not found.agent_id:
+        raise NotFound(f"There is no agent of {found.user} on {name}.")
+    if any(agent.agent_id == found.agent_id for agent in client.status().agents):
+        for agent in client.remove_agent(found.agent_id).agents:
+            notify(f"Removed {agent.name} ({agent.agent_id}) from {client.server.url}.")
+    remote.remove()
+    notify(f"{name}: the agent is stopped and removed.")
 
 
 @click.command(

@@ -1,0 +1,153 @@
+"""The agent of another machine, installed over the system's `ssh`: its keys, hosts and agents are the user's own.
+
+The programs below run there in a POSIX shell. What is secret or long (the token, the CA, packages) goes over standard
+input, so it is in no list of processes and no shell's history.
+"""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from trainyard_cli.local.joined_agent import UNIT
+from trainyard_cli.settings import Server
+from trainyard_protocol.errors import FailedPrecondition, Unavailable
+
+_CONNECT_S = 15
+_SSH_FAILED = 255
+"""The exit status of ssh itself."""
+
+_PLACES = """
+if [ "$(id -u)" = 0 ]; then
+    home=/opt/trainyard-agent state=/var/lib/trainyard-agent unit=/etc/systemd/system user=
+else
+    home=$HOME/.local/share/trainyard-agent state=${XDG_STATE_HOME:-$HOME/.local/state}/trainyard/joined
+    unit=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user user=--user
+fi
+"""
+_PROBE = (
+    _PLACES
+    + """
+fits='import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))'
+for python in python3.14 python3.13 python3.12 python3.11 python3 ""; do
+    [ -n "$python" ] && "$python" -c "$fits" 2>/dev/null && break
+done
+joined=$(cat "$state/server" 2>/dev/null)
+agent=$(sed -n 's/.*"agent_id": *"\\([^"]*\\)".*/\\1/p' "$state/agent.json" 2>/dev/null)
+for value in "$(id -un)" "$(uname -n)" "$python" "$joined" "$agent"; do printf '%s\\n' "$value"; done
+"""
+)
+_INSTALL = (
+    _PLACES
+    + """
+set -e
+umask 022
+python=$1; shift
+[ -x "$home/venv/bin/python" ] || "$python" -m venv "$home/venv"
+"$home/venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "$@"
+"""
+)
+_COPY = _PLACES + 'mkdir -p "$home" && cat > "$home/$1" && chmod 644 "$home/$1"'
+_JOIN = (
+    _PLACES
+    + """
+set -e
+url=$1 ca=$2 token=$3; shift 3
+set -- "$url" ${ca:+--ca-file "$home/ca.pem"} ${token:+--token-file -} --install "$@"
+"$home/venv/bin/trainyard" agent join "$@" >/dev/null
+systemctl $user daemon-reload
+systemctl $user enable --quiet UNIT
+systemctl $user restart UNIT
+[ -z "$user" ] || loginctl enable-linger
+""".replace("UNIT", UNIT)
+)
+_UNDO = (
+    _PLACES
+    + """
+set -e
+if [ -e "$unit/UNIT.service" ]; then
+    systemctl $user disable --quiet --now UNIT
+    rm "$unit/UNIT.service"
+    systemctl $user daemon-reload
+fi
+if [ -d "$state" ]; then "$home/venv/bin/python" -m trainyard_agent --state-dir "$state" --stop-all; fi
+rm -rf "$state" "$home"
+""".replace("UNIT", UNIT)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A machine as it was found. `python`: a command for 3.11 or later, which can make environments, or "". `joined`:
+    the server of the agent there, and its `agent_id`; "" without one."""
+
+    user: str
+    name: str
+    python: str
+    joined: str
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAgent:
+    """The agent of a machine that `ssh` knows as `host`. Each call raises Unavailable where ssh does not get there, and
+    FailedPrecondition with the machine's words where something fails there."""
+
+    host: str
+
+    def find(self) -> Found:
+        lines = self._run(_PROBE).splitlines()
+        if len(lines) != 5:
+            raise FailedPrecondition(f"{self.host} does not answer as a POSIX shell does: {lines[:1]}.")
+        return Found(*lines)
+
+    def install(self, found: Found, wheels: Sequence[Path] = ()) -> None:
+        """Install this release of the agent, or update the one that is there: from the package index of the machine, or
+        from these wheels and what they need from the index."""
+        if not found.python:
+            raise FailedPrecondition(
+                f"{self.host} has no Python 3.11 or later that can make environments: install it first (on Debian: "
+                "apt install python3-venv)."
+            )
+        requirements = [f"trainyard[agent]=={metadata.version('trainyard')}"]
+        for wheel in wheels:
+            try:
+                self._run(_COPY, wheel.name, given=wheel.read_bytes())
+            except OSError as error:
+                raise FailedPrecondition(f"The wheel {wheel} cannot be read: {error.strerror}.") from error
+        if wheels:
+            home = self._run(f'{_PLACES}printf %s "$home"')
+            requirements = [f"{home}/{wheel.name}" for wheel in wheels]
+            requirements = [f"{path}[agent]" if "/trainyard-" in path else path for path in requirements]
+        self._run(_INSTALL, found.python, *requirements)
+
+    def join(self, server: Server, token: str, options: Sequence[str]) -> None:
+        """Let it join the server, as a systemd unit. Without a token it has one of a join before."""
+        ca_file = ""
+        if server.ca_file is not None:
+            ca_file = "yes"
+            self._run(_COPY, "ca.pem", given=server.ca_file.read_bytes())
+        given = f"{token}\n".encode()
+        self._run(_JOIN, server.url, ca_file, "yes" if token else "", *options, given=given)
+
+    def remove(self) -> None:
+        """Stop the agent and what it runs, and remove it with its state."""
+        self._run(_UNDO)
+
+    def _run(self, script: str, *arguments: str, given: bytes = b"") -> str:
+        """The output of the script there."""
+        remote = shlex.join(["sh", "-c", script, "sh", *arguments])
+        command = ["ssh", "-T", "-o", f"ConnectTimeout={_CONNECT_S}", "--", self.host, remote]
+        try:
+            done = subprocess.run(command, input=given, capture_output=True, check=False, env=os.environ)
+        except FileNotFoundError as error:
+            raise FailedPrecondition("There is no `ssh` on this machine: install the OpenSSH client.") from error
+        words = done.stderr.decode(errors="replace").strip()
+        if done.returncode == _SSH_FAILED:
+            raise Unavailable(f"ssh does not get to {self.host}: {words.rpartition(chr(10))[2] or 'it says nothing.'}")
+        if done.returncode:
+            raise FailedPrecondition(f"On {self.host}: {words or f'exit status {done.returncode}'}")
+        return done.stdout.decode(errors="replace")

@@ -4,6 +4,7 @@ fake machine, and one clock that only the test moves. Nothing here waits."""
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,18 @@ class LossyTransport(httpx.ASGITransport):
         return response
 
 
+class MachineClock:
+    """The clock of a machine, which may be `ahead` of the server's."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.ahead = timedelta(0)
+        self.monotonic, self.sleep, self.wait = clock.monotonic, clock.sleep, clock.wait
+
+    def now(self) -> datetime:
+        return self._clock.now() + self.ahead
+
+
 class MeetingInWorld(Meeting):
     """The listeners of a part, without sockets: they are reached unless their machine, or its way to others, is cut."""
 
@@ -82,7 +95,8 @@ class Machine:
     ) -> None:
         self.world = world
         self.name = name
-        self.host = FakeHost(world.clock, programs, name)
+        self.clock = MachineClock(world.clock)
+        self.host = FakeHost(self.clock, programs, name)
         self.engine = engine
         self.runtime: Runtime = FakeRuntime(self.host)
         self.info = AgentInfo(
@@ -118,7 +132,7 @@ class Machine:
             self.runtime,
             self._client,
             stager,
-            self.world.clock,
+            self.clock,
             self.offered,
             self.lease,
             disks=self.disks,

@@ -1,6 +1,7 @@
 """Gangs over several agents: all parts start or none, one verdict for all, and nothing that is left behind."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -226,3 +227,27 @@ async def test_job_dir_of_one_machine_is_refused_with_the_agents_that_would_need
         "which its machines do not share (--shared-job-dirs). Give it a job-dir on gs:// or below a shared directory, "
         "or ask for less.",
     )
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=5), timedelta(minutes=-5)])
+async def test_first_failure_is_the_first_though_the_clocks_differ(
+    world: World, boxes: list[Machine], ahead: timedelta
+) -> None:
+    """`worker 2` on the second machine fails 0.2 s before `worker 0` on the first."""
+    boxes[1].clock.ahead = ahead
+    boxes[1].host.set_clock()
+    for machine in boxes:
+        await machine.step()
+    await world.submit("j", workers=3, module="fails.task")
+    await world.settle(6)
+    world.clock.advance(2.0)
+    await world.settle(6)
+    detail = await world.detail("j")
+    assert detail.verdict is not None
+    assert (detail.verdict.replica, detail.exit_code) == (WORKERS[2], 3)
+    (run,) = detail.runs
+    times = {replica.task: (replica.started_at, replica.finished_at) for replica in run.replicas}
+    assert all(begin and end and begin <= end for begin, end in times.values()), times
+    end_of_first, end_of_second = times[WORKERS[2]][1], times[WORKERS[0]][1]
+    assert end_of_first and end_of_second
+    assert end_of_first < end_of_second, "both by the server's clock"

@@ -15,7 +15,9 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard_agent.control.launch import launches
 from trainyard_agent.control.log_shipper import SILENT_EVERY, LogShipper
@@ -31,6 +33,7 @@ from trainyard_agent.control.reconcile import (
     Stop,
     reconcile,
 )
+from trainyard_agent.control.server_clock import ServerClock
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
@@ -88,6 +91,13 @@ class _Retry:
     at: float
 
 
+class _Time(NamedTuple):
+    """A moment, by the two clocks of the machine."""
+
+    monotonic: float
+    of_day: datetime
+
+
 class Agent:
     def __init__(
         self,
@@ -110,6 +120,7 @@ class Agent:
         self._control_plane = control_plane
         self._stager = stager
         self._parts = Parts(runtime, meet)
+        self._server_clock = ServerClock()
         self._clock = clock
         self._info = info
         self._lease = lease or Lease(clock)
@@ -281,7 +292,7 @@ class Agent:
         """A long poll, cancelled when something changes here."""
         sync = asyncio.create_task(self._control_plane.sync(request))
         change = asyncio.create_task(self._changed.wait())
-        sent = self._clock.monotonic()
+        sent = self._now()
         try:
             await asyncio.wait({sync, change}, return_when=asyncio.FIRST_COMPLETED)
             if sync.done():
@@ -292,9 +303,12 @@ class Agent:
             await asyncio.gather(sync, change, return_exceptions=True)
 
     async def _sync(self, request: SyncRequest) -> None:
-        await self._handle_answer(request, self._control_plane.sync(request), self._clock.monotonic())
+        await self._handle_answer(request, self._control_plane.sync(request), self._now())
 
-    async def _handle_answer(self, request: SyncRequest, answer: Awaitable[SyncResponse], sent: float) -> None:
+    def _now(self) -> "_Time":
+        return _Time(self._clock.monotonic(), self._clock.now())
+
+    async def _handle_answer(self, request: SyncRequest, answer: Awaitable[SyncResponse], sent: "_Time") -> None:
         """Act on the answer to a request that was sent at `sent`. Logs repeated errors once, and raises them."""
         try:
             response = await answer
@@ -310,14 +324,22 @@ class Agent:
             _log.info(ANSWERED)
         self._last_error = ""
         try:
-            self._lease.renew(sent, response.lease_s)
+            self._lease.renew(sent.monotonic, response.lease_s)
         except OSError as error:  # renewed in memory: the watchdog acts earlier
             _log.warning("the lease is not saved or has no watchdog: %s", error)
         self._reported = request
+        if response.received_at is not None and response.answered_at is not None:
+            self._server_clock.add(sent.of_day, response.received_at, response.answered_at, self._clock.now())
         await self._act(response)
 
     async def _request(self, wait_s: float) -> SyncRequest:
-        return SyncRequest(agent=self._info().reported(), runs=await self._reports(), wait_s=wait_s, seen=self._version)
+        return SyncRequest(
+            agent=self._info().reported(),
+            runs=await self._reports(),
+            wait_s=wait_s,
+            seen=self._version,
+            clock=self._server_clock.offset(self._clock.now()),
+        )
 
     async def _ship(self) -> float:
         """Send what is new. Returns how long to pause: not at all if more can be sent at once."""

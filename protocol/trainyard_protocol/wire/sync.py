@@ -28,13 +28,20 @@ NO_ROOM_AT_END = "When it ended, "
 """The beginning of the sentence about a full disk in the message of an exit: it may be why the program failed."""
 
 
+class ClockOffset(Wire):
+    """The server's clock less the agent's, in seconds, and the bound of the error."""
+
+    offset_s: float
+    error_s: float
+
+
 class ExitReport(Wire):
     """The end of a replica.
 
     `code` is the shell's exit code (128 + n for signal n); None if the program never ran or the code is unknown.
     `after_stop`: a stop had been requested before. `message` is a sentence for the user; of a program that failed, what
     follows says whom it ran as. `order` counts the ends of its run from 1, where the runtime's clock has whole seconds
-    only; 0: `finished_at` is exact.
+    only; 0: `finished_at` is exact. `error_s` is the bound of its error where it was related to the server's clock.
     """
 
     code: int | None
@@ -43,6 +50,7 @@ class ExitReport(Wire):
     finished_at: datetime
     after_stop: bool = False
     order: int = 0
+    error_s: float = 0.0
 
 
 class Stall(Wire):
@@ -119,12 +127,14 @@ class SyncRequest(Wire):
     """`wait_s` is how long the server may hold an unchanged answer.
 
     `seen` is the `version` of the last answer that the agent applied; the server answers at once with another one.
+    `clock` relates the agent's clock, which all times in `runs` are of, to the server's; None before the first answer.
     """
 
     agent: AgentInfo
     runs: Many[RunReport]
     wait_s: float = 0.0
     seen: str = ""
+    clock: ClockOffset | None = None
 
 
 class ReplicaOrder(Wire):
@@ -231,8 +241,11 @@ def _parsed(text: str) -> TrainingInput:
 
 
 class SyncResponse(Wire):
-    """`lease_s`: an agent without an answer for so long stops its replicas; None means never."""
+    """`lease_s`: an agent without an answer for so long stops its replicas; None means never. `received_at` and
+    `answered_at` are the server's times of the request and of this answer."""
 
     version: str
     lease_s: float | None
     runs: Many[RunOrder]
+    received_at: datetime | None = None
+    answered_at: datetime | None = None

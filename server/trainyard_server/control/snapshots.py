@@ -218,6 +218,7 @@ def _replica(row: ReplicaRow) -> ReplicaSnapshot:
             finished_at=row.finished_at,
             after_stop=row.after_stop,
             order=row.exit_order,
+            error_s=row.exit_error_s,
         )
     return ReplicaSnapshot(
         task=row.task,
@@ -231,4 +232,5 @@ def _replica(row: ReplicaRow) -> ReplicaSnapshot:
         stall=Stall.model_validate(row.stall) if row.stall else None,
         stacks=row.stacks,
         waits=row.waits,
+        part=row.run_id,
     )

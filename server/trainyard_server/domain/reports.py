@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.wire.logs import LogChunk, LogGap
-from trainyard_protocol.wire.sync import SyncRequest, TrialMeasurement
+from trainyard_protocol.wire.sync import ClockOffset, RunReport, SyncRequest, TrialMeasurement
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -54,6 +54,22 @@ def bounded_sync(request: SyncRequest, now: datetime) -> SyncRequest:
     return report
 
 
+def related(report: RunReport, clock: ClockOffset | None) -> RunReport:
+    """The report of a part, with times of this server's clock: those of the others are related to it too. Without the
+    clock it may be wrong by any amount, and is left as it is."""
+    if clock is None:
+        return report
+    by = timedelta(seconds=clock.offset_s)
+    replicas = []
+    for replica in report.replicas:
+        started = replica.started_at and replica.started_at + by
+        ended = replica.exit
+        if ended is not None:
+            ended = ended.model_copy(update={"finished_at": ended.finished_at + by, "error_s": clock.error_s})
+        replicas.append(replica.model_copy(update={"started_at": started, "exit": ended}))
+    return report.model_copy(update={"replicas": tuple(replicas)})
+
+
 def checked_chunk(chunk: LogChunk) -> LogChunk:
     """The chunk within its limits. Raises InvalidArgument for more than an agent sends at once."""
     _check_count("lines", chunk.count)
@@ -92,6 +108,10 @@ def bounded(message: _M, now: datetime) -> _M:
 
 def _bounded(name: str, value: Any, now: datetime) -> Any:
     match value:
+        case ClockOffset():
+            longest = _AHEAD.total_seconds()
+            offset, error = (number if math.isfinite(number) else longest for number in (value.offset_s, value.error_s))
+            return ClockOffset(offset_s=min(max(offset, -longest), longest), error_s=min(max(error, 0.0), longest))
         case TrialMeasurement():  # a metric may be below 0
             return value.model_copy(update={"step": min(max(value.step, 0), MAX_NUMBER)})
         case BaseModel():

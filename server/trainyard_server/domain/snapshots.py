@@ -43,6 +43,8 @@ class ReplicaSnapshot:
     stall: Stall | None = None
     stacks: str = ""
     waits: str = ""
+    part: str = ""
+    """The part of its run that it belongs to."""
 
     @property
     def has_run(self) -> bool:

@@ -7,6 +7,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.states import (
@@ -157,6 +158,17 @@ def decider(job: JobSnapshot) -> ReplicaSnapshot | None:
     return next(replica for replica in job.run.replicas if replica.task == stalled.replica)
 
 
+class _Exit(NamedTuple):
+    """An exit that may decide a run. They sort by `time`, `order` in it and `position` in the gang."""
+
+    time: datetime
+    order: int
+    position: int
+    error: timedelta
+    reason: Reason
+    replica: ReplicaSnapshot
+
+
 def _first(job: JobSnapshot) -> ReplicaSnapshot | None:
     """The replica whose exit decides if no stall does.
 
@@ -167,17 +179,18 @@ def _first(job: JobSnapshot) -> ReplicaSnapshot | None:
     if job.run is None:
         return None
     exits = sorted(
-        (*_end_of(replica.exit), position, replica.exit.reason, replica)
+        _Exit(*_end_of(replica.exit), position, timedelta(seconds=replica.exit.error_s), replica.exit.reason, replica)
         for position, replica in enumerate(evaluators.deciding(job))
         if replica.exit is not None and _decides(replica, replica.exit, job.state is JobState.CANCELLING)
     )
     if not exits:
         return None
-    *_, reason, first = exits[0]
-    if reason is Reason.COMPLETED:
-        return first
-    taken = next((replica for *_, reason, replica in exits if reason in _TAKEN), None)
-    return taken or next((exit_ for *_, exit_ in exits if _is_killed_with(exit_, first)), first)
+    first = _earliest(exits)
+    if first.reason is Reason.COMPLETED:
+        return first.replica
+    taken = next((ended.replica for ended in exits if ended.reason in _TAKEN), None)
+    with_it = (ended.replica for ended in exits if _is_killed_with(ended.replica, first.replica))
+    return taken or next(with_it, first.replica)
 
 
 def _is_killed_with(replica: ReplicaSnapshot, first: ReplicaSnapshot) -> bool:
@@ -189,6 +202,17 @@ def _is_killed_with(replica: ReplicaSnapshot, first: ReplicaSnapshot) -> bool:
     is_kill = killed.reason is Reason.KILLED_BY_SIGNAL and killed.code == _SIGKILLED
     is_sudden = is_kill or killed.reason in (Reason.OUT_OF_MEMORY, Reason.VANISHED)
     return is_sudden and killed.finished_at - failed.finished_at <= _SAME_MOMENT
+
+
+def _earliest(exits: Sequence[_Exit]) -> _Exit:
+    """The first of the sorted exits. Of parts whose clocks are known less well than their first exits are apart, which
+    of these was first is not known: then the first in the gang is."""
+    firsts: dict[str, _Exit] = {}
+    for ended in exits:
+        firsts.setdefault(ended.replica.part, ended)
+    first = exits[0]
+    until = first.time + first.error
+    return min((other for other in firsts.values() if other.time - other.error <= until), key=lambda other: other[1:3])
 
 
 def _end_of(ended: ExitReport) -> tuple[datetime, int]:
@@ -249,10 +273,12 @@ def observe(run: RunSnapshot, report: RunReport, now: datetime) -> list[ReplicaC
                 code=None, reason=Reason.VANISHED, message="It ended without an exit status.", finished_at=now
             )
         moved = reported.state in REPLICA_MOVES[replica.state] and reported.state is not ReplicaState.UNKNOWN
-        # An agent that has started again may have placed its part anew: the others know the first address.
-        is_fixed = run.is_spread and replica.address
-        address = replica.address if is_fixed else reported.address or replica.address
+        address = reported.address or replica.address
         started_at = reported.started_at or replica.started_at
+        if run.is_spread:
+            # An agent that has started again may have placed its part anew: the others know the first address. Its
+            # clock, by which times are related to this one's, may be known better by now.
+            address, started_at = replica.address or address, replica.started_at or started_at
         after = reported.state if moved else replica.state
         waits = reported.waits if after in _NOT_STARTED else ""
         if not moved and (address, started_at, waits) == (replica.address, replica.started_at, replica.waits):

@@ -17,3 +17,4 @@ def upgrade() -> None:
         runs.drop_constraint("uq_runs_job_key_number", type_="unique")
         runs.create_unique_constraint("uq_runs_job_key_number_agent_id", ["job_key", "number", "agent_id"])
     op.create_index("ix_runs_part_of", "runs", ["part_of"])
+    op.add_column("replicas", sa.Column("exit_error_s", sa.Double(), nullable=False, server_default="0"))

@@ -38,7 +38,7 @@ from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.lifecycle import decisions, stalls
 from trainyard_server.domain.lifecycle.messages import waiting
 from trainyard_server.domain.metrics.summary import CurveSummary
-from trainyard_server.domain.reports import bounded_sync, checked_chunk
+from trainyard_server.domain.reports import bounded_sync, checked_chunk, related
 from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.domain.tuning.measurements import merged
 from trainyard_server.services.agents.agent_keys import check_key, run_with
@@ -83,7 +83,8 @@ class AgentSync:
         if name:
             agent = request.agent.model_copy(update={"name": name})
             request = request.model_copy(update={"agent": agent})
-        request = bounded_sync(request, self._backend.clock())
+        received_at = self._backend.clock()
+        request = bounded_sync(request, received_at)
         agent_id = request.agent.agent_id
         await to_thread.run_sync(self.record, request, key)
         me = self._newest[agent_id] = object()
@@ -110,7 +111,7 @@ class AgentSync:
             if self._newest.get(agent_id) is me:
                 del self._newest[agent_id]
             await to_thread.run_sync(self._answered, agent_id, answer)
-            return answer
+            return answer.model_copy(update={"received_at": received_at, "answered_at": self._backend.clock()})
 
     def record(self, request: SyncRequest, key: AgentKey) -> None:
         """Store the agent's report of itself and its runs. An old report changes nothing. Raises PermissionDenied."""
@@ -140,7 +141,7 @@ class AgentSync:
                     continue  # ended or unknown: the answer does not list it, so the agent drops it
                 run, gang = mine[report.run_id]
                 snapshot = run_snapshot(run, gang)
-                changes = decisions.observe(snapshot, report, now)
+                changes = decisions.observe(snapshot, related(report, request.clock) if run.agents > 1 else report, now)
                 if report.runtime is not None and run.runtime != report.runtime:
                     writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)

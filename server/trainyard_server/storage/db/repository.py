@@ -320,6 +320,7 @@ class Writer(Reader):
                 "message": change.exit.message,
                 "after_stop": change.exit.after_stop,
                 "exit_order": change.exit.order,
+                "exit_error_s": change.exit.error_s,
             }
         self._guarded(_of_replica(run.run_id, change.task, ReplicaRow.state == change.before).values(**values))
         self.changes.jobs.add(run.job_key)

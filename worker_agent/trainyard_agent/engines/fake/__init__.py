@@ -121,6 +121,10 @@ class FakeHost:
         self.ports = _FIRST_PORT
         self._epoch = clock.now() - timedelta(seconds=clock.monotonic())
 
+    def set_clock(self) -> None:
+        """Let the times of its replicas be those of its clock from now on, which was set."""
+        self._epoch = self.clock.now() - timedelta(seconds=self.clock.monotonic())
+
     def time_at(self, monotonic: float) -> datetime:
         return self._epoch + timedelta(seconds=monotonic)
 

@@ -284,6 +284,7 @@ class ReplicaRow(Table):
     after_stop: Mapped[bool] = mapped_column(default=False)
     # Order of its end in the run; 0: the time is exact.
     exit_order: Mapped[int] = mapped_column(BigInteger, default=0)
+    exit_error_s: Mapped[float] = mapped_column(default=0.0)  # bound of the error of finished_at, by its agent's clock
     log_complete: Mapped[bool] = mapped_column(default=False)
     log_lines: Mapped[int | None]  # how many its agent counted, once the log is complete
     log_sha256: Mapped[str] = mapped_column(String(64), default="")  # the agent's digest of them

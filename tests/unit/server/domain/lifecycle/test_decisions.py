@@ -494,3 +494,35 @@ def test_notice_takes_what_is_news_and_leaves_what_is_decided_alone() -> None:
     moved_on = RunReport(run_id="r", replicas=(ReplicaReport(task=WORKER, state=ReplicaState.RUNNING),))
     assert decisions.stall_changes(seen, moved_on)[0] == [(WORKER, None, "")]
     assert decisions.stall_changes(replace(seen, state=RunState.STOPPING), moved_on)[0] == []
+
+
+def on(part: str, replica: ReplicaSnapshot, error_s: float) -> ReplicaSnapshot:
+    """The replica in a part of its run, whose clock may be wrong by so much."""
+    assert replica.exit is not None
+    return replace(replica, part=part, exit=replica.exit.model_copy(update={"error_s": error_s}))
+
+
+@pytest.mark.parametrize(
+    ("worker_at", "error_s", "first"),
+    [
+        (0.90, 0.04, WORKER),  # it was the first, however wrong both clocks are
+        (0.93, 0.04, MASTER),  # nobody knows: the first in the gang
+        (1.07, 0.04, MASTER),
+        (0.99, 0.0, WORKER),
+    ],
+)
+def test_first_failure_of_two_machines_is_known_as_far_as_their_clocks_are(
+    worker_at: float, error_s: float, first: str
+) -> None:
+    gang = on("a", crashed(MASTER, 1, 1), error_s), on("b", crashed(WORKER, 3, worker_at), error_s)
+    replica = decider(job(*gang))
+    assert replica is not None
+    assert replica.task == first
+
+
+def test_first_failure_of_one_machine_is_exact_however_wrong_its_clock_is() -> None:
+    other = "worker-replica-1"
+    gang = on("a", crashed(MASTER, 1, 5), 0.1), on("b", crashed(WORKER, 3, 1.001), 0.1), on("b", crashed(other, 4), 0.1)
+    replica = decider(job(*gang))
+    assert replica is not None
+    assert replica.task == other

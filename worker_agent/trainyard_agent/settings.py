@@ -17,10 +17,10 @@ from trainyard_agent.control.start_deadline import START_DEADLINE_S
 from trainyard_agent.host import job_users
 from trainyard_agent.host.accelerators import parse_tpus
 from trainyard_agent.monitoring.usage_reporter import USAGE_S
-from trainyard_agent.runtimes import ports as addresses
+from trainyard_agent.peers import reach as addresses
+from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import PROCESSES
 from trainyard_agent.runtimes.installing import InstallLimits
-from trainyard_agent.runtimes.ports import Reach
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.net.gcs import EMULATOR

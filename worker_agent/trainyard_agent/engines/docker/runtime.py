@@ -31,10 +31,10 @@ from trainyard_agent.host.accelerators import tpu_device_files
 from trainyard_agent.host.metric_file import METRIC_BYTES
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.host.waiting import deadline_in, wait_until
+from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes import ports
 from trainyard_agent.runtimes.base import HOST, PROCESSES, STOPPED, Handle, Launch, LogSlice, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
-from trainyard_agent.runtimes.ports import Reach
 from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState

@@ -30,12 +30,12 @@ from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host.files import is_locked, try_lock, write_json, write_private
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.host.waiting import deadline_in, wait_until
+from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes import fork_server, ports
 from trainyard_agent.runtimes import supervisor as supervisor_program
 from trainyard_agent.runtimes.base import HOST, METRIC_FILE, PROCESSES, STOPPED, Handle, Launch, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.fork_server import Forked
-from trainyard_agent.runtimes.ports import Reach
 from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id, secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task

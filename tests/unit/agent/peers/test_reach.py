@@ -3,7 +3,7 @@
 import psutil
 import pytest
 
-from trainyard_agent.runtimes.ports import Reach, address_towards, own_address
+from trainyard_agent.peers.reach import Reach, address_towards, own_address
 
 
 def test_server_on_this_machine_gives_no_address() -> None:

@@ -248,6 +248,20 @@ async def test_first_failure_is_the_first_though_the_clocks_differ(
     (run,) = detail.runs
     times = {replica.task: (replica.started_at, replica.finished_at) for replica in run.replicas}
     assert all(begin and end and begin <= end for begin, end in times.values()), times
-    end_of_first, end_of_second = times[WORKERS[2]][1], times[WORKERS[0]][1]
-    assert end_of_first and end_of_second
-    assert end_of_first < end_of_second, "both by the server's clock"
+    ends = [times[task][1] for task in (WORKERS[2], WORKERS[0])]
+    assert ends == sorted(filter(None, ends)), "both by the server's clock"
+
+
+async def test_machine_that_waits_for_the_other_is_no_silent_run(world: World, boxes: list[Machine]) -> None:
+    """The replicas on the second machine are idle while those on the first compute; then all are silent."""
+    busy, idle = Script(cores=1.0), Script(cores=0.0)
+    for machine in boxes:
+        machine.host.programs = lambda launch: idle if launch.task in WORKERS[1:] else busy
+    await world.submit("j", workers=3, module="m", labels={"trainyard_stall_limit": "60"})
+    await world.settle(6)
+    for _ in range(12):
+        world.clock.advance(10.0)
+        await world.settle(1)
+    (run,) = (await world.detail("j")).runs
+    assert [bool(replica.stall) for replica in run.replicas] == [False, False, True, True], "its agent says so"
+    assert "stalled" not in [event.kind for event in (await world.detail("j")).events]

@@ -66,7 +66,10 @@ class RunSnapshot:
 
     @property
     def members(self) -> tuple[StalledReplica, ...]:
-        return tuple(StalledReplica(r.task, r.stall, r.stacks, r.step is not None) for r in self.replicas)
+        return tuple(
+            StalledReplica(r.task, r.stall, r.stacks, r.step is not None, r.part, r.state is ReplicaState.RUNNING)
+            for r in self.replicas
+        )
 
     @property
     def reached(self) -> Reached:

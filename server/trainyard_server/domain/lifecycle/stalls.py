@@ -52,12 +52,15 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class StalledReplica:
-    """A replica of a stalled run. `stall` is set if it stalled itself; `steps` if its program reports steps."""
+    """A replica of a stalled run. `stall` is set if it stalled itself; `steps` if its program reports steps. `part` is
+    the one of its run that it belongs to, of which `silent` is said; `runs`: it has started, and not ended."""
 
     task: str
     stall: Stall | None = None
     stacks: str = ""
     steps: bool = False
+    part: str = ""
+    runs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,12 @@ def diagnose(members: Sequence[StalledReplica]) -> StallDiagnosis | None:
     stalled = [(member, member.stall) for member in members if member.stall is not None]
     if not stalled:
         return None
-    if any(stall.silent for _, stall in stalled):
+    silent = {member.part for member, stall in stalled if stall.silent}
+    if silent and all(m.part in silent for m in members if m.runs and _computes(m.task)):
         return _silence(members, stalled)
+    stalled = [(member, stall) for member, stall in stalled if not stall.silent]  # others of the run do something
+    if not stalled:
+        return None
     odd = _odd_one_out(members)
     named = odd or next((m for m, _ in stalled if m.task == PRIMARY.name), stalled[0][0])
     stall = named.stall or max((s for _, s in stalled), key=lambda stall: stall.for_s)

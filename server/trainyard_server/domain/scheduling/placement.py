@@ -25,7 +25,7 @@ from trainyard_server.domain.scheduling.resources import (
     memory_of,
     scaled,
 )
-from trainyard_server.domain.scheduling.spreading import Room, spread
+from trainyard_server.domain.scheduling.spreading import Room, Rooms, spread
 
 
 class Node:
@@ -80,9 +80,9 @@ class Node:
         return self._reservations.capacity
 
     @property
-    def room(self) -> "Room[Node]":
+    def room(self) -> Room:
         """The free resources."""
-        return Room(self, self.free_vcpus, max(0, self.free_memory), self.free_devices)
+        return Room(self.free_vcpus, max(0, self.free_memory), tuple(self.free_devices.items()))
 
     @property
     def free_memory(self) -> int:
@@ -167,13 +167,13 @@ class Candidate:
 class Group:
     """Equal gangs: the agents that could hold one, and how many of them are queued so far.
 
-    While a plan is made, free resources only shrink: what has no room now gets none. `is_spread`: the candidates hold
-    one only together.
+    While a plan is made, free resources only shrink: what has no room now gets none. `members`: the candidates hold one
+    only together, those of each of these.
     """
 
-    def __init__(self, candidates: Iterable[Candidate], *, is_spread: bool = False) -> None:
+    def __init__(self, candidates: Iterable[Candidate], members: "Sequence[Members]" = ()) -> None:
         self.candidates = tuple(candidates)
-        self.is_spread = is_spread
+        self.members = members
         self.reserved = 0
         self.expected = 0
         self._roomy: Sequence[Candidate] = self.candidates
@@ -183,7 +183,7 @@ class Group:
 
     def roomy(self, allocations: int) -> Sequence[Candidate]:
         """The candidates with room now, after so many allocations of the plan; all that may have parts."""
-        if allocations != self._roomy_at and not self.is_spread:
+        if allocations != self._roomy_at and not self.members:
             self._roomy = [candidate for candidate in self._roomy if candidate.node.has_room(candidate)]
             self._roomy_at = allocations
         return self._roomy
@@ -249,6 +249,7 @@ class Cluster:
         self._limits = limits
         self._groups: dict[tuple[tuple[ReplicaRequest, ...], _Kind], Group] = {}
         self._known: dict[tuple[int, _Kind], tuple[object, Group]] = {}
+        self._members_by_kind: dict[_Kind, Sequence[Sequence[Members]]] = {}
         self._budgets: dict[str, QuotaBudget] = {}
 
     def group(
@@ -288,13 +289,20 @@ class Cluster:
         if candidates := _candidates(nodes, lambda _: requested):
             return Group(_without(kind.avoided, candidates))
         if kind.spreads and len(requested) > 1:
-            open_ones = [node for node in nodes if node.agent.agent_id not in kind.avoided]
-            for some in (open_ones, nodes) if kind.alive else (every,):
-                if parts := [part for part in _parts(requested, some) if part.node in nodes]:
-                    return Group(parts, is_spread=True)
+            for members in self._members(kind, every, nodes):
+                if parts := [part for some in members for part in _parts(requested, some) if part.node in nodes]:
+                    return Group(parts, members)
         fit = [node for node in nodes if node.agent.mode == "fit" and not node.agent.capacity.pools]
         shrunk = _candidates(fit, lambda node: scaled(requested, node.agent.capacity))
         return Group(_without(kind.avoided, _least_scaled(requested, shrunk)))
+
+    def _members(self, kind: "_Kind", every: Sequence[Node], nodes: Sequence[Node]) -> Sequence[Sequence["Members"]]:
+        """The agents of each group that may have parts of gangs: without those that are avoided, then with them."""
+        if kind not in self._members_by_kind:
+            open_ones = [node for node in nodes if node.agent.agent_id not in kind.avoided]
+            choices = [open_ones, nodes] if kind.alive and kind.avoided else [nodes if kind.alive else every]
+            self._members_by_kind[kind] = [_by_agent_group(some) for some in choices]
+        return self._members_by_kind[kind]
 
     def compatible(self, images: bool) -> list[Node]:
         """The agents that start such jobs, now or when their container engine answers again."""
@@ -340,37 +348,54 @@ def _without(avoided: frozenset[str], candidates: Sequence[Candidate]) -> Sequen
     return [candidate for candidate in candidates if candidate.node.agent.agent_id not in avoided] or candidates
 
 
-def by_agent_group(nodes: Iterable[Node]) -> list[list[Node]]:
-    """The nodes that may have parts of a gang, those of each group of agents together."""
+class Members:
+    """The nodes of a group of agents that may have parts of a gang."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.whole = Rooms((node, room_of(node.agent)) for node in nodes)
+        self._free, self._free_at = self.whole, -1
+
+    def free(self, allocations: int) -> Rooms[Node]:
+        """The free resources after so many allocations of the plan."""
+        if allocations != self._free_at:
+            self._free, self._free_at = Rooms((node, node.room) for node in self.nodes), allocations
+        return self._free
+
+
+def _by_agent_group(nodes: Iterable[Node]) -> list[Members]:
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         if node.agent.address and not node.agent.engine:
             groups.setdefault(node.agent.group, []).append(node)
-    return [groups[name] for name in sorted(groups)]
+    return [Members(groups[name]) for name in sorted(groups)]
 
 
-def _parts(requested: tuple[ResourceShare, ...], nodes: Iterable[Node]) -> list[Candidate]:
-    """The nodes of the groups of agents that could hold the gang together, if they were empty, with the most that a
-    part of it may have there."""
+def _parts(requested: tuple[ResourceShare, ...], members: Members) -> list[Candidate]:
+    """The nodes that could hold the gang together, if they were empty, with the most that a part of it may have there;
+    none, if they could not."""
+    if not spread(requested, members.whole):
+        return []
     shapes = list(
         {(share.vcpus, share.memory_bytes, share.gpu_type, share.gpus): share for share in requested}.values()
     )
+    usage = quotas.usage_of(requested, members.nodes[0].agent.capacity)
     parts = []
-    for members in by_agent_group(nodes):
-        rooms = [room_of(node.agent) for node in members]
-        if not spread(requested, rooms):
-            continue
-        usage = quotas.usage_of(requested, members[0].agent.capacity)
-        for node, room in zip(members, rooms, strict=True):
-            if any(room.holds([shape]) for shape in shapes):
-                most = tuple(map(min, node.amounts(requested), node.capacity))
-                parts.append(Candidate(node, (), most, False, usage))
+    for room, nodes in members.whole.agents:
+        if any(room.holds([shape]) for shape in shapes):
+            most: dict[tuple[str, ...], Amounts] = {}
+            for node in nodes:
+                kinds = tuple(node.types)
+                if kinds not in most:
+                    most[kinds] = tuple(map(min, node.amounts(requested), node.capacity))
+                parts.append(Candidate(node, (), most[kinds], False, usage))
     return parts
 
 
-def room_of(agent: AgentSnapshot) -> Room[AgentSnapshot]:
+def room_of(agent: AgentSnapshot) -> Room:
     """The whole agent."""
-    return Room(agent, agent.capacity.vcpus, agent.capacity.memory_bytes, agent.capacity.accelerators)
+    capacity = agent.capacity
+    return Room(capacity.vcpus, capacity.memory_bytes, tuple(sorted(capacity.accelerators.items())))
 
 
 def _least_scaled(requested: Sequence[ResourceShare], candidates: Iterable[Candidate]) -> list[Candidate]:

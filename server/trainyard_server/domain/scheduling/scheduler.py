@@ -17,15 +17,7 @@ from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest
 from trainyard_protocol.job.resources import Capacity, is_tpu
 from trainyard_server.domain.scheduling import quotas
-from trainyard_server.domain.scheduling.placement import (
-    Candidate,
-    Cluster,
-    Group,
-    Node,
-    QuotaBudget,
-    by_agent_group,
-    room_of,
-)
+from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Group, Node, QuotaBudget, room_of
 from trainyard_server.domain.scheduling.quotas import Quotas, amount, excess, used_after
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
@@ -41,7 +33,7 @@ from trainyard_server.domain.scheduling.resources import (
     needs_on,
     scaling,
 )
-from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, SharedDirs, Spread, listed, spread
+from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, Rooms, SharedDirs, Spread, listed, spread
 from trainyard_server.domain.snapshots import JobSnapshot, workers_of
 
 WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-disk", "backoff"]
@@ -229,12 +221,12 @@ class Planner:
             return group, Waiting("room", full[1] + self._about_avoided(job) + _ahead(ahead), ahead + 1)
         affordable, roomy = _affordable(group, budget, group.roomy(self._allocations))
         refused = group.candidates[0].usage if not affordable else None
-        if group.is_spread and affordable:
-            placement = _spread_placement(job, roomy, budget)
+        if group.members and affordable:
+            placement = _spread_placement(job, group, budget, self._allocations)
             if isinstance(placement, Placement):
                 return group, placement
             refused = placement
-        for candidate in roomy if full is None and not group.is_spread else ():
+        for candidate in roomy if full is None and not group.members else ():
             placement = _placement(job, candidate, budget)
             if isinstance(placement, Placement):
                 if placement.scaled:
@@ -243,7 +235,9 @@ class Planner:
             refused = refused or placement
         if refused is not None:
             return group, Waiting("quota", _quota_reason(job, refused, budget, ahead), ahead + 1)
-        reason = _spread_reason(job, roomy) if group.is_spread else _room_reason(job, affordable, roomy)
+        reason = (
+            _spread_reason(job, group, self._allocations) if group.members else _room_reason(job, affordable, roomy)
+        )
         if not budget.limits:
             # Later answers only get stricter: no gang of the group starts in this plan any more.
             self._full[group] = (self._allocations, reason)
@@ -301,7 +295,7 @@ class Planner:
 def _together(job: JobSnapshot, agents: Iterable[AgentSnapshot], shared: SharedDirs) -> str:
     """A clause that names agents that could hold the gang only together, if they were empty, and why it has no parts
     there; "" without any."""
-    parts = spread(asked(job.gang), map(room_of, agents))
+    parts = spread(asked(job.gang), Rooms((agent, room_of(agent)) for agent in agents))
     if len(parts) < 2:
         return ""
     several = [agent for agent, _ in parts]
@@ -319,15 +313,15 @@ def _why_apart(agents: Sequence[AgentSnapshot]) -> str:
 
 
 def _spread_placement(
-    job: JobSnapshot, candidates: Sequence[Candidate], budget: QuotaBudget
+    job: JobSnapshot, group: Group, budget: QuotaBudget, allocations: int
 ) -> Placement | quotas.Usage | None:
     """The placement on the fewest agents of one group, the gang's use where the quota forbids it, or None where there
     is no room, or others could be delayed."""
-    shares, usage = asked(job.gang), candidates[0].usage
+    shares, usage = asked(job.gang), group.candidates[0].usage
     counted, devices = budget.amounts(usage), usage.get(quotas.GPUS, 0) > 0
     if not (budget.reservations.fits(counted) and budget.reservations.can_backfill(counted, devices)):
         return usage
-    spreads = [_spread_on(shares, nodes, devices) for nodes in by_agent_group(c.node for c in candidates)]
+    spreads = [_spread_on(shares, members.free(allocations), devices) for members in group.members]
     parts = min(filter(None, spreads), key=len, default=())
     if not parts:
         return None
@@ -339,30 +333,26 @@ def _spread_placement(
     )
 
 
-def _spread_on(shares: Sequence[ResourceShare], nodes: Iterable[Node], devices: bool) -> Spread[Node]:
-    """The parts on these nodes as they are now, of which none delays another job."""
-    nodes = list(nodes)
-    while parts := spread(shares, [node.room for node in nodes]):
+def _spread_on(shares: Sequence[ResourceShare], rooms: Rooms[Node], devices: bool) -> Spread[Node]:
+    """The parts on these nodes, of which none delays another job."""
+    while parts := spread(shares, rooms):
         delaying = [node for node, part in parts if not node.reservations.can_backfill(node.amounts(part), devices)]
         if not delaying:
             return parts
-        nodes = [node for node in nodes if node not in delaying]
+        rooms = Rooms((node, room) for room, nodes in rooms.agents for node in nodes if node not in delaying)
     return ()
 
 
-def _spread_reason(job: JobSnapshot, candidates: Sequence[Candidate]) -> str:
+def _spread_reason(job: JobSnapshot, group: Group, allocations: int) -> str:
     """The free resources on the agents that could hold it together."""
-    nodes = [candidate.node for candidate in candidates]
-    names = listed([node.agent.name for node in nodes])
+    names = listed([node.agent.name for members in group.members for node in members.nodes])
     needed = f"needs {needs(job.gang)} on several agents; {names} have"
-    if any(spread(asked(job.gang), [node.room for node in some]) for some in by_agent_group(nodes)):
+    free = [members.free(allocations) for members in group.members]
+    if any(spread(asked(job.gang), rooms) for rooms in free):
         return f"{needed} room for it, reserved for jobs ahead"
-    free = describe(
-        sum(node.free_vcpus for node in nodes),
-        sum(max(0, node.free_memory) for node in nodes),
-        sum((Counter(node.free_devices) for node in nodes), Counter()),
-    )
-    return f"{needed} {free} free, and not enough for each replica"
+    gpus = sum((Counter(dict(rooms.total.gpus)) for rooms in free), Counter[str]())
+    vcpus, memory = (sum(getattr(rooms.total, name) for rooms in free) for name in ("vcpus", "memory_bytes"))
+    return f"{needed} {describe(vcpus, memory, gpus)} free, and not enough for each replica"
 
 
 def _tasks(part: Sequence[ResourceShare]) -> str:

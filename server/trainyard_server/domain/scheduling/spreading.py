@@ -5,7 +5,7 @@ that follow each other stay together, so that the ranks of a machine are neighbo
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -37,107 +37,117 @@ NOTHING_SHARED = SharedDirs()
 
 
 @dataclass(frozen=True, slots=True)
-class Room(Generic[_Agent]):
-    """The resources of an agent that a gang may have."""
+class Room:
+    """The resources that a gang may have on an agent."""
 
-    agent: _Agent
     vcpus: int
     memory_bytes: int
-    gpus: Mapping[str, int]
+    gpus: tuple[tuple[str, int], ...] = ()
 
     def holds(self, shares: Iterable[ResourceShare]) -> int:
         """The number of the first shares that have room together."""
-        vcpus, memory, gpus, count = self.vcpus, self.memory_bytes, Counter(self.gpus), 0
+        vcpus, memory, gpus, count = self.vcpus, self.memory_bytes, dict(self.gpus), 0
         for share in shares:
             vcpus, memory = vcpus - share.vcpus, memory - share.memory_bytes
-            gpus[share.gpu_type or ""] -= share.gpus
-            if vcpus < 0 or memory < 0 or (share.gpus and gpus[share.gpu_type or ""] < 0):
+            if share.gpus:
+                kind = share.gpu_type or ""
+                gpus[kind] = gpus.get(kind, 0) - share.gpus
+                if gpus[kind] < 0:
+                    break
+            if vcpus < 0 or memory < 0:
                 break
             count += 1
         return count
 
     @property
     def size(self) -> tuple[int, int, int]:
-        return sum(self.gpus.values()), self.vcpus, self.memory_bytes
+        return sum(count for _, count in self.gpus), self.vcpus, self.memory_bytes
+
+
+class Rooms(Generic[_Agent]):
+    """The rooms of some agents, the smallest first, equal ones together."""
+
+    def __init__(self, rooms: Iterable[tuple[_Agent, Room]]) -> None:
+        agents: dict[Room, list[_Agent]] = {}
+        vcpus, memory, gpus = 0, 0, Counter[str]()
+        for agent, room in rooms:
+            agents.setdefault(room, []).append(agent)
+            vcpus, memory = vcpus + room.vcpus, memory + room.memory_bytes
+            for kind, count in room.gpus:
+                gpus[kind] += count
+        self.agents = sorted(agents.items(), key=lambda equal: equal[0].size)
+        self.total = Room(vcpus, memory, tuple(sorted(gpus.items())))
 
 
 Spread = Sequence[tuple[_Agent, tuple[ResourceShare, ...]]]
 """The shares of each agent, that with the primary first."""
 
 
-def spread(shares: Sequence[ResourceShare], rooms: Iterable[Room[_Agent]]) -> Spread[_Agent]:
+def spread(shares: Sequence[ResourceShare], rooms: Rooms[_Agent]) -> Spread[_Agent]:
     """The agents of a gang with their shares; none if these have no room for it together."""
-    rooms = sorted(rooms, key=lambda room: room.size)
-    if _total(rooms).holds(shares) < len(shares):
+    if rooms.total.holds(shares) < len(shares):
         return ()
     return _in_order(shares, rooms) or _largest_first(shares, rooms)
 
 
-def _in_order(shares: Sequence[ResourceShare], rooms: Iterable[Room[_Agent]]) -> Spread[_Agent]:
+def _in_order(shares: Sequence[ResourceShare], rooms: Rooms[_Agent]) -> Spread[_Agent]:
     """Fill one agent after the other: each time the one that takes most of the next replicas, of equal ones the
     smallest."""
-    left, at, parts = list(rooms), 0, list[tuple[_Agent, tuple[ResourceShare, ...]]]()
+    left = [(room, list(agents)) for room, agents in rooms.agents]
+    at, parts = 0, list[tuple[_Agent, tuple[ResourceShare, ...]]]()
     while at < len(shares):
         rest = shares[at:]
-        counts: dict[object, int] = {}
-        for room in left:
-            kind = (room.vcpus, room.memory_bytes, *sorted(room.gpus.items()))
-            if kind not in counts:
-                counts[kind] = room.holds(rest)
-        numbers = [counts[room.vcpus, room.memory_bytes, *sorted(room.gpus.items())] for room in left]
-        most = max(numbers, default=0)
+        counts = [room.holds(rest) if agents else 0 for room, agents in left]
+        most = max(counts, default=0)
         if not most:
             return ()
-        chosen = left.pop(numbers.index(most))
-        parts.append((chosen.agent, tuple(rest[:most])))
+        _, agents = left[counts.index(most)]
+        parts.append((agents.pop(0), tuple(rest[:most])))
         at += most
     return parts
 
 
-def _largest_first(shares: Sequence[ResourceShare], rooms: Sequence[Room[_Agent]]) -> Spread[_Agent]:
+def _largest_first(shares: Sequence[ResourceShare], rooms: Rooms[_Agent]) -> Spread[_Agent]:
     """First fit, the largest replicas and the largest agents first: where the order leaves too much room unused."""
-    left = [_Left(room.vcpus, room.memory_bytes, Counter(room.gpus)) for room in reversed(rooms)]
-    taken: list[list[int]] = [[] for _ in rooms]
+    left = [_Left(agent, room) for room, agents in reversed(rooms.agents) for agent in agents]
     order = range(len(shares))
     for number in sorted(order, key=lambda number: _size_of(shares[number]), reverse=True):
-        share = shares[number]
-        kind = share.gpu_type or ""
-        for room, numbers in zip(left, taken, strict=True):
-            if share.vcpus <= room.vcpus and share.memory_bytes <= room.memory_bytes and share.gpus <= room.gpus[kind]:
-                room.vcpus -= share.vcpus
-                room.memory_bytes -= share.memory_bytes
-                room.gpus[kind] -= share.gpus
-                numbers.append(number)
-                break
-        else:
+        if not any(room.claim(number, shares[number]) for room in left):
             return ()
-    parts = [(room.agent, sorted(numbers)) for room, numbers in zip(reversed(rooms), taken, strict=True) if numbers]
+    parts = [(room.agent, sorted(room.taken)) for room in left if room.taken]
     primary = next((number for number in order if shares[number].task == PRIMARY.name), 0)
     parts.sort(key=lambda part: (primary not in part[1], part[1][0]))
     return [(agent, tuple(shares[number] for number in numbers)) for agent, numbers in parts]
 
 
-@dataclass(slots=True)
-class _Left:
-    """The rest of a room."""
+class _Left(Generic[_Agent]):
+    """The rest of a room, and the numbers of the replicas that have taken what is missing."""
 
-    vcpus: int
-    memory_bytes: int
-    gpus: Counter[str]
+    def __init__(self, agent: _Agent, room: Room) -> None:
+        self.agent = agent
+        self.taken: list[int] = []
+        self._vcpus, self._memory, self._gpus = room.vcpus, room.memory_bytes, Counter(dict(room.gpus))
+
+    def claim(self, number: int, share: ResourceShare) -> bool:
+        """Give the replica its share, if that is there."""
+        kind = share.gpu_type or ""
+        if share.vcpus > self._vcpus or share.memory_bytes > self._memory or share.gpus > self._gpus[kind]:
+            return False
+        self._vcpus, self._memory = self._vcpus - share.vcpus, self._memory - share.memory_bytes
+        self._gpus[kind] -= share.gpus
+        self.taken.append(number)
+        return True
 
 
 def _size_of(share: ResourceShare) -> tuple[int, int, int]:
     return share.gpus, share.vcpus, share.memory_bytes
 
 
-def _total(rooms: Iterable[Room[_Agent]]) -> "Room[None]":
-    vcpus, memory, gpus = 0, 0, Counter[str]()
-    for room in rooms:
-        vcpus, memory = vcpus + room.vcpus, memory + room.memory_bytes
-        gpus.update(room.gpus)
-    return Room(None, vcpus, memory, gpus)
+_MOST_NAMED = 5
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a, b and c`"""
+    """`a, b and c`; of many the first ones: `a, b, c, d, e and 95 more`"""
+    if len(names) > _MOST_NAMED + 1:
+        names = [*names[:_MOST_NAMED], f"{len(names) - _MOST_NAMED} more"]
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

@@ -156,7 +156,8 @@ class AgentSync:
                 for change in changes:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
-                if self._note_stalls(writer, run, snapshot, report, now):
+                whole = run_snapshot(run, writer.gang(run)) if run.agents > 1 else snapshot
+                if self._note_stalls(writer, run, whole, report, now):
                     touched.add(run.job_key)
                 if report.measurements and _record_measurements(writer, run.job_key, report):
                     measured.add(run.job_key)

@@ -1,9 +1,11 @@
 """Gangs over several agents: where their parts are, what they wait for, and that they delay nobody."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, ResourceShare
 from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS, Placement, beyond_quota, plan, unshared
-from trainyard_server.domain.scheduling.spreading import Room, SharedDirs, spread
+from trainyard_server.domain.scheduling.spreading import Room, Rooms, SharedDirs, spread
 from unit.server.domain.scheduling.queue_support import NOW, agent, gang_of_part, held, only, queued, request, waiting
 
 
@@ -144,6 +146,20 @@ def test_replicas_that_differ_are_packed_by_size_where_their_order_leaves_no_roo
     assert tasks(placement)[placement.agent_id][0] == "m", "the part with the primary is the first"
 
 
+def test_plan_of_many_gangs_over_many_agents_asks_one_of_equal_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    gangs = [queued(key, 8, cpus=4, gb=1 + key / 1000, age=1000 - key) for key in range(200)]
+    agents = [host(f"host-{number}", 16, 64, address=f"10.0.0.{number}") for number in range(100)]
+    asked, holds = Counter[str](), Room.holds
+
+    def counting(room: Room, shares: Iterable[ResourceShare]) -> int:
+        asked["rooms"] += 1
+        return holds(room, shares)
+
+    monkeypatch.setattr(Room, "holds", counting)
+    assert len(plan(gangs, agents, NOW).placements) == 50
+    assert asked["rooms"] < 20 * len(gangs), "of 100 agents"
+
+
 shapes = st.builds(lambda vcpus, gb, gpus: (vcpus, gb, gpus), st.integers(1, 4), st.integers(1, 8), st.integers(0, 2))
 
 
@@ -155,8 +171,8 @@ def test_spread_gives_each_replica_once_and_no_agent_more_than_it_has(
         ResourceShare(request(number).task.name, "t", cpus, gb * GIGABYTE, "T4" if gpus else "", gpus)
         for number, (cpus, gb, gpus) in enumerate(wanted)
     ]
-    rooms = [Room(number, 2 * c, 2 * gb * GIGABYTE, {"T4": 2 * gpus}) for number, (c, gb, gpus) in enumerate(there)]
-    parts = spread(shares, rooms)
+    rooms = [Room(2 * c, 2 * gb * GIGABYTE, (("T4", 2 * gpus),)) for c, gb, gpus in there]
+    parts = spread(shares, Rooms(enumerate(rooms)))
     given = Counter(share.task for _, part in parts for share in part)
     assert given == (Counter(share.task for share in shares) if parts else Counter())
     assert len({agent_ for agent_, _ in parts}) == len(parts)

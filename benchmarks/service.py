@@ -57,6 +57,13 @@ class Service:
         self._submit(job, training_input, replicas)
         return seconds(began, self._finish(job), replicas)
 
+    def output(self, training_input: Mapping[str, Any], replicas: int = REPLICAS) -> list[str]:
+        """The lines of a new job, in all its runs, once it has succeeded."""
+        job = f"output_{next(_numbers)}"
+        time.sleep(_PAUSE_S)
+        self._submit(job, training_input, replicas)
+        return self._finish(job)
+
     def run(self, job: str, code: str, replicas: int) -> None:
         """Submit a job of replicas that run a program, and wait until all of them run."""
         self._submit(job, run_code(code), replicas)

@@ -44,6 +44,34 @@ def _against_ray(quick: bool) -> Samples:
         return interleaved(partial(service.launch, _PLAIN), partial(_by_ray, client), 3 if quick else 15, "s")
 
 
+_DIES_ONCE = """
+import os, signal, time
+print(time.time_ns(), flush=True)
+died = {died!r}
+if os.path.exists(died):
+    time.sleep(0.5)
+else:
+    if os.environ["RANK"] == "1":
+        time.sleep(1.0)
+        with open(died, "x") as file:
+            file.write(str(time.time_ns()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1000)
+"""
+"""A program of a gang, of whose first run a replica is killed once all have begun."""
+
+
+def _again(quick: bool) -> Samples:
+    with running() as service:
+
+        def killed() -> float:
+            died = service.directory / f"died-{next(_serials)}"
+            lines = [line for line in service.output(run_code(_DIES_ONCE.format(died=str(died)))) if line.isdecimal()]
+            return seconds(int(died.read_text()), lines[-REPLICAS:])
+
+        return interleaved(killed, _popen, 2 if quick else 9, "s", is_difference=True)
+
+
 def _package_new(quick: bool, *, first: bool) -> Samples:
     """Each round of the job has a package that nobody has seen, and so has each of uv's. Their wheels are cached.
     `first`: and nobody has required the same before."""
@@ -120,6 +148,14 @@ ROWS = (
             ("processes", _NO_PACKAGE, lambda _: _PLAIN),
             ("package-seen", f"{_PACKAGE}, its content seen before", partial(_packaged, content="the same")),
         )
+    ),
+    Row(
+        "gang-again",
+        f"{_NO_PACKAGE}, of which one is killed: from there to the last first instruction of the next run",
+        f"{REPLICAS} x Popen",
+        5.0,
+        _again,
+        bound="the pause of 1 s before the first retry",
     ),
     Row("launch-ray", f"{_NO_PACKAGE}: {_FROM}", "Ray Jobs, one entry point", 0.25, _against_ray, bound=_OF_A_LAUNCH),
     Row(

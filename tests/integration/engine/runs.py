@@ -14,7 +14,6 @@ from trainyard_agent.engines.docker.client import DockerClient
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.runtime import DockerRuntime
 from trainyard_agent.engines.docker.spec import Owner
-from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
@@ -34,8 +33,6 @@ class Host:
     network: Mapping[str, Any] = field(default_factory=dict)
     """Of its Networks: `policy`, `allowed`, ..."""
     disk_bytes: int = 0
-    reach: Reach | None = None
-    host_network: bool = False
 
     def __post_init__(self) -> None:
         self.connection = self.connection or DockerClient(self.engine.url)
@@ -43,15 +40,7 @@ class Host:
         self.runtime = self._new_runtime(self.connection)
 
     def _new_runtime(self, connection: DockerClient) -> DockerRuntime:
-        return DockerRuntime(
-            self.state_dir,
-            connection,
-            self.owner,
-            networks=self.networks,
-            disk_bytes=self.disk_bytes,
-            reach=self.reach,
-            host_network=self.host_network,
-        )
+        return DockerRuntime(self.state_dir, connection, self.owner, networks=self.networks, disk_bytes=self.disk_bytes)
 
     def order(self, *tasks: str) -> RunOrder:
         return run_order(uuid.uuid4().hex, *tasks)
@@ -121,11 +110,9 @@ class Host:
 
 
 @contextmanager
-def host_on(
-    engine: RealEngine, state_dir: Path, reach: Reach | None = None, host_network: bool = False, **network: Any
-) -> Iterator[Host]:
+def host_on(engine: RealEngine, state_dir: Path, **network: Any) -> Iterator[Host]:
     """Removes every run at the end, and insists that nothing of this agent is left."""
-    host = Host(engine, state_dir, network=network, reach=reach, host_network=host_network)
+    host = Host(engine, state_dir, network=network)
     try:
         yield host
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from beds.waiting import until
 from trainyard_agent.runtimes.fork_server import Forked, ForkServer, ForkServerError
 from trainyard_agent.staging import archive_check
 
@@ -41,12 +42,13 @@ def test_forked_process_has_its_files_a_session_and_a_command_line_and_outlives_
     with started(server, str(tmp_path / "p.zip"), "30") as (process, pipe):
         server.close()
         proc = Path("/proc") / str(process.pid)
-        writer = os.open(tmp_path / "p.zip", os.O_WRONLY)  # it waits for it
+        # It waits for a writer, and ends soon after one has come.
+        until(lambda: "p.zip" in (proc / "cmdline").read_text(), "its command line")
         words = [word for word in (proc / "cmdline").read_text().split("\0") if word]
         assert words[1:] == [archive_check.__file__, str(tmp_path / "p.zip"), "30"]
         assert os.getsid(process.pid) == process.pid
         assert {int(file.name) for file in (proc / "fd").iterdir()} <= {0, 1, 2, 3}
-        os.close(writer)
+        os.close(os.open(tmp_path / "p.zip", os.O_WRONLY))
         assert '"refused": "its archive cannot be read' in everything(pipe)
 
 

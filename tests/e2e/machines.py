@@ -1,4 +1,4 @@
-"""Machines as network namespaces on one network, whose packets can be lost."""
+"""Machines as network namespaces on one network."""
 
 import itertools
 import os
@@ -21,17 +21,8 @@ class Machine:
     """A network namespace with an address, and what runs in it."""
 
     namespace: str
-    device: str
     address: str
     programs: Programs
-
-    def cut(self) -> None:
-        """Take it off the network."""
-        _ip("-n", self.namespace, "link", "set", self.device, "down")
-
-    def join(self) -> None:
-        """Put it back."""
-        _ip("-n", self.namespace, "link", "set", self.device, "up")
 
 
 @contextmanager
@@ -67,7 +58,7 @@ def _machine(home: Path, hub: str, namespace: str, number: int) -> Iterator[Mach
     for link in (device, "lo"):
         _ip("-n", namespace, "link", "set", link, "up")
     with Programs(home, inside=("ip", "netns", "exec", namespace)).ending() as programs:
-        yield Machine(namespace, device, address, programs)
+        yield Machine(namespace, address, programs)
 
 
 def _ip(*words: str) -> None:

@@ -98,10 +98,17 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value if equals else os.environ[name]
 
 
-def _ports(text: str) -> range:
+def _first_to_last(text: str, least: int, most: int) -> range | None:
+    """The numbers of FIRST-LAST; None for a text that says none within the bounds."""
     first, _, last = text.partition("-")
-    if first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65535:
+    if first.isdecimal() and last.isdecimal() and least <= int(first) <= int(last) <= most:
         return range(int(first), int(last) + 1)
+    return None
+
+
+def _ports(text: str) -> range:
+    if numbers := _first_to_last(text, 1024, 65535):
+        return numbers
     raise InvalidArgument(f"must look like 30000-30999, from 1024 to 65535; this is {text!r}.")
 
 
@@ -112,9 +119,8 @@ def _group(text: str) -> str:
 
 
 def _user_ids(text: str) -> range:
-    first, _, last = text.partition("-")
-    if first.isdecimal() and last.isdecimal() and job_users.LEAST <= int(first) <= int(last) < 2**32 - 1:
-        return range(int(first), int(last) + 1)
+    if numbers := _first_to_last(text, job_users.LEAST, 2**32 - 2):
+        return numbers
     raise InvalidArgument(f"must look like 61184-65519, from {job_users.LEAST} on; this is {text!r}.")
 
 

@@ -37,7 +37,7 @@ for python in python3.14 python3.13 python3.12 python3.11 python3 ""; do
 done
 joined=$(cat "$state/server" 2>/dev/null)
 agent=$(sed -n 's/.*"agent_id": *"\\([^"]*\\)".*/\\1/p' "$state/agent.json" 2>/dev/null)
-for value in "$(id -un)" "$(uname -n)" "$python" "$joined" "$agent"; do printf '%s\\n' "$value"; done
+for value in "$(id -un)" "$(uname -n)" "$home" "$python" "$joined" "$agent"; do printf '%s\\n' "$value"; done
 """
 )
 _INSTALL = (
@@ -81,11 +81,12 @@ rm -rf "$state" "$home"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A machine as it was found. `python`: a command for 3.11 or later, which can make environments, or "". `joined`:
-    the server of the agent there, and its `agent_id`; "" without one."""
+    """A machine as it was found. `home` is the directory of the installation. `python`: a command for 3.11 or later,
+    which can make environments, or "". `joined`: the server of the agent there, and its `agent_id`; "" without one."""
 
     user: str
     name: str
+    home: str
     python: str
     joined: str
     agent_id: str
@@ -100,7 +101,7 @@ class RemoteAgent:
 
     def find(self) -> Found:
         lines = self._run(_PROBE).splitlines()
-        if len(lines) != 5:
+        if len(lines) != 6:
             raise FailedPrecondition(f"{self.host} does not answer as a POSIX shell does: {lines[:1]}.")
         return Found(*lines)
 
@@ -119,9 +120,8 @@ class RemoteAgent:
             except OSError as error:
                 raise FailedPrecondition(f"The wheel {wheel} cannot be read: {error.strerror}.") from error
         if wheels:
-            home = self._run(f'{_PLACES}printf %s "$home"')
-            requirements = [f"{home}/{wheel.name}" for wheel in wheels]
-            requirements = [f"{path}[agent]" if "/trainyard-" in path else path for path in requirements]
+            extras = {wheel: "[agent]" if wheel.name.startswith("trainyard-") else "" for wheel in wheels}
+            requirements = [f"{found.home}/{wheel.name}{extra}" for wheel, extra in extras.items()]
         self._run(_INSTALL, found.python, *requirements)
 
     def join(self, server: Server, token: str, options: Sequence[str]) -> None:

@@ -33,12 +33,12 @@ def _storage(text: str) -> str:
     return text
 
 
-def _job_dir_root(text: str) -> str:
-    return text if text.startswith(_GS) else str(Path(text).absolute())
-
-
 def _absolute(text: str) -> str:
     return str(Path(text).absolute())
+
+
+def _job_dir_root(text: str) -> str:
+    return text if text.startswith(_GS) else _absolute(text)
 
 
 def _keep_jobs(text: str) -> float | None:

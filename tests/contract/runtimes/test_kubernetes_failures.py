@@ -41,8 +41,8 @@ ENDS_WELL = Program((Print("up"),), shell="trap 'echo saved; exit 0' TERM; sleep
 OWN_END = Program((Print("up"),), shell="trap 'exit 5' TERM; while :; do sleep 0.2; done")
 FAST, SLOW, WIDTH = 7500, 300, 1000
 LINES = FAST + SLOW
-"""Of a log that is rotated twice at least, and not at its end: who comes late has no line of what was rotated. A file
-has its 2 MiB after 13 s, so a reader on a busy machine may be that late."""
+"""Lines of a log that is rotated twice at least, and not at its end: who comes late has no line of what was rotated. A
+file has its 2 MiB after 13 s, so a reader on a busy machine may be that late."""
 
 CHATTERBOX = Program(
     python=f"""

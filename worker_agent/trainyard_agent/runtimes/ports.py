@@ -2,7 +2,7 @@
 
 import secrets
 import socket
-from collections.abc import Set
+from collections.abc import Collection, Iterable, Set
 from pathlib import Path
 
 _LOWEST = 20_000
@@ -12,6 +12,13 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 class NoFreePort(Exception):
     """No port of the range is free."""
+
+
+def addresses(host: str, tasks: Collection[str], taken: Iterable[str], among: range | None = None) -> dict[str, str]:
+    """An address `host:port` for each task, whose ports none of the addresses `taken` has. Raises NoFreePort."""
+    used = {int(address.rpartition(":")[2]) for address in taken}
+    free = free_ports(len(tasks), used, among)
+    return {task: f"{host}:{port}" for task, port in zip(tasks, free, strict=True)}
 
 
 def free_ports(count: int, taken: Set[int], among: range | None = None) -> list[int]:

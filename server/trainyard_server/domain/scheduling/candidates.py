@@ -25,7 +25,7 @@ def candidates(
 ) -> tuple[CandidateView, ...]:
     """Every agent, with what it lacks now for the job."""
     cluster = Cluster(agents, limits)
-    spreads = not shared.problem(job.training_input)
+    spreads = shared.lets_spread(job.training_input)
     by_agent = {
         candidate.node.agent.agent_id: candidate
         for alive in (True, False)

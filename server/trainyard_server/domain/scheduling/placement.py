@@ -376,9 +376,7 @@ def _parts(requested: tuple[ResourceShare, ...], members: Members) -> list[Candi
     none, if they could not."""
     if not spread(requested, members.whole):
         return []
-    shapes = list(
-        {(share.vcpus, share.memory_bytes, share.gpu_type, share.gpus): share for share in requested}.values()
-    )
+    shapes = {share.resources: share for share in requested}.values()
     usage = quotas.usage_of(requested, members.nodes[0].agent.capacity)
     parts = []
     for room, nodes in members.whole.agents:

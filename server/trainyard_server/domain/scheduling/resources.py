@@ -1,7 +1,7 @@
 """Resources: the requests of a gang, the capacity of an agent, and the assignment. Pure.
 
-A gang is placed on one agent if any could hold it, else on several (`spans`). In `fit` mode one that is larger than all
-of these is scaled down to a machine.
+A gang is placed on one agent if any could hold it, else on several (`spreading`). In `fit` mode one that is larger than
+all of these is scaled down to a machine.
 """
 
 from collections import Counter

@@ -105,7 +105,7 @@ def beyond_quota(
 ) -> str:
     """A sentence about the quota that the job alone exceeds, or "". A gang that would be scaled down counts scaled."""
     cluster, allowed = Cluster(agents, limits), limits.of(job.project)
-    spreads = not shared.problem(job.training_input)
+    spreads = shared.lets_spread(job.training_input)
     candidates = [
         candidate
         for alive in (True, False)
@@ -122,7 +122,7 @@ def beyond_quota(
 def unshared(job: JobSnapshot, agents: Iterable[AgentSnapshot], shared: SharedDirs) -> str:
     """A clause about agents that could hold the gang only together, and share no job-dir for it; "" if it may start."""
     cluster = Cluster(agents, NO_QUOTAS)
-    if not shared.problem(job.training_input) or cluster.candidates(job.gang, job.needs_images):
+    if shared.lets_spread(job.training_input) or cluster.candidates(job.gang, job.needs_images):
         return ""
     if not cluster.candidates(job.gang, job.needs_images, spreads=True):
         return ""
@@ -209,7 +209,7 @@ class Planner:
     def _decide_whole(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
         """The answer for the job with its whole gang, and its group."""
         cluster, ahead = self._cluster, self._ahead
-        spreads = not self._shared.problem(job.training_input)
+        spreads = self._shared.lets_spread(job.training_input)
         group = cluster.group(job.gang, job.needs_images, avoided=frozenset(self._avoids(job)), spreads=spreads)
         if job.backoff_until is not None and job.backs_off(self._now):
             return group, Waiting("backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1)
@@ -264,7 +264,7 @@ class Planner:
         if not avoided:
             return ""
         clauses = []
-        spreads = not self._shared.problem(job.training_input)
+        spreads = self._shared.lets_spread(job.training_input)
         for candidate in self._cluster.candidates(job.gang, job.needs_images, spreads=spreads):
             if candidate.node.agent.agent_id in avoided:
                 until, why = avoided[candidate.node.agent.agent_id]
@@ -274,7 +274,7 @@ class Planner:
 
     def _without_candidates(self, job: JobSnapshot, position: int) -> tuple[Group, Waiting]:
         """The group of the agents that could take the job at another time, and the reason that none does now."""
-        spreads = not self._shared.problem(job.training_input)
+        spreads = self._shared.lets_spread(job.training_input)
         silent = self._cluster.group(job.gang, job.needs_images, alive=False, spreads=spreads)
         group = self._cluster.group(job.gang, job.needs_images, spreads=spreads)
         if group not in self._closed:

@@ -24,12 +24,17 @@ class SharedDirs:
     roots: tuple[str, ...] = ()
     default: str = ""
 
-    def problem(self, training_input: TrainingInput) -> str:
-        """The reason why a job has no parts on several agents, as a clause; "" if it may have some."""
+    def lets_spread(self, training_input: TrainingInput) -> bool:
+        """Whether a job may have parts on several agents."""
         directory = training_input.job_dir or self.default
         is_below = any(f"{directory}/".startswith(f"{root.rstrip('/')}/") for root in self.roots)
-        if not directory or directory.startswith(SCHEME) or is_below:
+        return not directory or directory.startswith(SCHEME) or is_below
+
+    def problem(self, training_input: TrainingInput) -> str:
+        """The reason why a job has no parts on several agents, as a clause; "" if it may have some."""
+        if self.lets_spread(training_input):
             return ""
+        directory = training_input.job_dir or self.default
         return f"its job-dir is below {directory}, which its machines do not share (--shared-job-dirs)"
 
 

@@ -156,8 +156,7 @@ class AgentSync:
                 for change in changes:
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
-                whole = run_snapshot(run, writer.gang(run)) if run.agents > 1 else snapshot
-                if self._note_stalls(writer, run, whole, report, now):
+                if self._note_stalls(writer, run, snapshot, report, now):
                     touched.add(run.job_key)
                 if report.measurements and _record_measurements(writer, run.job_key, report):
                     measured.add(run.job_key)
@@ -311,6 +310,9 @@ class AgentSync:
     def _note_stalls(writer: Writer, run: RunRow, snapshot: RunSnapshot, report: RunReport, now: datetime) -> bool:
         """Record the stalls of the report. Whether anything changed."""
         changes, after = decisions.stall_changes(snapshot, report)
+        if changes and run.agents > 1:  # what the other parts do counts, too
+            snapshot = run_snapshot(run, writer.gang(run))
+            _, after = decisions.stall_changes(snapshot, report)
         for task, stall, stacks in changes:
             writer.record_stall(run, task, stall, stacks)
         before, now_stalled = stalls.diagnose(snapshot.members), stalls.diagnose(after.members)

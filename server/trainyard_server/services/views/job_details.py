@@ -82,8 +82,8 @@ class JobDetails:
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             runs = [*reader.runs(job.key), *reader.restarts([job.key])]
-            gangs = reader.gangs(runs)
             parts = {part.run_id: part for run in runs for part in reader.parts(run)}
+            gangs = _by_run(reader.replicas(parts), parts)
             events = reader.events(job.key) if with_events else ()
             digests = reader.digests(parts) if with_events else {}
             names = _agent_names(reader)
@@ -221,6 +221,14 @@ def _trial_metric(reader: Reader, job: JobRow) -> TrialMetric | None:
         return None
     name = tag_of(spec, studies.metric_of(reader, study.key))
     return TrialMetric(name=name, step=trial.step, value=trial.value)
+
+
+def _by_run(replicas: Sequence[ReplicaRow], parts: Mapping[str, RunRow]) -> dict[str, list[ReplicaRow]]:
+    """The replicas of all parts of each run, by its id."""
+    gangs: dict[str, list[ReplicaRow]] = {run_id: [] for run_id, part in parts.items() if part.part_of is None}
+    for replica in replicas:
+        gangs[parts[replica.run_id].part_of or replica.run_id].append(replica)
+    return gangs
 
 
 def _run_view(

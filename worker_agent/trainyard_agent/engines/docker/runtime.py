@@ -163,10 +163,9 @@ class DockerRuntime:
     def _host_addresses(self, order: RunOrder) -> dict[str, str]:
         """An address of this machine for each replica of a part. Raises NoFreePort."""
         spreads = [record for record in self._files.records() if record.order.spread is not None]
-        taken = {int(address.rpartition(":")[2]) for record in spreads for address in record.addresses.values()}
-        free = ports.free_ports(len(order.replicas), taken, self._reach.ports)
-        pairs = zip(order.replicas, free, strict=True)
-        return {replica.task: f"{self._reach.address}:{port}" for replica, port in pairs}
+        taken = [address for record in spreads for address in record.addresses.values()]
+        tasks = [replica.task for replica in order.replicas]
+        return ports.addresses(self._reach.address, tasks, taken, self._reach.ports)
 
     def start(self, run_id: str, launches: Sequence[Launch]) -> Handle:
         record = self._files.record(run_id)

@@ -216,8 +216,8 @@ def container_spec(
 ) -> dict[str, Any]:
     """The body of `POST /containers/create` for one replica. `tpus` are the device files of the machine's TPU.
 
-    `secret_sources` are the host's files of its secrets, by
-    their paths in the container, and `storage_roots` that of STORAGE_ROOTS.
+    `secret_sources` are the host's files of its secrets, by their paths in the container, and `storage_roots` that of
+    STORAGE_ROOTS.
     """
     task = Task.parse(launch.task)
     host, addresses = host_name(order.run_id, task), network.addresses

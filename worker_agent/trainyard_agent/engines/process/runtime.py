@@ -136,13 +136,12 @@ class ProcessRuntime(RunDirectories[_Record]):
             first = replicas[0].task
             if not is_run_id(run_id):
                 raise StartFailed(first, f"{run_id!r} is not a run id.")
-            used = {_port(address) for other in self._records() for address in other.addresses.values()}
+            taken = [address for other in self._records() for address in other.addresses.values()]
+            among, host = (self._reach.ports, self._reach.address) if order.spread else (None, "127.0.0.1")
             try:
-                among, host = (self._reach.ports, self._reach.address) if order.spread else (None, "127.0.0.1")
-                free = ports.free_ports(len(replicas), used, among)
+                addresses = ports.addresses(host, [replica.task for replica in replicas], taken, among)
                 self._make_directories(run_id, [Task.parse(replica.task).name for replica in replicas])
                 (self._runs / run_id / "gate").touch(mode=0o600)
-                addresses = {r.task: f"{host}:{port}" for r, port in zip(replicas, free, strict=True)}
                 record = _Record(
                     run_id=run_id,
                     addresses=addresses,
@@ -479,7 +478,3 @@ def _secrets_in_memory(launch: Launch) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])

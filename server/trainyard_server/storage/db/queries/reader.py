@@ -285,18 +285,6 @@ class Reader:
         parts = self.parts(run)
         return next((part for part in parts[1:] if self.replica(part.run_id, task) is not None), parts[0])
 
-    def gangs(self, runs: Iterable[RunRow]) -> dict[str, list[ReplicaRow]]:
-        """The replicas of all parts of these runs, by the id of the run."""
-        chosen = list(runs)
-        run_of = {run.run_id: run.run_id for run in chosen}
-        if several := [run.run_id for run in chosen if run.agents > 1]:
-            rows = self._session.execute(select(RunRow.run_id, RunRow.part_of).where(RunRow.part_of.in_(several)))
-            run_of |= {part: str(lead) for part, lead in rows}
-        gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in chosen}
-        for replica in self.replicas(run_of):
-            gangs[run_of[replica.run_id]].append(replica)
-        return gangs
-
     def live_runs(self, agent_id: str | None = None) -> Sequence[RunRow]:
         """All runs that have not ended, or those of one agent, in a fixed order, each part by itself."""
         query = select(RunRow).where(RunRow.state.in_(LIVE_RUNS)).order_by(RunRow.created_at, RunRow.run_id)

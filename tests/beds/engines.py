@@ -110,15 +110,16 @@ class Engine:
 class OwnEngine(Engine):
     """A dockerd and a containerd of the tests, as Debian starts them. All that they keep lies in `root`.
 
-    With `isolated` they have a network of their own as well: two engines on one host take each other's bridge
-    and rules away. Its containers reach each other and nothing else. And `root` lies in memory: most of the life
-    of such an engine would be writing the base image to a disk and removing it again.
+    With `isolated` they have a network of their own as well, or the namespace `inside`: two engines on one host take
+    each other's bridge and rules away. Containers of one that is alone reach each other and nothing else. And `root`
+    lies in memory: most of the life of such an engine would be writing the base image to a disk and removing it again.
     """
 
-    def __init__(self, root: Path, isolated: bool) -> None:
+    def __init__(self, root: Path, isolated: bool, inside: str = "") -> None:
         super().__init__(f"unix://{root}/docker.sock")
         self._root = root
-        self._network = root.name if isolated else ""
+        self._network = inside or (root.name if isolated else "")
+        self._makes_network = not inside
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._came_up = False
 
@@ -128,10 +129,11 @@ class OwnEngine(Engine):
         To be called in the main thread: the daemons end with the thread that started them, so that a test
         session that is killed leaves none behind.
         """
-        if self._network and not self._network_is_there():
+        if self._network and not self._mounts():
             _done("mount", "-t", "tmpfs", "-o", "mode=711", "tmpfs", str(self._root))
-            _done("ip", "netns", "add", self._network)
-            _done("ip", "-n", self._network, "link", "set", "lo", "up")
+            if self._makes_network:
+                _done("ip", "netns", "add", self._network)
+                _done("ip", "-n", self._network, "link", "set", "lo", "up")
         containerd = f"{self._root}/containerd.sock"
         if "containerd" not in self._daemons:
             config = self._root / "containerd.toml"
@@ -184,7 +186,7 @@ class OwnEngine(Engine):
             psutil.wait_procs(self._processes(), timeout=_PATIENCE_S)
             for mount in self._mounts():
                 _done("umount", "--lazy", mount)
-            if self._network and self._network_is_there():
+            if self._network and self._makes_network and Path("/run/netns", self._network).exists():
                 _done("ip", "netns", "delete", self._network)
             shutil.rmtree(self._root)
 
@@ -225,9 +227,6 @@ class OwnEngine(Engine):
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         return sorted((m for m in mounts if Path(m).is_relative_to(self._root)), reverse=True)
 
-    def _network_is_there(self) -> bool:
-        return Path("/run/netns", self._network).exists()
-
     def _processes(self) -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter():
@@ -258,8 +257,8 @@ def found() -> Iterator[Engine]:
 
 
 @contextmanager
-def own(isolated: bool = True) -> Iterator[OwnEngine]:
-    """A new engine. Raises NoEngine."""
+def own(isolated: bool = True, inside: str = "") -> Iterator[OwnEngine]:
+    """A new engine, in a network namespace of its own or `inside` that one. Raises NoEngine."""
     missing = [tool for tool in _TOOLS if not shutil.which(tool)]
     if os.geteuid() != 0 or missing:
         who = "this is root" if os.geteuid() == 0 else "this is not root"
@@ -268,7 +267,7 @@ def own(isolated: bool = True) -> Iterator[OwnEngine]:
             f"{who}, and missing are: {', '.join(missing) or 'none'}"
         )
     root = Path(tempfile.mkdtemp(prefix="ty-", dir="/tmp"))  # short: paths of sockets are limited
-    engine = OwnEngine(root, isolated)
+    engine = OwnEngine(root, isolated, inside)
     try:
         engine.start()
         yield engine

@@ -4,13 +4,17 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
+from beds import engines
 from beds.certificates import Authority
+from beds.installed import site_packages
+from beds.installed.missing import needing
 from beds.waiting import until
 from e2e.harness import REPOSITORY
 from e2e.machines import Machine, machines
@@ -18,6 +22,7 @@ from e2e.test_training import check_trained
 
 pytestmark = pytest.mark.e2e
 
+IMAGE = "trainyard-test-trainers"
 PROGRAMS = Path(__file__).parent / "programs"
 CONFIG = """\
 trainingInput:
@@ -47,8 +52,9 @@ class Site:
         for machine in (one, other):
             shutil.copy(authority.ca_file, machine.programs.home / "ca.pem")
             machine.programs.url = self.url
-            given = ("--ca-file", "ca.pem", "--name", machine.programs.home.name, "--cpus", "0,1", "--one-user")
-            machine.programs.agent(*given, "--runtime", "process", *options)
+            name, root = ("--name", machine.programs.home.name), ("--job-dir-root", str(self.jobs))
+            given = ("--ca-file", "ca.pem", *name, *root, "--cpus", "0,1", "--one-user")
+            machine.programs.agent(*given, *options)
         until(lambda: self.here.ok("trainyard", "agents", "list", "--format", "value(state)").split() == ["alive"] * 2)
 
     def submit(self, job: str, *words: str, program: Path = PROGRAMS / "ring.py", flags: Sequence[str] = ()) -> None:
@@ -68,7 +74,28 @@ class Site:
 @contextmanager
 def site_at(home: Path, *options: str) -> Iterator[Site]:
     with machines(home, ["server", "box-1", "box-2"]) as (server, one, other):
-        yield Site(server, one, other, *options)
+        yield Site(server, one, other, "--runtime", "process", *options)
+        for machine in (one, other):
+            machine.programs.stop_agent()
+
+
+@contextmanager
+def site_of_engines(home: Path, *options: str, trainers: bool = False) -> Iterator[Site]:
+    """A site whose machines have container engines of their own, in which jobs of runtime version 2.11 have Python, and
+    the library of trainers."""
+    image = IMAGE if trainers else engines.BASE_IMAGE
+    table = {"images": {"base": {"image": image}}, "versions": {"2.11": {"cpu": "base"}}}
+    with ExitStack() as stack:
+        server, one, other = stack.enter_context(machines(home, ["server", "box-1", "box-2"]))
+        for machine in (one, other):
+            with needing(engines.NoEngine):
+                engine = stack.enter_context(engines.own(inside=machine.namespace))
+            engine.provide_base_image()
+            if trainers:
+                engine.build(image, f"FROM {engines.BASE_IMAGE}\nCOPY site {site_packages.DEBIAN}\n", _trainers())
+            machine.programs.environment["DOCKER_HOST"] = engine.url
+            (machine.programs.home / "runtimes.yaml").write_text(yaml.safe_dump(table))
+        yield Site(server, one, other, "--runtime", "docker", "--runtimes", "runtimes.yaml", *options)
         for machine in (one, other):
             machine.programs.stop_agent()
 
@@ -123,12 +150,7 @@ def test_replica_that_is_killed_on_one_machine_ends_the_gang_on_both_and_it_star
 
 @pytest.mark.long
 def test_digits_by_the_template_over_two_machines_have_one_set_of_parameters(site: Site) -> None:
-    flags = ("--module-name", "trainer.task", "--job-dir", str(site.jobs / "digits"))
-    site.submit("digits", "--epochs", "5", program=REPOSITORY / "trainer_template" / "trainer", flags=flags)
-    assert "state: SUCCEEDED" in site.end("digits"), site.lines("digits")
-    check_trained(site.lines("digits"), 4)
-    assert (site.jobs / "digits" / "model").is_dir()
-    assert not list((site.jobs / "digits").glob("workertemp*"))
+    digits(site)
 
 
 @pytest.mark.frameworks
@@ -139,6 +161,39 @@ def test_tensorflow_and_torch_train_over_two_machines(frameworks_python: Path, t
             site.submit(name, program=programs / f"{name}.py")
             assert "state: SUCCEEDED" in site.end(name), site.lines(name)
             assert says in site.lines(name)
+
+
+@pytest.mark.containers
+def test_containers_reach_the_ports_that_the_other_machine_publishes(tmp_path: Path) -> None:
+    """Under the policy that keeps all else from them."""
+    with site_of_engines(tmp_path, "--network", "none") as site:
+        site.submit("ring", flags=("--runtime-version", "2.11"))
+        assert "state: SUCCEEDED" in site.end("ring"), site.lines("ring")
+        assert re.search(r"master-replica-0 +met worker-0 worker-1 worker-2", site.lines("ring")), site.lines("ring")
+
+
+@pytest.mark.long
+@pytest.mark.containers
+def test_digits_in_containers_with_the_networks_of_their_machines(tmp_path: Path) -> None:
+    with site_of_engines(tmp_path, "--span", "host-network", trainers=True) as site:
+        digits(site, "--runtime-version", "2.11")
+
+
+def digits(site: Site, *flags: str) -> None:
+    """Train them over both machines, with one set of parameters."""
+    given = ("--module-name", "trainer.task", "--job-dir", str(site.jobs / "digits"), *flags)
+    site.submit("digits", "--epochs", "5", program=REPOSITORY / "trainer_template" / "trainer", flags=given)
+    assert "state: SUCCEEDED" in site.end("digits"), site.lines("digits")
+    check_trained(site.lines("digits"), 4)
+    assert (site.jobs / "digits" / "model").is_dir()
+    assert not list((site.jobs / "digits").glob("workertemp*"))
+
+
+def _trainers() -> dict[str, bytes]:
+    """The library of trainers, and what it requires."""
+    own = REPOSITORY / "trainer_library"
+    modules = {f"site/{path.relative_to(own)}": path.read_bytes() for path in own.glob("trainyard_trainer/**/*.py")}
+    return site_packages.files("trainyard-trainer") | modules
 
 
 def _iptables(machine: Machine, *words: str) -> None:

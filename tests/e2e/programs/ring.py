@@ -9,8 +9,7 @@ import time
 config = json.loads(os.environ["TF_CONFIG"])
 me = config["task"]["type"], config["task"]["index"]
 addresses = {(role, index): there for role, them in config["cluster"].items() for index, there in enumerate(them)}
-host, _, port = addresses[me].rpartition(":")
-listener = socket.create_server((host, int(port)))
+listener = socket.create_server(("", int(addresses[me].rpartition(":")[2])))
 for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "MASTER_ADDR", "WORLD_SIZE", "RANK"):
     print(name, os.environ.get(name, ""))
 

@@ -192,7 +192,8 @@ class RunNetwork:
 
     `addresses` are the `ip_addresses` of its replicas, given as extra hosts: the engine's DNS knows a name only once
     its container has started. `gateway` is the host's address. `published` are the addresses (`host:port`) of a part of
-    a run over several agents by task, at which the host passes connections on. `is_hosts`: it is the host's own.
+    a run over several agents by task, at which the host passes connections on. `is_hosts`: it is the host's own, and
+    the address is the containers' host name, where collectives of JAX on CPUs (Gloo) listen.
     """
 
     addresses: Mapping[str, str]
@@ -220,13 +221,14 @@ def container_spec(
     STORAGE_ROOTS.
     """
     task = Task.parse(launch.task)
-    host, addresses = host_name(order.run_id, task), network.addresses
+    addresses, published = network.addresses, network.published.get(launch.task, "")
+    host = published.rpartition(":")[0] if network.is_hosts else host_name(order.run_id, task)
     peers = {host_name(order.run_id, Task.parse(peer)): ip for peer, ip in addresses.items() if peer != launch.task}
     endpoint: dict[str, Any] = {"Aliases": [host]}
     if launch.task in addresses:
         endpoint["IPAMConfig"] = {"IPv4Address": addresses[launch.task]}
     name = HOST_NETWORK if network.is_hosts else network_name(order)
-    ports = {} if network.is_hosts else _published(network.published.get(launch.task, ""))
+    ports = {} if network.is_hosts else _published(published)
     return {
         "Hostname": host,
         "Image": image.id,

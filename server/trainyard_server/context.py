@@ -15,6 +15,7 @@ from trainyard_server.storage.agent_liveness import AgentLiveness
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.logs.store import LogStore
+from trainyard_server.storage.membership import Membership
 from trainyard_server.storage.progress import ProgressTracker
 from trainyard_server.storage.uploads import UploadStore
 from trainyard_server.storage.usage.store import UsageStore
@@ -42,6 +43,7 @@ class Backend:
     quota_file: QuotaFile
     clock: Clock
     agent_liveness: AgentLiveness
+    membership: Membership
 
     @property
     def quotas(self) -> Quotas:

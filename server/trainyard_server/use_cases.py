@@ -1,5 +1,7 @@
 """The use cases of a server, built from its settings."""
 
+import hashlib
+import hmac
 import time
 from typing import TYPE_CHECKING
 
@@ -51,6 +53,7 @@ from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.key_files import key_of
 from trainyard_server.storage.logs.store import LogStore
+from trainyard_server.storage.membership import Membership
 from trainyard_server.storage.progress import ProgressTracker
 from trainyard_server.storage.secret_cipher import SecretCipher
 from trainyard_server.storage.uploads import UploadStore
@@ -100,7 +103,7 @@ class UseCases:
         self.secrets.check_key()
         self.audit = Audit(backend, audit_file)
         self.agents = Agents(backend, self.controller)
-        self.agent_sync = AgentSync(backend, self.controller, run_tokens)
+        self.agent_sync = AgentSync(backend, self.controller, run_tokens, _peer_key(key))
         self.packages = Packages(backend, key)
         self.jobs = Jobs(backend, self.controller)
         self.job_details = JobDetails(backend)
@@ -143,7 +146,12 @@ def _backend(settings: Settings, clock: Clock, stopwatch: Stopwatch) -> Backend:
         quota_file=quota_file,
         clock=clock,
         agent_liveness=AgentLiveness(clock, stopwatch, settings.silent_after_s),
+        membership=Membership(stopwatch),
     )
+
+
+def _peer_key(key: bytes) -> str:
+    return hmac.digest(key, b"answers of agents to each other", hashlib.sha256).hex()  # the key signs other things too
 
 
 def _store(settings: Settings) -> Store:

@@ -18,15 +18,19 @@ from trainyard_agent.engines.docker.probe import EngineState
 from trainyard_agent.engines.fake import FakeHost, FakeRuntime, Programs
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.lease.majority import Majority, Word
 from trainyard_agent.monitoring.disk_watch import DiskWatch
 from trainyard_agent.opening import OpenRuntimes, as_one
 from trainyard_agent.peers.meeting import Meeting, Unreached
+from trainyard_agent.peers.members import PeerMembers
+from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce, Stager
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.views.views import JobDetail, LogEntry
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
+from trainyard_protocol.wire.peers import Peers
 from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.permissions import Role, Token
@@ -110,8 +114,11 @@ class Machine:
             replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
             address=name,
             group="default",
+            peer_address=f"{name}:1" if world.has_peers else "",
         )
         self.lease = Lease(world.clock)
+        self.alone = False
+        """It reaches no other machine, whether or not it reaches the server."""
         self.disks = DiskWatch()
         self.stager: Stager = ReadyAtOnce()
         self._key = secrets.token_hex(32)
@@ -125,6 +132,8 @@ class Machine:
         """A new agent on the same machine: it knows nothing but what it finds there."""
         self._client = ServerClient("http://server", TOKENS[Role.AGENT], self._key, transport=self.network)
         stager = self.stager
+        majority = Majority(self.info.agent_id, self.lease, self.clock)
+        self.members = PeerMembers(self.info.agent_id, majority, self.clock, Reach(), self._ask)
         if self.engine is not None:
             self._opened = self._open(self.engine)
             self.runtime, stager = self._opened.runtime, self._opened.stager
@@ -137,7 +146,14 @@ class Machine:
             self.lease,
             disks=self.disks,
             meet=lambda gang: MeetingInWorld(self.world, gang),
+            members=self.members,
         )
+
+    async def _ask(self, peer: str, address: str, peers: Peers) -> Word | None:
+        other = self.world.machines[address.partition(":")[0]]
+        if self.alone or other.alone or self.world.apart or other.agent is None:
+            return None
+        return other.members.majority.word if other.members.majority.peers is not None else None
 
     def offered(self) -> AgentInfo:
         if self._opened is None:
@@ -161,7 +177,9 @@ class Machine:
 
 
 class World:
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, has_peers: bool = False, **settings: Any) -> None:
+        """`has_peers`: agents ask each other, and get short leases."""
+        self.has_peers = has_peers
         self.settings = Settings(
             data_dir=directory,
             database=databases.current.url(directory),

@@ -42,11 +42,10 @@ class Site:
         authority = Authority(self.here.home)
         issued = authority.issue(server.address)
         self.url = f"https://{server.address}:8470"
-        tls = ("--tls-cert", str(issued.certificate), "--tls-key", str(issued.key))
+        self.tls = ("--tls-cert", str(issued.certificate), "--tls-key", str(issued.key))
         self.jobs = self.here.home / "jobs"
         self.jobs.mkdir()
-        shared = ("--one-user", "--lease-seconds", "120", "--shared-job-dirs", str(self.jobs))
-        self.here.server(*tls, *shared, roles={"operator": "admin:you", "agent": "agent"}, url=self.url)
+        self.start_server()
         token = ("--token-file", str(self.here.token("operator")), "--ca-file", str(authority.ca_file))
         self.here.ok("trainyard", "login", self.url, *token)
         for machine in (one, other):
@@ -56,6 +55,10 @@ class Site:
             given = ("--ca-file", "ca.pem", *name, *root, "--cpus", "0,1", "--one-user")
             machine.programs.agent(*given, *options)
         until(lambda: self.here.ok("trainyard", "agents", "list", "--format", "value(state)").split() == ["alive"] * 2)
+
+    def start_server(self) -> None:
+        shared = ("--one-user", "--lease-seconds", "120", "--shared-job-dirs", str(self.jobs))
+        self.here.server(*self.tls, *shared, roles={"operator": "admin:you", "agent": "agent"}, url=self.url)
 
     def submit(self, job: str, *words: str, program: Path = PROGRAMS / "ring.py", flags: Sequence[str] = ()) -> None:
         (self.here.home / "config.yaml").write_text(CONFIG)

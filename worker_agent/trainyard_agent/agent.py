@@ -37,6 +37,7 @@ from trainyard_agent.control.server_clock import ServerClock
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.lease.majority import Majority
 from trainyard_agent.monitoring.disk_watch import DiskWatch, ExitNotes
 from trainyard_agent.monitoring.metric_files import MetricFiles
 from trainyard_agent.monitoring.nvidia_smi import NvidiaSmi
@@ -44,7 +45,9 @@ from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_monitor import POLL_S, StallMonitor
 from trainyard_agent.monitoring.usage_reporter import USAGE_S, UsageReporter
 from trainyard_agent.peers.meeting import Meeting
+from trainyard_agent.peers.members import PeerMembers
 from trainyard_agent.peers.parts import Parts
+from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import STOPPED, EngineUnavailable, Handle, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import blamed_on_disk, never_ran, tells_of_disk
 from trainyard_agent.runtimes.masking import Mask
@@ -111,11 +114,12 @@ class Agent:
         start_deadline_s: float = START_DEADLINE_S,
         disks: DiskWatch | None = None,
         meet: Callable[[str], Meeting] = Meeting,
+        members: PeerMembers | None = None,
     ) -> None:
         """`info`: what the agent offers now, which may change. `disks`: those that it and its runs write to. `usage_s`:
         seconds between two usage measurements; 0: none. `start_deadline_s`: how long an engine may give the same
         reasons for not starting a run. `meet` makes the listeners of a part of a gang over several agents, before its
-        start."""
+        start. `members`: the other agents of its server, by which it keeps `lease`."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
@@ -124,6 +128,9 @@ class Agent:
         self._clock = clock
         self._info = info
         self._lease = lease or Lease(clock)
+        me = info().agent_id
+        self._members = members or PeerMembers(me, Majority(me, self._lease, clock), clock, Reach())
+        self._echo = ""
         self._stall_monitor = StallMonitor(runtime, clock, StackDumper(runtime))
         driver = NvidiaSmi() if any(not is_tpu(gpu.type) for gpu in info().capacity.gpus) else None
         self._usage_reporter = UsageReporter(runtime, control_plane, clock, driver)
@@ -163,6 +170,7 @@ class Agent:
                 loops.create_task(self._repeat(self._watch_round, WATCH_S, self._woken))
                 loops.create_task(self._repeat(self._ship, SHIP_S, self._ship_woken))
                 loops.create_task(self._repeat(self._check_stalls, POLL_S))
+                loops.create_task(self._repeat(self._members.round, WATCH_S))
                 if self._usage_s:
                     loops.create_task(self._repeat(self._report_usage, self._usage_s))
         finally:
@@ -180,7 +188,8 @@ class Agent:
             await self._sync(await self._request(wait_s))
         except TrainyardError:
             answered = False
-            await self._enforce_lease()
+        await self._members.round()
+        await self._enforce_lease()
         with contextlib.suppress(TrainyardError):  # the same error as above
             await self._ship()
         await self._enforce_start_deadline()
@@ -323,6 +332,8 @@ class Agent:
         if self._last_error:
             _log.info(ANSWERED)
         self._last_error = ""
+        self._members.majority.answered(sent.monotonic, response)
+        self._echo = response.stamp
         try:
             self._lease.renew(sent.monotonic, response.lease_s)
         except OSError as error:  # renewed in memory: the watchdog acts earlier
@@ -339,6 +350,8 @@ class Agent:
             wait_s=wait_s,
             seen=self._version,
             clock=self._server_clock.offset(self._clock.now()),
+            echo=self._echo,
+            reaches=self._members.majority.reached,
         )
 
     async def _ship(self) -> float:

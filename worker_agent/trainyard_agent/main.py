@@ -23,9 +23,12 @@ from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.joining import check_server
 from trainyard_agent.lease import lease_file, watchdog_files
 from trainyard_agent.lease.lease import Lease
+from trainyard_agent.lease.majority import Majority
 from trainyard_agent.monitoring.device_errors import DeviceErrors
 from trainyard_agent.monitoring.disk_watch import DiskWatch
 from trainyard_agent.opening import open_engines
+from trainyard_agent.peers.members import PeerMembers
+from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import EngineUnavailable
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.settings import AgentSettings, Command, parse
@@ -166,16 +169,22 @@ async def _run_agent(settings: AgentSettings) -> None:
             devices = DeviceErrors()
             if not engine.spans_hosts and any(not is_tpu(gpu.type) for gpu in info.capacity.gpus):
                 devices.start()
+            lease = _lease(engine, settings, clock)
+            majority = Majority(me.agent_id, lease, clock)
+            members = PeerMembers(me.agent_id, majority, clock, Reach() if engine.spans_hosts else settings.reach)
+            await members.open()
+            info = info.model_copy(update={"peer_address": members.address})
             agent = Agent(
                 opened.runtime,
                 control_plane,
                 opened.stager,
                 clock,
                 lambda: opened.info(info.model_copy(update={"disks": disks.disks, "device_errors": devices.errors})),
-                _lease(engine, settings, clock),
+                lease,
                 settings.usage_every,
                 settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,
                 disks,
+                members=members,
             )
             if not engine.spans_hosts and (problem := settings.reach.host_name_problem):
                 logger.warning("%s", problem)
@@ -183,6 +192,7 @@ async def _run_agent(settings: AgentSettings) -> None:
             try:
                 await _run_until_lost(agent, opened.exclusion)
             finally:
+                members.close()
                 disks.close()
                 devices.close()
                 # a start that is going on in a thread needs the runtime to its end

@@ -30,7 +30,7 @@ from trainyard_protocol import __version__
 _MAX_POLL_S = 1.0  # between two reads of lease.json
 _RETRY_S = 2.0
 _SETTLE_S = 10.0  # for an agent that restarts and stops replicas whose lease expired long ago
-# Part of the lease without an answer; a quarter is normal, and an agent stops nothing before a half.
+# Part of the lease without an answer; a quarter is normal, and an agent stops nothing before two thirds.
 _ALARM = 3 / 8
 
 

@@ -70,7 +70,7 @@ class AgentInfo(Wire):
     runs to choose from; 0: the server decides, by what is free. `disks`: the directories that it writes to; while one
     has no room, nothing is started there. `device_errors`: of the hardware of its GPUs, since the agent started, one
     text each: the server drains it. `address`: that at which replicas on other agents of its `group` reach its own;
-    "": it has no part of a gang over several agents.
+    "": it has no part of a gang over several agents. `peer_address` (`host:port`): where it answers other agents.
     """
 
     agent_id: str
@@ -89,6 +89,7 @@ class AgentInfo(Wire):
     device_errors: Many[str] = ()
     address: str = ""
     group: str = ""
+    peer_address: str = ""
 
     def offer(self, runtime: str) -> RuntimeOffer | None:
         """The runtime of that name, if the agent has it."""

@@ -23,6 +23,7 @@ from trainyard_protocol.job.training_input import TrainingInput, parse_training_
 from trainyard_protocol.message import Many, Wire
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
+from trainyard_protocol.wire.peers import Peers
 
 NO_ROOM_AT_END = "When it ended, "
 """The beginning of the sentence about a full disk in the message of an exit: it may be why the program failed."""
@@ -128,6 +129,8 @@ class SyncRequest(Wire):
 
     `seen` is the `version` of the last answer that the agent applied; the server answers at once with another one.
     `clock` relates the agent's clock, which all times in `runs` are of, to the server's; None before the first answer.
+    `echo` is the `stamp` of the last answer; "" before the first. `reaches` are the ids of the agents that have
+    answered this one lately.
     """
 
     agent: AgentInfo
@@ -135,6 +138,8 @@ class SyncRequest(Wire):
     wait_s: float = 0.0
     seen: str = ""
     clock: ClockOffset | None = None
+    echo: str = ""
+    reaches: Many[str] = ()
 
 
 class ReplicaOrder(Wire):
@@ -242,10 +247,15 @@ def _parsed(text: str) -> TrainingInput:
 
 class SyncResponse(Wire):
     """`lease_s`: an agent without an answer for so long stops its replicas; None means never. `received_at` and
-    `answered_at` are the server's times of the request and of this answer."""
+    `answered_at` are the server's times of the request and of this answer, of which `stamp` is the unique name.
+    `members` are the agents, this one among them, by a majority of which it may keep its lease; empty: it may not.
+    `peers` are the other agents that it can ask."""
 
     version: str
     lease_s: float | None
     runs: Many[RunOrder]
+    members: Many[str] = ()
+    peers: Peers | None = None
+    stamp: str = ""
     received_at: datetime | None = None
     answered_at: datetime | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.lines.time_parsing import parse_duration
 from trainyard_protocol.settings import constant, number, required, setting
+from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import StallPolicy
 from trainyard_server.config.network import read_host_name
 from trainyard_server.config.oidc_options import OidcOptions
@@ -186,6 +187,12 @@ class Settings:
             rule=f"at least {LEAST_LEASE_S:g}, four times the grace period of {GRACE_S:g} s: agents stop their "
             "replicas before their lease ends",
         ),
+    )
+    long_leases: bool = setting(
+        False,
+        "give each agent the lease of `--lease-seconds`; else agents that reach each other have one of "
+        f"{SHORT_LEASE_S:g} s, which they keep by a majority while the server is away "
+        "([what an outage costs](#when-the-server-is-away))",
     )
     silent_after_s: float = constant(30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN")
     grace_s: float = constant(GRACE_S, "between SIGTERM and SIGKILL of a replica")

@@ -68,6 +68,7 @@ class Controller:
 
     def tick(self) -> None:
         """Look at what has changed and what time changes: silent agents, time limits, the queue."""
+        self._backend.membership.decides = True
         now = self._backend.clock()
         with self._looking:
             self._refresh()
@@ -98,6 +99,7 @@ class Controller:
 
     def observe_agents(self) -> None:
         """Record the heartbeats of agents and retry failed logs, while another process ticks."""
+        self._backend.membership.decides = False
         with self._backend.store.read() as reader:
             for agent in revisions.heartbeats(reader):
                 self._backend.agent_liveness.silent_s(agent)
@@ -337,15 +339,14 @@ class Controller:
             if agent is None or silent_s <= settings.silent_after_s:
                 return  # the agent is back
             name = AgentInfo.model_validate(agent.info).name
-            # The agent may hold a lease of a server with other settings: wait for that one.
-            limit_s = max(settings.lease_s, agent.lease_s or 0.0)
-            overdue = silent_s > limit_s
+            lease_s = settings.lease_s if agent.lease_s is None else agent.lease_s
+            limit_s = self._backend.membership.lease_ends_s(agent_id, lease_s, agent.member_lists)
             for run, replicas in live_runs(writer, agent_id):
                 snapshot = run_snapshot(run, replicas)
-                changes = decisions.host_lost(snapshot, name, limit_s, now)
-                lost = overdue and (
-                    agent.lease_s is not None
-                    or decisions.may_give_up(job_snapshot(writer, run.job_key), changes, now, self._policy)
+                changes = decisions.host_lost(snapshot, name, lease_s, now)
+                lost = (silent_s > limit_s and agent.lease_s is not None) or (
+                    silent_s > lease_s
+                    and decisions.may_give_up(job_snapshot(writer, run.job_key), changes, now, self._policy)
                 )
                 for change in changes if lost else decisions.silent_changes(snapshot, name):
                     writer.change_replica(run, change, now)

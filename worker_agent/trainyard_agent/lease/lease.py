@@ -50,6 +50,12 @@ class Lease:
             self._path.unlink(missing_ok=True)
         self._saved = None
 
+    def keep(self, since: float) -> None:
+        """Renew the lease from `since` (monotonic), when a majority of its members had no answer of the server. Raises
+        OSError as `renew` does."""
+        if self._grant is not None and since > self._grant.renewed_at:
+            self._save(replace(self._grant, renewed_at=since))
+
     def must_stop(self, grace_s: float) -> bool:
         """Whether a run with this grace must be stopped now."""
         return self.stop_in(grace_s) <= 0

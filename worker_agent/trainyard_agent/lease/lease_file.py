@@ -37,9 +37,9 @@ class Grant:
     def stop_at(self, grace_s: float) -> float:
         """When the agent stops a run with this grace, so that it has ended when the lease expires.
 
-        Never before half of the lease: a grace that is longer than what is left is cut short.
+        Never before two thirds of the lease: a grace that is longer than what is left is cut short.
         """
-        return max(self._ends_at - grace_s, self.renewed_at + self.lease_s / 2)
+        return max(self._ends_at - grace_s, self.renewed_at + self.lease_s * 2 / 3)
 
     def kill_at(self, grace_s: float) -> float:
         """When the agent kills what is left of a run with this grace."""

@@ -19,6 +19,7 @@ from trainyard_protocol.lines.progress import MAX_NAME
 from trainyard_protocol.states import FINAL_JOB_STATES, ReplicaState, RunState
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_protocol.wire.logs import LogChunk, LogGap, LogReceipt
+from trainyard_protocol.wire.peers import HOLD_S, SHORT_LEASE_S, Peers
 from trainyard_protocol.wire.sync import (
     MAX_OTHERS,
     MAX_REPORTED,
@@ -50,6 +51,7 @@ from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.storage.failures import DatabaseError
 from trainyard_server.storage.logs.store import LogMismatch, Stream
+from trainyard_server.storage.membership import Offer
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +61,10 @@ _COMPANY = 2
 
 
 class AgentSync:
-    def __init__(self, backend: Backend, controller: Controller, run_tokens: RunTokens) -> None:
+    def __init__(self, backend: Backend, controller: Controller, run_tokens: RunTokens, peer_key: str) -> None:
+        """`peer_key` signs what agents say to each other."""
         self._backend = backend
+        self._peer_key = peer_key
         settings = backend.settings
         self._run_tokens = run_tokens if settings.storage or settings.storage_emulator else None
         self._controller = controller
@@ -92,8 +96,9 @@ class AgentSync:
         with notifier.subscribe(agent_topic(agent_id)) as events:
             notifier.publish(agent_topic(agent_id))
             reported = frozenset(report.run_id for report in request.runs)
-            answer = await to_thread.run_sync(self.answer, agent_id, reported)
-            deadline = asyncio.get_running_loop().time() + min(request.wait_s, self._backend.settings.longest_hold_s)
+            answer = await to_thread.run_sync(self.answer, agent_id, reported, request.reaches)
+            hold_s = min(request.wait_s, self._backend.settings.longest_hold_s)
+            deadline = asyncio.get_running_loop().time() + (hold_s if answer.peers is None else min(hold_s, HOLD_S))
             while answer.version == request.seen and not notifier.closed:
                 if self._newest.get(agent_id) is not me:
                     if still_connected is not None and await still_connected():
@@ -107,11 +112,12 @@ class AgentSync:
                 if left <= 0:
                     break
                 if await events.wait(left):
-                    answer = await to_thread.run_sync(self.answer, agent_id, reported)
+                    answer = await to_thread.run_sync(self.answer, agent_id, reported, request.reaches)
             if self._newest.get(agent_id) is me:
                 del self._newest[agent_id]
             await to_thread.run_sync(self._answered, agent_id, answer)
-            return answer.model_copy(update={"received_at": received_at, "answered_at": self._backend.clock()})
+            times = {"received_at": received_at, "answered_at": self._backend.clock()}
+            return answer.model_copy(update=times | {"stamp": self._backend.membership.stamp(agent_id)})
 
     def record(self, request: SyncRequest, key: AgentKey) -> None:
         """Store the agent's report of itself and its runs. An old report changes nothing. Raises PermissionDenied."""
@@ -121,6 +127,7 @@ class AgentSync:
         with backend.store.write(_actor(request.agent.name)) as writer:
             agent_row = writer.agent(request.agent.agent_id)
             check_key(writer, agent_row, key)
+            has_last = backend.membership.called(request.agent.agent_id, request.agent.peer_address, request.echo)
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
             left = sorted({r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys())
             changed = (
@@ -134,8 +141,9 @@ class AgentSync:
             heartbeat = writer.save_agent(request.agent, key.digest, left, now)
             if errors and (row := writer.agent(request.agent.agent_id)) is not None:
                 writer.set_draining(row, True, f"its GPUs have errors: {'; '.join(errors)}")
-            if agent_row is not None and agent_row.sent_version == request.seen:
-                writer.grant_lease(agent_row, agent_row.sent_lease_s)
+            is_last = agent_row is not None and agent_row.sent_version == request.seen
+            if agent_row is not None and is_last and (has_last or not agent_row.has_members):
+                writer.confirm_lease(agent_row)
             for report in request.runs:
                 if report.run_id not in mine:
                     continue  # ended or unknown: the answer does not list it, so the agent drops it
@@ -174,10 +182,10 @@ class AgentSync:
         if moves.releases or moves.left or changed:
             self._controller.schedule()
 
-    def answer(self, agent_id: str, reported: Collection[str] = ()) -> SyncResponse:
-        """All orders for the agent, which has reported these runs. The agent of a machine gets a lease while another
-        agent could run its jobs. That of an engine gets none: its runs outlive it, and never start elsewhere because it
-        is silent.
+    def answer(self, agent_id: str, reported: Collection[str] = (), reaches: Collection[str] = ()) -> SyncResponse:
+        """All orders for the agent, which has reported these runs and reaches these agents. The agent of a machine gets
+        a lease while another agent could run its jobs: the short one where it reaches a majority. That of an engine
+        gets none: its runs outlive it, and never start elsewhere because it is silent.
 
         A run that ended without the agent, because it was silent for too long, is ordered to stop until its logs are
         here.
@@ -186,11 +194,17 @@ class AgentSync:
         with backend.store.read() as reader:
             me = reader.agent(agent_id)
             fronts_engine = me is not None and me.info.get("kind") == CLUSTER
-            leased = not fronts_engine and self._has_company(reader, agent_id)
-            lease_s = backend.settings.lease_s if leased else None
+            offer, lease_s = Offer({}, ()), None
+            if me is not None and not fronts_engine and not backend.settings.long_leases:
+                offer = backend.membership.offer(agent_id, reaches, me.sent_members)
+            if offer.members:
+                lease_s = SHORT_LEASE_S
+            elif not fronts_engine and self._has_company(reader, agent_id):
+                lease_s = backend.settings.lease_s
+            peers = Peers(key=self._peer_key, addresses=offer.addresses) if offer.addresses else None
             # An engine's objects, which others may read, have no token of the storage.
             orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
-        answer = SyncResponse(version="", lease_s=lease_s, runs=orders)
+        answer = SyncResponse(version="", lease_s=lease_s, runs=orders, members=offer.members, peers=peers)
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
         return answer.model_copy(update={"version": version})
 
@@ -337,6 +351,7 @@ class AgentSync:
             if agent_row is None or (
                 (agent_row.sent_version, agent_row.sent_lease_s) == (answer.version, answer.lease_s)
                 and agent_row.lease_s == _longer(agent_row.lease_s, answer.lease_s)
+                and (not answer.members or list(answer.members) in agent_row.member_lists)
             ):
                 return
         with self._backend.store.write() as writer:
@@ -344,7 +359,10 @@ class AgentSync:
             if agent is None:
                 return
             lease_s = _longer(agent.lease_s, answer.lease_s)
-            writer.answer_agent(agent, answer.version, answer.lease_s, self._backend.clock())
+            if bool(answer.members) != bool(agent.sent_members):
+                by = f"by a majority of {len(answer.members)} and the server" if answer.members else "for itself"
+                logger.info("Agent %s has its lease %s: %s s", agent.info["name"], by, answer.lease_s)
+            writer.answer_agent(agent, answer.version, answer.lease_s, answer.members, self._backend.clock())
             writer.grant_lease(agent, lease_s)
         # Record the heartbeat now, however late the next tick is.
         self._backend.agent_liveness.silent_s(agent)

@@ -488,9 +488,11 @@ class Writer(Reader):
         self._session.flush()
         return AgentHeartbeat(row.agent_id, row.heartbeats, now)
 
-    def answer_agent(self, agent: AgentRow, version: str, lease_s: float | None, now: datetime) -> None:
-        """Record the answer that is sent to the agent, with its lease."""
-        agent.sent_version, agent.sent_lease_s = version, lease_s
+    def answer_agent(
+        self, agent: AgentRow, version: str, lease_s: float | None, members: Sequence[str], now: datetime
+    ) -> None:
+        """Record the answer that is sent to the agent, with its lease and the members of that."""
+        agent.note_answer(version, lease_s, members)
         agent.heartbeats += 1
         agent.last_seen = now
         self._session.flush()
@@ -498,6 +500,11 @@ class Writer(Reader):
     def grant_lease(self, agent: AgentRow, lease_s: float | None) -> None:
         """Allow the agent to be silent for `lease_s` seconds (None: without limit)."""
         agent.lease_s = lease_s
+        self._session.flush()
+
+    def confirm_lease(self, agent: AgentRow) -> None:
+        """Record that the agent has the lease of the last answer to it, and no other."""
+        agent.confirm_answer()
         self._session.flush()
 
     def acquire_lease(self, name: str, holder: str, ttl_s: float, before: LeaseRow | None) -> bool:

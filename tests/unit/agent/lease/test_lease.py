@@ -57,8 +57,8 @@ def test_run_is_stopped_its_grace_before_the_end_of_the_lease_and_killed_within_
         (600.0, 30.0): (565.0, 595.0),
         (120.0, 30.0): (85.0, 115.0),
         (45.0, 10.0): (30.0, 40.0),
-        (10.0, 2.0): (5.5, 7.5),
-        (10.0, 30.0): (5.0, 7.5),  # of a server with another grace: never before a half
+        (45.0, 30.0): (30.0, 40.0),  # never before two thirds
+        (10.0, 2.0): (7.0, 7.5),
     }
     found = {}
     for lease_s, grace_s in cases:

@@ -3,7 +3,7 @@
 `events` is append-only: rows are inserted and read, never updated; they are deleted with their job.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -343,6 +343,9 @@ class AgentRow(Table):
     heartbeats: Mapped[int] = mapped_column("heard", default=0)
     sent_version: Mapped[str] = mapped_column(String(32), default="")  # of the last answer to it
     sent_lease_s: Mapped[float | None]  # the lease in that answer
+    # The members in that answer, by a majority of which it may keep its lease, and all the lists that it may have.
+    sent_members: Mapped[list[Any]] = mapped_column(default=list)
+    member_lists: Mapped[list[Any]] = mapped_column(default=list)
     # Ended runs with live processes.
     orphaned_runs: Mapped[list[Any]] = mapped_column("leftovers", default=list)
     draining: Mapped[bool] = mapped_column(default=False)  # it is given no new run
@@ -351,6 +354,22 @@ class AgentRow(Table):
     removed_at: Mapped[datetime | None]  # by an operator; its row stays, for its runs
     # Revision at which more than its heartbeat changed.
     changed: Mapped[int] = mapped_column(BigInteger, default=0)
+
+    @property
+    def has_members(self) -> bool:
+        """Whether it may have a lease that it keeps by a majority."""
+        return bool(self.sent_members or self.member_lists)
+
+    def note_answer(self, version: str, lease_s: float | None, members: Sequence[str]) -> None:
+        """Record an answer that is sent to it, and may be lost."""
+        self.sent_version, self.sent_lease_s, self.sent_members = version, lease_s, list(members)
+        if members and list(members) not in self.member_lists:
+            self.member_lists = [*self.member_lists, list(members)]
+
+    def confirm_answer(self) -> None:
+        """Record that it has the last answer, and so no other lease."""
+        self.lease_s = self.sent_lease_s
+        self.member_lists = [self.sent_members] if self.sent_members else []
 
 
 class RevisionRow(Table):

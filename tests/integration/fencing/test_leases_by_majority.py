@@ -1,0 +1,117 @@
+"""Short leases of agents that reach each other, with the real server and agents: a lost machine is given up soon, and a
+server that is away stops nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from beds.world import Machine, World
+from trainyard_agent.engines.fake import FOREVER, by_module
+from trainyard_protocol.states import JobState, Reason
+from trainyard_protocol.wire.peers import SHORT_LEASE_S
+
+PROGRAMS = by_module({"forever.task": {"*": FOREVER}})
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path, has_peers=True)
+    yield world
+    await world.close()
+
+
+async def go_on(world: World, for_s: float) -> None:
+    for _ in range(int(for_s / 2)):
+        world.clock.advance(2)
+        await world.settle(1)
+
+
+async def trained(world: World) -> None:
+    """Three machines with short leases, of which the first has a job."""
+    for number in (1, 2, 3):
+        world.machine(f"box-{number}", PROGRAMS)
+    await world.settle()
+    await world.submit("j", module="forever.task")
+    await go_on(world, 180)
+    assert leases(world) == {f"box-{number}": SHORT_LEASE_S for number in (1, 2, 3)}
+    assert (await world.detail("j")).runs[0].agent == "box-1"
+
+
+def leases(world: World) -> dict[str, float | None]:
+    with world.app.state.use_cases.backend.store.read() as reader:
+        return {str(row.info["name"]): row.lease_s for row in reader.agents()}
+
+
+def alive(machine: Machine) -> list[str]:
+    """Replicas that have not ended."""
+    reports = [report for run_id in machine.host.runs for report in machine.runtime.observe(run_id)]
+    return [report.task for report in reports if report.exit is None]
+
+
+async def runs(world: World) -> list[tuple[str, Reason | None]]:
+    return [(run.agent, run.verdict.reason if run.verdict else None) for run in (await world.detail("j")).runs]
+
+
+async def test_lost_machine_costs_its_jobs_less_than_a_minute(world: World) -> None:
+    await trained(world)
+    box = world.machines["box-1"]
+    box.network.cut = box.alone = True
+    await go_on(world, 24)
+    assert await runs(world) == [("box-1", None)], "it may be back"
+    await go_on(world, 28)
+    assert not alive(box)
+    (lost, new) = await runs(world)
+    assert lost == ("box-1", Reason.HOST_LOST)
+    assert new[0] != "box-1"
+    assert (await world.detail("j")).state is JobState.RUNNING
+
+
+async def test_machine_that_only_the_server_does_not_reach_stops_its_replicas_too(world: World) -> None:
+    """The others say that they have answers."""
+    await trained(world)
+    world.machines["box-1"].network.cut = True
+    await go_on(world, 52)
+    assert [verdict for _, verdict in await runs(world)] == [Reason.HOST_LOST, None]
+    assert not alive(world.machines["box-1"])
+
+
+async def test_server_that_is_away_for_an_hour_stops_nothing(world: World) -> None:
+    await trained(world)
+    for machine in world.machines.values():
+        machine.network.cut = True
+    for _ in range(1800):
+        world.clock.advance(2)
+        for machine in world.machines.values():
+            await machine.step()
+    world.restart_server()
+    for machine in world.machines.values():
+        machine.network.cut = False
+    await go_on(world, 10)
+    assert leases(world) == {f"box-{number}": SHORT_LEASE_S for number in (1, 2, 3)}, "it remembers them"
+    await go_on(world, 180)
+    assert await runs(world) == [("box-1", None)]
+    assert (await world.detail("j")).state is JobState.RUNNING
+
+
+async def test_agents_that_do_not_reach_each_other_have_the_long_lease(world: World) -> None:
+    world.apart = True
+    for number in (1, 2, 3):
+        world.machine(f"box-{number}", PROGRAMS)
+    await go_on(world, 180)
+    assert set(leases(world).values()) == {world.settings.lease_s}
+    world.apart = False
+    await go_on(world, 60)
+    assert set(leases(world).values()) == {SHORT_LEASE_S}
+
+
+async def test_server_without_a_majority_waits_and_a_cancel_gives_up(world: World) -> None:
+    """Two of three machines are lost at once: the server and the third are no majority of four."""
+    await trained(world)
+    for name in ("box-1", "box-2"):
+        world.machines[name].network.cut = world.machines[name].alone = True
+    await go_on(world, 700)
+    assert await runs(world) == [("box-1", None)]
+    await world.cancel("j")
+    await go_on(world, 4)
+    assert (await world.detail("j")).state is JobState.CANCELLED

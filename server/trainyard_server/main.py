@@ -26,10 +26,13 @@ from trainyard_server.config.settings import Settings
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.db.base.engine import UnusableUrl
 from trainyard_server.storage.failures import DatabaseError, failure_of
-from trainyard_server.web_server import GooglePort
+from trainyard_server.web_server import TlsPort
 
 if TYPE_CHECKING:
     from trainyard_storage.authority import OwnAuthority
+
+CA_FILE = "ca.pem"
+"""The public certificate of the authority for `--https-address`, in the data directory."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +87,7 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
         settings,
         allowed_hosts=(*hosts, oidc.public_host) if oidc.issuer else tuple(hosts),
         google_domain=network.universe_domain,
+        https_address=network.https_address,
         oidc=oidc if oidc.issuer else None,
         storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
     )
@@ -103,11 +107,21 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
             # First, so that a busy port is reported before anything is opened.
             listeners = _listening(stack, network.host, network.port)
             google_listeners = _listening(stack, network.host, network.google_port) if network.google_port else []
+            address = network.own_address
+            port = listeners[0].getsockname()[1]
+            network_listeners = _listening(stack, address, port) if address else []
             stack.callback(os.close, _lock(settings.data_dir, shared=bool(settings.database)))
-            google = None
+            further = []
             if google_listeners:
-                google = GooglePort(google_listeners, _authority(settings))
-                settings = replace(settings, google_ca=google.authority.ca)
+                host = host_of(settings.google_domain)
+                further.append(
+                    TlsPort(google_listeners, _authority(settings, (host, GOOGLES_DOMAIN), _google_names(host)))
+                )
+                settings = replace(settings, google_ca=further[0].authority.ca)
+            if network_listeners:
+                names = tuple(dict.fromkeys((network.https_address, address)))
+                further.append(TlsPort(network_listeners, _authority(settings, names, names)))
+                (settings.data_dir / CA_FILE).write_text(further[-1].authority.ca, encoding="ascii")
             app = create_app(settings)
         except UnusableUrl as error:
             raise UsageError(f"--database cannot be used: {error}.") from error
@@ -120,7 +134,7 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
             raise UsageError(f"cannot use the {resource}: {reason}.{advice}") from error
         gc.freeze()
         gc.enable()
-        web_server.serve(app, listeners, network, google)
+        web_server.serve(app, listeners, network, further)
 
 
 def _listening(stack: ExitStack, host: str, port: int) -> list[socket.socket]:
@@ -128,14 +142,14 @@ def _listening(stack: ExitStack, host: str, port: int) -> list[socket.socket]:
     return [stack.enter_context(listener) for listener in loopback.listen(host, port, BACKLOG)]
 
 
-def _authority(settings: Settings) -> "OwnAuthority":
-    """The authority for the names of the universe domain, and for Google's own in jobs. Raises UsageError."""
+def _authority(settings: Settings, domains: Sequence[str], names: Sequence[str]) -> "OwnAuthority":
+    """The authority of the first domain: that for the names of the universe domain, and for Google's own in jobs; that
+    for the address in the network. Raises UsageError."""
     from trainyard_storage.authority import OwnAuthority
 
-    host = host_of(settings.google_domain)
-    file = settings.data_dir / "keys" / f"authority-{host}.pem"
+    file = settings.data_dir / "keys" / f"authority-{domains[0]}.pem"
     try:
-        authority = OwnAuthority(file, (host, GOOGLES_DOMAIN), _google_names(host))
+        authority = OwnAuthority(file, domains, names)
         authority.refresh(datetime.now(UTC))
     except (ValueError, TypeError) as error:
         raise UsageError(f"{file} is not the authority that this server made: move it away. {error}") from error

@@ -50,6 +50,7 @@ from trainyard_server.storage.agent_liveness import AgentLiveness, Stopwatch
 from trainyard_server.storage.audit_file import AuditFile
 from trainyard_server.storage.db.base import installation
 from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.default_job_dirs import DefaultJobDirs
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.key_files import key_of
 from trainyard_server.storage.logs.store import LogStore
@@ -147,6 +148,7 @@ def _backend(settings: Settings, clock: Clock, stopwatch: Stopwatch) -> Backend:
         clock=clock,
         agent_liveness=AgentLiveness(clock, stopwatch, settings.silent_after_s),
         membership=Membership(stopwatch),
+        default_job_dirs=DefaultJobDirs.noted(settings.data_dir, settings.new_default_job_dir, clock()),
     )
 
 

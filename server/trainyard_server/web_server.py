@@ -42,17 +42,17 @@ class ServerConfig(uvicorn.Config):
 
 
 @dataclass(frozen=True, slots=True)
-class GooglePort:
-    """A second port of the server, for Google's clients: with TLS, and an authority of its own."""
+class TlsPort:
+    """A further port of the server, with TLS and an authority of its own: for Google's clients, for other machines."""
 
     listeners: Sequence[socket.socket]
     authority: "OwnAuthority"
 
 
 def serve(
-    app: FastAPI, listeners: Sequence[socket.socket], reached: NetworkSettings, google: GooglePort | None = None
+    app: FastAPI, listeners: Sequence[socket.socket], reached: NetworkSettings, further: Sequence[TlsPort] = ()
 ) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT, at the further ports too."""
     config = ServerConfig(
         app,
         http=Connection,
@@ -66,7 +66,7 @@ def serve(
         forwarded_allow_ips=list(reached.believed),
     )
     config.reached = reached
-    WebServer(config, app.state.use_cases.backend.notifier, google).run(sockets=list(listeners))
+    WebServer(config, app.state.use_cases.backend.notifier, further).run(sockets=list(listeners))
 
 
 def most_connections(limit: int) -> int:
@@ -138,25 +138,23 @@ def _is_full(connections: int) -> bool:
 class WebServer(LimitedServer):
     """Ends long polls and event streams on a signal, so that no connection is aborted."""
 
-    def __init__(self, config: ServerConfig, notifier: Notifier, google: GooglePort | None = None) -> None:
+    def __init__(self, config: ServerConfig, notifier: Notifier, further: Sequence[TlsPort] = ()) -> None:
         super().__init__(config)
         self._notifier = notifier
         self._certificate = config.reached.certificate
-        self._google = google
+        self._further = further
 
     async def startup(self, sockets: Any = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_report)
         if self._certificate is not None:
             self.config.ssl = self._certificate.context
         await super().startup(sockets)
-        if self._google is not None:
-            self.servers += [
-                await self._serve_google(listener, self._google.authority) for listener in self._google.listeners
-            ]
-        for listener in (*sockets, *(self._google.listeners if self._google is not None else ())):
+        for port in self._further:
+            self.servers += [await self._serve_tls(listener, port.authority) for listener in port.listeners]
+        for listener in (*sockets, *(listener for port in self._further for listener in port.listeners)):
             listener.listen(BACKLOG)  # asyncio sets the kernel's queue, too, to what it accepts at once
 
-    async def _serve_google(self, listener: socket.socket, authority: "OwnAuthority") -> asyncio.Server:
+    async def _serve_tls(self, listener: socket.socket, authority: "OwnAuthority") -> asyncio.Server:
         """Serve the same application as uvicorn's own listener does."""
 
         def connection() -> Connection:
@@ -170,8 +168,8 @@ class WebServer(LimitedServer):
         now = datetime.now(UTC)
         if self._certificate is not None:
             self._certificate.refresh(now)
-        if self._google is not None:
-            self._google.authority.refresh(now)
+        for port in self._further:
+            port.authority.refresh(now)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()

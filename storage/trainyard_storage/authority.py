@@ -1,8 +1,9 @@
-"""The certificate authority of an installation, and the certificates for servers' names that it signs.
+"""The certificate authority of an installation, and the certificates for servers' names and addresses that it signs.
 
 `cryptography` is imported where a certificate is made: a start with an authority that exists does not load it.
 """
 
+import ipaddress
 import os
 import ssl
 import tempfile
@@ -18,10 +19,16 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 _CA_NAME = "Trainyard of this machine"
+_LEAF_NAME = "Trainyard server"
+"""The common name of a certificate for an address, which OpenSSL would take for a host name."""
+
 _CA_LIFETIME = timedelta(days=3650)
 _LIFETIME = timedelta(days=7)
 _SKEW = timedelta(hours=1)
 _BEGIN = "-----BEGIN CERTIFICATE-----"
+_NO_DOMAIN = "invalid"
+"""A domain that nobody has. An authority without a constraint of a kind may sign every name of that kind."""
+
 _KEY_USES = (
     "digital_signature",
     "content_commitment",
@@ -36,8 +43,8 @@ _KEY_USES = (
 
 
 class OwnAuthority:
-    """An authority for names below `domains` alone, made once: key and certificate are in `file`, which only its owner
-    can read.
+    """An authority for names below `domains` and the addresses among them alone, made once: key and certificate are in
+    `file`, which only its owner can read. `names` may have addresses too.
 
     `refresh` gives `context` a certificate for `names` of seven days, and a new one after half of them. Servers with
     the same file have certificates of the same authority. It is for several threads. Raises OSError, ValueError for a
@@ -76,9 +83,9 @@ class OwnAuthority:
             raise TypeError(f"{self._file} has a key of another kind")
         issuer, key = x509.load_pem_x509_certificate(text).subject, ec.generate_private_key(ec.SECP256R1())
         leaf = (
-            _builder(self._names[0], issuer, key, now, _LIFETIME)
+            _builder(self._names[0] if _address(self._names[0]) is None else _LEAF_NAME, issuer, key, now, _LIFETIME)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, self._names))), critical=False)
+            .add_extension(x509.SubjectAlternativeName(list(map(_subject, self._names))), critical=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
             .sign(signer, hashes.SHA256())
@@ -103,7 +110,7 @@ def _make(file: Path, domains: Sequence[str]) -> None:
         _builder(_CA_NAME, name, key, datetime.now(UTC), _CA_LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.KeyUsage(**uses), critical=True)
-        .add_extension(x509.NameConstraints([x509.DNSName(domain) for domain in domains], None), critical=True)
+        .add_extension(x509.NameConstraints(_constraints(domains), None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -118,6 +125,30 @@ def _make(file: Path, domains: Sequence[str]) -> None:
             os.link(draft, file)
     finally:
         Path(draft).unlink()
+
+
+def _subject(name: str) -> "x509.GeneralName":
+    from cryptography import x509
+
+    address = _address(name)
+    return x509.DNSName(name) if address is None else x509.IPAddress(address)
+
+
+def _constraints(domains: Sequence[str]) -> "list[x509.GeneralName]":
+    """The names that an authority may sign. One for addresses alone may sign no name."""
+    from cryptography import x509
+
+    addresses = [address for domain in domains if (address := _address(domain)) is not None]
+    names = [domain for domain in domains if _address(domain) is None] or [_NO_DOMAIN]
+    networks = [x509.IPAddress(ipaddress.ip_network(address)) for address in addresses]
+    return [*map(x509.DNSName, names), *networks]
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
 
 
 def _builder(

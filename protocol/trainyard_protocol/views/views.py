@@ -542,12 +542,13 @@ class RetentionView(Wire):
 
 
 class ServerStatus(Wire):
-    """`retention` is None where everything is kept."""
+    """`retention` is None where everything is kept. `has_storage`: the server answers to gs:// with tokens."""
 
     version: str
     agents: tuple[AgentView, ...]
     jobs: dict[JobState, int]
     retention: RetentionView | None = None
+    has_storage: bool = False
 
 
 class QuotasView(Wire):

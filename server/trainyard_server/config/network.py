@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +53,13 @@ def _block(text: str) -> Block:
     return block
 
 
+def _https_address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return read_host_name(text).lower()
+
+
 def _domain(text: str) -> str:
     return read_host_name(text).lower()
 
@@ -69,6 +77,15 @@ class NetworkSettings:
         read=_host,
     )
     port: int = setting(8470, "the port to listen on", metavar="PORT")
+    https_address: str = setting(
+        "",
+        "listen there too, at the same port, with HTTPS for other machines: an address of this machine, or a host name "
+        "that leads to one. The certificate is of an authority of the server's own, which is `ca.pem` in its data "
+        "directory. `trainyard up --listen` gives it ([a second machine](machines-more.md))",
+        metavar="ADDRESS",
+        read=_https_address,
+        default_text="none",
+    )
     tls_cert: Path | None = setting(
         None,
         "the server's certificate with those of its authorities (PEM): the server then speaks HTTPS, and answers to "
@@ -100,6 +117,14 @@ class NetworkSettings:
         """Raises InvalidArgument for settings that do not go together, and for a certificate that cannot be used."""
         if (self.tls_cert is None) is not (self.tls_key is None):
             raise InvalidArgument("--tls-cert and --tls-key are needed together.")
+        if self.https_address:
+            if self.tls_cert is not None or self.proxies or not ipaddress.ip_address(self.host).is_loopback:
+                raise InvalidArgument(
+                    "--https-address is beside a --host of loopback, and excludes --tls-cert and --behind-proxy."
+                )
+            own = ipaddress.ip_address(self.own_address)
+            if own.is_loopback or own.is_unspecified:
+                raise InvalidArgument(f"--https-address {self.https_address}: other machines do not reach {own}.")
         if self.certificate is None and not self.proxies and not ipaddress.ip_address(self.host).is_loopback:
             raise InvalidArgument(
                 f"--host {self.host} is not a loopback address, and tokens must not cross a network in plain HTTP. "
@@ -117,7 +142,21 @@ class NetworkSettings:
     @property
     def names(self) -> tuple[str, ...]:
         """The host names in the certificate."""
-        return self.certificate.names if self.certificate is not None else ()
+        own = (self.https_address,) if self.https_address else ()
+        return self.certificate.names if self.certificate is not None else own
+
+    @cached_property
+    def own_address(self) -> str:
+        """The address of `https_address`; "" without one. Raises InvalidArgument."""
+        if not self.https_address:
+            return ""
+        try:
+            found = socket.getaddrinfo(self.https_address, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise InvalidArgument(
+                f"--https-address {self.https_address} leads to no address: {error.strerror}."
+            ) from error
+        return str(found[0][4][0])
 
     @property
     def universe_domain(self) -> str:

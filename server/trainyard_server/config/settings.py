@@ -103,6 +103,7 @@ class Settings:
         "the certificate of the authority for these names, which the server makes in `keys/` of its data directory",
         is_secret=True,
     )
+    https_address: str = constant("", "the address for other machines, `--https-address`")
     oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](access.md#single-sign-on)")
     machine_types: Path | None = setting(
         None, "the site's own machine types and scale tiers (YAML; [machines](machines.md))", metavar="FILE"
@@ -138,6 +139,14 @@ class Settings:
         "a job without jobDir gets the directory PROJECT/OWNER/JOB below this path or `gs://` URL, named in its "
         "environment",
         metavar="DIRECTORY",
+    )
+    new_default_job_dir: str = setting(
+        "",
+        "in place of `--default-job-dir` for jobs that are submitted from the first start with it on, while jobs of "
+        "before keep theirs: PROJECT/OWNER/JOB below this path or `gs://` URL. In `gs://NAME-{project}` each project "
+        "has a bucket of its own, which belongs to it",
+        metavar="DIRECTORY",
+        read=_job_dir_root,
     )
     shared_job_dirs: tuple[str, ...] = setting(
         (),

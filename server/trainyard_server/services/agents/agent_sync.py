@@ -404,7 +404,7 @@ class AgentSync:
         storage_token: str,
         spread: SpreadOrder | None,
     ) -> RunOrder:
-        job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir)
+        job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir, job.created_at)
         if training_input.job_dir not in ("", job_dir):
             training_input = training_input.model_copy(update={"job_dir": job_dir})
         return RunOrder(

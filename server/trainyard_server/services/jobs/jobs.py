@@ -65,12 +65,13 @@ class Jobs:
     def create(self, caller: Caller, project: str, body: object, validate_only: bool = False) -> dict[str, Any]:
         """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created.
 
-        Raises InvalidArgument with every violation, and for images that the project may not bring, FailedPrecondition
-        for packages that cannot be read (`check_package_uris`) and secrets that the project does not have,
-        AlreadyExists for an id that the project has ever had, ResourceExhausted for a job that alone exceeds its
-        project's quota, and for one too many in the queue.
+        Raises PermissionDenied where only operators submit, InvalidArgument with every violation, and for images that
+        the project may not bring, FailedPrecondition for packages that cannot be read (`check_package_uris`) and
+        secrets that the project does not have, AlreadyExists for an id that the project has ever had,
+        ResourceExhausted for a job that alone exceeds its project's quota, and for one too many in the queue.
         """
         check_project(project)
+        self._check_operator(caller)
         job = checked_job(body, self._backend.catalog)
         check_labels(job.labels)
         self._check_region(job.training_input.region)
@@ -207,6 +208,17 @@ class Jobs:
             patched = v1_job(job, training_output(writer, job))
         self._backend.notifier.publish(job_topic(job.key))
         return patched
+
+    def _check_operator(self, caller: Caller) -> None:
+        """On a service of one person that others reach, jobs have the rights of that person on its machine: its files,
+        and the token of its agent."""
+        settings = self._backend.settings
+        if settings.one_user and settings.https_address and not caller.is_operator:
+            raise PermissionDenied(
+                f"You are {caller}. Jobs of this service run with the rights of the user who started it (trainyard up "
+                "--listen), so only operators submit them: admins in all projects. For several people its operator "
+                "runs the server by itself (docs/operating.md)."
+            )
 
     def _check_region(self, region: str) -> None:
         regions = self._backend.settings.regions

@@ -23,8 +23,8 @@ from trainyard_server.services.jobs.training_output import Past, check_study
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.job_inputs import JobInput, gang_to_json
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.repository import Event, NewJob
-from trainyard_server.storage.db.tables import secrets, studies
+from trainyard_server.storage.db.repository import Event, NewJob, Writer
+from trainyard_server.storage.db.tables import buckets, secrets, studies
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC
 from trainyard_server.storage.failures import is_database_failure
@@ -124,6 +124,7 @@ class Submissions:
                     continue
                 refusals.append(None)
                 checks.accepted(submission)
+                self._own_bucket(writer, submission)
                 accepted.append(submission.new_job(row))
                 if submission.is_study:
                     written.append((row, seed, past))
@@ -135,6 +136,12 @@ class Submissions:
             for row, seed, past in written:
                 studies.add(writer, row, seed, past)
         return refusals
+
+    def _own_bucket(self, writer: Writer, submission: Submission) -> None:
+        """Note the bucket of a default job-dir as the project's, which lets its jobs write there."""
+        bucket = self._backend.default_bucket(submission.project)
+        if bucket and not submission.job.training_input.job_dir and buckets.project_of(writer, bucket) is None:
+            buckets.save(writer, bucket, submission.project, submission.owner, submission.now)
 
 
 class _Checks:
@@ -155,6 +162,8 @@ class _Checks:
         _check_free(self._used[submission.project], job.job_id)
         if job.training_input.image_uri:
             _check_engines(self._reader)
+        if not job.training_input.job_dir:
+            self._check_bucket(submission.project)
         if job.training_input.secrets:
             _check_secrets(self._reader, submission.project, job.training_input)
         self._check_queue(submission)
@@ -170,6 +179,14 @@ class _Checks:
         who = submission.project, submission.owner
         if who in self._queued:
             self._queued[who] += 1
+
+    def _check_bucket(self, project: str) -> None:
+        """Refuse a job whose default job-dir would be in a bucket that another project made."""
+        bucket = self._backend.default_bucket(project)
+        if bucket and buckets.project_of(self._reader, bucket) not in (None, project):
+            raise FailedPrecondition(
+                f"The bucket gs://{bucket} for jobs without a job-dir is another project's: give the job a job-dir."
+            )
 
     def _check_queue(self, submission: Submission) -> None:
         most = self._backend.settings.queued_jobs

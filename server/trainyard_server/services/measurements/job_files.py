@@ -122,7 +122,8 @@ class JobFiles:
     def _location(self, project: str, job_id: str) -> _Location:
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            job_dir = self._backend.job_dir(project, job.owner, job_id, str(job.training_input.get("jobDir") or ""))
+            given = str(job.training_input.get("jobDir") or "")
+            job_dir = self._backend.job_dir(project, job.owner, job_id, given, job.created_at)
             if not job_dir:
                 raise FailedPrecondition(
                     f"The job {job_id} has no job-dir: it was submitted without jobDir (--job-dir)."

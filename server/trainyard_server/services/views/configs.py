@@ -120,7 +120,9 @@ class Configs:
             notes=tuple(
                 _notes(
                     job.training_input,
-                    self._backend.job_dir(project, caller.name, job.job_id, job.training_input.job_dir),
+                    self._backend.job_dir(
+                        project, caller.name, job.job_id, job.training_input.job_dir, self._backend.clock()
+                    ),
                 )
             ),
         )

@@ -59,8 +59,13 @@ class JobDetails:
             agents = [line.view for line in agent_lines(reader, self._backend, visible)]
             counts = reader.job_counts(visible)
             retention = self._retention(reader, visible)
+        settings = self._backend.settings
         return ServerStatus(
-            version=trainyard_protocol.__version__, agents=tuple(agents), jobs=counts, retention=retention
+            version=trainyard_protocol.__version__,
+            agents=tuple(agents),
+            jobs=counts,
+            retention=retention,
+            has_storage=bool(settings.storage or settings.storage_emulator),
         )
 
     def _retention(self, reader: Reader, visible: Visible) -> RetentionView | None:
@@ -94,7 +99,9 @@ class JobDetails:
         study, _, trial = job.job_id.partition(".")
         return JobDetail(
             job=v1_job(job, output),
-            job_dir=self._backend.job_dir(project, job.owner, job_id, str(job.training_input.get("jobDir") or "")),
+            job_dir=self._backend.job_dir(
+                project, job.owner, job_id, str(job.training_input.get("jobDir") or ""), job.created_at
+            ),
             owner=job.owner,
             is_study="isHyperparameterTuningJob" in output,
             study=study if trial else "",
@@ -174,7 +181,7 @@ class JobDetails:
         info = AgentInfo.model_validate(agent.info) if agent is not None else None
         # The service's own variables win over the agent's, as they do where the replica is started.
         row = next(replica for replica in gang if replica.task == task.name)
-        job_dir = self._backend.job_dir(project, job.owner, job_id, snapshot.training_input.job_dir)
+        job_dir = self._backend.job_dir(project, job.owner, job_id, snapshot.training_input.job_dir, job.created_at)
         given = info.environment_in(run.runtime) if info is not None else {}
         variables = thread_variables(len(row.cpus) or row.vcpus)
         variables |= storage_variables(snapshot, addresses, job_dir, given) | given

@@ -19,6 +19,7 @@ from trainyard_protocol.net.private_files import make_private
 from trainyard_protocol.views.health import Finding
 
 UNIT = "trainyard-agent"
+STORAGE_UNIT = "trainyard-storage"
 
 _OF_ROOT = Path("/var/lib/trainyard-agent")
 _SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -94,24 +95,8 @@ class JoinedAgent:
         os.execv(command[0], command)  # noqa: S606 - no shell
 
     def install(self) -> Unit:
-        """Write the unit, of the system for root, else of the user. Raises FailedPrecondition, InvalidArgument."""
-        root = os.geteuid() == 0
-        directory = _SYSTEM_UNITS if root else _user_units()
-        path = directory / f"{UNIT}.service"
-        template = Template(files("trainyard_cli.local").joinpath("agent.service").read_text(encoding="utf-8"))
-        text = template.substitute(
-            url=self.url.replace("%", "%%"),
-            command=" ".join(map(_quoted, self._command())),
-            target="multi-user.target" if root else "default.target",
-        )
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise FailedPrecondition(f"The unit {path} cannot be written: {error.strerror}.") from error
-        user = "" if root else " --user"
-        commands = [f"systemctl{user} daemon-reload", f"systemctl{user} enable --now {UNIT}"]
-        return Unit(path, commands if root else [*commands, "loginctl enable-linger"])
+        """Write the unit. Raises FailedPrecondition, InvalidArgument."""
+        return write_unit(UNIT, f"worker agent of {self.url}", self._command())
 
     def _command(self) -> list[str]:
         ca_file = ["--ca-file", str(self.ca_file)] if self.ca_file is not None else []
@@ -121,6 +106,27 @@ class JoinedAgent:
             *ca_file,
             *self.options,
         ]
+
+
+def write_unit(name: str, description: str, command: Sequence[str]) -> Unit:
+    """Write a systemd unit, of the system for root, else of the user. Raises FailedPrecondition, InvalidArgument."""
+    root = os.geteuid() == 0
+    directory = _SYSTEM_UNITS if root else _user_units()
+    path = directory / f"{name}.service"
+    template = Template(files("trainyard_cli.local").joinpath("agent.service").read_text(encoding="utf-8"))
+    text = template.substitute(
+        description=description.replace("%", "%%"),
+        command=" ".join(map(_quoted, command)),
+        target="multi-user.target" if root else "default.target",
+    )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FailedPrecondition(f"The unit {path} cannot be written: {error.strerror}.") from error
+    user = "" if root else " --user"
+    commands = [f"systemctl{user} daemon-reload", f"systemctl{user} enable --now {name}"]
+    return Unit(path, commands if root else [*commands, "loginctl enable-linger"])
 
 
 def default_directory() -> Path:

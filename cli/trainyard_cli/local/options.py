@@ -59,6 +59,34 @@ class FilePath(click.Path):
         return str(Path(str(super().convert(value, param, ctx))).absolute())
 
 
+class ListenAddress(click.ParamType[str]):
+    """Parameter type of --listen; the value of `none` is "". `up` checks whether it is this machine's."""
+
+    name = "ADDRESS|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value).strip().lower()
+        if text in ("", "none"):
+            return ""
+        if not re.fullmatch(r"[a-z0-9_.-]{1,253}|[0-9a-f:.]{2,45}", text, re.ASCII):
+            self.fail(
+                f"{text!r} is neither an address such as 10.0.0.7 nor a host name, without scheme and port.", param, ctx
+            )
+        return text
+
+
+class SharedDirectory(click.Path):
+    """Parameter type of --shared-job-dirs; the value is an absolute path, as text, of `none` it is ""."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if str(value) in ("", "none"):
+            return ""
+        return str(Path(str(super().convert(value, param, ctx))).absolute())
+
+
 def _option(
     default: Any,
     kind: click.ParamType[Any] | None,
@@ -128,6 +156,19 @@ class Options:
         "[default: the service's own]",
         "agent",
     )
+    listen: str = _option(
+        "",
+        ListenAddress(),
+        "Let other machines join: listen there too, with HTTPS. An address of this machine, or a host name that leads "
+        "to one.  [default: none, this machine only]",
+    )
+    shared_job_dirs: str = _option(
+        "",
+        SharedDirectory(),
+        "With --listen: a directory that every machine has at the same path, as on NFS, for jobs without a job-dir.  "
+        "[default: none; gs:// of the service]",
+        metavar="DIRECTORY|none",
+    )
     google_port: int = 0
 
     @classmethod
@@ -176,7 +217,9 @@ def _is_value(option: "Field[Any]", value: Any) -> bool:
         return value == option.default or (is_number and _converts(flag["type"], value))
     if not isinstance(value, str):
         return False
-    return flag["type"] is None or isinstance(flag["type"], FilePath) or _converts(flag["type"], value)
+    return (
+        flag["type"] is None or isinstance(flag["type"], FilePath | SharedDirectory) or _converts(flag["type"], value)
+    )
 
 
 def _converts(kind: click.ParamType[Any], value: Any) -> bool:

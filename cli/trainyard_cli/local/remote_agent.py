@@ -12,19 +12,24 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from trainyard_cli.local.joined_agent import UNIT
+from trainyard_cli.local.joined_agent import STORAGE_UNIT, UNIT
 from trainyard_cli.settings import Server
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
 
 _CONNECT_S = 15
+STORAGE_PORT = 8479
+"""The port of the proxy of gs:// on loopback."""
+
 _SSH_FAILED = 255
 """The exit status of ssh itself."""
 
 _PLACES = """
 if [ "$(id -u)" = 0 ]; then
     home=/opt/trainyard-agent state=/var/lib/trainyard-agent unit=/etc/systemd/system user=
+    storage=/var/lib/trainyard-storage
 else
     home=$HOME/.local/share/trainyard-agent state=${XDG_STATE_HOME:-$HOME/.local/state}/trainyard/joined
+    storage=${XDG_STATE_HOME:-$HOME/.local/state}/trainyard/storage-proxy
     unit=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user user=--user
 fi
 """
@@ -55,27 +60,41 @@ _JOIN = (
     _PLACES
     + """
 set -e
-url=$1 ca=$2 token=$3; shift 3
+url=$1 ca=$2 token=$3 gs=$4; shift 4
+start() {
+    systemctl $user daemon-reload
+    systemctl $user enable --quiet "$1"
+    systemctl $user restart "$1"
+}
+if [ -n "$gs" ]; then
+    "$home/venv/bin/trainyard" agent storage "$url" ${ca:+--ca-file "$home/ca.pem"} --state-dir "$storage" \\
+        --containers --install >/dev/null
+    start STORAGE
+    set -- --replica-env "STORAGE_EMULATOR_HOST=http://127.0.0.1:PORT/{job}" \\
+        --replica-env "STORAGE_EMULATOR_ROOTS=$storage/roots.pem" "$@"
+fi
 set -- "$url" ${ca:+--ca-file "$home/ca.pem"} ${token:+--token-file -} --install "$@"
 "$home/venv/bin/trainyard" agent join "$@" >/dev/null
-systemctl $user daemon-reload
-systemctl $user enable --quiet UNIT
-systemctl $user restart UNIT
+start UNIT
 [ -z "$user" ] || loginctl enable-linger
 """.replace("UNIT", UNIT)
+    .replace("STORAGE\n", f"{STORAGE_UNIT}\n")
+    .replace("PORT", str(STORAGE_PORT))
 )
 _UNDO = (
     _PLACES
     + """
 set -e
-if [ -e "$unit/UNIT.service" ]; then
-    systemctl $user disable --quiet --now UNIT
-    rm "$unit/UNIT.service"
-    systemctl $user daemon-reload
-fi
+for name in UNIT STORAGE; do
+    if [ -e "$unit/$name.service" ]; then
+        systemctl $user disable --quiet --now $name
+        rm "$unit/$name.service"
+        systemctl $user daemon-reload
+    fi
+done
 if [ -d "$state" ]; then "$home/venv/bin/python" -m trainyard_agent --state-dir "$state" --stop-all; fi
-rm -rf "$state" "$home"
-""".replace("UNIT", UNIT)
+rm -rf "$state" "$storage" "$home"
+""".replace("UNIT", UNIT).replace("STORAGE", STORAGE_UNIT)
 )
 
 
@@ -124,14 +143,16 @@ class RemoteAgent:
             requirements = [f"{found.home}/{wheel.name}{extra}" for wheel, extra in extras.items()]
         self._run(_INSTALL, found.python, *requirements)
 
-    def join(self, server: Server, token: str, options: Sequence[str]) -> None:
-        """Let it join the server, as a systemd unit. Without a token it has one of a join before."""
+    def join(self, server: Server, token: str, options: Sequence[str], *, with_storage: bool) -> None:
+        """Let it join the server, as a systemd unit. Without a token it has one of a join before. `with_storage`: its
+        jobs get the server's gs://, by a proxy that is a unit too."""
         ca_file = ""
         if server.ca_file is not None:
             ca_file = "yes"
             self._run(_COPY, "ca.pem", given=server.ca_file.read_bytes())
         given = f"{token}\n".encode()
-        self._run(_JOIN, server.url, ca_file, "yes" if token else "", *options, given=given)
+        has = ("yes" if token else "", "yes" if with_storage else "")
+        self._run(_JOIN, server.url, ca_file, *has, *options, given=given)
 
     def remove(self) -> None:
         """Stop the agent and what it runs, and remove it with its state."""

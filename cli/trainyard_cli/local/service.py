@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard_cli.local.listening import own_address
 from trainyard_cli.local.options import Options, ProcessName
 from trainyard_cli.local.state import (
     PREFERRED_GOOGLE_PORT,
@@ -25,7 +26,7 @@ from trainyard_cli.local.state import (
     stop_all_command,
 )
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
-from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unauthenticated, Unavailable
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, TrainyardError, Unauthenticated, Unavailable
 from trainyard_protocol.net.loopback import free_port, is_free
 from trainyard_protocol.states import JobState
 
@@ -82,6 +83,8 @@ class Status:
     server: "ServerStatus | None"
     problem: str = ""
     health: "Health | None" = None
+    network: Server | None = None
+    """The server as other machines reach it; None if they do not."""
 
     @property
     def healthy(self) -> bool:
@@ -233,7 +236,7 @@ def status(state: LocalState) -> Status:
         state.check_port()
     except Unavailable as error:
         return Status(tuple(parts), None, error.message)
-    return server_status(server, tuple(parts))
+    return replace(server_status(server, tuple(parts)), network=state.network_server())
 
 
 def server_status(server: Server, parts: tuple[ServiceProcess, ...] = ()) -> Status:
@@ -299,6 +302,10 @@ def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> N
     """Validate options that were given or that a process starts with. Raises InvalidArgument."""
     if options.cpus and ("cpus" in changes or state.process("agent") is None):
         check_cpus(options.cpus, os.sched_getaffinity(0))
+    if options.listen and ("listen" in changes or state.process("server") is None):
+        own_address(options.listen)
+    if options.shared_job_dirs and not options.listen:
+        raise InvalidArgument("--shared-job-dirs is for a service that other machines join: give --listen ADDRESS too.")
     if options.machine_types and ("machine_types" in changes or state.process("server") is None):
         from trainyard_protocol.job.machines import load_catalog
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from trainyard_cli.local.listening import own_address, url_of
 from trainyard_cli.local.options import Options, ProcessName
 from trainyard_cli.settings import Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
@@ -27,6 +28,9 @@ PREFERRED_SERVER_PORT = 8470
 PREFERRED_STORAGE_PORT = 8471
 PREFERRED_GOOGLE_PORT = 8472
 STOP_GRACE_S = 10.0
+DEFAULT_BUCKETS = "gs://trainyard-{project}"
+"""The buckets of jobs without a job-dir, where other machines can join."""
+
 
 _MAX_LOG_BYTES = 16 * 2**20
 _CREATE_TIME_TOLERANCE_S = 1.0
@@ -69,6 +73,7 @@ class LocalState:
         self.names = self.root / "google-names"
         self.google_roots = self.names / "roots.pem"  # written by trainyard_storage.tensorflow
         self.quota_file = self.root / "quotas.yaml"
+        self.ca_file = self.root / "server" / "ca.pem"  # written by the server
         self._options_file = self.root / "local.json"
 
     def exists(self) -> bool:
@@ -126,6 +131,13 @@ class LocalState:
         if not port or not self.token_file.is_file():
             return None
         return Server(f"http://{IPV4}:{port}", read_token(self.token_file), local=True)
+
+    def network_server(self) -> Server | None:
+        """The running server as other machines reach it; None if it listens on loopback alone."""
+        server, options, running = self.server(), self.options(), self.process("server")
+        if server is None or running is None or not options.listen or options.listen not in running.command:
+            return None
+        return Server(url_of(options), server.token, ca_file=self.ca_file)
 
     def check_port(self) -> None:
         """Raises Unavailable while another user listens on the server's port, who would get the token."""
@@ -292,7 +304,7 @@ def check_cpus(text: str, usable: Set[int]) -> None:
 
 
 def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]]:
-    """The command lines of the three processes. Pure."""
+    """The command lines of the three processes. Raises InvalidArgument for an address that is not this machine's."""
     server = [
         *(sys.executable, "-m", "trainyard_server"),
         *("--data-dir", str(state.root / "server")),
@@ -300,8 +312,7 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--token-file", f"admin{':' if state.user else ''}{state.user}={state.token_file}"),
         *("--token-file", f"agent={state.agent_token_file}"),
     ]
-    # A local server runs as its only user, so it may read what that user may.
-    server += ["--job-dir-root", "/", "--job-dir-root", "gs://"]
+    server += _files_shown(state, options)
     server += ["--one-user", "--default-job-dir", str(state.jobs), "--check-packages"]
     server += ["--quotas", str(state.quota_file), *options.flags("server")]
     if options.google_port:
@@ -315,11 +326,14 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--replica-env", f"{PROXY_ROOTS}={state.google_roots}"),
         *options.flags("agent"),
     ]
+    if options.listen:
+        agent += ["--address", own_address(options.listen)]
     if options.runtime != "process":
         agent += ["--pull", options.pull, "--container-user", options.container_user]
         import tempfile
 
-        for root in (state.jobs, Path.home(), Path(tempfile.gettempdir())):
+        shared = [Path(options.shared_job_dirs)] if options.shared_job_dirs else []
+        for root in (state.jobs, Path.home(), Path(tempfile.gettempdir()), *shared):
             agent += ["--job-dir-root", str(root)]
     storage = [
         *(sys.executable, "-m", "trainyard_storage.emulator"),
@@ -329,6 +343,18 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     if options.runtime != "process":
         storage.append("--for-containers")
     return {"server": server, "storage": storage, "agent": agent}
+
+
+def _files_shown(state: LocalState, options: Options) -> list[str]:
+    """The server's flags of job-dirs. A server of this machine alone runs as its only user, and may read what that user
+    may. One that others reach shows its own directories of jobs, and those that machines share."""
+    if not options.listen:
+        return ["--job-dir-root", "/", "--job-dir-root", "gs://"]
+    flags = ["--https-address", options.listen, "--job-dir-root", str(state.jobs)]
+    if not options.shared_job_dirs:
+        return [*flags, "--new-default-job-dir", DEFAULT_BUCKETS]
+    shared = options.shared_job_dirs
+    return [*flags, "--job-dir-root", shared, "--shared-job-dirs", shared, "--new-default-job-dir", shared]
 
 
 def stop_all_command(state: LocalState) -> list[str]:

@@ -1,6 +1,7 @@
 """`trainyard agents add|list|drain|remove` and `trainyard agent join|storage|doctor|manifest`."""
 
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,16 +11,25 @@ from typing import TYPE_CHECKING
 import click
 
 from trainyard_cli.commands.people.people import asked_token, given_token, new_token
-from trainyard_cli.commands.shared.options import ca_file_option, connected, expires_option, output_options
-from trainyard_cli.local.connect import notify
+from trainyard_cli.commands.shared.options import (
+    ca_file_option,
+    connected,
+    expires_option,
+    output_options,
+    server_options,
+)
+from trainyard_cli.local.connect import connect, notify
+from trainyard_cli.local.listening import addresses_of_this_machine
+from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
-from trainyard_cli.settings import Server, chosen_ca_file, default_state_dir, encrypted_url
+from trainyard_cli.settings import Server, Target, chosen_ca_file, default_state_dir, encrypted_url
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
+    from trainyard_cli.local.joined_agent import Unit
     from trainyard_protocol.views.views import AgentView
     from trainyard_storage.tensorflow import Reach
 
@@ -45,11 +55,11 @@ _ALIVE_S, _POLL_S = 120.0, 0.5
     help="With USER@HOST: install this wheel of trainyard there, not the release from its package index.",
 )
 @expires_option
-@connected
+@server_options
 @output_options
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
 def add(
-    client: "Client",
+    target: Target,
     output: Output,
     name: str,
     hosts: Path | None,
@@ -63,56 +73,65 @@ def add(
     With USER@HOST: install the agent there over ssh, or update it, start it as a systemd unit, and wait until it is
     alive.
     """
-    over_ssh = hosts.read_text(encoding="utf-8").split() if hosts is not None else [name] if "@" in name else []
+    if name.startswith("-"):  # the first of the agent's options
+        name, options = "", (name, *options)
+    over_ssh = _hosts_of(hosts) if hosts is not None else [name] if "@" in name else []
     if bool(name) is (hosts is not None) or (hosts is not None and not over_ssh):
         raise click.UsageError("Give a NAME, a USER@HOST, or --hosts FILE with a USER@HOST in each line.")
-    if over_ssh:
-        if given_name and len(over_ssh) > 1:
-            raise click.UsageError("--name is for one machine.")
-        for host in over_ssh:
-            _add_over_ssh(client, host, given_name, wheels, expires, options)
-        return
-    if options or wheels or given_name:
+    if given_name and len(over_ssh) > 1:
+        raise click.UsageError("--name is for one machine.")
+    if not over_ssh and (options or wheels or given_name):
         raise click.UsageError(f"{name} is no USER@HOST: its options follow the printed command, on the new machine.")
-    server = client.server
-    created = new_token(client, name, f"agent {name}", expires, for_agent=True)
+    with connect(target) as client:
+        state = LocalState(target.state_dir)
+        server = (state.network_server() if client.server.local else None) or client.server
+        alone = _alone(server, ", ".join(over_ssh) or name) if server.is_loopback else ""
+        if over_ssh and alone:
+            raise FailedPrecondition(alone)
+        if client.server.local:
+            options = (*_shared_root(state.options().shared_job_dirs, options), *options)
+        for host in over_ssh:
+            _add_over_ssh(client, server, host, given_name, wheels, expires, options)
+        if over_ssh:
+            return
+        created = new_token(client, name, f"agent {name}", expires, for_agent=True)
     line = _join_line(server)
     if formats.printed(output, {**created.model_dump(mode="json"), "command": line}):
         return
     notify(f"On the new machine, with `pip install 'trainyard[agent]'`, run this; it asks for the token:\n\n  {line}\n")
     if server.ca_file is not None:
         notify(f"{server.ca_file.name} is a copy of {server.ca_file}, which is public.")
-    if server.is_loopback:
-        notify(
-            f"{server.url} is this machine only. Another one needs the server's address in the network, with https:// "
-            "(docs/machines-more.md)."
-        )
+    if alone:
+        notify(alone)
     notify(f"The token of {name}, shown this once:")
     echo(created.secret)
 
 
 def _add_over_ssh(
-    client: "Client", host: str, name: str, wheels: Sequence[Path], expires: float | None, options: Sequence[str]
+    client: "Client",
+    server: Server,
+    host: str,
+    name: str,
+    wheels: Sequence[Path],
+    expires: float | None,
+    options: Sequence[str],
 ) -> None:
     from trainyard_cli.local.remote_agent import RemoteAgent
 
-    server = client.server
-    if server.is_loopback:
-        raise FailedPrecondition(
-            f"{server.url} is this machine only: {host} needs the server's address in the network, with https:// "
-            "(docs/machines-more.md)."
-        )
     remote = RemoteAgent(host)
     found = remote.find()
     name = name or found.name
     notify(f"{host}: {'updating' if found.joined else 'installing'} the agent as {found.user}...")
     remote.install(found, wheels)
-    before = {agent.agent_id: agent.last_seen for agent in client.status().agents}
+    status = client.status()
+    before = {agent.agent_id: agent.last_seen for agent in status.agents}
+    with_storage = status.has_storage and not _brings_storage(options)
     token = ""
     if found.joined != server.url:
         token = new_token(client, name, f"agent {name}", expires, for_agent=True).secret
-    remote.join(server, token, options)
-    notify(f"{host}: started as the systemd unit trainyard-agent; waiting for it...")
+    remote.join(server, token, options, with_storage=with_storage)
+    units = "units trainyard-agent and trainyard-storage" if with_storage else "unit trainyard-agent"
+    notify(f"{host}: started as the systemd {units}; waiting for it...")
     deadline = time.monotonic() + _ALIVE_S
     while True:
         for agent in client.status().agents:
@@ -126,6 +145,50 @@ def _add_over_ssh(
                 f"`ssh {host} journalctl {'' if found.user == 'root' else '--user '}-u trainyard-agent`."
             )
         time.sleep(_POLL_S)
+
+
+def _hosts_of(file: Path) -> list[str]:
+    """The machines of a file, each once; a comment begins with #. Raises UsageError with the number of a wrong line."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{file} cannot be read as text: {error}.") from error
+    hosts: dict[str, None] = {}
+    for number, line in enumerate(lines, start=1):
+        host = line.partition("#")[0].strip()
+        if not host:
+            continue
+        user, at, machine = host.partition("@")
+        if not (user and at and machine) or len(host.split()) > 1 or host.startswith("-"):
+            raise click.UsageError(f"{file}, line {number}: {host!r} is no USER@HOST.")
+        hosts[host] = None
+    return list(hosts)
+
+
+def _alone(server: Server, machines: str) -> str:
+    """The reason why no other machine reaches a server on loopback, and what to do."""
+    if not server.local:
+        return (
+            f"{server.url} is this machine only: {machines} needs the server's address in the network, with https:// "
+            "(docs/machines-more.md)."
+        )
+    ours = ", ".join(addresses_of_this_machine())
+    has = f" This machine has {ours}." if ours else ""
+    return (
+        f"{server.url} is this machine only. So that {machines} can join, run `trainyard down` and `trainyard up "
+        f"--listen ADDRESS`, with an address at which others reach this machine.{has} Jobs that run start anew then."
+    )
+
+
+def _shared_root(shared: str, options: Sequence[str]) -> Sequence[str]:
+    """The option that lets containers use the directory that all machines share."""
+    return ("--job-dir-root", shared) if shared and "--job-dir-root" not in options else ()
+
+
+def _brings_storage(options: Sequence[str]) -> bool:
+    """Whether an agent's options give jobs a gs:// of their own, or say that its jobs run on other machines."""
+    words = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "slurm", "kubernetes")
+    return any(word in option for option in options for word in words)
 
 
 def _offer_of(agent: "AgentView") -> str:
@@ -247,9 +310,7 @@ def join(
         return code
     if not install:
         joined.become()
-    unit = joined.install()
-    notify(f"Wrote {unit.path}. These commands start the agent, now and at every boot:\n")
-    echo("\n".join(unit.commands))
+    _say_commands(joined.install(), "agent")
     return 0
 
 
@@ -271,8 +332,9 @@ def join(
     type=click.Path(file_okay=False, path_type=Path),
     help="Its directory.  [default: storage-proxy in ~/.local/state/trainyard, for root /var/lib/trainyard-storage]",
 )
+@click.option("--install", is_flag=True, help="Write a systemd unit that does this, instead of doing it now.")
 def serve_storage(
-    url: str, ca_file: Path | None, port: int, containers: bool, reach: "Reach", state_dir: Path | None
+    url: str, ca_file: Path | None, port: int, containers: bool, reach: "Reach", state_dir: Path | None, install: bool
 ) -> int:
     """Serve the server's storage to this machine's jobs, as gs://, until Ctrl-C.
 
@@ -282,6 +344,15 @@ def serve_storage(
 
     address, authorities = encrypted_url(url, "the server's"), chosen_ca_file(ca_file)
     directory = (state_dir or proxy.default_directory(default_state_dir())).absolute()
+    if install:
+        from trainyard_cli.local.joined_agent import STORAGE_UNIT, write_unit
+
+        command = [sys.executable, "-m", "trainyard_cli", "agent", "storage", address, "--port", str(port)]
+        command += ["--ca-file", str(authorities)] if authorities is not None else []
+        command += ["--containers"] if containers else []
+        command += ["--reach", reach, "--state-dir", str(directory)]
+        _say_commands(write_unit(STORAGE_UNIT, f"gs:// of {address}", command), "proxy")
+        return 0
     return proxy.run(address, authorities, directory, port, containers=containers, reach=reach)
 
 
@@ -352,6 +423,11 @@ def manifest(
     if not token:
         notify(f"There is no --token-file: make the Secret with the agent's token by\n\n  {wanted.secret_command()}\n")
     echo(text.rstrip())
+
+
+def _say_commands(unit: "Unit", what: str) -> None:
+    notify(f"Wrote {unit.path}. These commands start the {what}, now and at every boot:\n")
+    echo("\n".join(unit.commands))
 
 
 def _join_line(server: Server) -> str:

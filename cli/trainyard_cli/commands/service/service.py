@@ -1,5 +1,6 @@
 """`trainyard up`, `down`, `status` and `doctor`."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,9 @@ def up(state_dir: Path, changes: Mapping[str, Any]) -> None:
     if len(program := this_program()) == 1:
         echo(f'Add `jobs` to this shell:  eval "$({program[0]} shell-init)"')
     echo(f"Submit a job:              {proposed_line()}")
+    if now.network is not None:
+        echo("Add a machine over ssh:    trainyard agents add USER@HOST")
+        echo(f"Log in from elsewhere:     {_login_line(now.network)}  (a copy of that file, which is public)")
     echo("Stop everything:           trainyard down")
 
 
@@ -86,6 +90,10 @@ def doctor(target: Target, output: Output, fix: bool) -> int:
     return 0 if show(tuple(examine(target, fix)), output) else NOT_HEALTHY
 
 
+def _login_line(server: Server) -> str:
+    return shlex.join(["trainyard", "login", server.url, "--ca-file", str(server.ca_file)])
+
+
 def _dashboard(server: Server | None) -> str:
     return f"{dashboard_url(server)}/" if server is not None else ""
 
@@ -96,8 +104,10 @@ def _status_data(now: service.Status) -> dict[str, Any]:
         {"name": part.name, "pid": part.pid, "running": part.pid is not None, "address": part.address}
         for part in now.parts
     ]
+    network = now.network.url if now.network else ""
     health = now.health.model_dump(mode="json", include={"status", "checks"}) if now.health else None
-    return {"healthy": now.healthy, "problem": now.problem, "processes": processes, "health": health, "server": server}
+    answer = {"healthy": now.healthy, "problem": now.problem, "network_address": network}
+    return {**answer, "processes": processes, "health": health, "server": server}
 
 
 def _status_text(now: service.Status) -> str:
@@ -105,6 +115,8 @@ def _status_text(now: service.Status) -> str:
     if now.parts:
         rows = [[p.name, "running" if p.pid else "stopped", str(p.pid or "-"), p.address or "-"] for p in now.parts]
         blocks.append(formats.table(["PROCESS", "STATE", "PID", "ADDRESS"], rows))
+    if now.network is not None:
+        blocks.append(f"Other machines reach the server at {now.network.url}")
     if now.health is not None:
         checks = [
             [name, check.status.value, _latency(check), check.message] for name, check in now.health.checks.items()

@@ -186,6 +186,47 @@ def test_lock_lets_one_in_at_a_time(state: LocalState) -> None:
     assert order == ["first", "second"]
 
 
+def test_service_that_listens_shows_no_other_files_and_keeps_jobs_where_all_machines_are(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "own_address", lambda _: "10.0.0.7")
+    alone = local.commands(state, Options(server_port=1))
+    made = local.commands(state, Options(server_port=1, listen="trains.example.com"))
+    assert alone["storage"] == made["storage"]
+    assert alone["server"][:10] == made["server"][:10], "on loopback as before"
+    assert "--https-address trains.example.com" in " ".join(made["server"])
+    roots = [made["server"][at + 1] for at, word in enumerate(made["server"]) if word == "--job-dir-root"]
+    assert roots == [str(state.jobs)]
+    assert "--new-default-job-dir gs://trainyard-{project}" in " ".join(made["server"])
+    assert "--address 10.0.0.7" in " ".join(made["agent"])
+    shared = local.commands(state, Options(server_port=1, listen="10.0.0.7", shared_job_dirs="/mnt/jobs"))
+    says = "--job-dir-root /mnt/jobs --shared-job-dirs /mnt/jobs --new-default-job-dir /mnt/jobs"
+    assert says in " ".join(shared["server"])
+    assert "--job-dir-root /mnt/jobs" in " ".join(shared["agent"])
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("127.0.0.1", "127.0.0.1 is not an address at which others reach this machine. This machine has "),
+        ("0.0.0.0", "0.0.0.0 is not an address at which others reach this machine"),
+        ("198.51.100.7", "198.51.100.7 is not an address at which others reach this machine"),
+        ("localhost", "localhost leads to "),
+        ("nowhere.invalid", "nowhere.invalid is neither an IP address nor a host name that leads to one"),
+    ],
+)
+def test_address_that_is_not_this_machines_is_refused(state: LocalState, address: str, says: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        service.up(state, {"listen": address}, lambda _: None)
+    assert says in refused.value.message
+    assert state.options().listen == ""
+
+
+def test_shared_directory_is_for_a_service_that_listens(state: LocalState, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="give --listen ADDRESS too"):
+        service.up(state, {"shared_job_dirs": str(tmp_path)}, lambda _: None)
+
+
 def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -> None:
     options = Options(server_port=1, storage_port=2, capacity="strict", cpus="0,1", memory_gb=4, machine_types="/m")
     made = local.commands(state, options)

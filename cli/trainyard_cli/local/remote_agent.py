@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainyard_cli.local.joined_agent import STORAGE_UNIT, UNIT
 from trainyard_cli.settings import Server
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
+
+if TYPE_CHECKING:
+    from trainyard_storage.tensorflow import Reach
 
 _CONNECT_S = 15
 STORAGE_PORT = 8479
@@ -68,7 +72,7 @@ start() {
 }
 if [ -n "$gs" ]; then
     "$home/venv/bin/trainyard" agent storage "$url" ${ca:+--ca-file "$home/ca.pem"} --state-dir "$storage" \\
-        --containers --install >/dev/null
+        --containers --reach "$gs" --install >/dev/null
     start STORAGE
     set -- --replica-env "STORAGE_EMULATOR_HOST=http://127.0.0.1:PORT/{job}" \\
         --replica-env "STORAGE_EMULATOR_ROOTS=$storage/roots.pem" "$@"
@@ -143,15 +147,16 @@ class RemoteAgent:
             requirements = [f"{found.home}/{wheel.name}{extra}" for wheel, extra in extras.items()]
         self._run(_INSTALL, found.python, *requirements)
 
-    def join(self, server: Server, token: str, options: Sequence[str], *, with_storage: bool) -> None:
-        """Let it join the server, as a systemd unit. Without a token it has one of a join before. `with_storage`: its
-        jobs get the server's gs://, by a proxy that is a unit too."""
+    def join(self, server: Server, token: str, options: Sequence[str], *, storage_reach: "Reach | None") -> None:
+        """Let it join the server, as a systemd unit. Without a token it has one of a join before. With
+        `storage_reach` its jobs get the server's gs://, by a proxy that is a unit too; containers reach those other
+        sites through it."""
         ca_file = ""
         if server.ca_file is not None:
             ca_file = "yes"
             self._run(_COPY, "ca.pem", given=server.ca_file.read_bytes())
         given = f"{token}\n".encode()
-        has = ("yes" if token else "", "yes" if with_storage else "")
+        has = ("yes" if token else "", storage_reach or "")
         self._run(_JOIN, server.url, ca_file, *has, *options, given=given)
 
     def remove(self) -> None:

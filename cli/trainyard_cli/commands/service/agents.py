@@ -125,12 +125,12 @@ def _add_over_ssh(
     remote.install(found, wheels)
     status = client.status()
     before = {agent.agent_id: agent.last_seen for agent in status.agents}
-    with_storage = status.has_storage and not _brings_storage(options)
+    reach = _reach_of(options) if status.has_storage and not _brings_storage(options) else None
     token = ""
     if found.joined != server.url:
         token = new_token(client, name, f"agent {name}", expires, for_agent=True).secret
-    remote.join(server, token, options, with_storage=with_storage)
-    units = "units trainyard-agent and trainyard-storage" if with_storage else "unit trainyard-agent"
+    remote.join(server, token, options, storage_reach=reach)
+    units = "units trainyard-agent and trainyard-storage" if reach is not None else "unit trainyard-agent"
     notify(f"{host}: started as the systemd {units}; waiting for it...")
     deadline = time.monotonic() + _ALIVE_S
     while True:
@@ -189,6 +189,15 @@ def _brings_storage(options: Sequence[str]) -> bool:
     """Whether an agent's options give jobs a gs:// of their own, or say that its jobs run on other machines."""
     words = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "slurm", "kubernetes")
     return any(word in option for option in options for word in words)
+
+
+def _reach_of(options: Sequence[str]) -> "Reach":
+    """The sites that containers reach through the proxy of gs://, by the network policy of an agent's options."""
+    words = [word for option in options for word in option.split("=")]
+    policy = words[words.index("--network") + 1] if "--network" in words[:-1] else ""
+    if policy == "none":
+        return "none"
+    return "all" if policy == "all" or (not policy and "--one-user" in words) else "public"
 
 
 def _offer_of(agent: "AgentView") -> str:

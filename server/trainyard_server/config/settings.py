@@ -326,6 +326,12 @@ class Settings:
     )
 
     @property
+    def only_operators_submit(self) -> bool:
+        """Whether jobs have the rights of the user of this service, which others reach: what a job is, and what it
+        loads, is then for operators to say."""
+        return self.one_user and bool(self.https_address)
+
+    @property
     def job_dir_paths(self) -> tuple[Path, ...]:
         """The directories of `job_dir_roots`."""
         return tuple(Path(root) for root in self.job_dir_roots if not root.startswith(_GS))

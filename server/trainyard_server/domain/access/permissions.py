@@ -56,10 +56,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The maker of a request. `name` is the owner of the jobs that it submits; `grants` are its roles by project."""
+    """The maker of a request. `name` is the owner of the jobs that it submits; `grants` are its roles by project.
+    `is_run`: it is a run, with the token of its own."""
 
     name: str
     grants: Mapping[str, Role]
+    is_run: bool = False
 
     @classmethod
     def everywhere(cls, role: Role, name: str) -> "Caller":

@@ -43,6 +43,11 @@ class ObjectStorage:
 
     def check(self, caller: Caller, call: StorageCall) -> None:
         """Raises PermissionDenied, InvalidArgument for the name of a bucket."""
+        if call.writes and self._backend.settings.only_operators_submit and not (caller.is_operator or caller.is_run):
+            raise PermissionDenied(
+                f"You are {caller}. Jobs of this service run with the rights of its user, and load what is in its "
+                "buckets, so only operators and jobs write to them."
+            )
         for bucket, role in ((call.reads, Role.VIEWER), (call.writes, _role_to_write(call))):
             if bucket:
                 self._check_bucket(caller, bucket, role)
@@ -64,6 +69,8 @@ class ObjectStorage:
     def check_new_bucket(self, caller: Caller, name: object, project: str) -> str:
         """The name, if the caller may make such a bucket in the project. Raises PermissionDenied, InvalidArgument."""
         check_bucket_name(name)
+        if self._backend.settings.only_operators_submit and not (caller.is_operator or caller.is_run):
+            raise PermissionDenied(f"You are {caller}. Only operators and jobs make buckets of this service.")
         if not project and caller.may(Role.SUBMITTER, ALL_PROJECTS):
             return str(name)
         self.check_lists(caller, project)

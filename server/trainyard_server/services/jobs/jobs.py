@@ -212,12 +212,12 @@ class Jobs:
     def _check_operator(self, caller: Caller) -> None:
         """On a service of one person that others reach, jobs have the rights of that person on its machine: its files,
         and the token of its agent."""
-        settings = self._backend.settings
-        if settings.one_user and settings.https_address and not caller.is_operator:
+        if self._backend.settings.only_operators_submit and not caller.is_operator:
             raise PermissionDenied(
                 f"You are {caller}. Jobs of this service run with the rights of the user who started it (trainyard up "
-                "--listen), so only operators submit them: admins in all projects. For several people its operator "
-                "runs the server by itself (docs/operating.md)."
+                "--listen), so only operators submit them. One of them makes others (trainyard projects add-member "
+                "NAME --role admin --all-projects); for people who shall not have these rights the server runs by "
+                "itself (docs/operating.md)."
             )
 
     def _check_region(self, region: str) -> None:

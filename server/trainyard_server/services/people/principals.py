@@ -139,7 +139,8 @@ class Principals:
             if run is None or run.state is RunState.ENDED:
                 return None
             job = reader.job_by_key(run.job_key)
-        caller = Caller(f"job:{job.project}/{job.job_id}"[:_LONGEST_NAME], {job.project: Role.SUBMITTER})
+        name = f"job:{job.project}/{job.job_id}"[:_LONGEST_NAME]
+        caller = Caller(name, {job.project: Role.SUBMITTER}, is_run=True)
         return Principal(f"{_RUN}{run_id}", caller, of_run=True)
 
     def of_grant(self, grant: KeyGrant) -> Principal | None:

@@ -36,7 +36,7 @@ def test_submitter_whose_jobs_would_run_as_the_user_of_the_service_is_refused(ap
     job = {"jobId": "job", "trainingInput": package_job()}
     refused = api.client.post(f"{JOBS}{query}", json=job, headers=ALICE)
     assert refused.status_code == 403
-    assert "so only operators submit them: admins in all projects" in refused.json()["error"]["message"]
+    assert "so only operators submit them. One of them makes others" in refused.json()["error"]["message"]
     assert api.client.post(f"{JOBS}{query}", json=job, headers=ADMIN).status_code == 200
 
 
@@ -51,6 +51,10 @@ def test_files_outside_of_the_directories_of_jobs_are_not_shown(api: Server, tmp
 def test_job_without_job_dir_has_one_in_the_bucket_of_its_project(api: Server) -> None:
     agent = running_agent(api)
     assert agent.run.directory == api.detail()["job_dir"] == "gs://trainyard-p/p/admin/job"
+    storage = api.client.post("/upload/storage/v1/b/trainyard-p/o?name=p/admin/job/model", content=b"x", headers=ALICE)
+    assert (storage.status_code, "so only operators and jobs write to them" in storage.text) == (403, True)
+    bucket = api.client.post("/storage/v1/b?project=p", json={"name": "mine"}, headers=ALICE)
+    assert (bucket.status_code, "Only operators and jobs make buckets" in bucket.text) == (403, True)
     member, stranger = (Caller("run", {project: Role.SUBMITTER}) for project in ("p", "q"))
     project_of = api.app.state.use_cases.object_storage.visible_project
     assert [project_of(caller, "trainyard-p") for caller in (member, stranger)] == ["p", ""]

@@ -68,6 +68,12 @@ def _three_commands(first: Machine, box: Machine, wheel: Path) -> None:  # noqa:
 
     started = here.ok(*up, "--listen", first.address)
     assert f"trainyard login {url} --ca-file" in started
+    state = here.home / ".local/state/trainyard"
+    token, trust = ("--token-file", str(state / "token")), ("--ca-file", str(state / "server" / "ca.pem"))
+    untrusted = here.run("trainyard", "login", url, *token)
+    assert (untrusted.returncode, "no authority that this machine trusts" in untrusted.stderr) == (1, True)
+    here.ok("trainyard", "login", url, *token, *trust)
+    here.ok("trainyard", "logout")
     added = here.done("trainyard", "agents", "add", host, "--name", "box", "--wheel", str(wheel), *BOX)
     assert "box is alive: 1 vCPU" in added.stderr
     (here.home / "ring.py").write_text(RING.read_text() + WRITE)

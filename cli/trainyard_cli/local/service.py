@@ -304,7 +304,7 @@ def _check(state: LocalState, options: Options, changes: Mapping[str, Any]) -> N
         check_cpus(options.cpus, os.sched_getaffinity(0))
     if options.listen and ("listen" in changes or state.process("server") is None):
         own_address(options.listen)
-    if options.shared_job_dirs and not options.listen:
+    if changes.get("shared_job_dirs") and not options.listen:
         raise InvalidArgument("--shared-job-dirs is for a service that other machines join: give --listen ADDRESS too.")
     if options.machine_types and ("machine_types" in changes or state.process("server") is None):
         from trainyard_protocol.job.machines import load_catalog

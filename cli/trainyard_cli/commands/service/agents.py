@@ -75,7 +75,7 @@ def add(
     """
     if name.startswith("-"):  # the first of the agent's options
         name, options = "", (name, *options)
-    over_ssh = _hosts_of(hosts) if hosts is not None else [name] if "@" in name else []
+    over_ssh = hosts_of(hosts) if hosts is not None else [name] if "@" in name else []
     if bool(name) is (hosts is not None) or (hosts is not None and not over_ssh):
         raise click.UsageError("Give a NAME, a USER@HOST, or --hosts FILE with a USER@HOST in each line.")
     if given_name and len(over_ssh) > 1:
@@ -125,7 +125,7 @@ def _add_over_ssh(
     remote.install(found, wheels)
     status = client.status()
     before = {agent.agent_id: agent.last_seen for agent in status.agents}
-    reach = _reach_of(options) if status.has_storage and not _brings_storage(options) else None
+    reach = reach_of(options) if status.has_storage and not brings_storage(options) else None
     token = ""
     if found.joined != server.url:
         token = new_token(client, name, f"agent {name}", expires, for_agent=True).secret
@@ -147,7 +147,7 @@ def _add_over_ssh(
         time.sleep(_POLL_S)
 
 
-def _hosts_of(file: Path) -> list[str]:
+def hosts_of(file: Path) -> list[str]:
     """The machines of a file, each once; a comment begins with #. Raises UsageError with the number of a wrong line."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -185,13 +185,13 @@ def _shared_root(shared: str, options: Sequence[str]) -> Sequence[str]:
     return ("--job-dir-root", shared) if shared and "--job-dir-root" not in options else ()
 
 
-def _brings_storage(options: Sequence[str]) -> bool:
+def brings_storage(options: Sequence[str]) -> bool:
     """Whether an agent's options give jobs a gs:// of their own, or say that its jobs run on other machines."""
     words = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "slurm", "kubernetes")
     return any(word in option for option in options for word in words)
 
 
-def _reach_of(options: Sequence[str]) -> "Reach":
+def reach_of(options: Sequence[str]) -> "Reach":
     """The sites that containers reach through the proxy of gs://, by the network policy of an agent's options."""
     words = [word for option in options for word in option.split("=")]
     policy = words[words.index("--network") + 1] if "--network" in words[:-1] else ""

@@ -119,7 +119,7 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
                 )
                 settings = replace(settings, google_ca=further[0].authority.ca)
             if network_listeners:
-                names = tuple(dict.fromkeys((network.https_address, address)))
+                names = (network.https_address,)  # not the address of a name, which may change
                 further.append(TlsPort(network_listeners, _authority(settings, names, names)))
                 (settings.data_dir / CA_FILE).write_text(further[-1].authority.ca, encoding="ascii")
             app = create_app(settings)

@@ -26,8 +26,8 @@ _CA_LIFETIME = timedelta(days=3650)
 _LIFETIME = timedelta(days=7)
 _SKEW = timedelta(hours=1)
 _BEGIN = "-----BEGIN CERTIFICATE-----"
-_NO_DOMAIN = "invalid"
-"""A domain that nobody has. An authority without a constraint of a kind may sign every name of that kind."""
+_NO_DOMAIN, _NO_ADDRESSES = "invalid", [ipaddress.ip_network("0.0.0.0/32"), ipaddress.ip_network("::/128")]
+"""Those that nobody has. An authority without a constraint of a kind may sign every name of that kind."""
 
 _KEY_USES = (
     "digital_signature",
@@ -135,13 +135,13 @@ def _subject(name: str) -> "x509.GeneralName":
 
 
 def _constraints(domains: Sequence[str]) -> "list[x509.GeneralName]":
-    """The names that an authority may sign. One for addresses alone may sign no name."""
+    """The names and addresses that an authority may sign: of a kind that it has none of, none."""
     from cryptography import x509
 
     addresses = [address for domain in domains if (address := _address(domain)) is not None]
     names = [domain for domain in domains if _address(domain) is None] or [_NO_DOMAIN]
-    networks = [x509.IPAddress(ipaddress.ip_network(address)) for address in addresses]
-    return [*map(x509.DNSName, names), *networks]
+    networks = [ipaddress.ip_network(address) for address in addresses] or _NO_ADDRESSES
+    return [*map(x509.DNSName, names), *map(x509.IPAddress, networks)]
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -45,11 +45,12 @@ def test_certificate_for_an_address_or_a_name_is_accepted_for_it_alone(tmp_path:
         greet(authority, authority.ca, "10.0.0.9")
 
 
-@pytest.mark.parametrize("stolen", ["10.0.0.9", "mail.example.com"])
-def test_authority_of_an_address_signs_for_nothing_else(tmp_path: Path, stolen: str) -> None:
+@pytest.mark.parametrize("own", [ADDRESS, "trains.example.com"])
+@pytest.mark.parametrize("stolen", ["10.0.0.9", "fd00::9", "mail.example.com"])
+def test_authority_of_an_address_or_a_name_signs_for_nothing_else(tmp_path: Path, own: str, stolen: str) -> None:
     file = tmp_path / "authority.pem"
-    ca = OwnAuthority(file, [ADDRESS], [ADDRESS]).ca
-    thief = OwnAuthority(file, [ADDRESS], [stolen])
+    ca = OwnAuthority(file, [own], [own]).ca
+    thief = OwnAuthority(file, [own], [stolen])
     thief.refresh(datetime.now(UTC))
     with pytest.raises(ssl.SSLError, match="permitted subtree violation"):
         greet(thief, ca, stolen)

@@ -7,7 +7,7 @@ import yaml
 from beds.engines import Engine
 from e2e.harness import Service, started
 
-_SHARED_SERVICES = ("service", "containers", "cluster", "today", "then")
+_SHARED_SERVICES = ("service", "containers", "cluster", "today", "then", "site")
 
 
 @pytest.fixture(autouse=True)

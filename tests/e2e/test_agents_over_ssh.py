@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from beds.certificates import Authority
-from e2e.machines import Machine, machines
-from e2e.ssh_machines import OURS, let_in
+from e2e.machines import OURS, Machine, let_in, machines
 from e2e.test_wheel import wheel  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.e2e

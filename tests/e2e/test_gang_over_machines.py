@@ -38,6 +38,7 @@ class Site:
 
     def __init__(self, server: Machine, one: Machine, other: Machine, *options: str) -> None:
         self.one, self.other = one, other
+        self.project = "local"
         self.here = server.programs
         authority = Authority(self.here.home)
         issued = authority.issue(server.address)
@@ -59,6 +60,13 @@ class Site:
     def start_server(self) -> None:
         shared = ("--one-user", "--lease-seconds", "120", "--shared-job-dirs", str(self.jobs))
         self.here.server(*self.tls, *shared, roles={"operator": "admin:you", "agent": "agent"}, url=self.url)
+
+    def use_project(self, name: str) -> None:
+        """Use another project from now on, and cancel what runs in the one before."""
+        for job in self.here.ok("trainyard", "jobs", "list", "--format", "value(jobId)").split():
+            self.here.run("trainyard", "jobs", "cancel", job)
+            self.here.run("trainyard", "jobs", "wait", job)
+        self.project = self.here.environment["TRAINYARD_PROJECT"] = name
 
     def submit(self, job: str, *words: str, program: Path = PROGRAMS / "ring.py", flags: Sequence[str] = ()) -> None:
         (self.here.home / "config.yaml").write_text(CONFIG)

@@ -133,7 +133,7 @@ class Machine:
         self._client = ServerClient("http://server", TOKENS[Role.AGENT], self._key, transport=self.network)
         stager = self.stager
         majority = Majority(self.info.agent_id, self.lease, self.clock)
-        self.members = PeerMembers(self.info.agent_id, majority, self.clock, Reach(), self._ask)
+        self.members = PeerMembers(majority, Reach(), self._ask)
         if self.engine is not None:
             self._opened = self._open(self.engine)
             self.runtime, stager = self._opened.runtime, self._opened.stager

@@ -85,9 +85,7 @@ class Site:
 @contextmanager
 def site_at(home: Path, *options: str) -> Iterator[Site]:
     with machines(home, ["server", "box-1", "box-2"]) as (server, one, other):
-        yield Site(server, one, other, "--runtime", "process", *options)
-        for machine in (one, other):
-            machine.programs.stop_agent()
+        yield from _until_ended(Site(server, one, other, "--runtime", "process", *options))
 
 
 @contextmanager
@@ -106,8 +104,16 @@ def site_of_engines(home: Path, *options: str, trainers: bool = False) -> Iterat
                 engine.build(image, f"FROM {engines.BASE_IMAGE}\nCOPY site {site_packages.DEBIAN}\n", _trainers())
             machine.programs.environment["DOCKER_HOST"] = engine.url
             (machine.programs.home / "runtimes.yaml").write_text(yaml.safe_dump(table))
-        yield Site(server, one, other, "--runtime", "docker", "--runtimes", "runtimes.yaml", *options)
-        for machine in (one, other):
+        given = ("--runtime", "docker", "--runtimes", "runtimes.yaml")
+        yield from _until_ended(Site(server, one, other, *given, *options))
+
+
+def _until_ended(site: Site) -> Iterator[Site]:
+    """Stop what its agents run, also after a test that failed."""
+    try:
+        yield site
+    finally:
+        for machine in (site.one, site.other):
             machine.programs.stop_agent()
 
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 numbers = itertools.count(1)
 JOB = """
-import os, sys, time
+import os, time
 print("starts", os.getpid(), flush=True)
 while True:
     time.sleep(1)

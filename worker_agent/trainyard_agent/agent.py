@@ -128,8 +128,7 @@ class Agent:
         self._clock = clock
         self._info = info
         self._lease = lease or Lease(clock)
-        me = info().agent_id
-        self._members = members or PeerMembers(me, Majority(me, self._lease, clock), clock, Reach())
+        self._members = members or PeerMembers(Majority(info().agent_id, self._lease, clock), Reach())
         self._echo = ""
         self._stall_monitor = StallMonitor(runtime, clock, StackDumper(runtime))
         driver = NvidiaSmi() if any(not is_tpu(gpu.type) for gpu in info().capacity.gpus) else None

@@ -171,7 +171,7 @@ async def _run_agent(settings: AgentSettings) -> None:
                 devices.start()
             lease = _lease(engine, settings, clock)
             majority = Majority(me.agent_id, lease, clock)
-            members = PeerMembers(me.agent_id, majority, clock, Reach() if engine.spans_hosts else settings.reach)
+            members = PeerMembers(majority, Reach() if engine.spans_hosts else settings.reach)
             await members.open()
             info = info.model_copy(update={"peer_address": members.address})
             agent = Agent(

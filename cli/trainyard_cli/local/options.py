@@ -49,14 +49,18 @@ class ContainerUser(click.ParamType[str]):
         return text
 
 
-class FilePath(click.Path):
-    """Parameter type of a file that exists; the value is its absolute path, as text."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False)
+class LocalPath(click.Path):
+    """Parameter type of a path; the value is absolute, as text."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return str(Path(str(super().convert(value, param, ctx))).absolute())
+
+
+class FilePath(LocalPath):
+    """Parameter type of a file that exists."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False)
 
 
 class ListenAddress(click.ParamType[str]):
@@ -75,16 +79,14 @@ class ListenAddress(click.ParamType[str]):
         return text
 
 
-class SharedDirectory(click.Path):
-    """Parameter type of --shared-job-dirs; the value is an absolute path, as text, of `none` it is ""."""
+class SharedDirectory(LocalPath):
+    """Parameter type of --shared-job-dirs, a directory that exists; the value of `none` is ""."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if str(value) in ("", "none"):
-            return ""
-        return str(Path(str(super().convert(value, param, ctx))).absolute())
+        return "" if str(value) in ("", "none") else super().convert(value, param, ctx)
 
 
 def _option(
@@ -217,9 +219,7 @@ def _is_value(option: "Field[Any]", value: Any) -> bool:
         return value == option.default or (is_number and _converts(flag["type"], value))
     if not isinstance(value, str):
         return False
-    return (
-        flag["type"] is None or isinstance(flag["type"], FilePath | SharedDirectory) or _converts(flag["type"], value)
-    )
+    return flag["type"] is None or isinstance(flag["type"], LocalPath) or _converts(flag["type"], value)
 
 
 def _converts(kind: click.ParamType[Any], value: Any) -> bool:

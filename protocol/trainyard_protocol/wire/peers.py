@@ -27,7 +27,7 @@ OUTAGE_S = 24 * 3600.0
 """How long agents keep their leases by a majority, and how long a server without one waits beyond a lease."""
 
 MOST_MEMBERS = 32
-"""Of more machines each has the long lease: all of them would ask each other."""
+"""The most members. Where there are more each has the long lease, since all of them would ask each other."""
 
 
 class Peers(Wire):

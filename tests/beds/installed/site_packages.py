@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 DEBIAN = "/usr/local/lib/python3.11/dist-packages/"
-"""Where Debian's interpreter finds packages."""
+"""The directory in which Debian's interpreter finds packages."""
 
 
 def files(name: str) -> dict[str, bytes]:

@@ -22,9 +22,9 @@ class Majority:
     """The words of this agent and of others about the server, and what follows for `lease`."""
 
     def __init__(self, agent_id: str, lease: Lease, clock: Clock) -> None:
-        self._me = agent_id
+        self.agent_id = agent_id
         self._lease = lease
-        self._clock = clock
+        self.clock = clock
         self._answered_at = self._sent_at = clock.monotonic()  # a process before this one may have had one just now
         self._asked_at = float("-inf")
         self._voted_at: dict[str, float] = {}
@@ -35,7 +35,7 @@ class Majority:
 
     def answered(self, sent: float, response: SyncResponse) -> None:
         """Record an answer of the server to a request that was sent then (monotonic)."""
-        self._answered_at, self._sent_at = self._clock.monotonic(), sent
+        self._answered_at, self._sent_at = self.clock.monotonic(), sent
         self._members = response.members
         if response.peers is not None or not response.members:  # a server that has just started knows no others yet
             self.peers = response.peers
@@ -43,18 +43,18 @@ class Majority:
     @property
     def word(self) -> Word:
         """The answer to another agent."""
-        return "yes" if self._clock.monotonic() - self._answered_at >= WITHOUT_ANSWER_S else "no"
+        return "yes" if self.clock.monotonic() - self._answered_at >= WITHOUT_ANSWER_S else "no"
 
     @property
     def reached(self) -> tuple[str, ...]:
         """The agents that have answered within the last minute."""
-        since = self._clock.monotonic() - _REACHED_S
+        since = self.clock.monotonic() - _REACHED_S
         return tuple(sorted(peer for peer, at in self._reached_at.items() if at >= since))
 
     def questions(self) -> Mapping[str, str]:
         """The addresses of the agents that are to be asked now: all while the server does not answer, and now and then
         in between."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self.peers is None or (self.word == "no" and now - self._asked_at < _QUIET_S):
             return {}
         self._asked_at = now
@@ -71,7 +71,9 @@ class Majority:
         cannot be saved; it is renewed all the same."""
         if self.word == "no" or not self._members:
             return
-        others = [self._voted_at[member] for member in self._members if member != self._me and member in self._voted_at]
-        times, needed = [*sorted(others), self._clock.monotonic()], majority_of(len(self._members))
+        others = [
+            self._voted_at[member] for member in self._members if member != self.agent_id and member in self._voted_at
+        ]
+        times, needed = [*sorted(others), self.clock.monotonic()], majority_of(len(self._members))
         if len(times) >= needed and times[-needed] - self._sent_at < OUTAGE_S:
             self._lease.keep(times[-needed])

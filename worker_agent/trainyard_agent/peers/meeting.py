@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from trainyard_agent.runtimes.ports import host_and_port
+
 _CONNECT_S = 10.0
 _LONGEST_ID = 64
 _AT_ONCE = 64
@@ -33,7 +35,7 @@ class Meeting:
         """Listen at these addresses (`host:port`). Raises OSError, and listens nowhere then."""
         try:
             for address in addresses:
-                host, port = _split(address)
+                host, port = host_and_port(address)
                 self._servers.append(await asyncio.start_server(self._answer, host, port))
         except BaseException:
             await self.close()
@@ -65,7 +67,7 @@ class Meeting:
 
     async def _ask(self, address: str) -> None:
         """Raises OSError, and ValueError where something else than the gang answers."""
-        reader, writer = await asyncio.open_connection(*_split(address), limit=_LONGEST_ID)
+        reader, writer = await asyncio.open_connection(*host_and_port(address), limit=_LONGEST_ID)
         try:
             answer = await reader.readline()
         finally:
@@ -83,11 +85,6 @@ class Meeting:
                 await asyncio.wait_for(reader.read(1), _CONNECT_S)
             _socket_of(writer).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
         writer.close()
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:

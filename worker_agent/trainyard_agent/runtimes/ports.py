@@ -21,6 +21,12 @@ def addresses(host: str, tasks: Collection[str], taken: Iterable[str], among: ra
     return {task: f"{host}:{port}" for task, port in zip(tasks, free, strict=True)}
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of an address `host:port`. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def free_ports(count: int, taken: Set[int], among: range | None = None) -> list[int]:
     """Distinct random ports without a listener and not in `taken`, of the range `among`.
 

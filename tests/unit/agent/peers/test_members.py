@@ -21,7 +21,7 @@ class Agents:
         self.clock = ManualClock()
         self.leases = {name: Lease(self.clock) for name in NAMES}
         self.members = {
-            name: PeerMembers(name, Majority(name, lease, self.clock), self.clock, Reach("127.0.0.1"))
+            name: PeerMembers(Majority(name, lease, self.clock), Reach("127.0.0.1"))
             for name, lease in self.leases.items()
         }
 
@@ -72,7 +72,6 @@ async def test_answer_with_another_key_or_of_another_agent_counts_for_nothing(ag
     assert (agents.members["a"].majority.reached, agents.left_s("a")) == ((), left - WITHOUT_ANSWER_S)
 
     agents.members["b"].majority = Majority("c", agents.leases["b"], agents.clock)
-    agents.members["b"]._me = "c"
     agents.answer("b")
     agents.clock.advance(WITHOUT_ANSWER_S)
     await agents.members["a"].round()

@@ -3,7 +3,7 @@ fake machine, and one clock that only the test moves. Nothing here waits."""
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -79,16 +79,20 @@ class MeetingInWorld(Meeting):
     async def open(self, addresses: Iterable[str]) -> None:
         self._mine = set(addresses)
         assert not self._mine & self._world.listeners.keys(), "a port is free before it is given again"
-        self._world.listeners.update(dict.fromkeys(self._mine, self._id))
+        self._world.listeners.update(dict.fromkeys(self._mine, self))
+        self._callers = {address: {} for address in self._mine}
 
     async def close(self) -> None:
         for address in self._mine & self._world.listeners.keys():
             del self._world.listeners[address]
 
-    async def reach(self, peers: Mapping[str, str]) -> None:
+    async def reach(self, mine: Collection[str], peers: Mapping[str, str]) -> None:
         for task, address in peers.items():
-            if self._world.listeners.get(address) != self._id or self._world.apart:
+            other = self._world.listeners.get(address)
+            if other is None or other._id != self._id or self._world.apart:
                 raise Unreached(f"{task} at {address}: no answer")
+            other._callers[address][min(mine)] = len(mine)
+            other._called.set()
 
 
 class Machine:
@@ -192,7 +196,7 @@ class World:
         self.clock = ManualClock()
         self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
         self.machines: dict[str, Machine] = {}
-        self.listeners: dict[str, str] = {}
+        self.listeners: dict[str, MeetingInWorld] = {}
         """The gangs that wait for their parts, by the addresses of these."""
         self.apart = False
         """The machines do not reach each other."""

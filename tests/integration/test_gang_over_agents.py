@@ -89,6 +89,7 @@ async def test_no_part_starts_before_every_part_is_ready(world: World, boxes: li
     assert (started(first), started(second)) == ([], []), "the first has not reached it yet"
     await first.step(3)
     await second.step(2)
+    await first.step()
     assert (sorted(started(first)), sorted(started(second))) == ([MASTER, WORKERS[0]], WORKERS[1:])
 
 

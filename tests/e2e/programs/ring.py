@@ -16,13 +16,13 @@ for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "MASTER_ADDR", "WORLD_S
 
 
 def send(there: str) -> None:
-    """Say our name until it has arrived: before a program listens, a proxy of published ports may, or an agent."""
+    """Say our name until it has arrived. A proxy of published ports accepts what nobody listens for yet."""
     host, _, port = there.rpartition(":")
     while True:
         try:
             with socket.create_connection((host, int(port)), timeout=30) as connection:
                 connection.sendall(f"{me[0]}-{me[1]}\n".encode())
-                if connection.recv(2) == b"ok":
+                if connection.recv(2):
                     return
         except (ConnectionRefusedError, ConnectionResetError):  # it has not begun
             pass

@@ -137,8 +137,11 @@ def _advance(order: RunOrder, staging: Staging | None, part: PartState | None, n
 
 
 def _advance_part(order: RunOrder, spread: SpreadOrder, staging: Staging, part: PartState | None) -> list[Action]:
-    if part is None:
+    if part is None and not spread.addresses:
         return [PlacePart(order)]
+    if part is None:  # the other parts may have met already, and listen no more
+        message = "Its agent has started again before the gang did, and the other parts wait for it no more."
+        return [GiveUp(order, Reason.GIVEN_BACK, message)]
     if part.problem:
         return [GiveUp(order, part.reason, part.problem)]
     if not spread.addresses or part.is_asking:

@@ -1,7 +1,8 @@
 """Parts of runs over several agents, which this agent has placed and not started.
 
-A part is placed, then its addresses are reported. Once the server knows those of all parts, this one connects to the
-others; once each has, all start. Whatever fails before gives the whole run back.
+A part is placed, then its addresses are reported. Once the server knows those of all parts, each connects to the
+others; one that has, and to which all others have, listens no more and is ready. Once each is, all start. Whatever
+fails before gives the whole run back.
 """
 
 import asyncio
@@ -24,8 +25,8 @@ ACTIVITY = "waiting for the parts on other agents"
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """A placed part: its addresses by task, whether it `reaches` the others, and why it never will, or "". `is_asking`:
-    it is connecting to them."""
+    """A placed part: its addresses by task, whether it `reaches` the others and they reach it, and why it never will,
+    or "". `is_asking`: it is finding out."""
 
     addresses: Mapping[str, str] = field(default_factory=dict)
     reaches: bool = False
@@ -92,9 +93,10 @@ class Parts:
         addresses = part.state.addresses
         others = {task: there for task, there in order.spread.addresses.items() if task not in addresses}
         try:
-            await part.meeting.reach(others)
+            await part.meeting.reach(addresses, others)
             if PRIMARY.name not in addresses:
                 await asyncio.to_thread(shared_dir.find_mark, order.directory, order.spread.gang)
+            await part.meeting.was_reached(len(others))
             part.state = PartState(addresses, reaches=True)
         except Unreached as failure:
             mine = ", ".join(sorted(addresses))

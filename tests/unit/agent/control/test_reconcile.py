@@ -76,6 +76,7 @@ HERE, THERE = {"master-replica-0": "a:1"}, {"worker-replica-0": "b:1"}
 PART = TO_RUN.model_copy(update={"spread": SpreadOrder(gang="g")})
 ADDRESSED = TO_RUN.model_copy(update={"spread": SpreadOrder(gang="g", addresses=HERE | THERE)})
 BEGINS = TO_RUN.model_copy(update={"spread": SpreadOrder(gang="g", addresses=HERE | THERE, starts=True)})
+NO_LONGER = "Its agent has started again before the gang did, and the other parts wait for it no more."
 OTHER_PORT = "Its agent has started again before the gang did: the other parts know another address."
 
 
@@ -83,6 +84,7 @@ OTHER_PORT = "Its agent has started again before the gang did: the other parts k
     ("order", "part", "follows"),
     [
         (PART, None, [PlacePart(PART)]),
+        (ADDRESSED, None, [GiveUp(ADDRESSED, Reason.GIVEN_BACK, NO_LONGER)]),
         (PART, PartState(HERE), []),
         (ADDRESSED, PartState(HERE), [AskParts(ADDRESSED)]),
         (ADDRESSED, PartState(HERE, is_asking=True), []),

@@ -9,23 +9,33 @@ from support.addresses import free_ports
 from trainyard_agent.peers import meeting
 from trainyard_agent.peers.meeting import Meeting, Unreached
 
+MINE = ["master-replica-0"]
 
-def addresses(*hosts: str) -> dict[str, str]:
+
+def addresses(*hosts: str, role: str = "worker") -> dict[str, str]:
     return {
-        f"worker-replica-{n}": f"{host}:{port}"
+        f"{role}-replica-{n}": f"{host}:{port}"
         for n, (host, port) in enumerate(zip(hosts, free_ports(len(hosts)), strict=True))
     }
 
 
-async def test_parts_that_listen_are_reached_and_their_ports_are_free_at_once_afterwards() -> None:
-    mine, others = addresses("127.0.0.2"), addresses("127.0.0.3", "127.0.0.3")
-    here, there = Meeting("g"), Meeting("g")
-    await here.open(mine.values())
-    await there.open(others.values())
-    await asyncio.gather(here.reach(others), there.reach(mine), here.reach(others))
-    await here.close()
-    await there.close()
-    for address in (*mine.values(), *others.values()):
+async def test_parts_that_have_met_leave_their_ports_free_at_once() -> None:
+    mine, last = addresses("127.0.0.2", role="master"), addresses("127.0.0.4", role="evaluator")
+    others = addresses("127.0.0.3", "127.0.0.3")
+    parts = [(Meeting("g"), part) for part in (mine, others, last)]
+    for here, part in parts:
+        await here.open(part.values())
+    for here, part in parts[:2]:
+        rest = (mine | others | last).items() - part.items()
+        await here.reach(part, dict(rest))
+    (first, _), (second, _), (third, _) = parts
+    await asyncio.wait_for(third.was_reached(3), 10)
+    waiting = asyncio.gather(first.was_reached(3), second.was_reached(2))
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the third has not connected"
+    await third.reach(last, mine | others)
+    await asyncio.wait_for(waiting, 10)
+    for address in (*mine.values(), *others.values(), *last.values()):
         host, _, port = address.rpartition(":")
         with socket.socket() as program:  # without SO_REUSEADDR, as gRPC's servers may be
             program.bind((host, int(port)))
@@ -35,7 +45,7 @@ async def test_parts_that_listen_are_reached_and_their_ports_are_free_at_once_af
 async def test_port_without_a_listener_is_named_with_its_replica() -> None:
     others = addresses("127.0.0.3")
     with pytest.raises(Unreached, match=r"worker-replica-0 at 127\.0\.0\.3:\d+: .*[Cc]onnect"):
-        await Meeting("g").reach(others)
+        await Meeting("g").reach(MINE, others)
 
 
 async def test_something_else_at_the_address_is_not_the_gang() -> None:
@@ -43,15 +53,34 @@ async def test_something_else_at_the_address_is_not_the_gang() -> None:
     stranger = Meeting("another gang")
     await stranger.open(others.values())
     with pytest.raises(Unreached, match="something else answers there"):
-        await Meeting("g").reach(others)
+        await Meeting("g").reach(MINE, others)
     await stranger.close()
+
+
+async def test_caller_that_is_no_part_of_the_gang_counts_for_nothing() -> None:
+    mine = addresses("127.0.0.2")
+    here, strange = Meeting("g"), Meeting("another gang")
+    await here.open(mine.values())
+    with pytest.raises(Unreached):
+        await strange.reach(MINE, mine)
+    host, _, port = mine["worker-replica-0"].rpartition(":")
+    for line in (b"x" * 1000 + b"\n", b"g worker-replica-1 many\n", b"\n", b""):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(line)
+        writer.close()
+    waiting = asyncio.create_task(here.was_reached(1))
+    await strange.close()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 0.2)
+    await Meeting("g").reach(MINE, mine)
+    await asyncio.wait_for(waiting, 10)
 
 
 async def test_machine_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "_CONNECT_S", 0.2)
     silent = socket.create_server(("127.0.0.3", 0))  # it accepts, and says nothing
     with silent, pytest.raises(Unreached, match=r"no answer within 0\.2 s"):
-        await Meeting("g").reach({"master-replica-0": f"127.0.0.3:{silent.getsockname()[1]}"})
+        await Meeting("g").reach(MINE, {"master-replica-0": f"127.0.0.3:{silent.getsockname()[1]}"})
 
 
 async def test_taken_port_frees_the_others() -> None:

@@ -28,13 +28,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="what fits into five minutes; writes into build/")
     names = [row.name for row in ROWS]
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=", ".join(names))
+    parser.add_argument("--update", action="store_true", help="with --only: write these rows, the others stay")
     parser.add_argument("--busy", action="store_true", help="write although others use the machine")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody's programs compile all their modules at each start
     chosen = [row for row in ROWS if (row.name in options.only if options.only else row.in_quick or not options.quick)]
     unwritten = ""
-    if options.only:
-        unwritten = "only some rows run"
+    if options.only and (options.quick or not options.update):
+        unwritten = "only some rows run (--update writes them, in their long form)"
     elif report.is_busy() and not options.busy:
         unwritten = "others use this machine (--busy writes nevertheless)"
     if unwritten:
@@ -69,6 +70,9 @@ def main() -> int:
         return 0
     text = _ROOT / ("build/performance.md" if options.quick else "docs/performance.md")
     data = _ROOT / ("build/performance.json" if options.quick else "benchmarks/results/performance.json")
+    if options.only:
+        by_row = {**report.read(data), **{row.name: samples for row, samples in results}}
+        results = [(row, by_row[row.name]) for row in ROWS if row.name in by_row]
     report.write(results, text, data, options.quick, left_out)
     print(f"\nWritten: {text.relative_to(_ROOT)}, {data.relative_to(_ROOT)}")
     return 0

@@ -96,6 +96,12 @@ def write(results: Results, text: Path, data: Path, quick: bool = False, left_ou
     data.write_text(json.dumps(as_json(results), indent=1) + "\n", encoding="utf-8")
 
 
+def read(data: Path) -> dict[str, Samples]:
+    """The samples that `write` has stored, by the name of their row."""
+    stored = json.loads(data.read_text(encoding="utf-8"))["rows"]
+    return {name: Samples(**{key: row[key] for key in Samples.__annotations__}) for name, row in stored.items()}
+
+
 def as_json(results: Results) -> dict[str, Any]:
     rows = {
         row.name: {

@@ -46,5 +46,6 @@ def test_report_has_ratios_of_rounds_and_says_what_is_missed(tmp_path: Path) -> 
     assert "- Left out: a. There is no engine." in lines
     assert "| e | f | 3 ms | 2 to 40 | at most 2.5 ms: **missed** | 3 : 1 ms |  |" in lines
     data = json.loads((tmp_path / "results" / "data.json").read_text(encoding="utf-8"))
+    assert report.read(tmp_path / "results" / "data.json")["later"] == later.run(True)
     assert data["rows"]["slow"]["reached"] is False
     assert data["rows"]["rate"]["figure"] == 3.0

@@ -89,10 +89,11 @@ def site_at(home: Path, *options: str) -> Iterator[Site]:
 
 
 @contextmanager
-def site_of_engines(home: Path, *options: str, trainers: bool = False) -> Iterator[Site]:
+def site_of_engines(home: Path, *options: str, trainers: bool = False, packages: Path | None = None) -> Iterator[Site]:
     """A site whose machines have container engines of their own, in which jobs of runtime version 2.11 have Python, and
-    the library of trainers."""
-    image = IMAGE if trainers else engines.BASE_IMAGE
+    the library of trainers, or the packages at a path that is below their job-dir."""
+    files = _trainers() if trainers else {"site/more.pth": bytes(packages)} if packages is not None else {}
+    image = IMAGE if files else engines.BASE_IMAGE
     table = {"images": {"base": {"image": image}}, "versions": {"2.11": {"cpu": "base"}}}
     with ExitStack() as stack:
         server, one, other = stack.enter_context(machines(home, ["server", "box-1", "box-2"]))
@@ -100,8 +101,8 @@ def site_of_engines(home: Path, *options: str, trainers: bool = False) -> Iterat
             with needing(engines.NoEngine):
                 engine = stack.enter_context(engines.own(inside=machine.namespace))
             engine.provide_base_image()
-            if trainers:
-                engine.build(image, f"FROM {engines.BASE_IMAGE}\nCOPY site {site_packages.DEBIAN}\n", _trainers())
+            if files:
+                engine.build(image, f"FROM {engines.BASE_IMAGE}\nCOPY site {site_packages.DEBIAN}\n", files)
             machine.programs.environment["DOCKER_HOST"] = engine.url
             (machine.programs.home / "runtimes.yaml").write_text(yaml.safe_dump(table))
         given = ("--runtime", "docker", "--runtimes", "runtimes.yaml")
@@ -178,6 +179,32 @@ def test_tensorflow_and_torch_train_over_two_machines(frameworks_python: Path, t
             site.submit(name, program=programs / f"{name}.py")
             assert "state: SUCCEEDED" in site.end(name), site.lines(name)
             assert says in site.lines(name)
+
+
+@pytest.mark.frameworks
+@pytest.mark.containers
+@pytest.mark.parametrize(
+    ("name", "says", "options"),
+    [
+        ("mirrored", "4 replicas in sync", ("--network", "none")),
+        ("torch_ddp", "4 ranks, equal: True", ("--span", "host-network")),
+    ],
+)
+def test_tensorflow_needs_the_published_ports_and_torch_the_networks_of_the_machines(
+    frameworks_python: Path, tmp_path: Path, name: str, says: str, options: Sequence[str]
+) -> None:
+    with site_of_engines(tmp_path, *options, packages=tmp_path / "server" / "jobs" / name / "packages") as site:
+        (installed,) = (frameworks_python.parent.parent / "lib").glob("python*/site-packages")
+        seen = site.jobs / name / "packages"
+        seen.mkdir(parents=True)
+        subprocess.run(["mount", "--bind", str(installed), str(seen)], check=True)
+        try:
+            given = ("--job-dir", str(site.jobs / name), "--runtime-version", "2.11")
+            site.submit(name, program=REPOSITORY / "tests" / "programs" / f"{name}.py", flags=given)
+            assert "state: SUCCEEDED" in site.end(name), site.lines(name)
+            assert says in site.lines(name)
+        finally:
+            subprocess.run(["umount", "--lazy", str(seen)], check=True)
 
 
 @pytest.mark.containers

@@ -34,10 +34,11 @@ trainingInput:
 
 
 class Site:
-    """A server, and two machines with two CPUs each, whose agents have these options. They share `jobs`."""
+    """A server, and machines with two CPUs each, whose agents have these options. They share `jobs`."""
 
-    def __init__(self, server: Machine, one: Machine, other: Machine, *options: str) -> None:
-        self.one, self.other = one, other
+    def __init__(self, server: Machine, boxes: Sequence[Machine], *options: str) -> None:
+        self.boxes = boxes
+        self.one, self.other = boxes[:2]
         self.project = "local"
         self.here = server.programs
         authority = Authority(self.here.home)
@@ -49,17 +50,21 @@ class Site:
         self.start_server()
         token = ("--token-file", str(self.here.token("operator")), "--ca-file", str(authority.ca_file))
         self.here.ok("trainyard", "login", self.url, *token)
-        for machine in (one, other):
+        for machine in boxes:
             shutil.copy(authority.ca_file, machine.programs.home / "ca.pem")
             machine.programs.url = self.url
             name, root = ("--name", machine.programs.home.name), ("--job-dir-root", str(self.jobs))
             given = ("--ca-file", "ca.pem", *name, *root, "--cpus", "0,1", "--one-user")
             machine.programs.agent(*given, *options)
-        until(lambda: self.here.ok("trainyard", "agents", "list", "--format", "value(state)").split() == ["alive"] * 2)
+        until(self.all_alive)
 
     def start_server(self) -> None:
         shared = ("--one-user", "--lease-seconds", "120", "--shared-job-dirs", str(self.jobs))
         self.here.server(*self.tls, *shared, roles={"operator": "admin:you", "agent": "agent"}, url=self.url)
+
+    def all_alive(self) -> bool:
+        states = self.here.ok("trainyard", "agents", "list", "--format", "value(state)").split()
+        return states == ["alive"] * len(self.boxes)
 
     def use_project(self, name: str) -> None:
         """Use another project from now on, and cancel what runs in the one before."""
@@ -83,9 +88,9 @@ class Site:
 
 
 @contextmanager
-def site_at(home: Path, *options: str) -> Iterator[Site]:
-    with machines(home, ["server", "box-1", "box-2"]) as (server, one, other):
-        yield from _until_ended(Site(server, one, other, "--runtime", "process", *options))
+def site_at(home: Path, *options: str, boxes: int = 2) -> Iterator[Site]:
+    with machines(home, ["server", *(f"box-{n}" for n in range(1, boxes + 1))]) as (server, *made):
+        yield from _until_ended(Site(server, made, "--runtime", "process", *options))
 
 
 @contextmanager
@@ -106,7 +111,7 @@ def site_of_engines(home: Path, *options: str, trainers: bool = False, packages:
             machine.programs.environment["DOCKER_HOST"] = engine.url
             (machine.programs.home / "runtimes.yaml").write_text(yaml.safe_dump(table))
         given = ("--runtime", "docker", "--runtimes", "runtimes.yaml")
-        yield from _until_ended(Site(server, one, other, *given, *options))
+        yield from _until_ended(Site(server, (one, other), *given, *options))
 
 
 def _until_ended(site: Site) -> Iterator[Site]:
@@ -114,7 +119,7 @@ def _until_ended(site: Site) -> Iterator[Site]:
     try:
         yield site
     finally:
-        for machine in (site.one, site.other):
+        for machine in site.boxes:
             machine.programs.stop_agent()
 
 
@@ -155,15 +160,15 @@ def test_machine_behind_a_firewall_is_named_and_the_job_runs_once_it_is_open(sit
 def test_replica_that_is_killed_on_one_machine_ends_the_gang_on_both_and_it_starts_again(site: Site) -> None:
     site.submit("killed", "--stay")
     until(lambda: site.lines("killed").count(" met ") == 4, lambda: site.lines("killed"))
-    first = {machine: _programs(machine) for machine in (site.one, site.other)}
+    first = {machine: ring_pids(machine) for machine in (site.one, site.other)}
     assert [len(pids) for pids in first.values()] == [2, 2]
     subprocess.run(["kill", "-9", first[site.other][0]], check=True)
     until(lambda: site.lines("killed").count(" met ") == 8, lambda: site.lines("killed"))
-    assert not set(first[site.one]) & set(_programs(site.one)), "the parts on both machines are new"
+    assert not set(first[site.one]) & set(ring_pids(site.one)), "the parts on both machines are new"
     assert "A new run starts in 1 s (retry 1 of 3)" in site.lines("killed")
     site.here.ok("trainyard", "jobs", "cancel", "killed")
     assert "state: CANCELLED" in site.end("killed")
-    assert [_programs(machine) for machine in (site.one, site.other)] == [[], []]
+    assert [ring_pids(machine) for machine in (site.one, site.other)] == [[], []]
 
 
 @pytest.mark.long
@@ -244,7 +249,7 @@ def _iptables(machine: Machine, *words: str) -> None:
     subprocess.run(["ip", "netns", "exec", machine.namespace, "iptables", *words], check=True)
 
 
-def _programs(machine: Machine) -> list[str]:
+def ring_pids(machine: Machine) -> list[str]:
     """The programs of the ring on a machine, without the processes that they start."""
     pids = subprocess.run(["ip", "netns", "pids", machine.namespace], capture_output=True, text=True, check=True)
     rings = [process for pid in pids.stdout.split() if (process := _ring(int(pid))) is not None]

@@ -1,6 +1,6 @@
 """Rows of the control plane: the queue, submissions, lists, starts and the command line."""
 
-from benchmarks.control_plane import commands, lists, queue, submits, suggestions
+from benchmarks.control_plane import commands, gangs, lists, queue, submits, suggestions
 from benchmarks.rows import Row
 
-ROWS: tuple[Row, ...] = (*queue.ROWS, *submits.ROWS, *lists.ROWS, *suggestions.ROWS, *commands.ROWS)
+ROWS: tuple[Row, ...] = (*queue.ROWS, *gangs.ROWS, *submits.ROWS, *lists.ROWS, *suggestions.ROWS, *commands.ROWS)

@@ -16,6 +16,7 @@ from chaos.plan import RUNTIMES
 from chaos.service import program
 from chaos.service.cluster import chaos_cluster
 from chaos.service.services import Forge
+from trainyard_cli.local.listening import addresses_of_this_machine
 
 FEW = {"process": 3, "docker": 2, "kubernetes": 2}
 """Histories of each combination in an ordinary run of the tests."""
@@ -134,7 +135,8 @@ def _place(request: pytest.FixtureRequest, runtime: str, database: str, number: 
         url = server.create()
     python = request.getfixturevalue("job_python")
     if runtime == "process":
-        yield Place(forge, url, python=python)
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        yield Place(forge, url, python=python, address=next(iter(addresses_of_this_machine()), ""), worker=worker)
     elif runtime == "kubernetes":
         with chaos_cluster(request.getfixturevalue("tmp_path"), number) as cluster:
             yield Place(forge, url, image="chaos:1", cluster=cluster)

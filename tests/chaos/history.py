@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import create_engine, select
+
 from beds.mounts import SmallDisk, small_disk
 from beds.token_files import long_token, write_token
 from chaos.plan import AGENT_KINDS, START_DEADLINE_S, Operation, Plan, PlannedJob
@@ -29,11 +31,13 @@ from trainyard_agent.host.files import holder
 from trainyard_agent.lease.watchdog_files import LOCK
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views.views import JobDetail
+from trainyard_server.storage.db.base.models import RunRow
 
 TOKENS = {role: long_token(role) for role in ("admin", "agent")}
 _PATIENCE_S = {"process": 90.0, "docker": 120.0, "kubernetes": 90.0}
 _TRAP_S = 4.0
 _DISK_MB = 64
+_FIRST_PORT, _PORTS = 30_000, 100
 _PATIENCE_FOR_A_JOB_S = 20.0
 
 
@@ -45,7 +49,8 @@ class NeverSettled(AssertionError):
 class Place:
     """The place of a history. `database` is the URL of an empty one ("": SQLite), `python` the interpreter whose
     packages jobs see, `image` what containers are made of, `environment` the agents' own, `replica_environment` what
-    they give to what they start, `cluster` where pods are made."""
+    they give to what they start, `cluster` where pods are made. `address` is one of this machine that is not loopback,
+    which gangs over agents need; `worker` numbers the histories that run at the same time."""
 
     forge: Forge
     database: str
@@ -54,6 +59,8 @@ class Place:
     environment: dict[str, str] = field(default_factory=dict)
     replica_environment: dict[str, str] = field(default_factory=dict)
     cluster: ChaosCluster | None = None
+    address: str = ""
+    worker: int = 0
 
 
 @dataclass(slots=True)
@@ -81,6 +88,8 @@ class Outcome:
     agent_ends: list[float]
     containers: list[str]
     """And networks, of these agents; or objects in a cluster."""
+    parts: dict[str, str]
+    """The runs of parts on further agents, by the first ten characters of their ids."""
     faults: dict[str, int]
     began: datetime
     seconds: float
@@ -93,7 +102,8 @@ class Outcome:
         ends = Counter(run.verdict.reason.value for run in runs if run.verdict is not None)
         lost = {reason: ends[reason] for reason in ("HOST_LOST", "HOST_FAILED", "GIVEN_BACK") if ends[reason]}
         disks = {"disks filled": count} if (count := self.faults["disks filled"]) else {}
-        return {**done, **lost, **disks}
+        spread = {"gangs over agents": len(self.parts)} if self.parts else {}
+        return {**done, **lost, **disks, **spread}
 
 
 class History:
@@ -110,6 +120,8 @@ class History:
         self._started, self._began = 0.0, datetime.now(UTC)
         self._threads: list[threading.Thread] = []
         self._errors: list[str] = []
+        self._spreads = plan.spreads and bool(place.address)
+        self._database = place.database or f"sqlite:///{root}/data/trainyard.db"
         self._image, self._cluster = place.image, place.cluster
         if place.cluster is not None:
             place.cluster.zone = timezone(timedelta(minutes=plan.zone_min))
@@ -162,6 +174,16 @@ class History:
         files = [self.root / f"agent-{n}" / "agent.json" for n in range(self.plan.agents)]
         return [json.loads(file.read_text())["agent_id"] for file in files if file.exists()]
 
+    def parts(self) -> dict[str, str]:
+        """The run of each part on a further agent, by the first ten characters of their ids."""
+        if not self._spreads or not any(truths(self.root)):
+            return {}
+        engine = create_engine(self._database)
+        with engine.connect() as connection:
+            rows = connection.execute(select(RunRow.run_id, RunRow.part_of).where(RunRow.part_of.is_not(None))).all()
+        engine.dispose()
+        return {run_id[:10]: part_of[:10] for run_id, part_of in rows if part_of is not None}
+
     # The parts.
 
     def _mounted(self) -> dict[int, SmallDisk]:
@@ -181,6 +203,8 @@ class History:
             arguments += ["--token-file", f"{role}={self.root / role}"]
         if place.database:
             arguments += ["--database", place.database]
+        if self._spreads:
+            arguments += ["--shared-job-dirs", str(self.root / "jobs"), "--long-leases"]  # of LEASE_S
         runtime = self.plan.runtime
         knobs = {**SERVER_KNOBS, "silent_after_s": SILENT_S[runtime], "lease_s": LEASE_S[runtime]}
         return Service(place.forge, "server", f"server-{number}", arguments, self.root, knobs), port
@@ -210,6 +234,9 @@ class History:
             arguments += ["--replica-env", f"{variable}={value}"]
         if self.plan.agents > 1:
             arguments += ["--cpus", str(number)]
+        if self._spreads:
+            first = _FIRST_PORT + 2 * _PORTS * place.worker + _PORTS * number
+            arguments += ["--address", place.address, "--ports", f"{first}-{first + _PORTS - 1}"]
         is_frozen = any(o.kind == "freeze_agent" and o.values["agent"] == number for o in self.plan.operations)
         # One that is started on a full disk says so, and ends; a frozen one is killed by its watchdog.
         may_end = number in self._disks or is_frozen
@@ -379,10 +406,11 @@ class History:
         self._change(agent, Weather(link=how), 1.4 * LEASE_S[self.plan.runtime])
 
     def _speaks_on(self, job: str) -> str:
-        """The agent with the last run of a job, once that run has said something."""
+        """The agent with the primary of the last run of a job, once that run has said something."""
         runs = self.person.detail(job).runs
-        spoken = {truth.run for truth in truths(self.root) if truth.job == job and any(truth.written.values())}
-        return runs[-1].agent if runs and runs[-1].run_id[:10] in spoken else ""
+        noted = truths(self.root, self.parts())
+        spoken = {truth.run for truth in noted if truth.job == job and any(truth.written.values())}
+        return runs[-1].agent.partition(",")[0] if runs and runs[-1].run_id[:10] in spoken else ""
 
     def do_jump(self, who: str, seconds: float, for_s: float) -> None:
         kind, _, number = who.partition("-")
@@ -425,7 +453,7 @@ class History:
 
     def _undelivered(self) -> list[str]:
         """The logs of lost hosts that are not complete yet, of programs that have lived and of jobs that go on."""
-        lived = {truth.key for truth in truths(self.root)}
+        lived = {truth.key for truth in truths(self.root, self.parts())}
         found = []
         for job in self.plan.jobs:
             if not job.endless or not self._is_submitted[job.name].is_set():
@@ -482,6 +510,7 @@ class History:
                 counts[what] = counts.get(what, 0) + count
         counts |= self._cluster.counts if self._cluster is not None else {}
         counts["disks filled"] = self._filled
+        parts = self.parts()
         return Outcome(
             plan=self.plan,
             root=self.root,
@@ -489,8 +518,9 @@ class History:
             details=details,
             logs=logs,
             jobs=self.person.jobs(),
-            harmed=self._replicas.harmed,
-            held=self._replicas.held,
+            harmed={(parts.get(run, run), task): how for (run, task), how in self._replicas.harmed.items()},
+            held={(parts.get(run, run), task): at for (run, task), at in self._replicas.held.items()},
+            parts=parts,
             agent_ends=self._agent_ends,
             containers=self._replicas.containers(),
             faults=counts,

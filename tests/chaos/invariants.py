@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from beds.history_checks import check_ending, check_history
 from chaos.history import Outcome
-from chaos.plan import MAX_WIDTH
+from chaos.plan import AGENT_KINDS, MAX_WIDTH
 from chaos.service.cluster import CLUSTER_FAULTS
 from chaos.service.program import line
 from chaos.service.replicas import Key, Truth, processes_of, truths
@@ -100,12 +100,14 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
             case Reason.HOST_FAILED if outcome.faults.get("disks filled"):
                 assert detail.state is not JobState.FAILED or run is not detail.runs[-1], what
                 assert "No space left on device" in verdict.message or " is full" in verdict.message, what
+            case Reason.HOST_FAILED if outcome.plan.spreads and " does not reach " in verdict.message:
+                assert {operation.kind for operation in outcome.plan.operations} & AGENT_KINDS, what
             case Reason.HOST_FAILED:
                 assert outcome.plan.runtime == "kubernetes", what
                 is_killed = bool(outcome.agent_ends) and "The agent ended" in verdict.message
                 assert is_killed or any(outcome.faults.get(fault) for fault in CLUSTER_FAULTS), what
             case Reason.GIVEN_BACK:
-                assert outcome.plan.runtime == "kubernetes", what
+                assert outcome.plan.runtime == "kubernetes" or outcome.plan.spreads, what
                 assert detail.state is not JobState.FAILED or run is not detail.runs[-1], what
             case Reason.STOPPED:
                 restarts = [one.number for gang in detail.runs for one in gang.restarts]
@@ -138,20 +140,27 @@ def only_failures_cost_a_retry(outcome: Outcome) -> None:
 
 def each_replica_lives_once_and_no_two_runs_at_once(outcome: Outcome) -> None:
     seen: dict[Key, Truth] = {}
-    for truth in truths(outcome.root):
+    for truth in truths(outcome.root, outcome.parts):
         assert truth.key not in seen, f"{truth.task} of run {truth.run} lived twice: {seen[truth.key]}, {truth}"
         seen[truth.key] = truth
-        strangers = [name for name in truth.overlaps if not _restarted(outcome, truth, name)]
+        others = [name for name in truth.overlaps if _run_of(outcome, name) != truth.run]
+        strangers = [name for name in others if not _restarted(outcome, truth, name)]
         assert not strangers, f"{truth.job}: {truth.name} lived beside {strangers} of another run"
+
+
+def _run_of(outcome: Outcome, name: str) -> str:
+    """The run of a life of this name."""
+    run = name.partition(".")[0]
+    return outcome.parts.get(run, run)
 
 
 def _restarted(outcome: Outcome, truth: Truth, name: str) -> bool:
     """Whether one of the two lives is a restart of an evaluator, and the other one is of its gang, and another
     replica."""
     gangs = {run.run_id[:10]: gang.number for gang in outcome.details[truth.job].runs for run in (gang, *gang.restarts)}
-    other, _, rest = name.partition(".")
+    rest = name.partition(".")[2]
     mine = gangs.get(truth.run)
-    return mine is not None and gangs.get(other) == mine and rest.partition(".")[0] != truth.task
+    return mine is not None and gangs.get(_run_of(outcome, name)) == mine and rest.partition(".")[0] != truth.task
 
 
 def gangs_run_whole_or_not_at_all(outcome: Outcome) -> None:
@@ -345,7 +354,7 @@ def _all_runs(detail: JobDetail) -> list[RunView]:
 
 
 def _lives(outcome: Outcome) -> dict[Key, Truth]:
-    return {truth.key: truth for truth in truths(outcome.root)}
+    return {truth.key: truth for truth in truths(outcome.root, outcome.parts)}
 
 
 def _key(run: RunView, task: str) -> Key:

@@ -48,6 +48,9 @@ class Plan:
     jobs: tuple[PlannedJob, ...]
     operations: tuple[Operation, ...]
     length: float
+    spreads: bool = False
+    """Whether gangs may have parts on several agents."""
+
     zone_min: int = 0
     """Minutes by which the clocks of a cluster's nodes are east of UTC."""
 
@@ -58,6 +61,7 @@ class Plan:
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.runtime}, agents={self.agents}, servers={self.servers}"
+        head += ", gangs over agents" if self.spreads else ""
         head += f", zone {self.zone_min:+d} min" if self.zone_min else ""
         jobs = [
             f"{job.at:6.2f} s  submit {job.name} workers={job.workers} {'endless ' * job.endless}"
@@ -156,10 +160,12 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
         operations.append(Operation(at, "lose_agent", {"job": len(jobs) - 1, "how": how}))
     elif runtime == "process" and any(operation.kind == "kill_supervisor" for operation in operations):
         jobs += (PlannedJob(f"job_{len(jobs)}", 0.0, 1, _talkative(60, 0.02), False),)
+    own = random.Random(f"spread {seed}")  # so that older seeds draw what they drew
     return Plan(
         seed=seed,
         runtime=runtime,
         agents=crowd.agents,
+        spreads=runtime == "process" and crowd.agents > 1 and own.random() < 0.6,
         servers=crowd.servers,
         jobs=jobs,
         operations=tuple(sorted(operations, key=lambda operation: operation.at)),

@@ -7,9 +7,10 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import docker
 import psutil
@@ -65,7 +66,9 @@ class Truth:
         return [str(note["other"]) for note in self.notes if note["what"] == "overlap"]
 
 
-def truths(root: Path) -> Iterator[Truth]:
+def truths(root: Path, parts: Mapping[str, str] = MappingProxyType({})) -> Iterator[Truth]:
+    """What programs have noted. `parts` has the run of each part on a further agent, by the first ten characters of
+    their ids: a program knows its part."""
     for path in sorted(root.glob("jobs/*/truth/*.jsonl")):
         text = path.read_text()
         notes = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -74,7 +77,7 @@ def truths(root: Path) -> Iterator[Truth]:
             yield Truth(
                 job=path.parents[1].name,
                 name=path.stem,
-                run=born["run"],
+                run=parts.get(born["run"], born["run"]),
                 task=born["task"],
                 pid=born["pid"],
                 born=born["t"],

@@ -1,5 +1,5 @@
 """Machines as network namespaces on one network. One that an operator reaches over ssh has a real sshd in a mount
-namespace too, and a stand-in for systemctl that starts what a unit says.
+namespace too, and stand-ins for systemctl, which starts what a unit says, and journalctl.
 """
 
 import itertools
@@ -33,8 +33,10 @@ case $1 in
         eval "setsid $start >> {home}/$unit.log 2>&1 < /dev/null &"
         echo $! > {home}/$unit.pid;;
     disable) stop;;
+    show) kill -0 "$(cat {home}/$unit.pid)" 2>/dev/null && echo 0 || echo 1;;
 esac
 """
+JOURNALCTL = "#!/bin/sh\nexec tail -n 1 {home}/trainyard-agent.log\n"
 SSHD = """Port 22
 HostKey {home}/host_key
 AuthorizedKeysFile {home}/keys
@@ -104,9 +106,9 @@ def start_sshd(machine: Machine) -> None:
     home, here = machine.programs.home, machine.programs
     for name in ("bin", "packages", *(path.strip("/") for path in OURS)):
         (home / name).mkdir(parents=True)
-    systemctl = home / "bin" / "systemctl"
-    systemctl.write_text(SYSTEMCTL.replace("{home}", str(home)))
-    systemctl.chmod(0o755)
+    for name, script in (("systemctl", SYSTEMCTL), ("journalctl", JOURNALCTL)):
+        (home / "bin" / name).write_text(script.replace("{home}", str(home)))
+        (home / "bin" / name).chmod(0o755)
     for distribution in requirements(metadata.distribution("trainyard"), "agent"):
         for name, path in top_levels(distribution).items():
             if not (home / "packages" / name).exists():

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
+def pair(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
     """A server with HTTPS, and a machine with an sshd that lets its operator in."""
     with machines(tmp_path, ["server", "box"]) as (server, box):
         here = server.programs
@@ -30,10 +30,10 @@ def site(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
 
 
 def test_machine_gets_an_agent_runs_a_job_is_updated_and_is_as_before_when_it_is_removed(
-    site: tuple[Machine, Machine],
+    pair: tuple[Machine, Machine],
     wheel: Path,  # noqa: F811
 ) -> None:
-    server, box = site
+    server, box = pair
     here, host = server.programs, f"root@{box.address}"
     add = ("trainyard", "agents", "add", host, "--name", "box", "--wheel", str(wheel))
     options = ("--runtime", "process", "--one-user", "--cpus", "0")
@@ -45,6 +45,13 @@ def test_machine_gets_an_agent_runs_a_job_is_updated_and_is_as_before_when_it_is
     (here.home / "hello.py").write_text('print("hello from the box")\n')
     done = here.done("trainyard", "jobs", "submit", "training", "j", "--package-path", "hello.py", "--stream-logs")
     assert "hello from the box" in done.stderr + done.stdout
+
+    failed = here.run(*add, "--one-user", "--runtimes", "/missing.yaml")
+    assert failed.returncode == 1
+    assert f"The agent on {host} does not go on: trainyard_agent: /missing.yaml: cannot be read: " in failed.stderr, (
+        failed.stderr
+    )
+    assert f"Its log: `ssh {host} journalctl -u trainyard-agent`." in failed.stderr
 
     (here.home / "hosts").write_text(f"# the machines of the test\n\n{host}  # twice\n{host}\n")
     (again := list(add)).remove(host)
@@ -65,8 +72,8 @@ def test_machine_gets_an_agent_runs_a_job_is_updated_and_is_as_before_when_it_is
     assert (gone.returncode, f"There is no agent of root on {host}." in gone.stderr) == (1, True)
 
 
-def test_machine_that_ssh_does_not_reach_is_said_with_its_words(site: tuple[Machine, Machine]) -> None:
-    server, box = site
+def test_machine_that_ssh_does_not_reach_is_said_with_its_words(pair: tuple[Machine, Machine]) -> None:
+    server, box = pair
     (box.programs.home / "keys").write_text("")
     refused = server.programs.run("trainyard", "agents", "add", f"root@{box.address}")
     words = f"ssh does not get to root@{box.address}: root@{box.address}: Permission denied (publickey)."

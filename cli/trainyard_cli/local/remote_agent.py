@@ -85,6 +85,13 @@ start UNIT
     .replace("STORAGE\n", f"{STORAGE_UNIT}\n")
     .replace("PORT", str(STORAGE_PORT))
 )
+_END = (
+    _PLACES
+    + """
+[ "$(systemctl $user show --property NRestarts --value UNIT)" = 0 ] ||
+    journalctl $user --unit UNIT --lines 1 --output cat --no-pager _TRANSPORT=stdout
+""".replace("UNIT", UNIT)
+)
 _UNDO = (
     _PLACES
     + """
@@ -158,6 +165,10 @@ class RemoteAgent:
         given = f"{token}\n".encode()
         has = ("yes" if token else "", storage_reach or "")
         self._run(_JOIN, server.url, ca_file, *has, *options, given=given)
+
+    def last_words(self) -> str:
+        """The last line of an agent that has ended, and is started again and again; "" for one that goes on."""
+        return self._run(_END).strip()
 
     def remove(self) -> None:
         """Stop the agent and what it runs, and remove it with its state."""

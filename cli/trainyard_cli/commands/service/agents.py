@@ -1,5 +1,6 @@
 """`trainyard agents add|list|drain|remove` and `trainyard agent join|storage|doctor|manifest`."""
 
+import itertools
 import shlex
 import sys
 import time
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from trainyard_storage.tensorflow import Reach
 
 _ALIVE_S, _POLL_S = 120.0, 0.5
+_POLLS_OF_A_LOOK = 8
 
 
 @click.command(
@@ -132,18 +134,18 @@ def _add_over_ssh(
     remote.join(server, token, options, storage_reach=reach)
     units = "units trainyard-agent and trainyard-storage" if reach is not None else "unit trainyard-agent"
     notify(f"{host}: started as the systemd {units}; waiting for it...")
+    log = f"`ssh {host} journalctl {'' if found.user == 'root' else '--user '}-u trainyard-agent`"
     deadline = time.monotonic() + _ALIVE_S
-    while True:
+    for polls in itertools.count(1):
         for agent in client.status().agents:
             is_it = agent.agent_id == found.agent_id if found.agent_id else agent.name == name
             if is_it and agent.alive and before.get(agent.agent_id) != agent.last_seen:
                 notify(f"{agent.name} is alive: {_offer_of(agent)}.")
                 return
         if time.monotonic() > deadline:
-            raise Unavailable(
-                f"{name} has not called {server.url} within {_ALIVE_S:.0f} s. Its log: "
-                f"`ssh {host} journalctl {'' if found.user == 'root' else '--user '}-u trainyard-agent`."
-            )
+            raise Unavailable(f"{name} has not called {server.url} within {_ALIVE_S:.0f} s. Its log: {log}.")
+        if polls % _POLLS_OF_A_LOOK == 0 and (words := remote.last_words()):
+            raise FailedPrecondition(f"The agent on {host} does not go on: {words} Its log: {log}.")
         time.sleep(_POLL_S)
 
 

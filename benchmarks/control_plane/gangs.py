@@ -91,7 +91,7 @@ ROWS: Sequence[Row] = (
         "gang-machines",
         f"the start of a gang over {_MANY} machines, {_A_PART} replicas on each: CPU of the server by machine",
         f"the same over {_FEW}",
-        4.0,
+        2.0,
         _start,
         bound="each part has the addresses of all, and is called when another has news",
     ),

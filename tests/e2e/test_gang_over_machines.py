@@ -33,6 +33,9 @@ trainingInput:
 """
 
 
+_JOB_S = 900  # a training of four replicas on a busy machine
+
+
 class Site:
     """A server, and machines with two CPUs each, whose agents have these options. They share `jobs`."""
 
@@ -83,7 +86,7 @@ class Site:
 
     def end(self, job: str) -> str:
         """The end of a job, and what its page on the terminal says of it."""
-        self.here.run("trainyard", "jobs", "wait", job)
+        self.here.run("trainyard", "jobs", "wait", job, timeout=_JOB_S)
         return self.here.ok("trainyard", "jobs", "describe", job)
 
 

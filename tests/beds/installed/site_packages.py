@@ -11,7 +11,8 @@ DEBIAN = "/usr/local/lib/python3.11/dist-packages/"
 
 
 def files(name: str) -> dict[str, bytes]:
-    """The files of a distribution and of all that it requires, by path below `site`, without tests and bytecode."""
+    """The files of a distribution and of all that it requires, by path below `site`, without tests. Bytecode is there
+    too: in a container that may not write, each program compiles all its modules otherwise, for minutes."""
     found: dict[str, bytes] = {}
     wanted, seen = [Requirement(name)], set()
     while wanted:
@@ -25,9 +26,15 @@ def files(name: str) -> dict[str, bytes]:
         needed = [Requirement(text) for text in installed.requires or ()]
         wanted += [other for other in needed if _is_wanted(other, requirement.extras)]
         for path in installed.files or ():
-            if not {"tests", "__pycache__", ".."} & set(path.parts):
-                found[f"site/{path}"] = Path(str(path.locate())).read_bytes()
+            if not {"tests", ".."} & set(path.parts) and (file := Path(str(path.locate()))).exists():
+                found[f"site/{path}"] = _content(file)
     return found
+
+
+def _content(file: Path) -> bytes:
+    """Bytecode as it is valid whatever the time of its source (PEP 552, unchecked hash); others as they are."""
+    content = file.read_bytes()
+    return content[:4] + b"\1\0\0\0" + bytes(8) + content[16:] if file.suffix == ".pyc" else content
 
 
 def _is_wanted(requirement: Requirement, extras: Iterable[str]) -> bool:

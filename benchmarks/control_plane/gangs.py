@@ -65,7 +65,7 @@ class _Gangs:
 
 
 def _report(number: int, order: RunOrder) -> RunReport:
-    """What an agent says next: the addresses of its part, that the others are reached, and that it runs."""
+    """The next report of an agent: the addresses of its part, that the others are reached, and that it runs."""
     assert order.spread is not None
     state = ReplicaState.RUNNING if order.spread.starts else ReplicaState.PENDING
     replicas = tuple(

@@ -57,7 +57,7 @@ def running(site: Site) -> Iterator[Gang]:
 
 
 def met(site: Site, job: str) -> int:
-    """How many replicas have met all others, in all runs of the job."""
+    """The number of replicas that have met all others, in all runs of the job."""
     return site.lines(job).count(" met ")
 
 

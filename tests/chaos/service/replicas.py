@@ -67,7 +67,7 @@ class Truth:
 
 
 def truths(root: Path, parts: Mapping[str, str] = MappingProxyType({})) -> Iterator[Truth]:
-    """What programs have noted. `parts` has the run of each part on a further agent, by the first ten characters of
+    """The notes of programs. `parts` has the run of each part on a further agent, by the first ten characters of
     their ids: a program knows its part."""
     for path in sorted(root.glob("jobs/*/truth/*.jsonl")):
         text = path.read_text()

@@ -207,8 +207,12 @@ DIGITS = b"1" * 1_000_000
 HARD, GNU = tarfile.LNKTYPE, tarfile.GNUTYPE_LONGNAME
 EXCEEDED = "cannot be read in"
 UNREADABLE = "its archive cannot be read: "
+QUADRATIC = "quadratic pax header"
+INVALID = "its archive cannot be read: invalid header"
+"""The older tarfile of Debian 12 refuses that header at once."""
+
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
-    "quadratic pax header": ("p.tar.gz", lambda: header(tarfile.XHDTYPE, len(DIGITS), DIGITS), EXCEEDED),
+    QUADRATIC: ("p.tar.gz", lambda: header(tarfile.XHDTYPE, len(DIGITS), DIGITS), EXCEEDED),
     "pax header of 4 GiB": (
         "p.tar.gz",
         lambda: header(tarfile.XHDTYPE, 1 << 32),
@@ -301,6 +305,8 @@ async def test_hostile_and_unreadable_archives_are_refused_in_a_process_of_their
         (refused,) = await asyncio.gather(inspect(package, tmp_path / "nowhere"), return_exceptions=True)
         staging = refused.staging if isinstance(refused, StagingFailed) else Staging("ready")
         reason = Reason.PACKAGES_FAILED if expected else Staging("ready").reason
+        if case == QUADRATIC and INVALID in staging.message:
+            expected = INVALID
         if expected not in staging.message or (staging.reason, bool(staging.message)) != (reason, bool(expected)):
             wrong.append((case, staging.message))
     assert wrong == []

@@ -53,7 +53,7 @@ MESSAGES: dict[str, type[Message]] = {
     "ParameterSpec": ParameterSpec,
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
-OUR_OWN = {"TrainingInput": {"secrets"}, "Scheduling": {"minWorkers"}, "ParameterSpec": CONDITIONAL}
+OUR_OWN = {"TrainingInput": {"env", "secrets"}, "Scheduling": {"minWorkers"}, "ParameterSpec": CONDITIONAL}
 """Fields that the document does not have there; `CONDITIONAL` it has in StudyConfig_ParameterSpec."""
 
 NOT_THERE = {"SecretReference", "ParentCategoricalValues", "ParentDiscreteValues", "ParentIntValues"}

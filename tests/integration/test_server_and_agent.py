@@ -90,17 +90,19 @@ async def test_agent_that_is_back_after_its_lease_delivers_every_line_whenever_t
 async def test_explain_prints_what_the_replica_was_started_with_byte_for_byte(world: World) -> None:
     machine = world.machine("m", PROGRAMS)
     # A name that the service sets too: the replica gets the service's.
-    clash = {**machine.info.replica_environment, "RANK": "99"}
+    clash = {**machine.info.replica_environment, "RANK": "99", "MODE": "of the agent"}
     machine.info = machine.info.model_copy(update={"replica_environment": clash})
     machine.boot()
     await world.settle()
-    await world.submit("j", workers=1, module="forever.task", args=["--x", "a b"], jobDir="gs://b/d")
+    env = {"MODE": "of the job", "TF_NUM_INTEROP_THREADS": "7"}
+    await world.submit("j", workers=1, module="forever.task", args=["--x", "a b"], jobDir="gs://b/d", env=env)
     await world.settle()
     started: dict[str, Launch] = {launch.task: launch for _, launch in machine.host.launches}
     for task, launch in started.items():
         answer = await world.call("GET", f"/trainyard/v1/projects/p/jobs/j/explain?task={task}")
         explained = answer.json()
         assert explained["environment"] == dict(launch.environment)
+        assert explained["environment"].items() >= env.items()
         assert explained["command"] == list(launch.command)
         assert explained["packages"] == []
     assert json.loads(started["worker-replica-0"].environment["TF_CONFIG"])["task"]["type"] == "worker"

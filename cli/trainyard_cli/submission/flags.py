@@ -1,6 +1,7 @@
 """Flags of `jobs submit training` and `jobs validate`, with the config fields that they set."""
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -45,6 +46,24 @@ class KeyValues(click.ParamType[Mapping[str, str]]):
         if self._required and not pairs.get(self._required):
             self.fail(f"[{value}] lacks {self._required}=, which is required.", param, ctx)
         return pairs
+
+
+class Variable(click.ParamType[tuple[str, str]]):
+    """`NAME=VALUE`, or `NAME` for the value that the variable has here, as of `docker run --env`."""
+
+    name = "NAME[=VALUE]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, separator, text = str(value).partition("=")
+        if not name:
+            self.fail(f"[{value}] has no name; write NAME=VALUE, or NAME for its value here.", param, ctx)
+        if not separator:
+            if name not in os.environ:
+                self.fail(f"{name} is not set here; write {name}=VALUE.", param, ctx)
+            text = os.environ[name]
+        return name, text
 
 
 class CommaSeparated(click.ParamType[tuple[str, ...]]):
@@ -156,6 +175,13 @@ FLAGS: tuple[Flag, ...] = (
         "Secrets of the project, as variables or files. They replace the config's.",
         "trainingInput.secrets",
         {"type": KeyValues(), "multiple": True, "metavar": "ENV=NAME,/PATH=NAME,..."},
+    ),
+    Flag(
+        "--env",
+        "A variable of the program's environment; without VALUE as it is here. May be given several times, and "
+        "replaces the config's of this name.",
+        "trainingInput.env",
+        {"type": Variable(), "multiple": True, "metavar": "NAME[=VALUE]"},
     ),
     Flag(
         "--sweep",
@@ -284,6 +310,9 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
     elif flag.name == "--set-secrets":
         pairs = {key: text for pairs in value for key, text in pairs.items()}
         yield path, [_secret(key, name) for key, name in pairs.items()]
+    elif flag.name == "--env":
+        given = get(job, path)
+        yield path, {**given, **dict(value)} if isinstance(given, Mapping) else dict(value)
     elif flag.name == "--sweep":
         given = get(job, path)
         for name, item in fields(value, given if isinstance(given, Mapping) else {}).items():

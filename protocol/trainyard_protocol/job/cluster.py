@@ -104,13 +104,14 @@ def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> 
 
 
 def environment(job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = "") -> dict[str, str]:
-    """Every variable that the service sets for one replica, in a fixed order.
+    """Every variable that the job and the service set for one replica, in a fixed order. The service's win.
 
     `job_dir` is the job's directory, which its jobDir or the service chose. The job of a trial is its study.
     PyTorch's and JAX's ranks count the master as 0 and the workers from 1; ps and evaluators have none.
     """
     training_input = job.training_input
     variables = {
+        **training_input.env,
         "TF_CONFIG": _json(tf_config(job, addresses, task)),
         "CLUSTER_SPEC": _json(cluster_spec(job, addresses, task)),
         "CLOUD_ML_JOB": _json(_described(job)),

@@ -1,4 +1,4 @@
-"""Training input: every field of the v1 API's Job and TrainingInput, and `secrets`, which is Trainyard's own.
+"""Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets` and `env`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -29,7 +29,7 @@ from trainyard_protocol.fields import (
     seconds,
     validation_error,
 )
-from trainyard_protocol.job.config import secret_rules
+from trainyard_protocol.job.config import env_rules, secret_rules
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.message import Message, message_at
 
@@ -154,6 +154,7 @@ class TrainingInput(Message):
     use_chief_in_tf_config: Boolean = False
     enable_web_access: Boolean = False
     secrets: Annotated[tuple[SecretReference, ...], BeforeValidator(secret_rules.not_too_many)] = ()
+    env: Annotated[dict[str, str], BeforeValidator(env_rules.checked_env)] = Field(default_factory=dict)
 
     @property
     def runs_image(self) -> bool:

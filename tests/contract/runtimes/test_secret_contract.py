@@ -11,6 +11,9 @@ from trainyard_protocol.job.training_input import parse_training_input
 
 CHIEF, RUN = "master-replica-0", unique_run("1")
 TOKEN, KEY = "hf_t0ken=value", "first line of the key\nsecond line of the key\n"
+ODD = "a \"b\" 'c' $HOME $(HOME) $$ é\\\nsecond line "
+"""A variable's value that a shell, a cluster or a file of variables could change."""
+
 SECRETS = [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/secrets/key.pem"}]
 
 PROGRAM = """
@@ -23,7 +26,7 @@ def show(*_):
     os.write(1, token[6:].encode() + b"\\n" + key.encode())
 signal.signal(signal.SIGTERM, lambda *_: (show(), os._exit(0)))
 show()
-print(len(token), len(key), os.path.basename(path), flush=True)
+print(len(token), len(key), os.path.basename(path), os.environ["ODD"].encode().hex(), flush=True)
 while True: time.sleep(1000)
 """
 
@@ -32,7 +35,9 @@ def start(driver: Driver, program: Program) -> None:
     training_input = parse_training_input({"secrets": SECRETS})
     driver.runtime.place(order(RUN, CHIEF).model_copy(update={"training_input": training_input}))
     file = SecretFile("key", "/run/secrets/key.pem", "key_FILE", KEY)
-    launch = replace(driver.lab.launch(CHIEF, program), secrets={"HF_TOKEN": TOKEN}, secret_files=(file,))
+    launch = driver.lab.launch(CHIEF, program)
+    environment = {**launch.environment, "ODD": ODD}
+    launch = replace(launch, environment=environment, secrets={"HF_TOKEN": TOKEN}, secret_files=(file,))
     driver.runtime.start(RUN, [launch])
 
 
@@ -41,12 +46,12 @@ def test_log_has_no_secret(driver: Driver) -> None:
     assert [line.text for line in driver.whole_log(RUN, CHIEF).lines] == ["token: ***", "> ***"]
 
 
-def test_program_gets_its_secrets_and_nothing_else_does(real_driver: Driver, tmp_path: Path) -> None:
+def test_program_gets_its_variables_and_secrets_and_nothing_else_does(real_driver: Driver, tmp_path: Path) -> None:
     """Under the next agent too, which nobody tells the values."""
     driver = real_driver
     start(driver, Program(python=PROGRAM))
     masked = ["token: ***", "***", "***"]
-    seen = [*masked, f"{len(TOKEN)} {len(KEY)} key.pem"]
+    seen = [*masked, f"{len(TOKEN)} {len(KEY)} key.pem {ODD.encode().hex()}"]
     driver.until(lambda: driver.texts(RUN, CHIEF) == seen)
     driver.lab.reopen().recover()
     driver.runtime.stop(RUN, 60.0)

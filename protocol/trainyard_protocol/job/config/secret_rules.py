@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PATH = re.compile(r"(/[A-Za-z0-9_.@+-]{1,100}){1,20}")
 _OWN_PREFIXES = ("TRAINYARD_", "CLOUD_ML_", "AIP_", "LD_")
-_OWN_VARIABLES = frozenset(
+OWN_VARIABLES = frozenset(
     {
         *("TF_CONFIG", "CLUSTER_SPEC", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
         *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
@@ -22,6 +22,8 @@ _OWN_VARIABLES = frozenset(
         *("PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "PYTHONUNBUFFERED"),
     }
 )
+"""Variables that the service sets, and those that it needs as they are."""
+
 _CLOSED = ("/proc", "/sys", "/dev", "/opt/trainyard")
 
 
@@ -38,7 +40,7 @@ def checked_name(value: str) -> str:
 def checked_variable(value: str) -> str:
     if not _VARIABLE.fullmatch(value):
         raise validation_error(f"{quoted(value)} cannot be the name of a variable.")
-    if value in _OWN_VARIABLES or value.startswith(_OWN_PREFIXES):
+    if value in OWN_VARIABLES or value.startswith(_OWN_PREFIXES):
         raise validation_error(f"{value} is a variable of the service: name another one in env.")
     return value
 

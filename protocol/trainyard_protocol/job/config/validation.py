@@ -276,6 +276,8 @@ def _secrets(ti: TrainingInput) -> Iterator[Violation]:
         at = f"secrets[{number}]"
         if reference.variable in variables:
             yield Violation(f"{at}.env", f"{reference.variable} is the variable of another secret already.")
+        if reference.variable in ti.env:
+            yield Violation(f"{at}.env", f"{reference.variable} is set by env already.")
         variables.add(reference.variable)
         if not reference.file:
             continue

@@ -3,10 +3,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from trainyard_cli.submission import submit
-from trainyard_cli.submission.flags import JobFlags, merge
+from trainyard_cli.submission.flags import JobFlags, Variable, merge
 from trainyard_cli.submission.sweep import swept
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.machines import default_catalog
@@ -84,6 +85,12 @@ MERGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             }
         },
     ),
+    (
+        {"trainingInput": {"env": {"A": "1", "B": "2"}}},
+        {"env": (("B", "x=1, y"), ("B", "3"), ("C", ""))},
+        {"trainingInput": {"env": {"A": "1", "B": "3", "C": ""}}},
+    ),
+    ({"trainingInput": {"env": ["A"]}}, {"env": (("B", "3"),)}, {"trainingInput": {"env": {"B": "3"}}}),
     (
         {},
         {"worker_accelerator": {"type": "nvidia-tesla-t4"}},
@@ -218,6 +225,24 @@ def test_check_locally_wrong_secrets_name_flag_or_line(tmp_path: Path) -> None:
     )
     message = refusal(draft(tmp_path, CUSTOM, set_secrets=({"run/key": "key"},)))
     assert "--set-secrets: 'run/key' cannot be the name of a variable." in message
+
+
+def test_check_locally_wrong_variables_name_flag_or_line(tmp_path: Path) -> None:
+    text = CUSTOM + "  env:\n    DEBUG: 1\n"
+    assert "config.yaml:6: env: has 1 for DEBUG; a value is a string" in refusal(draft(tmp_path, text))
+    message = refusal(draft(tmp_path, CUSTOM, env=(("RANK", "1"),)))
+    assert "--env: sets RANK, a variable of the service" in message
+
+
+def test_variable_without_a_value_has_that_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "a=b")
+    kind = Variable()
+    found = [kind.convert(text, None, None) for text in ("HERE", "A=b=c, d", "A=")]
+    assert found == [("HERE", "a=b"), ("A", "b=c, d"), ("A", "")]
+    for text, says in (("MISSING", "MISSING is not set here; write MISSING=VALUE"), ("=x", "[=x] has no name")):
+        with pytest.raises(click.BadParameter) as caught:
+            kind.convert(text, None, None)
+        assert says in caught.value.message
 
 
 def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:

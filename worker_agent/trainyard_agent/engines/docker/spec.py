@@ -234,7 +234,7 @@ def container_spec(
         "Image": image.id,
         "Entrypoint": list(launch.entrypoint) or None,
         "Cmd": list(launch.command) or None,
-        "Env": [f"{name}={value}" for name, value in _environment(launch, image).items()],
+        "Env": [f"{name}={value}" for name, value in _environment(order, launch, image).items()],
         "Labels": {**owner.labels(REPLICA, order), TASK: launch.task},
         **({"User": launch.user.ids} if launch.user else {}),
         **({"WorkingDir": HOME} if launch.user and not order.training_input.image_uri else {}),
@@ -396,7 +396,7 @@ def _log_config(quota: int) -> dict[str, Any]:
     return {**_LOG, "Config": {"max-size": str(max(quota, _MIN_LOG)), "max-file": "2", "compress": "false"}}
 
 
-def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:
+def _environment(order: RunOrder, launch: Launch, image: ImageInfo) -> dict[str, str]:
     extra = {"PYTHONUNBUFFERED": "1"}  # so that a line is in the log when it is printed
     if launch.user:
         extra |= {"HOME": HOME, "USER": launch.user.name, "LOGNAME": launch.user.name}
@@ -410,7 +410,7 @@ def _environment(launch: Launch, image: ImageInfo) -> dict[str, str]:
         extra[METRIC_FILE] = METRICS
     paths = {file.variable: file.path for file in launch.secret_files}
     ours = dict(launch.environment)
-    if INTEROP_THREADS in image.variables:
+    if INTEROP_THREADS in image.variables and INTEROP_THREADS not in order.training_input.env:
         ours.pop(INTEROP_THREADS, None)
     return {**extra, **ours, **launch.secrets, **paths}
 

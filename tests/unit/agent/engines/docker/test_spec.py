@@ -1,5 +1,6 @@
 """The description of a container, and what its state says: pure."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,18 @@ def test_spec_gives_another_user_a_home_and_no_capability() -> None:
     order, kept = run_order(RUN, MASTER, WORKER), ImageInfo("sha256:abc", user="trainer")
     of_image = docker_spec.container_spec(Owner("a1"), order, launch(), kept, network=RunNetwork({}, ""), pids_limit=1)
     assert of_image["HostConfig"]["CapAdd"] == []
+
+
+def test_image_keeps_its_number_of_threads_unless_the_job_sets_it() -> None:
+    image = replace(IMAGE, environment=("TF_NUM_INTEROP_THREADS=2",))
+    started = launch(environment={"TF_NUM_INTEROP_THREADS": "4"})
+    order = run_order(RUN, WORKER)
+    env = {"TF_NUM_INTEROP_THREADS": "4"}
+    asked = order.model_copy(update={"training_input": order.training_input.model_copy(update={"env": env})})
+    for given, kept in ((order, False), (asked, True)):
+        network = RunNetwork({}, "")
+        made = docker_spec.container_spec(Owner("a1"), given, started, image, network=network, pids_limit=1)
+        assert ("TF_NUM_INTEROP_THREADS=4" in made["Env"]) is kept
 
 
 def test_spec_mounts_the_runs_packages_read_only_and_its_job_dir() -> None:

@@ -89,6 +89,7 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
         ({**PACKAGE, "jobDir": "gs://../x"}, "job_dir", "names no bucket: '..', but a bucket's name has"),
         ({**PACKAGE, "packageUris": ["gs://b/a.whl", "gs://b/.."]}, "package_uris[1]", "names no object"),
         ({**PACKAGE, "secrets": [{"name": "A"}, {"name": "A"}]}, "secrets[1].env", "of another secret already"),
+        ({**PACKAGE, "env": {"A": ""}, "secrets": [{"name": "A"}]}, "secrets[0].env", "A is set by env already"),
         (
             {**PACKAGE, "secrets": [{"name": "A", "file": "/a/b"}, {"name": "B", "file": "/a"}]},
             "secrets[1].file",

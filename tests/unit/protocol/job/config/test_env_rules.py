@@ -1,0 +1,46 @@
+"""Variables of a job: what a config may say of them."""
+
+from typing import Any
+
+import pytest
+
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.training_input import parse_training_input
+
+
+def test_names_and_values_are_returned_as_they_were_sent() -> None:
+    env = {
+        "NCCL_DEBUG": "INFO",
+        "_x": "",
+        "LD_PRELOAD": "libtcmalloc.so",
+        "camelCase": "a=b, c\n",
+        "PYTHONUNBUFFERED": "0",
+    }
+    training_input = parse_training_input({"env": env})
+    assert training_input.canonical() == training_input.snake_case() == {"env": env}
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        (["A=1"], "must be a mapping of names to values; this is a list."),
+        ({"A-B": "1"}, "has the name 'A-B'; the name of a variable is a letter or '_'"),
+        ({"": "1"}, "has the name ''"),
+        ({"A" * 129: "1"}, "at most 128 characters"),
+        ({7: "1"}, "has the name 7"),
+        ({"A": 1}, "has 1 for A; a value is a string: write it in quotes."),
+        ({"A": True}, "has True for A"),
+        ({"A": "a\0b"}, "with a NUL character"),
+        ({"TF_CONFIG": "{}"}, "sets TF_CONFIG, a variable of the service: choose another name."),
+        ({"TRAINYARD_REPLICA": "x"}, "sets TRAINYARD_REPLICA"),
+        ({"STORAGE_EMULATOR_ROOTS": "x"}, "sets STORAGE_EMULATOR_ROOTS"),
+        ({"PATH": "/bin"}, "sets PATH"),
+        ({f"A{n}": "" for n in range(101)}, "may have at most 100 variables; it has 101."),
+        ({"A": "é" * 16_384}, "may have at most 32,768 bytes of names and values; it has 32,769."),
+    ],
+)
+def test_wrong_variables_are_refused_with_what_is_allowed(env: Any, says: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_training_input({"env": env})
+    (violation,) = caught.value.violations
+    assert (violation.field, says in violation.description) == ("env", True), violation

@@ -26,7 +26,7 @@ from trainyard_cli.settings import DEFAULT_PROJECT, Target, checked_project, def
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import JobFlags, get
-from trainyard_cli.submission.from_trial import trial_config
+from trainyard_cli.submission.from_job import trial_config
 from trainyard_cli.submission.sweep import SweptFlag, swept
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import RETRY_DELAYS

@@ -14,6 +14,7 @@ jobs describe          | jobs.jobs.describe                | Show a job.
 jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.
 jobs list              | jobs.listing.list_jobs            | List jobs.
 jobs metrics           | jobs.jobs.metrics                 | Show the metrics of a job: the last value of each, its minimum and its maximum.
+jobs rerun             | jobs.submit.rerun                 | Submit a job again, with its packages and its config.
 jobs stream-logs       | jobs.logs.stream_logs             | Show a job's log until the job ends, and exit with the job's exit code.
 jobs submit            |                                   | Submit a job.
 jobs submit prediction | jobs.submit.submit_prediction     | Refused.

@@ -66,6 +66,20 @@ class Variable(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class SetArgument(click.ParamType[tuple[str, str]]):
+    """`NAME=VALUE`; the dashes of a flag may be left out."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not equals or not name.strip("-"):
+            self.fail(f"[{value}] must look like NAME=VALUE, such as epochs=10.", param, ctx)
+        return name, text
+
+
 class CommaSeparated(click.ParamType[tuple[str, ...]]):
     """`a,b,c`"""
 

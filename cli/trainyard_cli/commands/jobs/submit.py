@@ -1,6 +1,7 @@
 """`jobs submit training` and `jobs validate`: their flags. `submitting`, which takes ten times as long to import as the
 flags, is imported when a command runs: not for its help, nor for a flag that the shell completes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,12 @@ from trainyard_cli.commands.shared.options import (
     TrialName,
     WithUserArgs,
     follow_options,
+    job_argument,
     output_options,
     server_options,
 )
 from trainyard_cli.settings import Target
-from trainyard_cli.submission.flags import job_flags, pop_flags
+from trainyard_cli.submission.flags import SetArgument, job_flags, pop_flags
 
 if TYPE_CHECKING:
     from trainyard_cli.commands.jobs.submitting import JobRequest
@@ -71,6 +73,42 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
         _request(parameters),
         stream_logs=parameters["stream_logs"],
         if_not_exists=parameters["if_not_exists"],
+        raw=parameters["raw"],
+        cancel_on_interrupt=parameters["cancel_on_interrupt"],
+    )
+
+
+@click.command(cls=WithUserArgs)
+@job_argument
+@click.argument("new_job", metavar="[NEW_JOB]", required=False)
+@click.option(
+    "--set-arg",
+    "set_args",
+    type=SetArgument(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another value for an argument of the program, such as epochs=10. May be given several times.",
+)
+@job_flags
+@click.option("--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code.")
+@follow_options
+@server_options
+@output_options
+def rerun(target: Target, output: "Output", job: str, new_job: str | None, **parameters: Any) -> int:
+    """Submit a job again, with its packages and its config.
+
+    Flags replace values of the config. Arguments after -- replace all of the program's; --set-arg changes single ones.
+    The default NEW_JOB is JOB with the time. A job-dir becomes one beside that of JOB.
+    """
+    from trainyard_cli.commands.jobs import submitting
+
+    given = {**parameters, "job": new_job, "config": None, "from_trial": None}
+    request = replace(_request(given), rerun_of=job, set_args=parameters["set_args"])
+    return submitting.submit(
+        target,
+        output,
+        request,
+        stream_logs=parameters["stream_logs"],
         raw=parameters["raw"],
         cancel_on_interrupt=parameters["cancel_on_interrupt"],
     )

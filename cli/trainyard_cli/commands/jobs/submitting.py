@@ -28,7 +28,7 @@ from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.existing import check_same
 from trainyard_cli.submission.flags import JobFlags, get
-from trainyard_cli.submission.from_trial import trial_config
+from trainyard_cli.submission.from_job import rerun_config, trial_config
 from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
@@ -55,7 +55,8 @@ _PUSH = "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job as the command line gives it. `words`: those of the command after its name, before `--`."""
+    """A job as the command line gives it. `words`: those of the command after its name, before `--`. `rerun_of`: the
+    job whose config it has, in whose arguments `set_args` are changed."""
 
     flags: JobFlags
     name: str
@@ -63,6 +64,8 @@ class JobRequest:
     from_trial: str
     user_args: tuple[str, ...]
     words: tuple[str, ...]
+    rerun_of: str = ""
+    set_args: tuple[tuple[str, str], ...] = ()
 
 
 def submit(
@@ -80,7 +83,7 @@ def submit(
     With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
     is an AlreadyExists with the differences.
     """
-    request = _of_trial(target, request)
+    request = _of_job(target, request)
     draft, project = _draft(request)
     if if_not_exists and not draft.name:
         raise click.UsageError(
@@ -165,7 +168,7 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
 
     if fix and _fix(request.config):
         return
-    request = _of_trial(target, request)
+    request = _of_job(target, request)
     draft, project = _draft(request)
     state = LocalState(target.state_dir)
     address = find_server(target)
@@ -198,8 +201,15 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
         echo("\n" + ("Of each trial:\n" if study is not None else "") + gang.gang_text(groups))
 
 
-def _of_trial(target: Target, request: JobRequest) -> JobRequest:
-    """The request with the config and the flags of a trial, if it names one."""
+def _of_job(target: Target, request: JobRequest) -> JobRequest:
+    """The request with the config of the job that it repeats, or with the config and the flags of a trial, if it names
+    one."""
+    if request.rerun_of:
+        with connect(target) as client:
+            config, name = rerun_config(
+                client, request.rerun_of, request.name, request.set_args, request.user_args, notify, request.flags
+            )
+        return replace(request, config=config, name=name, user_args=())
     if not request.from_trial:
         return request
     if request.config is not None:

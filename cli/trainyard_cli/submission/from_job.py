@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainyard_cli.submission import config_file
+from trainyard_cli.submission.comparison import is_flag
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags
 from trainyard_protocol.errors import InvalidArgument
@@ -114,7 +115,7 @@ def _with(words: Sequence[str], name: str, value: str) -> list[str]:
         is_there = True
         if equals:
             result.append(f"{flag}={value}")
-        elif at + 1 < len(words) and not _is_flag(words[at + 1]):
+        elif at + 1 < len(words) and not is_flag(words[at + 1]):
             result += [flag, value]
             next(rest)
         else:
@@ -124,8 +125,3 @@ def _with(words: Sequence[str], name: str, value: str) -> list[str]:
     if not name.startswith("-") and words and all("=" in word and not word.startswith("-") for word in words):
         return [*result, f"{name}={value}"]
     return [*result, f"{name if name.startswith('-') else f'--{name}'}={value}"]
-
-
-def _is_flag(word: str) -> bool:
-    """Whether a word is a flag and no value; a negative number is a value."""
-    return re.match(r"--?[A-Za-z]", word) is not None

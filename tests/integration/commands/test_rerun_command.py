@@ -15,7 +15,7 @@ def test_job_runs_again_with_the_same_packages_and_one_change(
 ) -> None:
     def jobs(words: str) -> tuple[int, str]:
         code = run(trainyard, "trainyard", ["jobs", *words.split()])
-        return code, capsys.readouterr().err
+        return code, "".join(reversed(capsys.readouterr()))
 
     given = {"labels": {"team": "a"}, "env": {"MODE": "x"}, "job_dir": "gs://models/first", "package_path": "trainer"}
     args = ["--epochs", "2", "--lr=0.1"]
@@ -28,6 +28,18 @@ def test_job_runs_again_with_the_same_packages_and_one_change(
     sent = {**first["trainingInput"], "args": ["--epochs", "2", "--lr=0.2"], "env": {"MODE": "y"}, "region": "here"}
     assert again["trainingInput"] == {**sent, "jobDir": "gs://models/second"}
     assert again["labels"] == {"team": "a"}
+
+    for job in ("first", "second"):
+        client.job(job).wait(timeout=60)
+    table = [line.split() for line in jobs("diff first second")[1].splitlines()]
+    assert table == [
+        ["FIELD", "first", "second"],
+        ["args.--lr", "0.1", "0.2"],
+        ["jobDir", "gs://models/first", "gs://models/second"],
+        ["env.MODE", "x", "y"],
+        ["region", "here"],
+    ]
+    assert "first and first have the same arguments" in jobs("diff first first")[1]
 
     code, err = jobs("rerun first --job-dir gs://models/third")
     assert code == 0, err

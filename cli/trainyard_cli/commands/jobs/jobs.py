@@ -8,9 +8,10 @@ import click
 
 from trainyard_cli.commands.jobs.listing import check_keys
 from trainyard_cli.commands.jobs.logs import task_name
-from trainyard_cli.commands.service.completion import task_names
+from trainyard_cli.commands.service.completion import job_names, task_names
 from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags
 from trainyard_cli.commands.shared.options import (
+    JobName,
     as_wrong_usage,
     connected,
     job_argument,
@@ -110,6 +111,38 @@ def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None
     rows = job_texts.metrics_rows(view, curves=parameters["curves"])
     if not formats.printed(output, rows) and rows:
         echo(job_texts.metrics_text(rows))
+
+
+@click.command()
+@click.argument("first", type=JobName(), shell_complete=job_names, metavar="JOB")
+@click.argument("second", type=JobName(), shell_complete=job_names, metavar="JOB")
+@connected
+@output_options
+def diff(client: "Client", output: Output, first: str, second: str) -> None:
+    """Show what differs between two jobs: arguments, config, labels, outcome and the last value of each metric."""
+    from trainyard_cli.output.text.safe import without_control
+    from trainyard_cli.submission.comparison import compared
+
+    rows = compared(*(_with_outcome(client, job) for job in (first, second)))
+    if formats.printed(output, rows):
+        return
+    if not rows:
+        notify(f"{first} and {second} have the same arguments, config, labels, outcome and metrics.")
+        return
+    shown = [[without_control(row[column]) for column in ("field", "first", "second")] for row in rows]
+    echo(formats.table(["FIELD", first, second], shown))
+
+
+def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
+    """A job with its exit code and the last value of each metric, of the last run and its first replica that has it."""
+    from trainyard_protocol.views.views import number
+
+    detail = client.detail(job)
+    metrics: dict[str, Any] = {}
+    for series in sorted(client.metrics(job, points=_FEWEST_POINTS).metrics, key=lambda one: (-one.run, one.task)):
+        metrics.setdefault(series.name, number(series.values[-1]))
+    code = {} if detail.exit_code is None else {"exitCode": detail.exit_code}
+    return {**detail.job, **code, "metrics": metrics}
 
 
 @click.command()

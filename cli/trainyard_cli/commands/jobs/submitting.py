@@ -25,8 +25,8 @@ from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
+from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
-from trainyard_cli.submission.existing import check_same
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.from_job import rerun_config, trial_config
 from trainyard_cli.submission.packaging import Archive

@@ -1,4 +1,4 @@
-"""Comparison of a submission with the job that has its name already, field by field. Pure.
+"""Comparison of jobs, field by field: of a submission with the job that has its name already, and of two jobs. Pure.
 
 A package is its content: the hash in its address, whatever the place it was uploaded to.
 """
@@ -6,7 +6,7 @@ A package is its content: the hash in its address, whatever the place it was upl
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from trainyard_protocol.errors import AlreadyExists
@@ -36,6 +36,56 @@ def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> li
     ]
 
 
+def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What differs between two jobs, each as an answer of the API with its `metrics`: `field`, and its value in the
+    `first` and the `second`, "" where one has none. Arguments are compared flag by flag, and come first."""
+    ours, theirs = _described(first), _described(second)
+    names = [name for name in {**ours, **theirs} if _identity(ours.get(name)) != _identity(theirs.get(name))]
+    order = {"args": 0, "trainingInput": 1, "labels": 2, "metrics": 4}
+    names.sort(key=lambda name: order.get(name.partition(".")[0], 3))
+    return [
+        {"field": name.removeprefix("trainingInput."), "first": _plain(ours, name), "second": _plain(theirs, name)}
+        for name in names
+    ]
+
+
+def _described(job: Mapping[str, Any]) -> dict[str, Any]:
+    given = dict(job.get("trainingInput", {}))
+    words = given.pop("args", [])
+    return {
+        **{f"args.{name}": values or "set" for name, values in _by_flag(words).items()},
+        **dict(_fields({"trainingInput": given})),
+        **{f"labels.{name}": value for name, value in job.get("labels", {}).items()},
+        **{name: job[name] for name in ("state", "exitCode") if name in job},
+        **{f"metrics.{name}": value for name, value in job.get("metrics", {}).items()},
+    }
+
+
+def _by_flag(words: Iterable[str]) -> dict[str, list[str]]:
+    """Arguments by their flags, with the values of each: of `--lr 0.1`, `--lr=0.1` and `lr=0.1`; a word by itself under
+    its place."""
+    found: dict[str, list[str]] = {}
+    flag = ""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if is_flag(word):
+            found.setdefault(name, []).extend([value] if equals else [])
+            flag = "" if equals else name
+        elif flag:
+            found[flag].append(word)
+            flag = ""
+        elif equals:
+            found.setdefault(name, []).append(value)
+        else:
+            found[str(place)] = [word]
+    return found
+
+
+def is_flag(word: str) -> bool:
+    """Whether a word is a flag and no value; a negative number is a value."""
+    return re.match(r"--?[A-Za-z]", word) is not None
+
+
 def _fields(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves by their paths. A list of strings, such as the arguments, is one leaf; packages are not."""
     for name, inner in value.items():
@@ -56,6 +106,13 @@ def _identity(value: Any) -> Any:
     """A package by its hash; anything else as it is."""
     match = _HASHED.fullmatch(value) if isinstance(value, str) else None
     return match[1] if match else value
+
+
+def _plain(fields: Mapping[str, Any], name: str) -> str:
+    """A value for a table, without the quotes of JSON; "" if there is none."""
+    value = fields.get(name, "")
+    is_text = isinstance(value, str) and not _HASHED.fullmatch(value)
+    return value[:_SHOWN] if is_text else _text(fields, name)
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

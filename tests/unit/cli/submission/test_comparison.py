@@ -1,6 +1,6 @@
 from typing import Any
 
-from trainyard_cli.submission.existing import differences
+from trainyard_cli.submission.comparison import compared, differences
 
 OLD, NEW = "a" * 64, "b" * 64
 BASE: dict[str, Any] = {
@@ -49,3 +49,41 @@ def test_differences_name_each_field_with_both_values() -> None:
     ]
     wrong = [(found, expected) for requested, expected in table if (found := differences(BASE, requested)) != expected]
     assert not wrong
+
+
+def test_two_jobs_are_compared_flag_by_flag_then_config_labels_outcome_and_metrics() -> None:
+    first = {
+        "jobId": "a",
+        "state": "SUCCEEDED",
+        "trainingInput": BASE | {"args": ["train", "--lr", "0.1", "--tags", "x", "-v"], "env": {"MODE": "x"}},
+        "labels": {"team": "a"},
+        "metrics": {"loss": 0.5, "accuracy": 0.9},
+    }
+    second = {
+        "jobId": "b",
+        "state": "FAILED",
+        "exitCode": 3,
+        "trainingInput": BASE
+        | {
+            "args": ["train", "--lr=0.2", "--tags", "x", "seed=7"],
+            "env": {"MODE": "y"},
+            "packageUris": [f"gs://b/{NEW}/trainer-0.0.0.tar.gz"],
+        },
+        "metrics": {"loss": 0.25, "accuracy": 0.9},
+    }
+    assert [tuple(row.values()) for row in compared(first, second)] == [
+        ("args.--lr", "0.1", "0.2"),
+        ("args.-v", "set", ""),
+        ("args.seed", "", "7"),
+        (
+            "packageUris[0]",
+            "trainer-0.0.0.tar.gz (SHA-256 aaaaaaaaaaaa)",
+            "trainer-0.0.0.tar.gz (SHA-256 bbbbbbbbbbbb)",
+        ),
+        ("env.MODE", "x", "y"),
+        ("labels.team", "a", ""),
+        ("state", "SUCCEEDED", "FAILED"),
+        ("exitCode", "", "3"),
+        ("metrics.loss", "0.5", "0.25"),
+    ]
+    assert compared(first, first) == []

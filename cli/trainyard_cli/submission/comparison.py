@@ -37,7 +37,7 @@ def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> li
 
 
 def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What differs between two jobs, each as an answer of the API with its `metrics`: `field`, and its value in the
+    """The differences of two jobs, each as an answer of the API with its `metrics`: `field`, and its value in the
     `first` and the `second`, "" where one has none. Arguments are compared flag by flag, and come first."""
     ours, theirs = _described(first), _described(second)
     names = [name for name in {**ours, **theirs} if _identity(ours.get(name)) != _identity(theirs.get(name))]

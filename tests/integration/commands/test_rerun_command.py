@@ -50,5 +50,5 @@ def test_job_runs_again_with_the_same_packages_and_one_change(
     assert "give either --set-arg or all arguments" in jobs("rerun first --set-arg a=1 -- --epochs 9")[1]
     code, err = jobs("rerun no_such_job")
     assert (code, "no_such_job" in err) == (1, True), err
-    for job in client.jobs():
-        job.wait(timeout=60)
+    for made in client.jobs():
+        made.wait(timeout=60)

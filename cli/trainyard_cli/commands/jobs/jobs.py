@@ -139,7 +139,9 @@ def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
 
     detail = client.detail(job)
     metrics: dict[str, Any] = {}
-    for series in sorted(client.metrics(job, points=_FEWEST_POINTS).metrics, key=lambda one: (-one.run, one.task)):
+    for series in sorted(
+        client.metrics(job, points=_FEWEST_POINTS).metrics, key=lambda series: (-series.run, series.task)
+    ):
         metrics.setdefault(series.name, number(series.values[-1]))
     code = {} if detail.exit_code is None else {"exitCode": detail.exit_code}
     return {**detail.job, **code, "metrics": metrics}

@@ -2,8 +2,8 @@
 
     discovery.build("ml", "v1", discoveryServiceUrl="https://HOST/$discovery/rest?version={apiVersion}", ...)
 
-`discovery.json` has the names, types and paths of Google's own document for what is here; `secrets`, `validateOnly` and
-the conditions of a parameter are ours. Source: https://developers.google.com/discovery/v1/reference/apis
+`discovery.json` has the names, types and paths of Google's own document for what is here; `secrets`, `env`,
+`validateOnly` and the conditions of a parameter are ours. Source: https://developers.google.com/discovery/v1/reference/apis
 """
 
 import json

@@ -5,10 +5,11 @@ namespace too, and stand-ins for systemctl, which starts what a unit says, and j
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -81,7 +82,16 @@ def machines(home: Path, names: Sequence[str]) -> Iterator[list[Machine]]:
             ]
     finally:
         for namespace in made:
+            _end_all(namespace)
             _ip("netns", "delete", namespace)
+
+
+def _end_all(namespace: str) -> None:
+    """Kill what still runs on a machine: after a failed test the agent that its systemctl has started."""
+    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True)
+    for pid in found.stdout.split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission.comparison import is_flag
 from trainyard_cli.submission.config_file import ConfigFile
@@ -65,8 +63,6 @@ def rerun_config(
     """The config of a job for another one, and the name of that. `user_args` replace its arguments, else `changes` are
     made in them. A job-dir of its own becomes one beside it: in the same one a program finds the end of the first. A
     program of `flags` replaces the job's packages."""
-    if user_args and changes:
-        raise click.UsageError("argument --set-arg: give either --set-arg or all arguments after --.")
     found = client.get_job(job)
     sent: dict[str, Any] = dict(found["trainingInput"])
     name = new_job or f"{_STAMP.sub('', job.replace('.', '_'))}_{time.strftime('%Y%m%d_%H%M%S')}"

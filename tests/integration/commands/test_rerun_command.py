@@ -48,6 +48,7 @@ def test_job_runs_again_with_the_same_packages_and_one_change(
     assert jobs("rerun second last -- --epochs 9")[0] == 0
     assert client.job("last").detail().job["trainingInput"]["args"] == ["--epochs", "9"]
     assert "give either --set-arg or all arguments" in jobs("rerun first --set-arg a=1 -- --epochs 9")[1]
+    assert "argument --raw: It needs --stream-logs." in jobs("rerun first --raw")[1]
     code, err = jobs("rerun no_such_job")
     assert (code, "no_such_job" in err) == (1, True), err
     for made in client.jobs():

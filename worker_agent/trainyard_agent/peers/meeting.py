@@ -33,7 +33,7 @@ class Meeting:
         self._gang = gang
         self._servers: list[asyncio.Server] = []
         self._callers: dict[str, dict[str, int]] = {}
-        """By address the parts that have connected: the number of their replicas by the name of the first."""
+        """The parts that have connected, by address: the number of their replicas by the name of the first."""
         self._called = asyncio.Event()
 
     async def open(self, addresses: Iterable[str]) -> None:

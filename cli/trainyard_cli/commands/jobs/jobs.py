@@ -22,7 +22,7 @@ from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.text.safe import echo
+from trainyard_cli.output.text.safe import echo, without_control
 from trainyard_cli.settings import Target
 from trainyard_cli.submission.flags import CommaSeparated, KeyValues
 from trainyard_protocol.errors import Aborted
@@ -120,7 +120,6 @@ def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None
 @output_options
 def diff(client: "Client", output: Output, first: str, second: str) -> None:
     """Show what differs between two jobs: arguments, config, labels, outcome and the last value of each metric."""
-    from trainyard_cli.output.text.safe import without_control
     from trainyard_cli.submission.comparison import compared
 
     rows = compared(*(_with_outcome(client, job) for job in (first, second)))

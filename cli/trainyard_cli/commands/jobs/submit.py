@@ -37,6 +37,10 @@ config_option = click.option(
     help="The job's YAML or JSON file, or - for standard input. Flags override it.",
 )
 
+stream_logs_option = click.option(
+    "--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code."
+)
+
 
 @click.command(cls=WithUserArgs)
 @click.argument("job", required=False)
@@ -44,7 +48,7 @@ config_option = click.option(
 @from_trial_option
 @job_flags
 @click.option("--async", "asynchronous", is_flag=True, help="Return once the job is queued (the default).")
-@click.option("--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code.")
+@stream_logs_option
 @click.option(
     "--if-not-exists",
     is_flag=True,
@@ -62,20 +66,7 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
     """
     if parameters["asynchronous"] and parameters["stream_logs"]:
         raise click.UsageError("argument --async: At most one of --async | --stream-logs can be specified.")
-    for flag in ("raw", "cancel_on_interrupt"):
-        if parameters[flag] and not parameters["stream_logs"]:
-            raise click.UsageError(f"argument --{flag.replace('_', '-')}: It needs --stream-logs.")
-    from trainyard_cli.commands.jobs import submitting
-
-    return submitting.submit(
-        target,
-        output,
-        _request(parameters),
-        stream_logs=parameters["stream_logs"],
-        if_not_exists=parameters["if_not_exists"],
-        raw=parameters["raw"],
-        cancel_on_interrupt=parameters["cancel_on_interrupt"],
-    )
+    return _submit(target, output, _request(parameters), parameters, if_not_exists=parameters["if_not_exists"])
 
 
 @click.command(cls=WithUserArgs)
@@ -90,7 +81,7 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
     help="Another value for an argument of the program, such as epochs=10. May be given several times.",
 )
 @job_flags
-@click.option("--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code.")
+@stream_logs_option
 @follow_options
 @server_options
 @output_options
@@ -100,18 +91,11 @@ def rerun(target: Target, output: "Output", job: str, new_job: str | None, **par
     Flags replace values of the config. Arguments after -- replace all of the program's; --set-arg changes single ones.
     The default NEW_JOB is JOB with the time. A job-dir becomes one beside that of JOB.
     """
-    from trainyard_cli.commands.jobs import submitting
-
+    if parameters["set_args"] and parameters["user_args"]:
+        raise click.UsageError("argument --set-arg: give either --set-arg or all arguments after --.")
     given = {**parameters, "job": new_job, "config": None, "from_trial": None}
     request = replace(_request(given), rerun_of=job, set_args=parameters["set_args"])
-    return submitting.submit(
-        target,
-        output,
-        request,
-        stream_logs=parameters["stream_logs"],
-        raw=parameters["raw"],
-        cancel_on_interrupt=parameters["cancel_on_interrupt"],
-    )
+    return _submit(target, output, request, parameters)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -139,6 +123,26 @@ def validate(target: Target, output: "Output", fix: bool, **parameters: Any) -> 
     from trainyard_cli.commands.jobs import submitting
 
     submitting.validate(target, output, _request(parameters), fix=fix)
+
+
+def _submit(
+    target: Target, output: "Output", request: "JobRequest", parameters: dict[str, Any], *, if_not_exists: bool = False
+) -> int:
+    """Submit the job, and follow it if the flags say so. Raises a usage error for a flag that needs --stream-logs."""
+    for flag in ("raw", "cancel_on_interrupt"):
+        if parameters[flag] and not parameters["stream_logs"]:
+            raise click.UsageError(f"argument --{flag.replace('_', '-')}: It needs --stream-logs.")
+    from trainyard_cli.commands.jobs import submitting
+
+    return submitting.submit(
+        target,
+        output,
+        request,
+        stream_logs=parameters["stream_logs"],
+        if_not_exists=if_not_exists,
+        raw=parameters["raw"],
+        cancel_on_interrupt=parameters["cancel_on_interrupt"],
+    )
 
 
 def _request(parameters: dict[str, Any]) -> "JobRequest":

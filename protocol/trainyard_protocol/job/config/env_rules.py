@@ -1,11 +1,10 @@
 """Rules of a job's own environment variables: names, values and their size. Pure."""
 
-import re
 from collections.abc import Mapping
 
 from trainyard_protocol.errors import quoted
 from trainyard_protocol.fields import kind_of, validation_error
-from trainyard_protocol.job.config.secret_rules import OWN_VARIABLES
+from trainyard_protocol.job.config.secret_rules import OWN_PREFIXES, OWN_VARIABLES, is_variable
 
 MAX_VARIABLES = 100
 """Variables of one job."""
@@ -13,8 +12,7 @@ MAX_VARIABLES = 100
 MAX_BYTES = 32_768
 """All names and values together: each is in TF_CONFIG too, and the kernel lets a variable have 128 KiB."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_OWN_PREFIXES = ("TRAINYARD_", "CLOUD_ML_", "AIP_", "STORAGE_EMULATOR_")
+_CLOSED_PREFIXES = (*OWN_PREFIXES, "STORAGE_EMULATOR_")
 _OWN = OWN_VARIABLES - {"PYTHONUNBUFFERED"}
 
 
@@ -25,12 +23,12 @@ def checked_env(value: object) -> object:
         raise validation_error(f"may have at most {MAX_VARIABLES} variables; it has {len(value)}.")
     size = 0
     for name, text in value.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not is_variable(name):
             raise validation_error(
                 f"has the name {quoted(name)}; the name of a variable is a letter or '_', then letters, digits and "
                 "'_', at most 128 characters."
             )
-        if name in _OWN or name.startswith(_OWN_PREFIXES):
+        if name in _OWN or name.startswith(_CLOSED_PREFIXES):
             raise validation_error(f"sets {name}, a variable of the service: choose another name.")
         if not isinstance(text, str):
             raise validation_error(f"has {quoted(text)} for {name}; a value is a string: write it in quotes.")

@@ -13,7 +13,10 @@ NAME_RULE = "a letter or '_', then letters, digits and '_', at most 64 character
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PATH = re.compile(r"(/[A-Za-z0-9_.@+-]{1,100}){1,20}")
-_OWN_PREFIXES = ("TRAINYARD_", "CLOUD_ML_", "AIP_", "LD_")
+OWN_PREFIXES = ("TRAINYARD_", "CLOUD_ML_", "AIP_")
+"""Beginnings of variables of the service."""
+
+_CLOSED_PREFIXES = (*OWN_PREFIXES, "LD_")
 OWN_VARIABLES = frozenset(
     {
         *("TF_CONFIG", "CLUSTER_SPEC", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
@@ -37,10 +40,15 @@ def checked_name(value: str) -> str:
     return value
 
 
+def is_variable(text: str) -> bool:
+    """Whether a variable may have this name."""
+    return _VARIABLE.fullmatch(text) is not None
+
+
 def checked_variable(value: str) -> str:
-    if not _VARIABLE.fullmatch(value):
+    if not is_variable(value):
         raise validation_error(f"{quoted(value)} cannot be the name of a variable.")
-    if value in OWN_VARIABLES or value.startswith(_OWN_PREFIXES):
+    if value in OWN_VARIABLES or value.startswith(_CLOSED_PREFIXES):
         raise validation_error(f"{value} is a variable of the service: name another one in env.")
     return value
 

@@ -208,7 +208,7 @@ HARD, GNU = tarfile.LNKTYPE, tarfile.GNUTYPE_LONGNAME
 EXCEEDED = "cannot be read in"
 UNREADABLE = "its archive cannot be read: "
 QUADRATIC = "quadratic pax header"
-INVALID = "its archive cannot be read: invalid header"
+INVALID = f"{UNREADABLE}invalid header"
 """The older tarfile of Debian 12 refuses that header at once."""
 
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {

@@ -4,11 +4,12 @@ A call that the server does not answer, or refuses as Unavailable or TooManyRequ
 after its last line as often as it is cut.
 """
 
+import contextlib
 import json
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import V1Client, error_of, foreign, reason_of, wait_after
 from trainyard_protocol.errors import TooManyRequests, Unavailable
+from trainyard_protocol.net.trust import client_context
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
 from trainyard_protocol.views.google import GoogleKey
@@ -50,12 +52,17 @@ from trainyard_protocol.views.views import (
     ServerStatus,
     SignInCode,
 )
+from trainyard_protocol.wire.attachments import MOST_MESSAGE, AttachReceipt, AttachRequest
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
 _M = TypeVar("_M", bound=BaseModel)
 
 LONGEST_PAUSE_S = 5.0
 
 _STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)  # the server sends something every 15 s
+_DETACH_S = 5.0
 _CHUNK = 2**20
 _AUDIT_PAGE = 1000
 _TOKENS = "/trainyard/v1/tokens"
@@ -131,6 +138,34 @@ class Client(V1Client):
 
     def detail(self, job: str) -> JobDetail:
         return self._read(JobDetail, "GET", f"{self._extensions}/{quote(job, safe='')}")
+
+    def attach(self, job: str, request: AttachRequest) -> AttachReceipt:
+        """Create an attachment to a replica. Raises FailedPrecondition for one that does not run."""
+        path = f"{self._extensions}/{quote(job, safe='')}/attachments"
+        return self._read(AttachReceipt, "POST", path, json=request.model_dump(mode="json", exclude_defaults=True))
+
+    def detach(self, attachment_id: str) -> None:
+        """End an attachment, also one whose streams are full. Without an answer the server ends it when it is idle."""
+        with contextlib.suppress(httpx.TransportError):
+            self._http.delete(f"/trainyard/v1/attachments/{attachment_id}", timeout=_DETACH_S)
+
+    def open_stream(self, attachment_id: str, stream: int) -> "ClientConnection":
+        """A stream of an attachment, for threads; its user closes it. Raises Unavailable."""
+        from trainyard_protocol.net.sockets import SocketRefused, open_socket
+
+        server = self.server
+        try:
+            return open_socket(
+                f"{server.url}/trainyard/v1/attachments/{attachment_id}/streams/{stream}",
+                {"Authorization": f"Bearer {server.token}"},
+                client_context(server.ca_file) if server.url.startswith("https://") else None,
+                proxy=None if server.local else True,
+                most_bytes=MOST_MESSAGE,
+            )
+        except SocketRefused as error:
+            raise Unavailable(
+                f"The server at {server.url} opens no WebSocket ({error}). A proxy in front of it must pass them on."
+            ) from error
 
     def explain(self, job: str, task: str, run: int | None = None) -> Explanation:
         params = {"task": task, **({"run": str(run)} if run is not None else {})}

@@ -122,6 +122,8 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
                 names = (network.https_address,)  # not the address of a name, which may change
                 further.append(TlsPort(network_listeners, _authority(settings, names, names)))
                 (settings.data_dir / CA_FILE).write_text(further[-1].authority.ca, encoding="ascii")
+            if settings.database:
+                settings = replace(settings, peer_url=network.peer_url or network.url_here(port))
             app = create_app(settings)
         except UnusableUrl as error:
             raise UsageError(f"--database cannot be used: {error}.") from error

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from trainyard_server.api.agents import agent, packages, uploads
+from trainyard_server.api.agents import agent, agent_attachments, packages, uploads
 from trainyard_server.api.description import discovery, openapi
 from trainyard_server.api.google import batch, cloud_logging, google_access, google_resources, object_storage, v1
 from trainyard_server.api.middleware import audit
-from trainyard_server.api.own import agents, extensions, files, health, logs, people, secrets
+from trainyard_server.api.own import agents, attachments, extensions, files, health, logs, people, secrets
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard import pages, static_files
 from trainyard_server.domain.access.route_access import AccessTable
@@ -26,6 +26,8 @@ ROUTERS: Sequence[Router] = [
     cloud_logging.router,
     health.router,
     extensions.router,
+    attachments.router,
+    agent_attachments.router,
     people.router,
     secrets.router,
     audit.router,

@@ -18,6 +18,7 @@ from trainyard_server.domain.access.sessions import Sessions
 from trainyard_server.services.agents.agent_sync import AgentSync
 from trainyard_server.services.agents.agents import Agents
 from trainyard_server.services.agents.packages import Packages
+from trainyard_server.services.attachments.attachments import Attachments
 from trainyard_server.services.google.google_access import GoogleAccess
 from trainyard_server.services.google.google_resources import GoogleResources
 from trainyard_server.services.google.object_storage import ObjectStorage
@@ -107,6 +108,7 @@ class UseCases:
         self.agent_sync = AgentSync(backend, self.controller, run_tokens, _peer_key(key))
         self.packages = Packages(backend, key)
         self.jobs = Jobs(backend, self.controller)
+        self.attachments = Attachments(backend)
         self.job_details = JobDetails(backend)
         self.job_search = JobSearch(backend)
         self.queue_explanation = QueueExplanation(backend)

@@ -13,6 +13,7 @@ from weakref import WeakSet
 import uvicorn
 from fastapi import FastAPI
 
+from trainyard_protocol.wire.attachments import MOST_MESSAGE
 from trainyard_server.config.network import BACKLOG, NetworkSettings
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
@@ -56,7 +57,10 @@ def serve(
     config = ServerConfig(
         app,
         http=Connection,
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=MOST_MESSAGE,
+        ws_per_message_deflate=False,
+        ws_ping_timeout=None,  # a stream that waits for its slower end reads no pong
         loop="trainyard_server.web_server:EventLoop",
         log_config=None,
         access_log=False,

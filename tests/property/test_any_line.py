@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainyard_agent.engines.docker.log_copier import LineReader
+from trainyard_agent.engines.docker.streams.log_copier import LineReader
 from trainyard_agent.monitoring.stall_detector import StepHistory
 from trainyard_agent.runtimes.pip_output import error_excerpt
 from trainyard_agent.runtimes.supervisor import LineSplitter

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard_agent.attachments.attachments import ReplicaAttachments
 from trainyard_agent.control.launch import launches
 from trainyard_agent.control.log_shipper import SILENT_EVERY, LogShipper
 from trainyard_agent.control.reconcile import (
@@ -124,6 +125,7 @@ class Agent:
         self._control_plane = control_plane
         self._stager = stager
         self._parts = Parts(runtime, meet)
+        self._attachments = ReplicaAttachments(runtime, control_plane)
         self._server_clock = ServerClock()
         self._clock = clock
         self._info = info
@@ -174,6 +176,7 @@ class Agent:
                     loops.create_task(self._repeat(self._report_usage, self._usage_s))
         finally:
             unsubscribe()
+            self._attachments.close()
             await self._stager.close()
 
     async def step(self, wait_s: float = 0.0) -> bool:
@@ -467,6 +470,7 @@ class Agent:
             await self._stager.settle(begun, _SOON_S)
             prepared = [step for step in self._actions(response, local) if isinstance(step, Start | PlacePart | GiveUp)]
             await self._try_all([step for step in prepared if step.order.run_id in begun], retries)
+        self._attachments.follow(response.attachments)
         self._version = response.version
         self._woken.set()
 

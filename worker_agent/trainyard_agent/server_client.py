@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -13,8 +13,12 @@ from trainyard_protocol.net.trust import client_context, tls_failure
 from trainyard_protocol.views.secrets import RunSecrets
 from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
 from trainyard_protocol.wire.agents import AGENT_KEY, ServerAbout
+from trainyard_protocol.wire.attachments import MOST_MESSAGE
 from trainyard_protocol.wire.logs import LogChunk, LogReceipt
 from trainyard_protocol.wire.sync import PackageLinks, SyncRequest, SyncResponse
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _CONNECT_S = 5.0
@@ -41,12 +45,14 @@ class ServerClient:
     ) -> None:
         self.server = server
         self._ca_file = ca_file
+        self._headers = {"Authorization": f"Bearer {token}", AGENT_KEY: key}
+        self._tls = client_context(ca_file) if server.startswith("https://") else None
         self._http = httpx.AsyncClient(
             base_url=server,
-            headers={"Authorization": f"Bearer {token}", AGENT_KEY: key},
+            headers=self._headers,
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             transport=transport,
-            verify=client_context(ca_file) if server.startswith("https://") else False,
+            verify=self._tls or False,
             trust_env=False,  # calls to the user's own server need no proxy
         )
 
@@ -88,6 +94,16 @@ class ServerClient:
         """Paths of this server at which replicas get the run's staged packages without a token. Raises NotFound once
         the run has ended."""
         return await self._call("GET", f"/agent/v1/runs/{run_id}/packages", PackageLinks)
+
+    def open_stream(self, attachment_id: str, stream: int) -> "ClientConnection":
+        """The agent's end of a stream, for threads; its user closes it. Raises Unavailable."""
+        from trainyard_protocol.net.sockets import SocketRefused, open_socket
+
+        url = f"{self.server}/agent/v1/attachments/{attachment_id}/streams/{stream}"
+        try:
+            return open_socket(url, self._headers, self._tls, most_bytes=MOST_MESSAGE)
+        except SocketRefused as error:
+            raise Unavailable(f"The server at {self.server} opens no stream ({error}).") from error
 
     async def download(self, sha256: str, filename: str, target: Path) -> None:
         """Download a staged package. Raises ChecksumMismatch, and leaves no file, if its SHA-256 differs."""

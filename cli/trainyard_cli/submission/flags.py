@@ -176,7 +176,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--runtime-version", "Version of the pre-built runtime.", "trainingInput.runtimeVersion"),
     Flag("--python-version", "Version of Python.", "trainingInput.pythonVersion"),
-    Flag("--service-account", "Recorded with the job.", "trainingInput.serviceAccount"),
+    Flag("--service-account", "Allow `jobs exec`, `shell` and `port-forward`.", "trainingInput.serviceAccount"),
     Flag("--enable-web-access", "Recorded with the job.", "trainingInput.enableWebAccess", {"is_flag": True}),
     Flag(
         "--use-chief-in-tf-config",

@@ -23,6 +23,7 @@ from trainyard_protocol.job.training_input import TrainingInput, parse_training_
 from trainyard_protocol.message import Many, Wire
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
+from trainyard_protocol.wire.attachments import AttachOrder
 from trainyard_protocol.wire.peers import Peers
 
 NO_ROOM_AT_END = "When it ended, "
@@ -248,12 +249,13 @@ def _parsed(text: str) -> TrainingInput:
 class SyncResponse(Wire):
     """`lease_s`: an agent without an answer for so long stops its replicas; None means never. `received_at` and
     `answered_at` are the server's times of the request and of this answer, of which `stamp` is the unique name.
-    `members` are the agents, this one among them, by a majority of which it may keep its lease; empty: it may not.
-    `peers` are the other agents that it can ask."""
+    `attachments` are all that the agent should serve. `members` are the agents, this one among them, by a majority of
+    which it may keep its lease; empty: it may not. `peers` are the other agents that it can ask."""
 
     version: str
     lease_s: float | None
     runs: Many[RunOrder]
+    attachments: Many[AttachOrder] = ()
     members: Many[str] = ()
     peers: Peers | None = None
     stamp: str = ""

@@ -15,7 +15,7 @@ from fastapi.params import Depends
 from fastapi.responses import Response
 from starlette.routing import BaseRoute
 
-from trainyard_server.domain.access.route_access import Access, Route
+from trainyard_server.domain.access.route_access import SOCKET, UNRECORDED, Access, Route
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -88,6 +88,17 @@ class Router:
 
         def adding(function: _Function) -> _Function:
             self._router.add_api_route(path, function, methods=[method], **options)
+            self.rows.append(row)
+            return function
+
+        return adding
+
+    def socket(self, path: str, access: Access, what: str, *, own: bool = False) -> _Decorator:
+        """A WebSocket. What it is for was created, and audited, by another route."""
+        row = Route(SOCKET, self._prefix + path, access, what, UNRECORDED, own=own)
+
+        def adding(function: _Function) -> _Function:
+            self._router.add_api_websocket_route(path, function)
             self.rows.append(row)
             return function
 

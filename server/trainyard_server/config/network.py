@@ -60,6 +60,13 @@ def _https_address(text: str) -> str:
         return read_host_name(text).lower()
 
 
+def _peer_url(text: str) -> str:
+    scheme, _, host = text.partition("://")
+    if scheme not in ("http", "https") or not host.strip("/") or len(text) > _LONGEST_NAME:
+        raise InvalidArgument(f"takes http://HOST:PORT or https://HOST:PORT; this is {text!r}.")
+    return text.rstrip("/")
+
+
 def _domain(text: str) -> str:
     return read_host_name(text).lower()
 
@@ -103,6 +110,14 @@ class NetworkSettings:
     )
     google_domain: str = setting(
         DEFAULT_DOMAIN, "the universe domain of these clients, without the port", metavar="NAME", read=_domain
+    )
+    peer_url: str = setting(
+        "",
+        "where the other servers on the same database reach this one, such as `https://trainyard-2.example.com:8470`: "
+        "a command in a replica may come to one server and its agent to another",
+        metavar="URL",
+        read=_peer_url,
+        default_text="the server's own address, for servers on one machine",
     )
     proxies: tuple[Block, ...] = setting(
         (),
@@ -157,6 +172,12 @@ class NetworkSettings:
                 f"--https-address {self.https_address} leads to no address: {error.strerror}."
             ) from error
         return str(found[0][4][0])
+
+    def url_here(self, port: int) -> str:
+        """The URL for other processes of this machine."""
+        address = ipaddress.ip_address(self.host)
+        host = IPV4 if address.is_unspecified else f"[{address}]" if address.version == 6 else str(address)
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{port}"
 
     @property
     def universe_domain(self) -> str:

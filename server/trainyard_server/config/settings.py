@@ -104,6 +104,7 @@ class Settings:
         is_secret=True,
     )
     https_address: str = constant("", "the address for other machines, `--https-address`")
+    peer_url: str = constant("", "where other servers on the database reach this one, `--peer-url`")
     oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](access.md#single-sign-on)")
     machine_types: Path | None = setting(
         None, "the site's own machine types and scale tiers (YAML; [machines](machines.md))", metavar="FILE"
@@ -267,6 +268,22 @@ class Settings:
         "live pages and followed logs that one person may have open, on each server process, 0 for no limit",
         metavar="N",
         read=number(int, 0, rule=_UNLIMITED),
+    )
+    attachments: int = setting(
+        10,
+        "commands in replicas (`jobs exec`, `jobs shell`) and forwarders of ports that one person may have open, on "
+        "all servers together, 0 for none",
+        "--attachments",
+        metavar="N",
+        read=number(int, 0, rule="0 (none) or more"),
+    )
+    attachment_idle_s: float = setting(
+        3600.0,
+        "end one of these after so many seconds without a byte in either direction",
+        "--attachment-idle",
+        metavar="SECONDS",
+        read=number(float, 1, rule="1 or more seconds"),
+        default_text="3600",
     )
     queued_jobs: int = setting(
         1000,

@@ -68,6 +68,12 @@ def is_in_container(pid: int, container: str) -> bool:
         return False
 
 
+def pid_inside(pid: int) -> int:
+    """The pid of a process in its own namespace; 0 if there is no such process."""
+    pids = _field(pid, "NSpid").split()
+    return int(pids[-1]) if pids else 0
+
+
 def users_of(pid: int) -> set[int]:
     """The users of a process: real, effective and saved. Empty if there is no such process."""
     return {int(user) for user in _field(pid, "Uid").split()}

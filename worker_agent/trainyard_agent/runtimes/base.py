@@ -11,10 +11,12 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from trainyard_agent.runtimes.attaching.attachment import Attachment
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.pod_settings import PodSettings
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.logs import LogGap, LogLine, LogPosition
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
@@ -190,7 +192,8 @@ class Runtime(Protocol):
 
     1. `recover`, once when the agent starts: the runs of the agent before it. `subscribe`, before or after it.
     2. `place` reserves addresses. 3. `start` launches all replicas, or none.
-    4. While they run: `observe`, `read_log`, `read_metrics`, `processes`, `usage`, in any order, any number of times.
+    4. While they run: `observe`, `read_log`, `read_metrics`, `processes`, `usage`, `execute`, `connect`, in any order,
+       any number of times. The last two may overlap with any other call.
     5. `stop` ends them, `observe`, `read_log` and `read_metrics` follow them to their exits and complete logs.
     6. `remove`.
     """
@@ -284,6 +287,22 @@ class Runtime(Protocol):
     def usage(self, run_id: str, task: str) -> ReplicaUse | None:
         """The current usage of the replica and its descendants, including the CPU time of those that have ended. Takes
         a few seconds at most. None if the replica has ended, is unknown, or cannot be measured now.
+        """
+        ...
+
+    def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        """Start a command beside the program of a running replica: with its environment, working directory, user and
+        devices, and with a terminal if one is given. It ends at the latest when the run is removed.
+
+        Failure: raises NotAttachable, EngineUnavailable. Unknown or ended replica: raises NotAttachable.
+        """
+        ...
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        """Connect to a port of a running replica, as a program of it would by 127.0.0.1. Where nothing listens there,
+        raises NotAttachable, or the attachment ends with an exit code.
+
+        Failure: raises NotAttachable, EngineUnavailable. Unknown or ended replica: raises NotAttachable.
         """
         ...
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, Runtime, StartFailed, Traits
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.logs import LogPosition
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
@@ -133,6 +135,12 @@ class RuntimeSet:
         holder = self._holder(run_id)
         return None if holder is None else holder.usage(run_id, task)
 
+    def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        return self._attachable(run_id, task).execute(run_id, task, command, terminal)
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        return self._attachable(run_id, task).connect(run_id, task, port)
+
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         holder = self._holder(run_id)
         if holder is not None:
@@ -144,6 +152,12 @@ class RuntimeSet:
         if holder is not None:
             holder.remove(run_id)
             self._holders.pop(run_id, None)
+
+    def _attachable(self, run_id: str, task: str) -> Runtime:
+        holder = self._holder(run_id)
+        if holder is None:
+            raise NotAttachable(f"{task} does not run.")
+        return holder
 
     def _holder(self, run_id: str) -> Runtime | None:
         """The runtime that holds the run; None for an unknown run. A runtime may hold what it could not recover."""

@@ -178,6 +178,8 @@ class WithUserArgs(click.Command):
     """Command that passes the words after the first `--` on as `user_args`, and those before it as `words`."""
 
     allow_extra_args = True  # they are refused here, with where they belong
+    after_dashes = "Arguments of the training program go"
+    dashes_usage = "[-- USER_ARGS ...]"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -191,11 +193,11 @@ class WithUserArgs(click.Command):
             raise click.UsageError(unknown_option(ctx.command_path, error, self, given), ctx) from error
         if rest and not ctx.resilient_parsing:
             raise click.UsageError(
-                f"Got unexpected extra argument ({' '.join(rest)}). Arguments of the training program go after --.", ctx
+                f"Got unexpected extra argument ({' '.join(rest)}). {self.after_dashes} after --.", ctx
             )
         ctx.params["user_args"] = user_args
         ctx.params["words"] = tuple(given[: given.index("--")] if "--" in given else given)
         return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- USER_ARGS ...]"]
+        return [*super().collect_usage_pieces(ctx), self.dashes_usage]

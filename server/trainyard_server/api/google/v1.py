@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Request
 
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, JsonOnly
 from trainyard_server.api.json_answer import JsonAnswer
@@ -43,8 +43,8 @@ def list_jobs(
 
 
 @router.get("/jobs/{job_id}", Access.VIEWER, "get a job", response_model=dict[str, Any])
-def get(project: str, job_id: str, cases: Cases) -> JsonAnswer:
-    return JsonAnswer(cases.jobs.get(project, job_id))
+def get(request: Request, project: str, job_id: str, cases: Cases) -> JsonAnswer:
+    return JsonAnswer(cases.jobs.get(project, job_id, str(request.base_url)))
 
 
 @router.patch(

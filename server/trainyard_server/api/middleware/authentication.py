@@ -5,6 +5,7 @@ It runs before routing, so a route without a row in the access table is closed. 
 value that their forms send. `request.state.match` is the row.
 """
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trainyard_protocol.errors import NotFound, PermissionDenied, TrainyardError, Unauthenticated
+from trainyard_protocol.errors import NotFound, PermissionDenied, TrainyardError, Unauthenticated, Unavailable
 from trainyard_server.api.errors import MethodNotAllowed, database_error, error_json, error_response
 from trainyard_server.api.middleware import stream_expiry
 from trainyard_server.api.middleware.audit import admit
@@ -33,6 +34,7 @@ from trainyard_server.domain.access.permissions import ALL_PROJECTS, SAFE_METHOD
 from trainyard_server.domain.access.route_access import (
     SIGN_IN,
     SIGN_OUT,
+    SOCKET,
     AccessTable,
     Match,
     is_for_anybody,
@@ -42,9 +44,9 @@ from trainyard_server.domain.access.sessions import Session, Sessions
 from trainyard_server.services.people.audit import identify
 from trainyard_server.services.people.guess_limits import GuessLimits
 from trainyard_server.services.people.principals import Principal, Principals
-from trainyard_server.storage.failures import DatabaseError
+from trainyard_server.storage.failures import DatabaseError, FailureLog
 
-_WEBSOCKET_REFUSED = 1008
+_failures = FailureLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,31 @@ class Authentication:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
-        else:  # WebSockets are not supported
-            await send({"type": "websocket.close", "code": _WEBSOCKET_REFUSED})
+        else:
+            await self._socket(scope, receive, send)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket, with a bearer token: a cookie would let a page of another site open one."""
+        request = HTTPConnection(scope)
+        try:
+            secret = bearer(request)
+            principal = await self._of_bearer(secret, address_of(request)) if secret else None
+            match = self._checked_match(self._access.find(SOCKET, scope["path"]), _Credentials(principal), scope)
+        except TrainyardError as error:
+            await error_json(error)(scope, receive, send)
+            return
+        except DatabaseError as error:
+            _failures.record("Tokens cannot be read", error)
+            await error_json(Unavailable("The server cannot read its database now. Try again."))(scope, receive, send)
+            return
+        assert principal is not None  # no WebSocket is open to all
+        scope.setdefault("state", {}).update(match=match, caller=principal.caller)
+        if principal.lasting:
+            await self._app(scope, receive, send)
+            return
+        lasts_s = None if principal.expires_at is None else (principal.expires_at - self._clock()).total_seconds()
+        until_revoked = partial(self._identities.wait_until_changed, principal, None)
+        await stream_expiry.serve_socket(self._app, scope, receive, send, lasts_s=lasts_s, until_revoked=until_revoked)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = HTTPConnection(scope)
@@ -169,7 +194,7 @@ class Authentication:
     def _checked_match(self, match: Match | None, credentials: _Credentials, scope: Scope) -> Match:
         """The row of the request, once it is allowed. Raises Unauthenticated, PermissionDenied, and NotFound or
         MethodNotAllowed for a request without a row in the access table."""
-        method, path = scope["method"], scope["path"]
+        method, path = scope.get("method", SOCKET), scope["path"]
         if match is not None and match.need is None:
             return match
         caller = credentials.principal.caller if credentials.principal is not None else None

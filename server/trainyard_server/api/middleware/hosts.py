@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -54,20 +54,20 @@ class HostCheck:
         self._names = tuple(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] != "lifespan":
             header = HTTPConnection(scope).headers.get("host", "")
             if not answers_to(header, self._names):
-                await _refusal(Request(scope), header)(scope, receive, send)
+                await _refusal(HTTPConnection(scope), header)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def _refusal(request: Request, header: str) -> Response:
+def _refusal(request: HTTPConnection, header: str) -> Response:
     error = UnknownHost(
         f"This server does not answer to the host {shown(header)!r}, but to addresses, {_LOOPBACK}, names below "
         f"{_LOOPBACK}, the names in its certificate (--tls-cert) and what its option --allowed-host names. Behind a "
         "proxy, start it with --allowed-host NAME."
     )
-    if wants_page(request.method, request.url.path, request.headers.get("accept", "")):
+    if wants_page(request.scope.get("method", ""), request.url.path, request.headers.get("accept", "")):
         return PlainTextResponse(error.message, error.http_status)
     return error_json(error)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trainyard_protocol.wire.attachments import REFUSED
 from trainyard_server.storage.failures import DatabaseError, FailureLog
 
 _END_EVENT = b"event: over\ndata:\n\n"  # makes a page reload, or go to the sign-in page
@@ -60,6 +61,43 @@ async def serve(
     finally:
         if watching is not None:
             watching.cancel()
+
+
+async def serve_socket(
+    app: ASGIApp,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    lasts_s: float | None,
+    until_revoked: Callable[[], Awaitable[bool]],
+) -> None:
+    """Call `app` with a WebSocket. It is closed after `lasts_s` seconds (None: never), or when `until_revoked` returns
+    True or fails with a DatabaseError."""
+
+    async def ended() -> bool:
+        try:
+            async with asyncio.timeout(lasts_s):
+                return await until_revoked()
+        except TimeoutError:
+            return True
+        except DatabaseError as error:
+            _failures.record("Tokens cannot be read", error)
+            return True
+
+    serving, ending = asyncio.ensure_future(app(scope, receive, send)), asyncio.create_task(ended())
+    try:
+        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done() and ending.result():
+            reason = "The token has expired or was revoked, or its owner has other roles."
+            await send({"type": "websocket.close", "code": REFUSED, "reason": reason})
+            serving.cancel()
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.result()
+    finally:
+        serving.cancel()
+        ending.cancel()
 
 
 def _is_stream(message: Message) -> bool:

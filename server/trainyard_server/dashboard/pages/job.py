@@ -45,7 +45,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
         is_final = detail.state in FINAL_JOB_STATES
         return {
             "bars": bars(shown, now),
-            "commands": _commands(project, job_id, primary),
+            "commands": _commands(project, job_id, primary, enters=_can_be_entered(cases, detail)),
             "created_at": _created(detail),
             "dropped_events": max(0, len(detail.events) - SHOWN_EVENTS),
             "ended_at": _time(detail, "endTime"),
@@ -150,11 +150,19 @@ def _directory(model: str, job_dir: str) -> str | None:
     return parent if "." in name else f"{parent}/{name}".lstrip("/")
 
 
-def _commands(project: str, job_id: str, primary: ReplicaView | None) -> Mapping[str, str]:
+def _can_be_entered(cases: UseCases, detail: JobDetail) -> bool:
+    """Whether its owner can open a shell in it."""
+    allows = cases.backend.settings.one_user or bool(detail.job["trainingInput"].get("enableWebAccess"))
+    return allows and detail.state is JobState.RUNNING
+
+
+def _commands(project: str, job_id: str, primary: ReplicaView | None, *, enters: bool) -> Mapping[str, str]:
     """Commands for a terminal, by title."""
     job = f"{job_id} --project {project}"
     task = f" {primary.task}" if primary else ""
+    shell = {"Open a shell in it": f"trainyard jobs shell {job_id}{task} --project {project}"} if enters else {}
     return {
+        **shell,
         "Describe": f"trainyard jobs describe {job}",
         "Stream its log": f"trainyard jobs stream-logs {job}",
         "Reproduce a replica by hand": f"trainyard jobs explain {job_id}{task} --project {project}",

@@ -44,6 +44,9 @@ class Access(StrEnum):
     AGENT = "agent"
 
 
+SOCKET = "WEBSOCKET"
+"""The method of a WebSocket in the table."""
+
 UNRECORDED = ""
 """The action of a route that is not GET, but changes nothing, or is an agent's routine."""
 

@@ -47,7 +47,7 @@ from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import SERVICE_ACTOR, Event, Writer
-from trainyard_server.storage.db.tables import studies
+from trainyard_server.storage.db.tables import attachments, studies
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.storage.failures import DatabaseError
 from trainyard_server.storage.logs.store import LogMismatch, Stream
@@ -204,7 +204,10 @@ class AgentSync:
             peers = Peers(key=self._peer_key, addresses=offer.addresses) if offer.addresses else None
             # An engine's objects, which others may read, have no token of the storage.
             orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
-        answer = SyncResponse(version="", lease_s=lease_s, runs=orders, members=offer.members, peers=peers)
+            attached = attachments.orders_for(reader, agent_id, backend.clock()) if orders else ()
+        answer = SyncResponse(
+            version="", lease_s=lease_s, runs=orders, members=offer.members, peers=peers, attachments=attached
+        )
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
         return answer.model_copy(update={"version": version})
 

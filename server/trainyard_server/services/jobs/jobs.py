@@ -38,6 +38,7 @@ from trainyard_server.services.jobs.training_output import (
     new_training_output,
     training_output,
     training_outputs,
+    web_access_uris,
     whole_second,
 )
 from trainyard_server.storage.db.base.models import JobRow
@@ -85,10 +86,12 @@ class Jobs:
         self._controller.write_log_soon(row.key)
         return v1_job(row, new_training_output(job.training_input))
 
-    def get(self, project: str, job_id: str) -> dict[str, Any]:
+    def get(self, project: str, job_id: str, site: str) -> dict[str, Any]:
+        """A job. `site` is the address of the dashboard, where the links to its replicas lead."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-            return _with_pointer(v1_job(job, training_output(reader, job)))
+            links = web_access_uris(job, site)
+            return _with_pointer(v1_job(job, training_output(reader, job) | links))
 
     def check_free(self, project: str, job_id: str) -> None:
         """Raises AlreadyExists for an id that the project has ever had."""
@@ -140,7 +143,7 @@ class Jobs:
         """
         with self._backend.store.write(caller.name) as writer:
             job = known_job(writer, project, job_id)
-            _check_change(caller, job)
+            check_change(caller, job)
             if job.state in FINAL_JOB_STATES or job.state is JobState.CANCELLING:
                 return {}
             writer.move_job(
@@ -169,7 +172,7 @@ class Jobs:
         """
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
-        _check_change(caller, job)
+        check_change(caller, job)
         if job.study_key is not None:
             study = job.job_id.partition(".")[0]
             raise FailedPrecondition(f"{job_id} is a trial of {study}. It is deleted with its study, {study}.")
@@ -196,7 +199,7 @@ class Jobs:
         patch = parse(LabelsPatch, _patchable_fields(body), "job")
         with self._backend.store.write(caller.name) as writer:
             job = known_job(writer, project, job_id)
-            _check_change(caller, job)
+            check_change(caller, job)
             if "etag" in mask and patch.etag != etag(job):
                 raise Aborted(
                     f"Field: job.etag Error: the job has changed since it was read (its etag is {etag(job)}): "
@@ -259,7 +262,7 @@ def known_job(reader: Reader, project: str, job_id: str) -> JobRow:
     raise NotFound(f"Field: name Error: The job projects/{project}/jobs/{job_id} was not found.{when}")
 
 
-def _check_change(caller: Caller, job: JobRow) -> None:
+def check_change(caller: Caller, job: JobRow) -> None:
     """Raises PermissionDenied."""
     if caller.may_change(job.project, job.owner):
         return

@@ -59,6 +59,14 @@ def new_training_output(training_input: TrainingInput) -> dict[str, Any]:
     return {} if spec is None else _output(spec.hyperparameter_metric_tag, {})
 
 
+def web_access_uris(job: JobRow, site: str) -> dict[str, Any]:
+    """`webAccessUris` of a running job that allows web access: where to enter each of its replicas."""
+    if job.state is not JobState.RUNNING or not job.training_input.get("enableWebAccess"):
+        return {}
+    page = f"{site.rstrip('/')}/projects/{job.project}/jobs/{job.job_id}#terminal"
+    return {"webAccessUris": {replica["task"]: page for replica in job.gang}}
+
+
 def training_outputs(reader: Reader, jobs: Sequence[JobRow]) -> dict[int, dict[str, Any]]:
     """The `trainingOutput` of the jobs of a list, by key. A study's has counts alone: trials take long to read."""
     specs = {job.key: spec for job in jobs if (spec := _spec_of(reader, job)) is not None}

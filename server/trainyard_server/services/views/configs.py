@@ -269,7 +269,7 @@ def _overrides(request: ConfigCheckRequest, args: list[str]) -> dict[Source, Any
     return {source: value for source, value in overrides.items() if value}
 
 
-_RECORDED = ("network", "service_account", "encryption_config", "enable_web_access")
+_RECORDED = ("network", "service_account", "encryption_config")
 """Fields of the API that are stored with the job and have no effect on machines of one's own."""
 
 

@@ -14,7 +14,7 @@ import socket
 import struct
 import tarfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from trainyard_agent.engines.docker.settings import address
+from trainyard_agent.engines.docker.streams.exec_attachment import ExecAttachment
 from trainyard_agent.runtimes.base import EngineUnavailable
+from trainyard_protocol.wire.attachments import Terminal
 
 if TYPE_CHECKING:
     import docker
@@ -36,6 +38,7 @@ STATS_S = 5.0
 """Timeout of a request for a container's usage."""
 
 _BLOCK = 64 * 1024
+_UPGRADED = 101
 _POOL = 64  # connections: following a log holds one for as long as its container lives
 _DIRECTORY, _SYMLINK, _EXECUTABLE = 1 << 31, 1 << 27, 0o111  # Go's file modes
 
@@ -313,6 +316,42 @@ class DockerClient:
                 return None
             _check(response)
             return LogStream(response)
+
+    # Commands in containers.
+
+    def start_exec(self, container: str, command: Sequence[str], terminal: Terminal | None) -> ExecAttachment:
+        """Start a command in a running container, with its variables, working directory and user."""
+        with self._call() as api:
+            created = api.exec_create(
+                container,
+                list(command),
+                stdin=True,
+                tty=terminal is not None,
+                environment={} if terminal is None else {"TERM": terminal.kind},
+            )
+            exec_id = str(created["Id"])
+            response = api.post(
+                self._url(api, f"/exec/{exec_id}/start"),
+                json={"Tty": terminal is not None, "Detach": False},
+                headers={"Connection": "Upgrade", "Upgrade": "tcp"},
+                stream=True,
+                timeout=(CALL_S, CALL_S),
+            )
+            if response.status_code != _UPGRADED:
+                _check(response)
+        attachment = ExecAttachment(self, container, exec_id, response, on_terminal=terminal is not None)
+        if terminal is not None:
+            attachment.resize(terminal)
+        return attachment
+
+    def resize_exec(self, exec_id: str, rows: int, columns: int) -> None:
+        with self._call() as api:
+            api.exec_resize(exec_id, rows, columns)
+
+    def inspect_exec(self, exec_id: str) -> Mapping[str, Any]:
+        with self._call() as api:
+            state: Mapping[str, Any] = api.exec_inspect(exec_id)
+            return state
 
     # Networks.
 

@@ -20,11 +20,11 @@ from trainyard_agent.engines.docker import job_dir_mounts, secret_files
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.client import Container, DockerClient, EngineDown, EngineError, EngineRefused
 from trainyard_agent.engines.docker.disk_limit import DiskLimit
-from trainyard_agent.engines.docker.log_copier import REMOVED, ContainerLogCopier
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.probe import EngineProbe
 from trainyard_agent.engines.docker.run_files import ContainerRunRecord, Key, RunFiles
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner
+from trainyard_agent.engines.docker.streams.log_copier import REMOVED, ContainerLogCopier
 from trainyard_agent.engines.docker.users import home_archive
 from trainyard_agent.host import disk, procfs
 from trainyard_agent.host.accelerators import tpu_device_files
@@ -33,11 +33,14 @@ from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes import ports
+from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
+from trainyard_agent.runtimes.attaching.port_command import port_command
 from trainyard_agent.runtimes.base import HOST, PROCESSES, STOPPED, Handle, Launch, LogSlice, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.logs import LogPosition
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
 
@@ -234,6 +237,18 @@ class DockerRuntime:
             self._log_error(error)
             return None
         return docker_spec.usage_of(stats) if stats is not None else None
+
+    def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        record = self._files.record(run_id)
+        info = None
+        if record is not None and task in record.addresses and record.launched:
+            info = self._engine.inspect(docker_spec.container_name(record.order, task))
+        if info is None or not info["State"]["Running"]:
+            raise NotAttachable(f"{task} does not run.")
+        return self._engine.start_exec(str(info["Id"]), command, terminal)
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        return self.execute(run_id, task, port_command(port), None)
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         record = self._files.record(run_id)

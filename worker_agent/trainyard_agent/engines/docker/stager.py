@@ -19,12 +19,12 @@ from typing import TypeVar
 from trainyard_agent.engines.docker import puller as image_puller
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineError, EngineRefused
-from trainyard_agent.engines.docker.log_copier import LineReader
 from trainyard_agent.engines.docker.network.firewall import NotEnforced
 from trainyard_agent.engines.docker.network.network_policy import Endpoint, endpoints_of
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.settings import PullPolicy
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner
+from trainyard_agent.engines.docker.streams.log_copier import LineReader
 from trainyard_agent.engines.docker.users import ContainerUsers
 from trainyard_agent.host import disk, unix_users
 from trainyard_agent.host.files import read_json, remove_tree, write_json

@@ -6,18 +6,22 @@ misbehave are at the end of this file.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 
 from trainyard_agent.host.clock import Clock
+from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
+from trainyard_agent.runtimes.attaching.local_command import LocalCommand, LocalConnection
 from trainyard_agent.runtimes.base import HOST, STOPPED, Handle, Launch, LogSlice, StartFailed, Traits, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, exit_report, preempted_exit
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.logs import LogGap, LogLine, LogPosition, Stream
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
@@ -280,6 +284,23 @@ class FakeRuntime:
         if not started <= now < self._end(run, replica)[0]:
             return None
         return ReplicaUse((now - started) * script.cores, script.memory_bytes)
+
+    def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        """A real command of this machine, with the variables of the replica."""
+        launch = self._running(run_id, task)
+        variables = {**launch.environment, **launch.secrets}
+        return LocalCommand(command, terminal, {"PATH": os.defpath} | variables)
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        self._running(run_id, task)
+        return LocalConnection(port)
+
+    def _running(self, run_id: str, task: str) -> Launch:
+        """Raises NotAttachable."""
+        run = self._run(run_id)
+        if run is None or task not in run.replicas or self._observe(run, task).state is not ReplicaState.RUNNING:
+            raise NotAttachable(f"{task} does not run.")
+        return run.replicas[task].launch
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         run = self._run(run_id)

@@ -20,6 +20,7 @@ from trainyard_agent.engines.kubernetes.capacity.metrics import PodMetrics
 from trainyard_agent.engines.kubernetes.logs.log_copies import LogCopies
 from trainyard_agent.engines.kubernetes.logs.logs import LogSource, line_time
 from trainyard_agent.engines.kubernetes.pods import objects, peers
+from trainyard_agent.engines.kubernetes.pods.attachments import exec_in_pod, port_of_pod
 from trainyard_agent.engines.kubernetes.pods.ends import EndOrder
 from trainyard_agent.engines.kubernetes.pods.objects import (
     EXIT,
@@ -45,11 +46,13 @@ from trainyard_agent.engines.kubernetes.pods.watch import PodWatch
 from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.host.subscribers import Subscribers
+from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed, Traits, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.logs import LogPosition
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
 
@@ -288,6 +291,22 @@ class KubernetesRuntime:
         if not self.traits.measures_usage or run is None or task not in run.tasks or task in run.exits:
             return None
         return self._metrics.use(pod_name(run_id, task))
+
+    def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        run = self._running(run_id, task)
+        words = objects.in_environment(command) if run.order.training_input.package_uris else tuple(command)
+        return exec_in_pod(self._client, pod_name(run_id, task), words, terminal)
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        self._running(run_id, task)
+        return port_of_pod(self._client, pod_name(run_id, task), port)
+
+    def _running(self, run_id: str, task: str) -> _Run:
+        """Raises NotAttachable."""
+        run = self._run(run_id)
+        if run is None or task not in run.tasks or task in run.exits:
+            raise NotAttachable(f"{task} does not run.")
+        return run
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         run = self._run(run_id)

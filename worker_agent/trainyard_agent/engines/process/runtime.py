@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
@@ -33,6 +34,9 @@ from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes import fork_server, ports
 from trainyard_agent.runtimes import supervisor as supervisor_program
+from trainyard_agent.runtimes.attaching import beside
+from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
+from trainyard_agent.runtimes.attaching.local_command import LocalCommand, LocalConnection
 from trainyard_agent.runtimes.base import HOST, METRIC_FILE, PROCESSES, STOPPED, Handle, Launch, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.fork_server import Forked
@@ -41,6 +45,7 @@ from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import RuntimeName
+from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 _LOCK_FD, _SECRETS_FD = 3, SECRETS_FD
@@ -201,6 +206,24 @@ class ProcessRuntime(RunDirectories[_Record]):
         tree = procfs.tree(supervisor)[1:]
         cpu_s = procfs.cpu_s(supervisor, own=False) + sum(map(procfs.cpu_s, tree))
         return ReplicaUse(cpu_s, sum(map(procfs.resident_bytes, tree))) if tree else None
+
+    def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        record = self._running(run_id, task)
+        user = self._users.of(run_id)
+        where = [str(self._runs / run_id / task), str(user or 0), str(self._processes * len(record.addresses))]
+        beside_it = [sys.executable, "-I", "-S", beside.__file__, *where, *command]
+        return LocalCommand(beside_it, terminal, user=user)
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        self._running(run_id, task)
+        return LocalConnection(port)
+
+    def _running(self, run_id: str, task: str) -> _Record:
+        """Raises NotAttachable."""
+        record = self._record(run_id)
+        if record is None or not self.processes(run_id, task):
+            raise NotAttachable(f"{task} does not run.")
+        return record
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         with self._lock:

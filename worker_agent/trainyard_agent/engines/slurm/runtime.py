@@ -14,11 +14,12 @@ import logging
 import os
 import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from trainyard_agent.engines.slurm import commands, rank, run_files, spec
+from trainyard_agent.engines.slurm import commands, rank, run_files, spec, step
 from trainyard_agent.engines.slurm.commands import JobTable, SlurmError, SlurmJob
 from trainyard_agent.engines.slurm.run_files import (
     RankAddress,
@@ -31,14 +32,19 @@ from trainyard_agent.engines.slurm.run_files import (
     SlurmStop,
     Times,
 )
+from trainyard_agent.engines.slurm.step_attachment import StepAttachment
 from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree, write_json
+from trainyard_agent.runtimes.attaching import beside
+from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
+from trainyard_agent.runtimes.attaching.port_command import port_command
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, StartFailed, Traits, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report, stopped_exit
 from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
 
 _FIRST_SERIAL = 1
@@ -152,6 +158,26 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             return None
         use = self._files.read(directory / "usage.json", RankUsage)
         return None if use is None else ReplicaUse(use.cpu_s, use.memory)
+
+    def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        record, directory = self._record(run_id), self._runs / run_id
+        replicas = record.order.replicas if record is not None and record.order is not None else ()
+        tasks = [replica.task for replica in replicas]
+        is_there = task in tasks and (directory / task / "started.json").exists()
+        if record is None or not is_there or self._has_ended(run_id, task):
+            raise NotAttachable(f"{task} does not run.")
+        address = self._files.read(directory / "addresses" / str(tasks.index(task)), RankAddress)
+        if address is None or not address.node:
+            raise NotAttachable(f"The node of {task} is not known.")
+        code = directory / task / f"step-{uuid.uuid4().hex}"
+        python = (sys.executable, "-I", "-S")
+        beside_it = [*python, beside.__file__, str(directory / task), "0", "0", *command]
+        program = [*python, step.__file__, str(code), *beside_it]
+        srun = spec.step_beside(record.job, replicas, task, address.node, program, on_terminal=terminal is not None)
+        return StepAttachment(srun, terminal, code)
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        return self.execute(run_id, task, port_command(port, sys.executable), None)
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         with self._lock:

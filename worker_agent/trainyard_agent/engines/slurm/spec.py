@@ -138,6 +138,21 @@ def script(order: RunOrder, gres: Callable[[str], str], program: Sequence[str]) 
     return f"#!/bin/sh\nexec {shlex.join(['srun', *step])}\n"
 
 
+def step_beside(
+    job: str, replicas: Sequence[ReplicaOrder], task: str, node: str, program: Sequence[str], *, on_terminal: bool
+) -> list[str]:
+    """The command of a further step of a job, which shares what its replica on that node has."""
+    several = parts(replicas)
+    part = next(number for number, part in enumerate(several) if any(replica.task == task for replica in part))
+    return [
+        *("srun", "--quiet", "--overlap", f"--jobid={job}", "--nodes=1", "--ntasks=1", f"--nodelist={node}"),
+        *([f"--het-group={part}"] if len(several) > 1 else []),
+        *("--mpi=none", "--unbuffered"),
+        *(["--pty"] if on_terminal else []),
+        *program,
+    ]
+
+
 def _separated(several: Iterable[list[str]]) -> list[str]:
     first, *others = several
     return [*first, *(word for part in others for word in (":", *part))]

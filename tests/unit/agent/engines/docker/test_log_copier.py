@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainyard_agent.engines.docker.client import EngineDown, LogStream
-from trainyard_agent.engines.docker.log_copier import ContainerLogCopier, LineReader
+from trainyard_agent.engines.docker.streams.log_copier import ContainerLogCopier, LineReader
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_agent.runtimes.supervisor import truncate_torn_line

@@ -487,7 +487,7 @@ def test_completion_offers_verbs_jobs_and_tasks(typed: Type, app: Server) -> Non
     agent = ScriptedAgent(app)
     agent.sync()
     app.tick()
-    assert complete("trainyard jobs s") == ["stream-logs", "submit"]
+    assert complete("trainyard jobs s") == ["shell", "stream-logs", "submit"]
     assert sorted(complete("trainyard jobs describe rn")) == ["rnn_1", "rnn_2"]
     assert complete("trainyard jobs explain rnn_1 ma") == ["master-replica-0"]
     assert "--worker-count" in complete("trainyard jobs submit training --worker")

@@ -10,6 +10,8 @@ def _rule(resources: list[str], *verbs: str, group: str = "") -> dict[str, Any]:
 RULES = [
     _rule(["pods"], "get", "list", "watch", "create", "patch", "delete"),
     _rule(["pods/log"], "get"),
+    # `jobs exec`, `shell` and `port-forward`. A WebSocket begins with a GET; newer clusters ask for `create` as well.
+    _rule(["pods/exec", "pods/portforward"], "get", "create"),
     _rule(["configmaps"], "get", "list", "create", "patch", "delete"),
     _rule(["services"], "create", "get", "delete"),
     # Whoever may create pods can read each secret of the namespace through one, so these add nothing to it.
@@ -21,7 +23,7 @@ RULES = [
     _rule(["podgroups"], "create", group="scheduling.k8s.io"),
     _rule(["workloads"], "list", group="kueue.x-k8s.io"),
 ]
-"""No exec, no nodes, and nothing outside the namespace."""
+"""No nodes, and nothing outside the namespace."""
 
 CAPACITY_RULES = [_rule(["nodes"], "list"), _rule(["pods"], "list")]
 """In the whole cluster, where its administrators allow it: the room on nodes beside other people's pods."""

@@ -9,13 +9,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from trainyard_agent.engines.kubernetes.api.connection import KubeConnection
 from trainyard_agent.runtimes.base import EngineUnavailable
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
 KubeObject = dict[str, Any]
 
@@ -75,6 +78,7 @@ class KubeClient:
         """`before_write` raises KubeError where nothing may be written now."""
         self._before_write = before_write
         self._groups = dict(_GROUPS)
+        self._connection = connection
         self.server = connection.server
         self.namespace = namespace or connection.namespace
         self._http = httpx.Client(
@@ -219,6 +223,26 @@ class KubeClient:
         except httpx.HTTPError as error:
             raise self._down(error) from error
 
+    def open_socket(self, kind: str, name: str, part: str, query: str, protocols: Sequence[str]) -> "ClientConnection":
+        """A WebSocket to a subresource, for threads, with one of these protocols; its user closes it."""
+        from trainyard_protocol.net.sockets import SocketRefused, open_socket
+
+        url = f"{self.server}{self._path(kind, name, part)}?{query}"
+        request = httpx.Request("GET", url)
+        self._before_write()
+        try:
+            if self._connection.auth is not None:
+                request = next(self._connection.auth.sync_auth_flow(request))
+            headers = {name: value for name, value in request.headers.items() if name == "authorization"}
+            tls = self._connection.tls if url.startswith("https") else None
+            return open_socket(url, headers, tls, protocols=protocols)
+        except SocketRefused as error:
+            if not error.status:
+                raise self._down(error) from error
+            raise KubeRefused(error.status, _message_of(error.body) or str(error)) from error
+        except httpx.HTTPError as error:
+            raise self._down(error) from error
+
     def version(self) -> str:
         """Version of the API server: `v1.34.1`."""
         return str((self._call("GET", "/version") or {}).get("gitVersion") or "")
@@ -323,10 +347,7 @@ class KubeClient:
         if answer.is_success:
             return
         answer.read()
-        try:
-            message = str(answer.json()["message"])
-        except (ValueError, KeyError, TypeError):
-            message = f"{self.server} answered {answer.status_code}"
+        message = _message_of(answer.content) or f"{self.server} answered {answer.status_code}"
         if answer.status_code in _AWAY:
             raise KubeDown(message)
         raise KubeRefused(answer.status_code, message)
@@ -349,3 +370,11 @@ def _retry_after(answer: httpx.Response) -> float:
     """Seconds until a busy server may be asked again."""
     text = answer.headers.get("Retry-After", "")
     return min(_CALL_S, float(text)) if text.isdecimal() else _RETRY_S  # it may be a date, of a proxy
+
+
+def _message_of(body: bytes) -> str:
+    """The message of an error; "" where it has none."""
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -209,7 +209,7 @@ def owned(owner: PodOwner, order: RunOrder, uid: str, name: str) -> dict[str, An
 
 def _container(order: RunOrder, launch: Launch, parts: PodParts) -> dict[str, Any]:
     limits = amounts(launch)
-    command = (*_IN_ENVIRONMENT, *launch.command) if launch.packages else launch.command
+    command = in_environment(launch.command) if launch.packages else launch.command
     return {
         "name": CONTAINER,
         "image": launch.image,
@@ -220,6 +220,11 @@ def _container(order: RunOrder, launch: Launch, parts: PodParts) -> dict[str, An
         "securityContext": container_security(launch),
         "volumeMounts": list(parts.mounts),
     }
+
+
+def in_environment(command: Sequence[str]) -> tuple[str, ...]:
+    """The command in the environment of the run's packages."""
+    return (*_IN_ENVIRONMENT, *command)
 
 
 def container_security(launch: Launch) -> dict[str, Any]:

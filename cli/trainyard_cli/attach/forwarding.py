@@ -1,0 +1,133 @@
+"""Ports of a replica on this machine."""
+
+import contextlib
+import itertools
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+
+from trainyard_cli.attach.command import LOST
+from trainyard_cli.output.text.safe import echo
+from trainyard_protocol.errors import FailedPrecondition, TrainyardError
+from trainyard_protocol.wire.attachments import CHUNK, ENDED, REFUSED, STDIN, AttachRequest, Control
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+
+_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A port of a replica, and the port of this machine that leads there; 0: any that is free."""
+
+    local: int
+    port: int
+
+
+class Forwarder:
+    """Listens on this machine, and connects what comes with the replica. Threads serve the connections."""
+
+    def __init__(self, client: "Client", job: str, task: str, forwards: Sequence[Forward], address: str) -> None:
+        """Raises FailedPrecondition for a local port that is in use, and what the server refuses."""
+        self._client = client
+        self._listeners = [(_listening(address, forward.local), forward.port) for forward in forwards]
+        ports = tuple(dict.fromkeys(forward.port for forward in forwards))
+        self._receipt = client.attach(job, AttachRequest(task=task, ports=ports))
+        self._requests = client.open_stream(self._receipt.id, 0)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    @property
+    def task(self) -> str:
+        return self._receipt.task
+
+    @property
+    def addresses(self) -> Mapping[str, int]:
+        """The port of the replica by each address of this machine."""
+        return {_address_of(listener): port for listener, port in self._listeners}
+
+    def serve(self) -> int:
+        """Serve until the replica or the connection ends. Returns LOST."""
+        for listener, port in self._listeners:
+            threading.Thread(target=self._accept, args=(listener, port), daemon=True).start()
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self._requests.recv()
+        reason = self._requests.close_reason or "The connection to the server was lost."
+        echo(f"ERROR: {reason}", err=True)
+        return LOST
+
+    def close(self) -> None:
+        for listener, _ in self._listeners:
+            listener.close()
+        self._requests.close()
+        self._client.detach(self._receipt.id)
+
+    def _accept(self, listener: socket.socket, port: int) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._connect, args=(connection, port), daemon=True).start()
+
+    def _connect(self, connection: socket.socket, port: int) -> None:
+        number = next(self._numbers)
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                self._requests.send(Control(connect=(number, port)).text())
+                with contextlib.closing(self._client.open_stream(self._receipt.id, number)) as stream:
+                    _pass_on(connection, stream)
+                if stream.close_code == REFUSED:
+                    echo(f"Port {port}: {stream.close_reason}", err=True)
+            except ConnectionClosed:
+                return  # `serve` says it
+            except TrainyardError as error:
+                echo(f"Port {port}: {error.message}", err=True)
+
+
+def _pass_on(connection: socket.socket, stream: ClientConnection) -> None:
+    """Pass on what comes from either side, until the replica's has ended or this one is closed."""
+
+    def send() -> None:
+        with contextlib.suppress(ConnectionClosed, OSError):
+            while data := connection.recv(CHUNK):
+                stream.send(bytes((STDIN,)) + data)
+            stream.send(Control(eof=True).text())
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    try:
+        for message in stream:
+            if isinstance(message, bytes):
+                connection.sendall(message[1:])
+    except OSError:  # this side was closed
+        stream.close(ENDED)
+    except ConnectionClosed:
+        pass  # lost: what came is all
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    sending.join()
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FailedPrecondition(
+            f"Cannot listen on {address}:{port}: {reason}. Choose another local port: LOCAL:PORT, or 0:PORT for any."
+        ) from error
+
+
+def _address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,50 @@
+"""Routes of attachments for people: a command in a replica, and its ports."""
+
+import shlex
+from typing import Annotated
+
+from fastapi import WebSocket
+
+from trainyard_protocol.wire.attachments import AttachReceipt, AttachRequest
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
+from trainyard_server.api.middleware.audit import Audited
+from trainyard_server.api.routing import Router
+from trainyard_server.api.web_sockets import serve
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
+
+router = Router(prefix="/trainyard/v1")
+
+
+@router.post(
+    "/projects/{project}/jobs/{job_id}/attachments",
+    Access.SUBMITTER,
+    "a command in a replica of one's own job, or connections to its ports; admins: any",
+    "attachments.create",
+    own=True,
+)
+def create(
+    project: str,
+    job_id: str,
+    body: Annotated[AttachRequest, json_of(AttachRequest)],
+    cases: Cases,
+    caller: AuthenticatedCaller,
+    trail: Audited,
+) -> AttachReceipt:
+    """Create an attachment. Its streams are the WebSockets `/trainyard/v1/attachments/ID/streams/N`."""
+    ports = f"ports {', '.join(map(str, body.ports))}"
+    trail.subject = f"{job_id}/{body.task or 'master-replica-0'}: {shlex.join(body.command) or ports}"
+    return cases.attachments.create(caller, project, job_id, body)
+
+
+@router.delete("/attachments/{attachment_id}", Access.PERSON, "end one's own attachment", UNRECORDED, own=True)
+def end(attachment_id: str, cases: Cases, caller: AuthenticatedCaller) -> dict[str, str]:
+    """End an attachment whose streams may wait for their slower end. One that has ended: nothing."""
+    cases.attachments.end(caller, attachment_id)
+    return {}
+
+
+@router.socket(
+    "/attachments/{attachment_id}/streams/{stream}", Access.PERSON, "the input and output of one's own attachment"
+)
+async def stream(attachment_id: str, stream: int, socket: WebSocket) -> None:
+    await serve(socket, socket.app.state.use_cases.attachments, attachment_id, stream, socket.state.caller)

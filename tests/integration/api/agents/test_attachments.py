@@ -1,0 +1,271 @@
+"""Commands in replicas and their ports at the server: who may, how the two ends meet, and what ends them."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    ALICE,
+    BOB,
+    VERA,
+    Clock,
+    ScriptedAgent,
+    Server,
+    eventually,
+    package_job,
+    server,
+    serving,
+)
+from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_protocol.wire.attachments import ENDED, LOST, REFUSED
+from trainyard_server.services.attachments import attachments
+
+CHIEF = "master-replica-0"
+COMMAND = {"command": ["nvidia-smi", "-l", "1"]}
+
+
+def run_job(api: Server, **training_input: Any) -> ScriptedAgent:
+    """An agent that runs a job of alice's."""
+    agent = ScriptedAgent(api)
+    agent.sync()
+    body = {"jobId": "job", "trainingInput": package_job(**training_input)}
+    assert api.client.post("/v1/projects/p/jobs", json=body, headers=ALICE).status_code == 200
+    api.tick()
+    agent.sync()
+    agent.start()
+    return agent
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    return run_job(api, enableWebAccess=True)
+
+
+@pytest.fixture
+def url(api: Server) -> Iterator[str]:
+    with serving(api.app) as url:
+        yield f"ws{url.removeprefix('http')}"
+
+
+def ask(
+    api: Server, who: dict[str, str] = ALICE, body: dict[str, Any] | None = None, job: str = "job"
+) -> httpx.Response:
+    return api.client.post(f"/trainyard/v1/projects/p/jobs/{job}/attachments", json=body or COMMAND, headers=who)
+
+
+def stream(url: str, attachment_id: str, who: dict[str, str], number: int = 0) -> ClientConnection:
+    area = "agent" if AGENT_KEY in who else "trainyard"
+    path = f"/{area}/v1/attachments/{attachment_id}/streams/{number}"
+    return opened(url + path, who)
+
+
+def opened(url: str, who: dict[str, str]) -> ClientConnection:
+    return connect(url, additional_headers=who, proxy=None, compression=None).__enter__()
+
+
+@contextmanager
+def ends(api: Server, url: str, attachment_id: str = "") -> Iterator[tuple[ClientConnection, ClientConnection]]:
+    """The client's and the agent's end of stream 0."""
+    attachment_id = attachment_id or ask(api).json()["id"]
+    with stream(url, attachment_id, ALICE) as client, stream(url, attachment_id, AGENT) as agent:
+        yield client, agent
+
+
+def close_of(connection: ClientConnection) -> tuple[int | None, str | None]:
+    with suppress(ConnectionClosed):
+        while True:
+            connection.recv(60)
+    return connection.close_code, connection.close_reason
+
+
+def test_owner_and_admins_attach_and_nobody_else_does(api: Server, agent: ScriptedAgent) -> None:
+    receipt = ask(api).json()
+    assert (receipt["task"], receipt["agent"]) == (CHIEF, "laptop")
+    (order,) = agent.sync().attachments
+    assert (order.id, order.run_id, order.task, list(order.command)) == (
+        receipt["id"],
+        agent.run.run_id,
+        CHIEF,
+        COMMAND["command"],
+    )
+    assert ask(api, ADMIN).status_code == 200
+    assert [ask(api, who).status_code for who in (BOB, VERA, AGENT, {})] == [403, 403, 403, 401]
+    rows = api.client.get("/trainyard/v1/audit?action=attachments.create", headers=ADMIN).json()["entries"]
+    seen = [(row["actor"], row["outcome"], row["subject"]) for row in rows]
+    words = f"job/{CHIEF}: nvidia-smi -l 1"
+    assert ("alice", "done", words) in seen
+    assert ("admin", "done", words) in seen
+    assert {actor for actor, outcome, _ in seen if outcome == "refused"} >= {"bob", "vera"}
+
+
+def test_job_must_allow_it_unless_the_server_is_of_one_user(tmp_path: Path) -> None:
+    with server(tmp_path / "many", Clock()) as api:
+        run_job(api)
+        answer = ask(api)
+        assert answer.status_code == 400
+        assert "--enable-web-access" in answer.json()["error"]["message"]
+    with server(tmp_path / "single", Clock(), one_user=True) as api:
+        run_job(api)
+        assert ask(api).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"command": ["true"], "ports": [80]}, "give one of the two"),
+        ({"task": CHIEF}, "give one of the two"),
+        ({"command": ["true"], "task": "worker-replica-7"}, f"has no worker-replica-7. Its replicas: {CHIEF}"),
+        ({"command": ["true"], "task": "nobody"}, "'nobody' is no replica of a job"),
+        ({"ports": [0]}, "ports.0"),
+        ({"ports": list(range(1, 19))}, "ports"),
+        ({"command": ["x" * 70_000]}, "65536 characters"),
+        ({"command": ["a\0b"]}, "NUL"),
+    ],
+)
+def test_bad_request_says_what_is_allowed(
+    api: Server, agent: ScriptedAgent, body: dict[str, Any], message: str
+) -> None:
+    answer = ask(api, body=body)
+    assert (answer.status_code, message in answer.json()["error"]["message"]) == (400, True), answer.text
+    assert agent.sync().attachments == ()
+
+
+def test_replica_that_does_not_run_has_no_attachment(api: Server, agent: ScriptedAgent) -> None:
+    order = ask(api).json()["id"]
+    assert [attachment.id for attachment in agent.sync().attachments] == [order]
+    agent.exit(code=1)
+    assert agent.sync().attachments == ()
+    answer = ask(api)
+    assert (answer.status_code, "does not run" in answer.json()["error"]["message"]) == (400, True)
+    assert ask(api, job="other").status_code == 404
+
+
+def test_running_job_that_allows_it_has_links_to_its_replicas(api: Server, agent: ScriptedAgent) -> None:
+    job = api.client.get("/v1/projects/p/jobs/job", headers=VERA).json()
+    page = "http://server/projects/p/jobs/job"
+    assert job["trainingOutput"]["webAccessUris"] == {CHIEF: f"{page}#terminal"}
+    html = api.client.get("/projects/p/jobs/job", headers=VERA).text
+    assert 'id="terminal"' in html
+    assert f"jobs shell job {CHIEF} --project p" in html
+    agent.exit()
+    assert "webAccessUris" not in api.client.get("/v1/projects/p/jobs/job", headers=VERA).json()["trainingOutput"]
+
+
+def test_what_is_sent_passes_in_both_directions_until_the_agent_ends_it(
+    api: Server, agent: ScriptedAgent, url: str
+) -> None:
+    with ends(api, url) as (client, served):
+        client.send(b"\0typed")
+        assert served.recv(60) == b"\0typed"
+        served.send(b"\1" + b"x" * 60_000)
+        served.send('{"exit_code":7}')
+        served.close(ENDED)
+        assert client.recv(60) == b"\1" + b"x" * 60_000
+        assert client.recv(60) == '{"exit_code":7}'
+        assert close_of(client) == (ENDED, "")
+    eventually(lambda: agent.sync().attachments == ())
+
+
+def test_refusal_of_the_agent_and_a_lost_one_reach_the_client(api: Server, agent: ScriptedAgent, url: str) -> None:
+    with ends(api, url) as (client, served):
+        served.close(REFUSED, "There is no such program.")
+        assert close_of(client) == (REFUSED, "There is no such program.")
+    with ends(api, url) as (client, served):
+        served.socket.close()
+        assert close_of(client) == (LOST, "The connection to the agent was lost.")
+    eventually(lambda: agent.sync().attachments == ())
+
+
+def test_streams_of_ports_meet_by_number_and_end_with_the_first(api: Server, agent: ScriptedAgent, url: str) -> None:
+    attachment_id = ask(api, body={"ports": [8888]}).json()["id"]
+    with ends(api, url, attachment_id) as (client, served), ThreadPoolExecutor() as pool:
+        client.send('{"connect":[1,8888]}')
+        assert served.recv(60) == '{"connect":[1,8888]}'
+        opened = [pool.submit(stream, url, attachment_id, who, 1) for who in (ALICE, AGENT)]
+        mine, theirs = (future.result() for future in opened)
+        mine.send(b"\0GET /")
+        assert theirs.recv(60) == b"\0GET /"
+        again = stream(url, attachment_id, ALICE, 1)
+        assert close_of(again) == (REFUSED, "This stream is open already.")
+        client.close()
+        assert close_of(served)[0] == ENDED
+        assert close_of(theirs)[0] == REFUSED
+        assert close_of(mine)[0] == REFUSED
+
+
+def test_stream_is_for_its_caller_and_its_agent_alone(api: Server, agent: ScriptedAgent, url: str) -> None:
+    attachment_id = ask(api).json()["id"]
+    another = {**AGENT, AGENT_KEY: "1" * 64}
+    for who in (BOB, ADMIN):
+        assert close_of(stream(url, attachment_id, who)) == (
+            REFUSED,
+            "There is no such shell, command or forwarder of ports, or it has ended.",
+        )
+    assert "belongs to an agent with another key" in str(close_of(stream(url, attachment_id, another))[1])
+    for who in ({}, {"Authorization": "Bearer wrong"}):
+        with pytest.raises(InvalidStatus) as refused:
+            stream(url, attachment_id, who)
+        assert refused.value.response.status_code == 401
+    with pytest.raises(InvalidStatus) as refused:
+        opened(f"{url}/trainyard/v1/attachments/{attachment_id}/streams/0", AGENT)
+    assert refused.value.response.status_code == 403
+    with pytest.raises(InvalidStatus) as refused:
+        opened(f"{url}/trainyard/v1/nothing", ALICE)
+    assert refused.value.response.status_code == 404
+
+
+def test_more_than_the_limit_of_a_caller_is_refused(tmp_path: Path) -> None:
+    with server(tmp_path, clock := Clock(), attachments=2) as api:
+        agent = run_job(api, enableWebAccess=True)
+        first, _, third = (ask(api) for _ in range(3))
+        assert (third.status_code, "has 2 shells" in third.json()["error"]["message"]) == (429, True)
+        assert ask(api, ADMIN).status_code == 200
+        path = f"/trainyard/v1/attachments/{first.json()['id']}"
+        assert api.client.request("DELETE", path, headers=BOB).status_code == 200  # it is not his: nothing happens
+        assert ask(api).status_code == 429
+        api.client.request("DELETE", path, headers=ALICE)
+        assert ask(api).status_code == 200
+        clock.advance(200)  # their server was killed: nobody keeps them alive
+        agent.sync()
+        assert agent.response.attachments == ()
+        assert ask(api).status_code == 200
+
+
+def test_agent_that_does_not_come_is_named(
+    api: Server, agent: ScriptedAgent, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "MEET_S", 0.05)
+    with stream(url, ask(api).json()["id"], ALICE) as client:
+        assert close_of(client) == (REFUSED, "The agent laptop did not answer within 0.05 s.")
+    eventually(lambda: agent.sync().attachments == ())
+
+
+def test_idle_one_ends(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), attachment_idle_s=0.05) as api, serving(api.app) as http:
+        agent = run_job(api, enableWebAccess=True)
+        with ends(api, f"ws{http.removeprefix('http')}") as (client, served):
+            reason = (REFUSED, "Nothing came or went for 0.05 s, the limit of this server.")
+            assert [close_of(client), close_of(served)] == [reason, reason]
+        eventually(lambda: agent.sync().attachments == ())
+
+
+def test_revoked_token_ends_its_streams(api: Server, agent: ScriptedAgent, url: str) -> None:
+    member = "/trainyard/v1/projects/p/members/alice"
+    assert api.client.request("PUT", member, json={"role": "submitter"}, headers=ADMIN).status_code == 200
+    made = api.client.post("/trainyard/v1/tokens", json={"description": "laptop"}, headers=ALICE).json()
+    who = {"Authorization": f"Bearer {made['secret']}"}
+    attachment_id = ask(api, who).json()["id"]
+    with stream(url, attachment_id, who) as client, stream(url, attachment_id, AGENT) as served:
+        client.send(b"\0typed")
+        assert served.recv(60) == b"\0typed"
+        api.client.request("DELETE", f"/trainyard/v1/tokens/{made['token']['token_id']}", headers=ALICE)
+        assert close_of(client) == (REFUSED, "The token has expired or was revoked, or its owner has other roles.")

@@ -1,0 +1,1 @@
+"""Attachments of people to the replicas of this agent."""

@@ -126,6 +126,7 @@ class Client:
         labels: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
+        mounts: Mapping[str, str] | None = None,
         staging_bucket: str = "",
         sweep: Mapping[str, Sequence[object]] | None = None,
         metric: str = "",
@@ -136,9 +137,10 @@ class Client:
         """Submit a job: a config, as a file or as a mapping, with these values in place of its own.
 
         Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri, `secrets` is
-        --set-secrets: names of secrets by variable or path; `env` has variables by name; `sweep` has the values of each
-        flag. `args` are words of the program's arguments, or its flags as a mapping: {"lr": 0.1} is --lr=0.1. A program
-        is packaged and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
+        --set-secrets: names of secrets by variable or path; `env` has variables by name; `mounts` are --mount: paths by
+        name, "" for /mnt/NAME; `sweep` has the values of each flag. `args` are words of the program's arguments, or its
+        flags as a mapping: {"lr": 0.1} is --lr=0.1. A program is packaged and uploaded. Raises InvalidArgument with
+        every violation, AlreadyExists for a taken id.
         """
         given: dict[str, Any] = {
             "package_path": os.fspath(package_path) if package_path else "",
@@ -150,6 +152,7 @@ class Client:
             "labels": (dict(labels),) if labels else (),
             "set_secrets": (dict(secrets),) if secrets else (),
             "env": tuple((env or {}).items()),
+            "mount": tuple((mounts or {}).items()),
             "sweep": tuple(_swept(name, values) for name, values in (sweep or {}).items()),
             "metric": metric,
             "goal": goal,

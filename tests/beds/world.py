@@ -27,6 +27,8 @@ from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce, Stager
+from trainyard_agent.staging.mounts import AgentMounts
+from trainyard_protocol.job.mounts import SiteMounts
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.views.views import JobDetail, LogEntry
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
@@ -125,6 +127,7 @@ class Machine:
         """It reaches no other machine, whether or not it reaches the server."""
         self.disks = DiskWatch()
         self.stager: Stager = ReadyAtOnce()
+        self.mounts = AgentMounts(SiteMounts())
         self._key = secrets.token_hex(32)
         self.network = LossyTransport(world.app)
         self._client: ServerClient | None = None
@@ -151,6 +154,7 @@ class Machine:
             disks=self.disks,
             meet=lambda gang: MeetingInWorld(self.world, gang),
             members=self.members,
+            mounts=self.mounts,
         )
 
     async def _ask(self, peer: str, address: str, peers: Peers) -> Word | None:
@@ -160,9 +164,10 @@ class Machine:
         return other.members.majority.word if other.members.majority.peers is not None else None
 
     def offered(self) -> AgentInfo:
+        info = self.info.model_copy(update={"mounts": self.mounts.offers, "cache": self.mounts.cache})
         if self._opened is None:
-            return self.info.model_copy(update={"disks": self.disks.disks})
-        return self._opened.info(self.info)
+            return info.model_copy(update={"disks": self.disks.disks})
+        return self._opened.info(info)
 
     def _open(self, engine: EngineState) -> OpenRuntimes:
         kinds: tuple[RuntimeName, ...] = ("process", "docker")

@@ -53,10 +53,10 @@ MESSAGES: dict[str, type[Message]] = {
     "ParameterSpec": ParameterSpec,
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
-OUR_OWN = {"TrainingInput": {"env", "secrets"}, "Scheduling": {"minWorkers"}, "ParameterSpec": CONDITIONAL}
+OUR_OWN = {"TrainingInput": {"env", "mounts", "secrets"}, "Scheduling": {"minWorkers"}, "ParameterSpec": CONDITIONAL}
 """Fields that the document does not have there; `CONDITIONAL` it has in StudyConfig_ParameterSpec."""
 
-NOT_THERE = {"SecretReference", "ParentCategoricalValues", "ParentDiscreteValues", "ParentIntValues"}
+NOT_THERE = {"MountReference", "SecretReference", "ParentCategoricalValues", "ParentDiscreteValues", "ParentIntValues"}
 """Messages of those fields."""
 
 # A value that our field takes for each type of the document, and what it must be returned as.

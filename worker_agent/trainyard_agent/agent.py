@@ -49,12 +49,14 @@ from trainyard_agent.peers.meeting import Meeting
 from trainyard_agent.peers.members import PeerMembers
 from trainyard_agent.peers.parts import Parts
 from trainyard_agent.peers.reach import Reach
-from trainyard_agent.runtimes.base import STOPPED, EngineUnavailable, Handle, Runtime, StartFailed
+from trainyard_agent.runtimes.base import STOPPED, EngineUnavailable, Handle, Mount, Runtime, StartFailed
 from trainyard_agent.runtimes.exits import blamed_on_disk, never_ran, tells_of_disk
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import Stager, Staging
+from trainyard_agent.staging.mounts import AgentMounts
 from trainyard_protocol.errors import FailedPrecondition, PermissionDenied, TrainyardError, Unauthenticated
+from trainyard_protocol.job.mounts import SiteMounts
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.views.agents import ANSWERED, REFUSED
@@ -116,14 +118,17 @@ class Agent:
         disks: DiskWatch | None = None,
         meet: Callable[[str], Meeting] = Meeting,
         members: PeerMembers | None = None,
+        mounts: AgentMounts | None = None,
     ) -> None:
         """`info`: what the agent offers now, which may change. `disks`: those that it and its runs write to. `usage_s`:
         seconds between two usage measurements; 0: none. `start_deadline_s`: how long an engine may give the same
         reasons for not starting a run. `meet` makes the listeners of a part of a gang over several agents, before its
-        start. `members`: the other agents of its server, by which it keeps `lease`."""
+        start. `members`: the other agents of its server, by which it keeps `lease`. `mounts`: the
+        directories that jobs may name."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
+        self._mounts = mounts or AgentMounts(SiteMounts())
         self._parts = Parts(runtime, meet)
         self._attachments = ReplicaAttachments(runtime, control_plane)
         self._server_clock = ServerClock()
@@ -555,8 +560,9 @@ class Agent:
         def place_and_start() -> Handle:
             try:
                 placed = self._runtime.place(order)
+                mounts = self._mounts_of(order, staging.job_dir_target)
                 environment = self._info().environment_in(placed.runtime)
-                gang = launches(order, placed.addresses, staging, environment, secrets, placed.interface)
+                gang = launches(order, placed.addresses, staging, environment, secrets, placed.interface, mounts)
                 return self._runtime.start(order.run_id, gang)
             except StartFailed:
                 raise
@@ -580,6 +586,14 @@ class Agent:
         else:
             self._shipper.begin(order.run_id, self._handles[order.run_id].addresses)
             _log.info("started run %d of job %s (%s)", order.number, order.job_id, order.run_id)
+
+    def _mounts_of(self, order: RunOrder, job_dir: str) -> tuple[Mount, ...]:
+        """The mounts of a placed run. Raises StartFailed, after the run was removed."""
+        try:
+            return self._mounts.of(order, job_dir)
+        except StartFailed:
+            self._runtime.remove(order.run_id)
+            raise
 
     async def _stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         self._stopped.add(run_id)

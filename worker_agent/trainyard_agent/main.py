@@ -32,8 +32,10 @@ from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import EngineUnavailable
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.settings import AgentSettings, Command, parse
+from trainyard_agent.staging.mounts import AgentMounts
 from trainyard_protocol import __version__
 from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.job.mounts import load_mounts
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.net.private_files import make_private, read_token_file
 from trainyard_protocol.states import Reason
@@ -80,7 +82,9 @@ def _work(settings: AgentSettings, command: Command) -> None:
 def examine(settings: AgentSettings, fix: bool) -> list[Finding]:
     """Findings of the doctor, which works beside a running agent: of each engine of the machine, or of the one that
     spans hosts."""
-    return [finding for engine in _engines(settings) for finding in engine.examine(settings, fix)]
+    findings = [finding for engine in _engines(settings) for finding in engine.examine(settings, fix)]
+    mounts = AgentMounts(load_mounts(settings.mounts), _of_pods(settings)) if settings.mounts is not None else None
+    return findings if mounts is None else [*findings, *mounts.findings()]
 
 
 def stop_all(settings: AgentSettings, grace_s: float) -> None:
@@ -125,9 +129,20 @@ def _with_runs(settings: AgentSettings) -> list[Engine]:
     ]
 
 
+def _mounts(settings: AgentSettings) -> AgentMounts:
+    """The directories that jobs may name. Raises InvalidArgument."""
+    return AgentMounts.open(settings.mounts, _of_pods(settings))
+
+
+def _of_pods(settings: AgentSettings) -> bool:
+    """Whether replicas are pods, whose mounts are volumes."""
+    return registry.kind_of(registry.chosen_engines(settings.runtime)[0].name).has_pods
+
+
 async def _check(settings: AgentSettings) -> str:
     """Whether the agent could join, as a sentence. Raises TrainyardError, SettingsRefused, BadCapacity."""
     registry.chosen_engines(settings.runtime)[0].capacity(settings)
+    _mounts(settings)
     token, certificates = _token(settings.token_file), settings.certificates
     async with ServerClient(settings.server, token, "", certificates) as server:
         return await check_server(server, __version__)
@@ -146,6 +161,7 @@ async def _serve(settings: AgentSettings) -> None:
 async def _run_agent(settings: AgentSettings) -> None:
     """Raises SettingsRefused once another agent has taken its place."""
     clock, engine = SystemClock(), registry.chosen_engines(settings.runtime)[0]
+    mounts = _mounts(settings)
     me = engine.identity(settings)
     token, certificates = _token(settings.token_file), settings.certificates
     async with ServerClient(settings.server, token, me.key, certificates) as control_plane:
@@ -161,6 +177,8 @@ async def _run_agent(settings: AgentSettings) -> None:
             kind=CLUSTER if engine.spans_hosts else HOST,
             address="" if engine.spans_hosts else settings.reach.address,
             group=settings.group,
+            mounts=mounts.offers,
+            cache=mounts.cache,
         )
         with open_engines(settings, me.agent_id, control_plane) as opened:
             disks = DiskWatch([settings.state_dir, *opened.written], settings.disk_reserve_bytes)
@@ -185,6 +203,7 @@ async def _run_agent(settings: AgentSettings) -> None:
                 settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,
                 disks,
                 members=members,
+                mounts=mounts,
             )
             if not engine.spans_hosts and (problem := settings.reach.host_name_problem):
                 logger.warning("%s", problem)

@@ -129,13 +129,14 @@ class EngineSettings:
     """Settings that one engine has, and what must be known of it before it is loaded.
 
     `title` is the heading of its flags. `spans_hosts`: it goes on without its agent, and is an agent's only one; else
-    it is one of those of a machine, which share its capacity. `start_deadline_s`: how long it may give the same reasons
-    for not starting a run, unless --start-deadline is given. `directories`: those of a machine's state directory that
-    it alone has.
+    it is one of those of a machine, which share its capacity. `has_pods`: mounts are volumes of a cluster.
+    `start_deadline_s`: how long it may give the same reasons for not starting a run, unless --start-deadline is given.
+    `directories`: those of a machine's state directory that it alone has.
     """
 
     title: ClassVar[str] = ""
     spans_hosts: ClassVar[bool] = False
+    has_pods: ClassVar[bool] = False
     start_deadline_s: ClassVar[float] = START_DEADLINE_S
     directories: ClassVar[tuple[str, ...]] = ()
 
@@ -187,6 +188,9 @@ class AgentSettings:
         default_text=f"{job_users.DEFAULT[0]}-{job_users.DEFAULT[-1]}",
     )
     runtimes: Path | None = setting(None, "images for runtime versions, added to the shipped table", metavar="FILE")
+    mounts: Path | None = setting(
+        None, "directories that jobs may mount by name, and where the caches of projects are", metavar="FILE"
+    )
     pids_limit: int = setting(
         PROCESSES,
         "limit of processes and threads for each replica, in a container or with a user of its own",

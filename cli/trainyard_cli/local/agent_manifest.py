@@ -9,23 +9,23 @@ from typing import Any
 import yaml
 
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.mounts import load_mounts
 from trainyard_protocol.job.runtimes import load_runtimes
 
 ACCESS = "trainyard-agent-token"
 """The Secret with the agent's token, and the CA certificates of its server."""
 
-RUNTIMES = "trainyard-agent-runtimes"
-"""The ConfigMap with the agent's runtimes file."""
+CONFIG = "trainyard-agent-{}"
+"""The ConfigMap with a file of the agent: runtimes or mounts."""
 
 _CA_FILE = "ca.pem"
-_RUNTIMES_DIRECTORY, _RUNTIMES_FILE = "/etc/trainyard-runtimes", "runtimes.yaml"
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
 class AgentManifest:
-    """`token`: "" prints no Secret, which is then made by hand. `runtimes`: the agent's runtimes file.
-    `options` are those of `python -m trainyard_agent`."""
+    """`token`: "" prints no Secret, which is then made by hand. `runtimes` and `mounts` are the agent's
+    files. `options` are those of `python -m trainyard_agent`."""
 
     server: str
     image: str
@@ -33,6 +33,7 @@ class AgentManifest:
     token: str = ""
     ca_file: Path | None = None
     runtimes: Path | None = None
+    mounts: Path | None = None
     options: Sequence[str] = ()
 
     def text(self) -> str:
@@ -61,7 +62,11 @@ class AgentManifest:
                     pod = object_["spec"]["template"]["spec"]
                     self._complete(pod["containers"][0])
                     if self.runtimes is not None:
-                        yield self._runtimes(self.runtimes, pod)
+                        load_runtimes(self.runtimes)  # it can be read, and is valid
+                        yield self._file("runtimes", self.runtimes, pod)
+                    if self.mounts is not None:
+                        load_mounts(self.mounts)
+                        yield self._file("mounts", self.mounts, pod)
                 case _:
                     object_["metadata"]["namespace"] = self.namespace
                     for subject in object_.get("subjects", ()):
@@ -77,18 +82,18 @@ class AgentManifest:
             (mount,) = (entry for entry in container["volumeMounts"] if entry["name"] == "access")
             container["env"].append({"name": "TRAINYARD_CA_FILE", "value": f"{mount['mountPath']}/{_CA_FILE}"})
 
-    def _runtimes(self, file: Path, pod: dict[str, Any]) -> dict[str, Any]:
-        """The ConfigMap with the runtimes file, which the pod gets as its agent's."""
-        load_runtimes(file)  # it can be read, and is valid
+    def _file(self, option: str, file: Path, pod: dict[str, Any]) -> dict[str, Any]:
+        """The ConfigMap with a file, which the pod gets as that option of its agent."""
+        directory, name = f"/etc/trainyard-{option}", f"{option}.yaml"
         (container,) = pod["containers"]
-        container["args"].append(f"--runtimes={_RUNTIMES_DIRECTORY}/{_RUNTIMES_FILE}")
-        container["volumeMounts"].append({"name": "runtimes", "mountPath": _RUNTIMES_DIRECTORY, "readOnly": True})
-        pod["volumes"].append({"name": "runtimes", "configMap": {"name": RUNTIMES}})
+        container["args"].append(f"--{option}={directory}/{name}")
+        container["volumeMounts"].append({"name": option, "mountPath": directory, "readOnly": True})
+        pod["volumes"].append({"name": option, "configMap": {"name": CONFIG.format(option)}})
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": RUNTIMES, "namespace": self.namespace},
-            "data": {_RUNTIMES_FILE: file.read_text(encoding="utf-8")},
+            "metadata": {"name": CONFIG.format(option), "namespace": self.namespace},
+            "data": {name: file.read_text(encoding="utf-8")},
         }
 
     def _secret(self) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def disk(state: LocalState) -> Finding:
 
 def _agent_command(state: LocalState, fix: bool) -> list[str]:
     command = [sys.executable, "-m", "trainyard_agent", "--state-dir", str(state.root / "agent"), "--doctor"]
-    return [*command, "--fix"] if fix else command
+    mounts = state.options().mounts
+    return [*command, *(["--mounts", mounts] if mounts else []), *(["--fix"] if fix else [])]
 
 
 def _sizes(root: Path) -> Counter[str]:

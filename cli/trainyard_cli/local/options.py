@@ -128,6 +128,9 @@ class Options:
         "agent",
     )
     runtimes: str = _option("", FilePath(), "File with your own runtime versions and their images.", "agent")
+    mounts: str = _option(
+        "", FilePath(), "File with directories that jobs may mount by name, and where caches are.", "agent"
+    )
     keep_jobs: str = _option(
         "all",
         KeepJobs(),

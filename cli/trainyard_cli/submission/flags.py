@@ -66,6 +66,20 @@ class Variable(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class NamedMount(click.ParamType[tuple[str, str]]):
+    """`NAME:/PATH`, or `NAME` for /mnt/NAME."""
+
+    name = "NAME[:/PATH]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, colon, path = str(value).partition(":")
+        if not name or (colon and not path) or name.startswith("/"):
+            self.fail(f"[{value}] must look like imagenet:/data: a mount's name, no directory.", param, ctx)
+        return name, path
+
+
 class SetArgument(click.ParamType[tuple[str, str]]):
     """`NAME=VALUE`; the dashes of a flag may be left out."""
 
@@ -198,6 +212,14 @@ FLAGS: tuple[Flag, ...] = (
         {"type": Variable(), "multiple": True, "metavar": "NAME[=VALUE]"},
     ),
     Flag(
+        "--mount",
+        "A directory that the site names, such as a data set, at this path of containers; every program finds it in "
+        "$TRAINYARD_MOUNT_NAME. May be given several times, and replaces the config's of this name.  "
+        "[default of PATH: /mnt/NAME]",
+        "trainingInput.mounts",
+        {"type": NamedMount(), "multiple": True, "metavar": "NAME[:/PATH]"},
+    ),
+    Flag(
         "--sweep",
         "Train once with each combination of these values of the program's flags: a study of GRID_SEARCH. May be "
         "given several times.",
@@ -327,6 +349,11 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
     elif flag.name == "--env":
         given = get(job, path)
         yield path, {**given, **dict(value)} if isinstance(given, Mapping) else dict(value)
+    elif flag.name == "--mount":
+        mounts = {name: {"name": name, **({"path": at} if at else {})} for name, at in value}
+        given = get(job, path)
+        kept = [item for item in given if _name_of(item) not in mounts] if isinstance(given, list | tuple) else []
+        yield path, [*kept, *mounts.values()]
     elif flag.name == "--sweep":
         given = get(job, path)
         for name, item in fields(value, given if isinstance(given, Mapping) else {}).items():
@@ -342,6 +369,11 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         yield path, str(value)
     else:
         yield path, value
+
+
+def _name_of(item: object) -> object:
+    """The name of an entry of the config, which may be anything."""
+    return item.get("name") if isinstance(item, Mapping) else None
 
 
 def _secret(target: str, name: str) -> dict[str, str]:

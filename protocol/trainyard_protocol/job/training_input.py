@@ -1,4 +1,5 @@
-"""Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets` and `env`.
+"""Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`
+and `mounts`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -29,7 +30,7 @@ from trainyard_protocol.fields import (
     seconds,
     validation_error,
 )
-from trainyard_protocol.job.config import env_rules, secret_rules
+from trainyard_protocol.job.config import env_rules, mount_rules, secret_rules
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.message import Message, message_at
 
@@ -118,6 +119,19 @@ class SecretReference(Message):
         return self.env or (f"{self.name}_FILE" if self.file else self.name)
 
 
+class MountReference(Message):
+    """A directory that the site names, such as a data set. A container has it at `path`, by default /mnt/NAME. Not of
+    the v1 API."""
+
+    name: Annotated[Text, AfterValidator(mount_rules.checked_mount_name)]
+    path: Annotated[Text, AfterValidator(mount_rules.checked_mount_path)] = ""
+
+    @property
+    def target(self) -> str:
+        """The path in a container."""
+        return self.path or f"/mnt/{self.name}"
+
+
 def _package_uris(value: tuple[str, ...]) -> tuple[str, ...]:
     if len(value) > MAX_PACKAGE_URIS:
         raise validation_error(f"may list at most {MAX_PACKAGE_URIS} packages; it lists {len(value)}.")
@@ -155,6 +169,7 @@ class TrainingInput(Message):
     enable_web_access: Boolean = False
     secrets: Annotated[tuple[SecretReference, ...], BeforeValidator(secret_rules.not_too_many)] = ()
     env: Annotated[dict[str, str], BeforeValidator(env_rules.checked_env)] = Field(default_factory=dict)
+    mounts: Annotated[tuple[MountReference, ...], BeforeValidator(mount_rules.not_too_many_mounts)] = ()
 
     @property
     def runs_image(self) -> bool:

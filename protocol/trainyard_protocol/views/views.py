@@ -11,7 +11,7 @@ from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.message import Wire
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.views.usage import GpuUsage
-from trainyard_protocol.wire.agents import Disk, RuntimeOffer, image_runtime, no_room
+from trainyard_protocol.wire.agents import Disk, MountOffer, RuntimeOffer, image_runtime, no_room
 from trainyard_protocol.wire.logs import Stream
 from trainyard_protocol.wire.sync import Stall
 
@@ -269,10 +269,20 @@ class JobDetail(Wire):
     events: tuple[EventView, ...] = ()
 
 
+class MountView(Wire):
+    """A directory of the site that a replica has at `path`, of a process in the directory of its run: ".../mounts/x".
+    `variables` have its path, or that of a directory in it."""
+
+    name: str
+    path: str
+    read_only: bool
+    variables: dict[str, str]
+
+
 class Explanation(Wire):
     """The environment of one replica, its command, and a shell line that starts it by hand, in a Python environment
     with `packages` (addresses as in packageUris; none for a container image). `runtime` and `runtime_reason` are those
-    of its RunView."""
+    of its RunView. `mounts` are the directories of the site that it has."""
 
     task: str
     run: int
@@ -282,6 +292,7 @@ class Explanation(Wire):
     reproduce: str
     runtime: str = ""
     runtime_reason: str = ""
+    mounts: tuple[MountView, ...] = ()
 
 
 class CandidateView(Wire):
@@ -409,7 +420,8 @@ class AgentView(Wire):
     `failures`: jobs whose runs failed of its machine within the last hour. `runtime` is that of package jobs,
     `runtimes` are all, without their environments. `cpus_given`, `memory_given_bytes`, `gpus_given` (ids, of a
     machine) and `accelerators_given` are held by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used` are
-    the sums of the newest samples of its running replicas."""
+    the sums of the newest samples of its running replicas. `mounts` are those that jobs of visible projects may
+    have."""
 
     agent_id: str
     name: str
@@ -434,6 +446,7 @@ class AgentView(Wire):
     drain_reason: str = ""
     failures: tuple[str, ...] = ()
     disks: tuple[Disk, ...] = ()
+    mounts: tuple[MountOffer, ...] = ()
 
     @property
     def no_room(self) -> str:

@@ -56,6 +56,17 @@ def no_room(disks: Iterable[Disk]) -> str:
     return next((f"{disk.path} {disk.problem}" for disk in disks if disk.problem), "")
 
 
+class MountOffer(Wire):
+    """A directory of the site that an agent's replicas can have. `projects`: those that may use it; empty: all."""
+
+    name: str
+    read_only: bool = True
+    projects: Many[str] = ()
+
+    def serves(self, project: str) -> bool:
+        return not self.projects or project in self.projects
+
+
 HOST, CLUSTER = "host", "cluster"
 """Kinds of agents: of one machine, or of an engine that spans hosts and goes on without its agent."""
 
@@ -71,6 +82,7 @@ class AgentInfo(Wire):
     has no room, nothing is started there. `device_errors`: of the hardware of its GPUs, since the agent started, one
     text each: the server drains it. `address`: that at which replicas on other agents of its `group` reach its own;
     "": it has no part of a gang over several agents. `peer_address` (`host:port`): where it answers other agents.
+    `mounts`: the directories that its jobs may mount. `cache`: the shared one of each project; None: there is none.
     """
 
     agent_id: str
@@ -90,6 +102,8 @@ class AgentInfo(Wire):
     address: str = ""
     group: str = ""
     peer_address: str = ""
+    mounts: Many[MountOffer] = ()
+    cache: MountOffer | None = None
 
     def offer(self, runtime: str) -> RuntimeOffer | None:
         """The runtime of that name, if the agent has it."""

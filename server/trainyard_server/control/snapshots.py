@@ -194,6 +194,7 @@ def agent_snapshot(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSn
         avoided_until=avoided_until([HostFailure.read(failure) for failure in row.failures]),
         address=info.address,
         group=info.group,
+        mounts=info.mounts,
     )
 
 

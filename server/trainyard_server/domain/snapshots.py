@@ -13,6 +13,7 @@ from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.sync import ExitReport, Stall
 from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
 from trainyard_server.domain.scheduling.avoidance import Avoidance
+from trainyard_server.domain.scheduling.resources import Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,12 @@ class JobSnapshot:
     def max_wait_s(self) -> float | None:
         scheduling = self.training_input.scheduling
         return seconds(scheduling.max_wait_time) if scheduling and scheduling.max_wait_time else None
+
+    @property
+    def needs(self) -> Needs:
+        """The needs that agents fulfil or do not, whatever they hold."""
+        mounts = frozenset(mount.name for mount in self.training_input.mounts)
+        return Needs(self.needs_images, mounts, self.project if mounts else "")
 
     @property
     def needs_images(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from trainyard_agent.runtimes.base import Launch, SecretFile
+from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.job import cluster, machines
 from trainyard_protocol.job.resources import is_tpu
@@ -21,6 +21,7 @@ def launches(
     replica_environment: Mapping[str, str],
     secrets: Mapping[str, str] = MappingProxyType({}),
     interface: str = "",
+    mounts: tuple[Mount, ...] = (),
 ) -> list[Launch]:
     """One launch for each replica, in the order's sequence, with what was staged for the run.
 
@@ -80,6 +81,7 @@ def launches(
                 secrets=variables_of_secrets,
                 secret_files=files,
                 storage_token=token,
+                mounts=mounts,
             )
         )
     return result

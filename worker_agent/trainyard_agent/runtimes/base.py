@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainyard_agent.runtimes.attaching.attachment import Attachment
 from trainyard_agent.runtimes.use import ReplicaUse
+from trainyard_protocol.job.config.mount_rules import paths_at
 from trainyard_protocol.job.pod_settings import PodSettings
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
@@ -104,6 +105,24 @@ class SecretFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the site that replicas have. `source` is its path on the machine, or on the nodes of a cluster; in
+    a cluster also CLAIM/PATH. `path` is where a container has it; another replica finds a link in its run's directory.
+    `directories` are those in it whose paths variables get, by variable. `group`, if any, may write to it."""
+
+    name: str
+    source: str
+    path: str
+    read_only: bool = True
+    directories: Mapping[str, str] = field(default_factory=dict)
+    group: int | None = None
+
+    def variables_at(self, path: str) -> dict[str, str]:
+        """The variables of a replica that finds it at this path."""
+        return paths_at(path, self.directories)
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """All that starts one replica. `environment` has the variables of the service and the agent; a runtime adds its own
     (PATH, devices) and removes none.
@@ -118,6 +137,8 @@ class Launch:
     the stored log; 0: no limit.
 
     `writes_metrics`: it is the primary of a trial, and gets the path of its metric file as METRIC_FILE.
+
+    `mounts` are further directories; their variables are replaced by those in `environment`.
 
     `secrets` are further variables: no runtime writes their values to a file of its own, and each masks them, and those
     of `secret_files`, in the log. So do the runtimes of a machine with `storage_token`, which is in `environment`.
@@ -145,6 +166,12 @@ class Launch:
     secret_files: tuple[SecretFile, ...] = ()
     storage_token: str = field(default="", repr=False)
     pod: PodSettings = field(default_factory=PodSettings)
+    mounts: tuple[Mount, ...] = ()
+
+    @property
+    def groups(self) -> list[int]:
+        """The further groups of its user."""
+        return sorted({mount.group for mount in self.mounts if mount.group is not None})
 
     @property
     def secret_values(self) -> list[str]:

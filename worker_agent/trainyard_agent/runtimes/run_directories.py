@@ -14,12 +14,15 @@ from pydantic import BaseModel, ValidationError
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json, write_private
 from trainyard_agent.host.metric_file import read_metric_file
-from trainyard_agent.runtimes.base import Handle, LogSlice, SecretFile
+from trainyard_agent.runtimes.base import Handle, LogSlice, Mount, SecretFile
 from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_protocol.wire.logs import LogPosition
 
 REMOVED = ".removed-"
 """Of the names of directories whose removal has begun."""
+
+MOUNTS = "mounts"
+"""The directory of a run with links to its mounts."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _Record = TypeVar("_Record", bound=Handle)
@@ -44,6 +47,21 @@ def write_secret_files(directory: Path, files: Sequence[SecretFile], mode: int =
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_private(path, file.value)
         path.chmod(mode)
+
+
+def link_mounts(run: Path, mounts: Sequence[Mount]) -> None:
+    """Make a link to each mount in the run's directory of mounts, which is there. Again: the same. Raises OSError."""
+    for mount in mounts:
+        link = run / MOUNTS / mount.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(mount.source)
+
+
+def mount_variables(run: Path, mounts: Sequence[Mount]) -> dict[str, str]:
+    """The variables of the mounts with the paths of their links."""
+    return {
+        name: value for mount in mounts for name, value in mount.variables_at(str(run / MOUNTS / mount.name)).items()
+    }
 
 
 class RecordFiles:

@@ -3,7 +3,7 @@
 It is a process of its own (`runtimes/fork_server.py`), outlives the agent and communicates with it through files. It
 imports only the standard library, to start fast. In the replica's directory:
 
-    launch.json   read:    command, environment, directory, cpus, log_quota; user and processes, or neither
+    launch.json   read:    command, environment, directory, cpus, log_quota; user, groups and processes, or none
     alive         locked (flock, inherited open from the agent) for as long as this process lives
     started.json  written: the program's pid and start time, and where this process has what is not in the log yet
     log.jsonl     written: one line of JSON for each line of the program's output
@@ -33,6 +33,7 @@ import resource
 import select
 import signal
 import time
+from collections.abc import Iterable
 
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.spool import STREAMS, Mark, Spool
@@ -616,7 +617,9 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
             # The program may open /dev/stdout and /dev/stderr, which stay root's, and never read them.
             for fd in (1, 2):
                 os.fchmod(fd, 0o622)
-            become_user(int(str(launch["user"])), int(str(launch["processes"])))
+            groups = launch.get("groups") or []
+            assert isinstance(groups, list)
+            become_user(int(str(launch["user"])), int(str(launch["processes"])), groups)
             _die_with(parent)  # again: the kernel forgets it with another user
         os.chdir(str(launch["directory"]))
         environment = launch["environment"]
@@ -644,11 +647,11 @@ def _die_with(parent: int) -> None:
         os._exit(1)  # it ended before it could be watched
 
 
-def become_user(user: int, processes: int) -> None:
-    """Become that user for ever, with no other group, no capability and no way to gain any; `processes` limits those of
-    the user, of all its programs together. Raises OSError."""
+def become_user(user: int, processes: int, groups: Iterable[int] = ()) -> None:
+    """Become that user for ever, with no other group than its own and `groups`, no capability and no way to gain any;
+    `processes` limits those of the user, of all its programs together. Raises OSError."""
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
-    os.setgroups([])
+    os.setgroups(list(groups))
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)

@@ -232,6 +232,9 @@ def list_all(client: "Client", output: Output) -> None:
     for agent in agents:
         if agent.problem:
             notify(agent.problem)
+        if agent.mounts:
+            names = ", ".join(mount.name + ("" if mount.read_only else " (writable)") for mount in agent.mounts)
+            notify(f"Mounts of {agent.name}: {names}.")
 
 
 @click.command()
@@ -409,6 +412,11 @@ def examine(state_dir: Path | None, output: Output, options: tuple[str, ...]) ->
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Runtimes file for package jobs, whose images nodes pull. It is printed as a ConfigMap.",
 )
+@click.option(
+    "--mounts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the volumes that jobs may mount by name. It is printed as a ConfigMap.",
+)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
 def manifest(
     server: str,
@@ -417,6 +425,7 @@ def manifest(
     token_file: Path | None,
     ca_file: Path | None,
     runtimes: Path | None,
+    mounts: Path | None,
     options: tuple[str, ...],
 ) -> None:
     """Print the objects of an agent in a Kubernetes cluster, for `kubectl apply -f -`.
@@ -429,7 +438,7 @@ def manifest(
     if Server(address, "").is_loopback:
         raise InvalidArgument(f"{address} is this machine alone, which pods do not reach: give its address for them.")
     token = given_token(token_file) if token_file is not None else ""
-    wanted = AgentManifest(address, image, namespace, token, chosen_ca_file(ca_file), runtimes, options)
+    wanted = AgentManifest(address, image, namespace, token, chosen_ca_file(ca_file), runtimes, mounts, options)
     text = wanted.text()
     if not token:
         notify(f"There is no --token-file: make the Secret with the agent's token by\n\n  {wanted.secret_command()}\n")

@@ -132,6 +132,10 @@ def explanation_text(explanation: Explanation) -> str:
     place = describe_runtime(explanation.runtime, explanation.runtime_reason)
     title = f"# {explanation.task}, run {explanation.run}" + (f", {place}" if place else "")
     lines = [title, "", "# Environment", *variables, ""]
+    if explanation.mounts:
+        rights = {True: "read-only", False: "may be written"}
+        mounts = [f"{mount.name} at {mount.path}, {rights[mount.read_only]}" for mount in explanation.mounts]
+        lines += ["# Mounts", *mounts, ""]
     packages = [uri.rpartition("/")[2] for uri in explanation.packages]
     needs = f" (needs {', '.join(packages)} installed)" if packages else ""
     return "\n".join([*lines, f"# Command to run it by hand{needs}", explanation.reproduce])

@@ -13,6 +13,7 @@ from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.cluster import TASK_TYPES, TaskType
 from trainyard_protocol.job.config import placeholders, tuning_rules
+from trainyard_protocol.job.config.mount_rules import overlap
 from trainyard_protocol.job.machines import Catalog, MachineType, config_of, replicas_of
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.job.training_input import Job, ScaleTier, TrainingInput, parse_job
@@ -74,6 +75,7 @@ def _violations(ti: TrainingInput, catalog: Catalog, unreadable: Collection[str]
     if "master_config" not in unreadable:
         yield from _containers(ti)
     yield from _secrets(ti)
+    yield from _mounts(ti)
 
 
 def _of_the_rest(data: object, catalog: Catalog) -> Iterator[Violation]:
@@ -281,12 +283,23 @@ def _secrets(ti: TrainingInput) -> Iterator[Violation]:
         variables.add(reference.variable)
         if not reference.file:
             continue
-        if clash := next((other for other in files if _is_inside(other, reference.file)), ""):
+        if clash := next((other for other in files if overlap(other, reference.file)), ""):
             yield Violation(f"{at}.file", f"{reference.file} is in the way of {clash}, the file of another secret.")
         files.append(reference.file)
 
 
-def _is_inside(path: str, other: str) -> bool:
-    """Whether one path is the other, or either would be a directory of the other."""
-    shorter, longer = sorted((f"{path}/", f"{other}/"), key=len)
-    return longer.startswith(shorter)
+def _mounts(ti: TrainingInput) -> Iterator[Violation]:
+    names: set[str] = set()
+    used = {reference.file: "a secret's file" for reference in ti.secrets if reference.file}
+    if ti.job_dir.startswith("/"):
+        used[ti.job_dir.rstrip("/")] = "the job-dir"
+    for number, mount in enumerate(ti.mounts):
+        at = f"mounts[{number}]"
+        if mount.name in names:
+            yield Violation(f"{at}.name", f"{mount.name} is mounted already.")
+        names.add(mount.name)
+        if clash := next((path for path in used if overlap(path, mount.target)), ""):
+            yield Violation(
+                f"{at}.path", f"{mount.target} is in the way of {clash}, {used[clash]}: choose another one."
+            )
+        used.setdefault(mount.target, "the path of another mount")

@@ -29,7 +29,7 @@ def candidates(
     by_agent = {
         candidate.node.agent.agent_id: candidate
         for alive in (True, False)
-        for candidate in cluster.candidates(job.gang, job.needs_images, alive, spreads)
+        for candidate in cluster.candidates(job.gang, job.needs, alive, spreads)
     }
     return tuple(
         CandidateView(
@@ -50,6 +50,8 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
         if not job.needs_images:
             return agent.waits_for(job.needs_images)
         return "runs no containers: restart its agent without --runtime process"
+    if missing_mount := agent.lacks_mount(job.needs):
+        return missing_mount
     if candidate is None:
         return _too_small(job, agent)
     if agent.draining:

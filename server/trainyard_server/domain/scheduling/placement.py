@@ -15,6 +15,7 @@ from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     Assignment,
     Gang,
+    Needs,
     ResourceShare,
     asked,
     assign_amounts,
@@ -217,7 +218,7 @@ class _GangsAhead:
 class _Kind(NamedTuple):
     """The terms of the candidates for a gang: see `Cluster.group`."""
 
-    images: bool
+    needs: Needs
     alive: bool
     avoided: frozenset[str]
     spreads: bool
@@ -255,14 +256,14 @@ class Cluster:
     def group(
         self,
         gang: tuple[ReplicaRequest, ...],
-        images: bool,
+        needs: Needs,
         alive: bool = True,
         avoided: frozenset[str] = frozenset(),
         spreads: bool = False,
     ) -> Group:
         """The gangs that are equal to this one, and avoid the same agents. To hash a large gang takes longer than to
         find the object again. `spreads`: they may have parts on several agents."""
-        kind = _Kind(images, alive, avoided, spreads)
+        kind = _Kind(needs, alive, avoided, spreads)
         cached = self._known.get((id(gang), kind))
         if cached is None:
             group = self._groups.get((gang, kind))
@@ -272,7 +273,7 @@ class Cluster:
         return cached[1]
 
     def candidates(
-        self, gang: tuple[ReplicaRequest, ...], images: bool, alive: bool = True, spreads: bool = False
+        self, gang: tuple[ReplicaRequest, ...], needs: Needs, alive: bool = True, spreads: bool = False
     ) -> tuple[Candidate, ...]:
         """The agents that could hold the gang if they were empty, or with `spreads` parts of it: as requested if any
         can, else scaled down, where that is least.
@@ -280,11 +281,13 @@ class Cluster:
         Only agents that start such jobs now, or with `alive=False` only those that are silent, draining or without room
         on their disks, or whose container engine is away.
         """
-        return self.group(gang, images, alive, spreads=spreads).candidates
+        return self.group(gang, needs, alive, spreads=spreads).candidates
 
     def _group(self, gang: tuple[ReplicaRequest, ...], kind: "_Kind") -> Group:
-        every = self.compatible(kind.images)
-        nodes = [node for node in every if (node.agent.accepts_work and node.agent.starts(kind.images)) is kind.alive]
+        every = self.compatible(kind.needs)
+        nodes = [
+            node for node in every if (node.agent.accepts_work and node.agent.starts(kind.needs.images)) is kind.alive
+        ]
         requested = asked(gang)
         if candidates := _candidates(nodes, lambda _: requested):
             return Group(_without(kind.avoided, candidates))
@@ -304,9 +307,13 @@ class Cluster:
             self._members_by_kind[kind] = [_by_agent_group(some) for some in choices]
         return self._members_by_kind[kind]
 
-    def compatible(self, images: bool) -> list[Node]:
-        """The agents that start such jobs, now or when their container engine answers again."""
-        return [node for node in self.nodes if node.agent.starts(images) or node.agent.engine_problem]
+    def compatible(self, needs: Needs) -> list[Node]:
+        """The agents that have what such jobs need, now or when their container engine answers again."""
+        return [
+            node
+            for node in self.nodes
+            if (node.agent.starts(needs.images) or node.agent.engine_problem) and not node.agent.lacks_mount(needs)
+        ]
 
     def budget(self, project: str) -> QuotaBudget:
         """The quota of the project with the use of its runs on all agents."""

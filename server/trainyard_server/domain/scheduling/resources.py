@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from trainyard_protocol.job.machines import GIGABYTE, ReplicaRequest, Resources
 from trainyard_protocol.job.resources import Capacity, Gpu, is_tpu
+from trainyard_protocol.wire.agents import MountOffer
 from trainyard_server.domain.scheduling.pools import nodes_of, packed
 
 
@@ -96,6 +97,15 @@ class Gang:
         return +counts
 
 
+class Needs(NamedTuple):
+    """The part of a job's needs that an agent has or has not: `images`: a runtime of containers; `mounts`, by name, for
+    its `project`, which is "" without mounts: then the jobs of all projects are alike."""
+
+    images: bool
+    mounts: frozenset[str] = frozenset()
+    project: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
     """An agent with the gangs on it. `alive`: it answers. `draining`: it is given no new work, by an operator, or by
@@ -105,7 +115,7 @@ class AgentSnapshot:
     an engine that spans hosts, whose capacity changes. `in_flight`: this engine decides what starts, and has so many
     runs at most to choose from; 0: what is free decides. `no_room`: the directory of its machine that has no room, and
     why; "" if all have. `address`: that at which replicas on other agents of its `group` reach its own; "": it has no
-    part of a gang over several agents."""
+    part of a gang over several agents. `mounts`: the directories that jobs may mount there."""
 
     agent_id: str
     name: str
@@ -125,6 +135,7 @@ class AgentSnapshot:
     avoided_until: datetime | None = None
     address: str = ""
     group: str = ""
+    mounts: tuple[MountOffer, ...] = ()
 
     @property
     def accepts_work(self) -> bool:
@@ -144,6 +155,16 @@ class AgentSnapshot:
     def why_draining(self) -> str:
         """A clause about an agent that is draining."""
         return self.drain_reason or "an operator lets it start nothing new"
+
+    def lacks_mount(self, needs: Needs) -> str:
+        """A clause about the first mount that the job cannot have there; "" if it can have all."""
+        offers = {offer.name: offer for offer in self.mounts}
+        for name in sorted(needs.mounts):
+            if name not in offers:
+                return f"has no mount {name}"
+            if not offers[name].serves(needs.project):
+                return f"has the mount {name} for other projects than {needs.project}"
+        return ""
 
     def waits_for(self, images: bool) -> str:
         """The reason why such jobs do not start there now."""

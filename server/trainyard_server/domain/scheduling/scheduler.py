@@ -22,6 +22,7 @@ from trainyard_server.domain.scheduling.quotas import Quotas, amount, excess, us
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     Assignment,
+    Needs,
     Part,
     ResourceShare,
     asked,
@@ -107,9 +108,7 @@ def beyond_quota(
     cluster, allowed = Cluster(agents, limits), limits.of(job.project)
     spreads = shared.lets_spread(job.training_input)
     candidates = [
-        candidate
-        for alive in (True, False)
-        for candidate in cluster.candidates(job.gang, job.needs_images, alive, spreads)
+        candidate for alive in (True, False) for candidate in cluster.candidates(job.gang, job.needs, alive, spreads)
     ]
     requested = [candidate.usage for candidate in candidates] or [quotas.usage_of(asked(job.gang), _NO_MACHINE)]
     if not all(excess(usage, allowed) for usage in requested):
@@ -122,11 +121,11 @@ def beyond_quota(
 def unshared(job: JobSnapshot, agents: Iterable[AgentSnapshot], shared: SharedDirs) -> str:
     """A clause about agents that could hold the gang only together, and share no job-dir for it; "" if it may start."""
     cluster = Cluster(agents, NO_QUOTAS)
-    if shared.lets_spread(job.training_input) or cluster.candidates(job.gang, job.needs_images):
+    if shared.lets_spread(job.training_input) or cluster.candidates(job.gang, job.needs):
         return ""
-    if not cluster.candidates(job.gang, job.needs_images, spreads=True):
+    if not cluster.candidates(job.gang, job.needs, spreads=True):
         return ""
-    return _together(job, [node.agent for node in cluster.compatible(job.needs_images)], shared)
+    return _together(job, [node.agent for node in cluster.compatible(job.needs)], shared)
 
 
 def in_order(queued: Iterable[JobSnapshot]) -> list[JobSnapshot]:
@@ -210,7 +209,7 @@ class Planner:
         """The answer for the job with its whole gang, and its group."""
         cluster, ahead = self._cluster, self._ahead
         spreads = self._shared.lets_spread(job.training_input)
-        group = cluster.group(job.gang, job.needs_images, avoided=frozenset(self._avoids(job)), spreads=spreads)
+        group = cluster.group(job.gang, job.needs, avoided=frozenset(self._avoids(job)), spreads=spreads)
         if job.backoff_until is not None and job.backs_off(self._now):
             return group, Waiting("backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1)
         if not group.candidates:
@@ -265,7 +264,7 @@ class Planner:
             return ""
         clauses = []
         spreads = self._shared.lets_spread(job.training_input)
-        for candidate in self._cluster.candidates(job.gang, job.needs_images, spreads=spreads):
+        for candidate in self._cluster.candidates(job.gang, job.needs, spreads=spreads):
             if candidate.node.agent.agent_id in avoided:
                 until, why = avoided[candidate.node.agent.agent_id]
                 end = rfc3339(until.replace(microsecond=0))
@@ -275,8 +274,8 @@ class Planner:
     def _without_candidates(self, job: JobSnapshot, position: int) -> tuple[Group, Waiting]:
         """The group of the agents that could take the job at another time, and the reason that none does now."""
         spreads = self._shared.lets_spread(job.training_input)
-        silent = self._cluster.group(job.gang, job.needs_images, alive=False, spreads=spreads)
-        group = self._cluster.group(job.gang, job.needs_images, spreads=spreads)
+        silent = self._cluster.group(job.gang, job.needs, alive=False, spreads=spreads)
+        group = self._cluster.group(job.gang, job.needs, spreads=spreads)
         if group not in self._closed:
             reason = _no_candidate(job, self._cluster, silent.candidates, self._shared)
             self._closed[group] = Waiting(*reason, position)
@@ -284,7 +283,7 @@ class Planner:
 
     def _unused(self, job: JobSnapshot, chosen: Candidate) -> str:
         """A sentence about agents that could have taken a part of a gang that is scaled down to one; "" without any."""
-        open_ones = [node.agent for node in self._cluster.compatible(job.needs_images) if node.agent.accepts_work]
+        open_ones = [node.agent for node in self._cluster.compatible(job.needs) if node.agent.accepts_work]
         if several := _together(job, open_ones, self._shared):
             return f" {several}."
         idle = [agent.name for agent in open_ones if agent is not chosen.node.agent and not agent.gangs]
@@ -457,13 +456,27 @@ def _missing_tpus(gang: Iterable[ReplicaRequest], agents: Iterable[AgentSnapshot
     return " and ".join(f"{count} x {kind}" for kind, count in counts.items())
 
 
+def _missing_mounts(needs: Needs, agents: Sequence[AgentSnapshot]) -> str:
+    """A clause about the mounts of a job that none of these agents can give it."""
+    for name in sorted(needs.mounts):
+        offers = [offer for agent in agents for offer in agent.mounts if offer.name == name]
+        if not offers:
+            return f"no agent has the mount {name} (`--mounts` of the agent)"
+        if not any(offer.serves(needs.project) for offer in offers):
+            return f"the mount {name} is not for the project {needs.project} (`projects` in the agent's file of mounts)"
+    each = "; ".join(f"{agent.name} {agent.lacks_mount(needs)}" for agent in agents)
+    return f"no agent has all of its mounts: {each}"
+
+
 def _no_candidate(
     job: JobSnapshot, cluster: Cluster, silent: Sequence[Candidate], shared: SharedDirs
 ) -> tuple[WaitingKind, str]:
     """The kind of the waiting and its reason, where no agent takes the job now."""
     if not cluster.nodes:
         return "no-agent", "no agent has connected to this server yet"
-    compatible = cluster.compatible(job.needs_images)
+    compatible = cluster.compatible(job.needs)
+    if not compatible and (others := cluster.compatible(Needs(job.needs_images))):
+        return "never", _missing_mounts(job.needs, [node.agent for node in others])
     if not compatible and not job.needs_images:
         reasons = "; ".join(f"{node.agent.name}: {node.agent.waits_for(False)}" for node in cluster.nodes)
         return "never", f"can never start on the agents here: it is a package job ({reasons})"
@@ -492,9 +505,10 @@ def _no_candidate(
         return "never", f"needs an agent with {missing} (`--tpus` of the agent), and there is none"
     largest = max((node.agent for node in compatible), key=lambda a: (a.capacity.vcpus, a.capacity.memory_bytes))
     several = _together(job, [node.agent for node in compatible], shared)
+    which = "largest agent with its mounts" if job.needs.mounts else "largest agent"
     changing = any(node.agent.engine for node in compatible)  # with its nodes, and other people's pods there
     return (
         "never",
         f"{'has no room on' if changing else 'can never start on'} the agents here: needs {needs(job.gang)}; "
-        f"the largest agent, {largest.name}, has {has(largest.capacity)}{f'; {several}' if several else ''}",
+        f"the {which}, {largest.name}, has {has(largest.capacity)}{f'; {several}' if several else ''}",
     )

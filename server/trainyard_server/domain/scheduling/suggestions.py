@@ -113,7 +113,7 @@ def _quota(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
     cluster = Cluster(situation.agents, situation.limits)
     budget = cluster.budget(job.project)
     spreads = situation.shared.lets_spread(job.training_input)
-    for candidate in cluster.candidates(job.gang, job.needs_images, spreads=spreads) if limits else ():
+    for candidate in cluster.candidates(job.gang, job.needs, spreads=spreads) if limits else ():
         needed = {name: budget.used(name) + candidate.usage.get(name, 0) for name in limits}
         raised = {name: max(limit, needed[name]) for name, limit in limits.items()}
         quotas = Quotas(situation.limits.default, {**situation.limits.projects, job.project: raised})

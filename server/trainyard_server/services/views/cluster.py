@@ -1,7 +1,7 @@
 """Cluster overview: agents with their runs, devices and use, the queue, and quotas."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState, RunState
 from trainyard_protocol.views.usage import GpuUsage, UsageSample
 from trainyard_protocol.views.views import ActiveJobsView, ActiveJobView, AgentView, QuotasView
-from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_protocol.wire.agents import AgentInfo, MountOffer
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agents_now, live_runs
 from trainyard_server.domain.access.permissions import Visible, is_visible
@@ -206,10 +206,10 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
         held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, run, gang, used))
     is_alive, now = backend.agent_liveness.is_alive, backend.clock()
-    return [_agent_line(row, held.get(row.agent_id, ()), is_alive(row), now) for row in rows]
+    return [_agent_line(row, held.get(row.agent_id, ()), is_alive(row), now, visible) for row in rows]
 
 
-def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: datetime) -> AgentLine:
+def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: datetime, visible: Visible) -> AgentLine:
     failures = map(HostFailure.read, row.failures)
     info = AgentInfo.model_validate(row.info)
     runs = [_held_run(gang) for gang in held if gang.is_visible]
@@ -229,6 +229,7 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: dateti
         drain_reason=row.drain_reason,
         failures=tuple(f"{failure.job} ({failure.reason})" for failure in recent(failures, now)),
         disks=info.disks,
+        mounts=tuple(_visible_mounts(info.mounts, visible)),
         alive=alive,
         last_seen=row.last_seen,
         runs=sum(not run.orphaned for run in runs),
@@ -252,6 +253,14 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: dateti
         Device(gpu, gpu.id in view.gpus_given, holders.get(gpu.id), used.get(gpu.id)) for gpu in info.capacity.gpus
     ]
     return AgentLine(view, devices, runs, hidden_runs=len(held) - len(runs))
+
+
+def _visible_mounts(offers: Iterable[MountOffer], visible: Visible) -> Iterator[MountOffer]:
+    """The mounts that jobs of visible projects may have, without the names of other projects."""
+    for offer in offers:
+        projects = tuple(project for project in offer.projects if is_visible(project, visible))
+        if projects or not offer.projects:
+            yield offer.model_copy(update={"projects": projects})
 
 
 def _held_run(held: _RunRow) -> HeldRun:

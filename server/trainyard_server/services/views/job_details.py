@@ -16,7 +16,9 @@ from trainyard_protocol.job.cluster import (
     storage_variables,
     thread_variables,
 )
+from trainyard_protocol.job.config import mount_rules
 from trainyard_protocol.job.machines import config_of
+from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.net.gcs import HIDDEN
 from trainyard_protocol.states import JobState, Outcome
@@ -26,6 +28,7 @@ from trainyard_protocol.views.views import (
     Explanation,
     JobDetail,
     LogSummary,
+    MountView,
     ReplicaView,
     RetentionView,
     RunView,
@@ -33,7 +36,7 @@ from trainyard_protocol.views.views import (
     TrialMetric,
     Verdict,
 )
-from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_protocol.wire.agents import PACKAGE_JOBS, AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.retention import RETENTION
 from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
@@ -183,7 +186,9 @@ class JobDetails:
         row = next(replica for replica in gang if replica.task == task.name)
         job_dir = self._backend.job_dir(project, job.owner, job_id, snapshot.training_input.job_dir, job.created_at)
         given = info.environment_in(run.runtime) if info is not None else {}
-        variables = thread_variables(len(row.cpus) or row.vcpus)
+        mounts = _mounts(project, snapshot.training_input, info, run.runtime)
+        variables = {name: value for mount in mounts for name, value in mount.variables.items()}
+        variables |= thread_variables(len(row.cpus) or row.vcpus)
         variables |= storage_variables(snapshot, addresses, job_dir, given) | given
         variables |= environment(snapshot, addresses, task, job_dir=job_dir)
         variables |= {
@@ -200,7 +205,35 @@ class JobDetails:
             reproduce=reproduce(variables, command),
             runtime=run.runtime,
             runtime_reason=run.runtime_reason,
+            mounts=mounts,
         )
+
+
+def _mounts(
+    project: str, training_input: TrainingInput, info: AgentInfo | None, runtime: str | None
+) -> tuple[MountView, ...]:
+    """The mounts of a replica on that agent, with its project's cache. A process has links to them in its run's
+    directory, which only the agent knows."""
+    is_process = runtime in PACKAGE_JOBS if runtime else not training_input.image_uri
+
+    def view(name: str, path: str, read_only: bool, directories: Mapping[str, str]) -> MountView:
+        path = f".../mounts/{name}" if is_process else path
+        return MountView(name=name, path=path, read_only=read_only, variables=mount_rules.paths_at(path, directories))
+
+    offers = {offer.name: offer for offer in info.mounts} if info is not None else {}
+    views = [
+        view(
+            mount.name,
+            mount.target,
+            mount.name not in offers or offers[mount.name].read_only,
+            {mount_rules.variable_of(mount.name): ""},
+        )
+        for mount in training_input.mounts
+    ]
+    cache = info.cache if info is not None else None
+    if cache is not None and cache.serves(project):
+        views.append(view(CACHE, mount_rules.CACHE_PATH, False, mount_rules.CACHE_VARIABLES))
+    return tuple(views)
 
 
 def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:

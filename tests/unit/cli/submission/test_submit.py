@@ -7,7 +7,7 @@ import click
 import pytest
 
 from trainyard_cli.submission import submit
-from trainyard_cli.submission.flags import JobFlags, Variable, merge
+from trainyard_cli.submission.flags import JobFlags, NamedMount, Variable, merge
 from trainyard_cli.submission.sweep import swept
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.machines import default_catalog
@@ -90,6 +90,12 @@ MERGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"env": (("B", "x=1, y"), ("B", "3"), ("C", ""))},
         {"trainingInput": {"env": {"A": "1", "B": "3", "C": ""}}},
     ),
+    (
+        {"trainingInput": {"mounts": [{"name": "a", "path": "/a"}, {"name": "b"}]}},
+        {"mount": (("a", "/data"), ("c", ""))},
+        {"trainingInput": {"mounts": [{"name": "b"}, {"name": "a", "path": "/data"}, {"name": "c"}]}},
+    ),
+    ({"trainingInput": {"mounts": "a"}}, {"mount": (("b", ""),)}, {"trainingInput": {"mounts": [{"name": "b"}]}}),
     ({"trainingInput": {"env": ["A"]}}, {"env": (("B", "3"),)}, {"trainingInput": {"env": {"B": "3"}}}),
     (
         {},
@@ -243,6 +249,17 @@ def test_variable_without_a_value_has_that_of_this_shell(monkeypatch: pytest.Mon
         with pytest.raises(click.BadParameter) as caught:
             kind.convert(text, None, None)
         assert says in caught.value.message
+
+
+def test_mount_of_a_flag_is_a_name_and_a_path(tmp_path: Path) -> None:
+    kind = NamedMount()
+    assert [kind.convert(text, None, None) for text in ("a:/data", "a")] == [("a", "/data"), ("a", "")]
+    for text in ("/data:/data", ":/data", "a:", ""):
+        with pytest.raises(click.BadParameter) as caught:
+            kind.convert(text, None, None)
+        assert "must look like imagenet:/data: a mount's name, no directory." in caught.value.message
+    message = refusal(draft(tmp_path, CUSTOM, mount=(("a", "/usr"),)))
+    assert "--mount: must not be in the way of /usr; this is '/usr'." in message
 
 
 def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:

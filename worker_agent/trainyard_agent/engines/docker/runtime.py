@@ -340,7 +340,8 @@ class DockerRuntime:
             container = self._engine.create(docker_spec.container_name(order, launch.task), spec)
             if launch.user is not None:
                 mode = partial(self._mode, image, container)
-                home = home_archive(mode, launch.user, image.directory, launch.job_dir)
+                mounts = [launch.job_dir, *(mount.path for mount in launch.mounts)]
+                home = home_archive(mode, launch.user, image.directory, mounts)
                 self._engine.extract(container, home)
             path = launch.environment.get("PATH", image.path)
             place = (launch.image, program, path, image.directory, bool(launch.packages))

@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from trainyard_agent.engines.docker.network.network_policy import NetworkPolicy, bridge_name
-from trainyard_agent.runtimes.base import METRIC_FILE, Launch
+from trainyard_agent.runtimes.base import METRIC_FILE, Launch, Mount
 from trainyard_agent.runtimes.exits import message_of_code
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import INTEROP_THREADS, PRIMARY, Task
+from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.wire.sync import ExitReport, RunOrder
 
@@ -252,8 +253,10 @@ def container_spec(
             **_confinement(as_root=launch.user is None and image.is_roots),
             "Mounts": [
                 *_mounts(launch, storage_roots),
+                *(_mount(mount.source, mount.path, read_only=mount.read_only) for mount in _site_mounts(launch)),
                 *(_mount(source, path, read_only=True) for path, source in secret_sources.items()),
             ],
+            **({"GroupAdd": list(map(str, launch.groups))} if launch.groups and launch.user else {}),
             "DeviceRequests": _devices(launch.gpus),
             "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in tpus],
         },
@@ -412,6 +415,8 @@ def _environment(order: RunOrder, launch: Launch, image: ImageInfo) -> dict[str,
     ours = dict(launch.environment)
     if INTEROP_THREADS in image.variables and INTEROP_THREADS not in order.training_input.env:
         ours.pop(INTEROP_THREADS, None)
+    for mount in _site_mounts(launch):
+        extra |= {name: at for name, at in mount.variables_at(mount.path).items() if name not in image.variables}
     return {**extra, **ours, **launch.secrets, **paths}
 
 
@@ -452,6 +457,11 @@ def _mounts(launch: Launch, storage_roots: str) -> list[dict[str, Any]]:
     if storage_roots and STORAGE_ROOTS in launch.environment.values():
         mounts.append(_mount(storage_roots, STORAGE_ROOTS, read_only=True))
     return mounts
+
+
+def _site_mounts(launch: Launch) -> list[Mount]:
+    """The mounts of the launch: an image that keeps its own user has no cache, as that user may not write to it."""
+    return [mount for mount in launch.mounts if launch.user is not None or mount.name != CACHE]
 
 
 def _mount(source: str, target: str, read_only: bool = False) -> dict[str, Any]:

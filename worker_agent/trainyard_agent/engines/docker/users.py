@@ -10,7 +10,7 @@ import io
 import os
 import pwd
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -54,17 +54,19 @@ class ContainerUsers:
         return _named(number, number)
 
 
-def home_archive(mode: Callable[[str], int | None], user: ProgramUser, directory: str, job_dir: str) -> bytes:
+def home_archive(
+    mode: Callable[[str], int | None], user: ProgramUser, directory: str, mounts: Collection[str]
+) -> bytes:
     """The archive that gives a created container a home for its user, and lets it enter root's, where images have
-    programs too, and write to the image's working directory. `job_dir` is a mount, and left alone. `mode`: of a
+    programs too, and write to the image's working directory. What is in `mounts` is left alone. `mode`: of a
     directory of the image, None where there is none. Raises what `mode` raises."""
     entries: dict[str, tuple[int, ProgramUser | None]] = {}
     closed = [PurePosixPath(_ROOTS_HOME), *PurePosixPath(directory).parents[:-1]]
     for path in map(str, closed):
-        current = None if _is_within(path, job_dir) else mode(path)
+        current = None if _is_within(path, mounts) else mode(path)
         if current is not None and current & 0o005 != 0o005:
             entries[path] = (current | 0o055, None)
-    if directory != "/" and not _is_within(directory, job_dir):
+    if directory != "/" and not _is_within(directory, mounts):
         current = mode(directory)
         if current is not None and not current & 0o002:
             entries[directory] = (current | 0o700, user)
@@ -80,8 +82,8 @@ def home_archive(mode: Callable[[str], int | None], user: ProgramUser, directory
     return content.getvalue()
 
 
-def _is_within(path: str, job_dir: str) -> bool:
-    return bool(job_dir) and PurePosixPath(path).is_relative_to(job_dir)
+def _is_within(path: str, mounts: Collection[str]) -> bool:
+    return any(mount and PurePosixPath(path).is_relative_to(mount) for mount in mounts)
 
 
 def _named(uid: int, gid: int) -> ProgramUser:

@@ -33,6 +33,7 @@ def _queue_class(text: str) -> tuple[int, str]:
 class KubernetesSettings(EngineSettings):
     title: ClassVar[str] = "Kubernetes\nOptions of --runtime kubernetes."
     spans_hosts: ClassVar[bool] = True
+    has_pods: ClassVar[bool] = True
 
     kubeconfig: Path | None = setting(
         None,

@@ -40,7 +40,15 @@ from trainyard_agent.runtimes.attaching.local_command import LocalCommand, Local
 from trainyard_agent.runtimes.base import HOST, METRIC_FILE, PROCESSES, STOPPED, Handle, Launch, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report
 from trainyard_agent.runtimes.fork_server import Forked
-from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id, secret_path, write_secret_files
+from trainyard_agent.runtimes.run_directories import (
+    MOUNTS,
+    RunDirectories,
+    is_run_id,
+    link_mounts,
+    mount_variables,
+    secret_path,
+    write_secret_files,
+)
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -280,6 +288,9 @@ class ProcessRuntime(RunDirectories[_Record]):
         with (run / "gate").open("r+b") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
             user = self._users.of(record.run_id)
+            if launches[0].mounts:
+                unix_users.make_passage(run / MOUNTS, user)
+                link_mounts(run, launches[0].mounts)
             for launch in launches:
                 spec = _spec(record.run_id, launch, run / launch.task, user)
                 spec["processes"] = self._processes * len(launches)
@@ -461,6 +472,7 @@ def replica_environment(
         "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
         "TMPDIR": str(directory / "tmp"),
         **({METRIC_FILE: str(_metric_file(directory))} if launch.writes_metrics else {}),
+        **mount_variables(directory.parent, launch.mounts),
         **launch.environment,
         **{file.variable: str(secret_path(directory / _SECRETS, file.name, file.path)) for file in launch.secret_files},
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
@@ -484,6 +496,7 @@ def _spec(run_id: str, launch: Launch, directory: Path, user: int | None) -> dic
         "environment": environment,
         "directory": str(directory / "work"),
         "user": user,
+        "groups": launch.groups,
         "cpus": list(launch.cpus),
         "log_quota": launch.log_quota_bytes,
     }

@@ -11,7 +11,7 @@ from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import write_private
 from trainyard_agent.runtimes.base import METRIC_FILE, Handle, Launch
-from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
+from trainyard_agent.runtimes.run_directories import mount_variables, secret_path, write_secret_files
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import RunOrder
@@ -103,6 +103,7 @@ def replica_environment(run_id: str, launch: Launch, directory: Path, inherited:
         "PATH": f"{Path(launch.command[0]).parent}{os.pathsep}{path}",
         "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
         **({METRIC_FILE: str(metric_file(directory))} if launch.writes_metrics else {}),
+        **mount_variables(directory.parent, launch.mounts),
         **launch.environment,
         **{
             file.variable: str(secret_path(directory / "secrets", file.name, file.path)) for file in launch.secret_files

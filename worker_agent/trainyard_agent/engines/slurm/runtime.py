@@ -40,7 +40,7 @@ from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttacha
 from trainyard_agent.runtimes.attaching.port_command import port_command
 from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, StartFailed, Traits, metric_tag
 from trainyard_agent.runtimes.exits import StopOrder, code_of_status, exit_report, stopped_exit
-from trainyard_agent.runtimes.run_directories import RunDirectories, is_run_id
+from trainyard_agent.runtimes.run_directories import MOUNTS, RunDirectories, is_run_id, link_mounts
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -221,6 +221,9 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
 
     def _launch(self, record: SlurmRecord, order: RunOrder, launches: Sequence[Launch]) -> Handle:
         run = self._runs / record.run_id
+        if launches[0].mounts:
+            (run / MOUNTS).mkdir(mode=0o700, exist_ok=True)
+            link_mounts(run, launches[0].mounts)
         write_json(run / "tasks.json", {"tasks": [launch.task for launch in launches]})
         for launch in launches:
             directory = run / launch.task

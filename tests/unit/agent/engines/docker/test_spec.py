@@ -7,7 +7,7 @@ import pytest
 
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner, RunNetwork
-from trainyard_agent.runtimes.base import Launch, ProgramUser
+from trainyard_agent.runtimes.base import Launch, Mount, ProgramUser
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
@@ -122,6 +122,31 @@ def test_image_keeps_its_number_of_threads_unless_the_job_sets_it() -> None:
         network = RunNetwork({}, "")
         made = docker_spec.container_spec(Owner("a1"), given, started, image, network=network, pids_limit=1)
         assert ("TF_NUM_INTEROP_THREADS=4" in made["Env"]) is kept
+
+
+def test_spec_has_the_mounts_of_the_site_and_a_cache_that_its_user_may_write() -> None:
+    data = Mount("imagenet", "/srv/imagenet", "/data", True, {"TRAINYARD_MOUNT_IMAGENET": ""})
+    caches = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}
+    cache = Mount("cache", "/srv/caches/p", "/opt/trainyard/cache", False, caches, 1_900_000_000)
+    started = launch(mounts=(data, cache), user=ProgramUser(7, 7, "u"), environment={"TORCH_HOME": "/mine"})
+    order = run_order(RUN, WORKER)
+    image = replace(IMAGE, environment=("HF_HOME=/opt/models",))
+    made = docker_spec.container_spec(
+        Owner("a1"), order, started, image, network=RunNetwork({}, ""), pids_limit=1, secret_sources={"/data2/k": "/k"}
+    )
+    assert made["HostConfig"]["Mounts"] == [
+        {"Type": "bind", "Source": "/srv/imagenet", "Target": "/data", "ReadOnly": True},
+        {"Type": "bind", "Source": "/srv/caches/p", "Target": "/opt/trainyard/cache", "ReadOnly": False},
+        {"Type": "bind", "Source": "/k", "Target": "/data2/k", "ReadOnly": True},
+    ]
+    assert made["HostConfig"]["GroupAdd"] == ["1900000000"]
+    assert {"TRAINYARD_MOUNT_IMAGENET=/data", "TORCH_HOME=/mine"} <= set(made["Env"])
+    assert not any(pair.startswith("HF_HOME=") for pair in made["Env"]), "the image has its own"
+
+    of_image = spec(launch(mounts=(data, cache)))
+    assert [mount["Target"] for mount in of_image["HostConfig"]["Mounts"]] == ["/data"]
+    assert not any(pair.startswith(("HF_HOME=", "TORCH_HOME=")) for pair in of_image["Env"])
+    assert "GroupAdd" not in of_image["HostConfig"]
 
 
 def test_spec_mounts_the_runs_packages_read_only_and_its_job_dir() -> None:

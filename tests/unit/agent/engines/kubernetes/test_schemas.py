@@ -10,7 +10,7 @@ from trainyard_agent.engines.kubernetes.capacity.admission import SchedulerGroup
 from trainyard_agent.engines.kubernetes.pods import objects, peers
 from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
-from trainyard_agent.runtimes.base import Launch, SecretFile
+from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
 from trainyard_agent.runtimes.installing import InstallLimits
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
 
@@ -25,6 +25,7 @@ FULL = replace(
     job_dir_source="jobs/a",
     secrets={"TOKEN": "t"},
     secret_files=(SecretFile("key", "/run/key", "KEY", "k"),),
+    mounts=(Mount("a", "datasets/a", "/data"), Mount("b", "/srv/b", "/b"), Mount("cache", "/srv/c", "/c", False)),
     pod=PodSettings(
         node_selector={"pool": "spot"},
         tolerations=(

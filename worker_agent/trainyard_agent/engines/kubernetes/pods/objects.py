@@ -12,6 +12,7 @@ from typing import Any
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import PRIMARY, Task
+from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.job.pod_settings import PodToleration
 from trainyard_protocol.wire.sync import RunOrder
 
@@ -154,7 +155,8 @@ def pod(owner: PodOwner, order: RunOrder, launch: Launch, uid: str, *further: Po
     """One replica. `restartPolicy` Never: a run never starts over. A process namespace for the whole pod: a program
     that is process 1 would ignore SIGTERM."""
     name = pod_name(order.run_id, launch.task)
-    parts = PodParts.together(_shared_memory(), _secret_files(order, launch), _job_dir(launch), *further)
+    own = (_shared_memory(), _secret_files(order, launch), _job_dir(launch), _mounts(launch))
+    parts = PodParts.together(*own, *further)
     metadata = owned(owner, order, uid, name)
     metadata["labels"][TASK] = launch.task
     metadata["annotations"] |= parts.annotations
@@ -275,6 +277,7 @@ def _toleration(toleration: PodToleration) -> dict[str, Any]:
 def _environment(order: RunOrder, launch: Launch) -> list[dict[str, Any]]:
     plain = {
         "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
+        **{name: value for mount in launch.mounts for name, value in mount.variables_at(mount.path).items()},
         **launch.environment,
         **{file.variable: file.path for file in launch.secret_files},
     }
@@ -325,6 +328,27 @@ def _job_dir(launch: Launch) -> PodParts:
         volumes=({"name": "job-dir", "persistentVolumeClaim": {"claimName": claim}},),
         mounts=({"name": "job-dir", "mountPath": launch.job_dir, "subPath": path},),
     )
+
+
+def _mounts(launch: Launch) -> PodParts:
+    """The directories of the site. A claim is one volume of the pod, whatever is mounted of it."""
+    volumes: dict[str, dict[str, Any]] = {}
+    claims = {launch.job_dir_source.partition("/")[0]: "job-dir"} if launch.job_dir_source else {}
+    mounts = []
+    for number, mount in enumerate(launch.mounts):
+        name = f"mount-{number}"
+        place: dict[str, Any] = {"mountPath": mount.path, "readOnly": mount.read_only}
+        if mount.source.startswith("/"):
+            made = "DirectoryOrCreate" if mount.name == CACHE else "Directory"
+            volumes[name] = {"hostPath": {"path": mount.source, "type": made}}
+        else:
+            claim, _, path = mount.source.partition("/")
+            name = claims.setdefault(claim, name)
+            if name == f"mount-{number}":
+                volumes[name] = {"persistentVolumeClaim": {"claimName": claim}}
+            place |= {"subPath": path} if path else {}
+        mounts.append({"name": name, **place})
+    return PodParts(volumes=tuple({"name": name, **volume} for name, volume in volumes.items()), mounts=tuple(mounts))
 
 
 def amounts(launch: Launch) -> dict[str, str]:

@@ -44,28 +44,32 @@ def test_command_puts_token_namespace_and_options_where_they_belong(
     (tmp_path / "ca").write_text("PEM\n")
     images = "images: {jax: {image: 'registry/jax:1'}}\nversions: {'*': {cpu: jax}}\n"
     (tmp_path / "runtimes").write_text(images)
+    volumes = "mounts: [{name: a, persistentVolumeClaim: datasets}]\n"
+    (tmp_path / "mounts").write_text(volumes)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{TOKEN}\n"))
     words = ["--server", "https://a.example", "--image", "mine:1", "--namespace", "team", "--token-file", "-"]
     options = ["--pool", "4x16x64", "--replica-env", "A=$(B)"]
-    objects = printed(
-        capsys, *words, "--ca-file", str(tmp_path / "ca"), "--runtimes", str(tmp_path / "runtimes"), *options
-    )
+    files = [word for name in ("runtimes", "mounts") for word in (f"--{name}", str(tmp_path / name))]
+    objects = printed(capsys, *words, "--ca-file", str(tmp_path / "ca"), *files, *options)
 
     assert [one["kind"] for one in objects] == [
-        *("Namespace", "ServiceAccount", "Role", "RoleBinding", "Secret", "ConfigMap", "Deployment")
+        *("Namespace", "ServiceAccount", "Role", "RoleBinding", "Secret", "ConfigMap", "ConfigMap", "Deployment")
     ]
     names = {one["metadata"].get("namespace") for one in objects[1:]}
     assert (objects[0]["metadata"]["name"], names) == ("team", {"team"})
     assert objects[3]["subjects"][0]["namespace"] == "team"
     assert objects[4]["stringData"] == {"token": TOKEN, "ca.pem": "PEM\n"}
     assert objects[5]["data"] == {"runtimes.yaml": images}
-    pod = objects[6]["spec"]["template"]["spec"]
-    assert pod["volumes"][-1]["configMap"] == {"name": objects[5]["metadata"]["name"]}
+    assert objects[6]["data"] == {"mounts.yaml": volumes}
+    pod = objects[7]["spec"]["template"]["spec"]
+    configs = [volume["configMap"] for volume in pod["volumes"][-2:]]
+    assert configs == [{"name": one["metadata"]["name"]} for one in objects[5:7]]
     (container,) = pod["containers"]
     environment = {one["name"]: one["value"] for one in container["env"]}
     assert (container["image"], environment["TRAINYARD_CA_FILE"]) == ("mine:1", "/etc/trainyard/ca.pem")
     assert "A=$$(B)" in container["args"]
-    assert f"--runtimes={container['volumeMounts'][-1]['mountPath']}/runtimes.yaml" in container["args"]
+    assert f"--runtimes={container['volumeMounts'][-2]['mountPath']}/runtimes.yaml" in container["args"]
+    assert f"--mounts={container['volumeMounts'][-1]['mountPath']}/mounts.yaml" in container["args"]
 
     given = [word.replace("$(SERVER)", environment["SERVER"]).replace("$$", "$") for word in container["args"]]
     agent = agent_settings(*given)  # it is a command line of the agent

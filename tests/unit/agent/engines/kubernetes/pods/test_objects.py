@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from contract.runtimes.runtime_labs import order
 from trainyard_agent.engines.kubernetes.pods import objects
-from trainyard_agent.runtimes.base import Launch, SecretFile
+from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
 
 CHIEF, WORKER, RUN = "master-replica-0", "worker-replica-1", "AB" * 16
@@ -31,6 +31,34 @@ def test_secrets_are_in_no_pod() -> None:
     assert {"name": "secrets", "mountPath": "/run/key", "subPath": "file-0", "readOnly": True} in container[
         "volumeMounts"
     ]
+
+
+def test_mounts_are_volumes_and_a_claim_is_one_whatever_is_mounted_of_it() -> None:
+    mounts = (
+        Mount("a", "datasets/a/v2", "/data", directories={"TRAINYARD_MOUNT_A": ""}),
+        Mount("b", "datasets", "/b", False),
+        Mount("c", "jobs/shared", "/c"),
+        Mount("d", "/srv/d", "/d"),
+        Mount("cache", "/srv/caches/p", "/opt/cache", False, {"HF_HOME": "huggingface"}),
+    )
+    launch = replace(LAUNCH, job_dir="/mnt/jobs/x", job_dir_source="jobs/x", mounts=mounts)
+    spec = objects.pod(OWNER, order(RUN, CHIEF, WORKER), launch, "uid")["spec"]
+    container = spec["containers"][0]
+    assert spec["volumes"][1:] == [
+        {"name": "job-dir", "persistentVolumeClaim": {"claimName": "jobs"}},
+        {"name": "mount-0", "persistentVolumeClaim": {"claimName": "datasets"}},
+        {"name": "mount-3", "hostPath": {"path": "/srv/d", "type": "Directory"}},
+        {"name": "mount-4", "hostPath": {"path": "/srv/caches/p", "type": "DirectoryOrCreate"}},
+    ]
+    assert container["volumeMounts"][2:] == [
+        {"name": "mount-0", "mountPath": "/data", "readOnly": True, "subPath": "a/v2"},
+        {"name": "mount-0", "mountPath": "/b", "readOnly": False},
+        {"name": "job-dir", "mountPath": "/c", "readOnly": True, "subPath": "shared"},
+        {"name": "mount-3", "mountPath": "/d", "readOnly": True},
+        {"name": "mount-4", "mountPath": "/opt/cache", "readOnly": False},
+    ]
+    for name, value in (("TRAINYARD_MOUNT_A", "/data"), ("HF_HOME", "/opt/cache/huggingface")):
+        assert {"name": name, "value": value} in container["env"]
 
 
 def test_replicas_find_each_other_by_names_of_their_service_and_take_what_was_ordered() -> None:

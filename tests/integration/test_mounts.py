@@ -37,6 +37,7 @@ async def test_job_waits_for_an_agent_with_its_mounts_and_explain_shows_them(
     await world.settle()
     answer = await world.call("GET", "/trainyard/v1/projects/p/jobs/j/why")
     assert "no agent has the mount imagenet (`--mounts` of the agent)" in answer.text
+    assert "Nothing short of an agent that has its mounts for its project" in answer.text
 
     data = world.machine("data", PROGRAMS, engine=EngineState(problem="no Docker engine answers"))
     data.mounts = mounts

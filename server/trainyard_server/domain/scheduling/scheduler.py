@@ -37,7 +37,7 @@ from trainyard_server.domain.scheduling.resources import (
 from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, Rooms, SharedDirs, Spread, listed, spread
 from trainyard_server.domain.snapshots import JobSnapshot, workers_of
 
-WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-disk", "backoff"]
+WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-disk", "no-mount", "backoff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +476,7 @@ def _no_candidate(
         return "no-agent", "no agent has connected to this server yet"
     compatible = cluster.compatible(job.needs)
     if not compatible and (others := cluster.compatible(Needs(job.needs_images))):
-        return "never", _missing_mounts(job.needs, [node.agent for node in others])
+        return "no-mount", _missing_mounts(job.needs, [node.agent for node in others])
     if not compatible and not job.needs_images:
         reasons = "; ".join(f"{node.agent.name}: {node.agent.waits_for(False)}" for node in cluster.nodes)
         return "never", f"can never start on the agents here: it is a package job ({reasons})"

@@ -33,6 +33,10 @@ _STUCK = {
         "It waits forever, unless an agent with more resources connects.",
         "Request less (`jobs cancel`, then submit again), or add such an agent.",
     ),
+    "no-mount": (
+        "It starts as soon as an agent offers the mount to its project.",
+        "Add the mount to the file of an agent (--mounts) and restart that; or cancel the job, if the name is wrong.",
+    ),
     "no-engine": (
         "It starts as soon as the engine answers.",
         "Start Docker on that machine, or mend what its agent reports; or cancel the job.",

@@ -193,8 +193,11 @@ def _nothing(waiting: Waiting, job: JobSnapshot) -> str:
             return "Nothing short of a container engine that answers: start Docker on an agent's machine."
         case "no-disk":
             return "Nothing short of room on that disk: free some, or add an agent. It starts by itself then."
+        case "no-mount":
+            return "Nothing short of an agent that has its mounts for its project (`trainyard agents list`)."
         case "never":
-            return f"Nothing short of an agent that has {needs(job.gang)}."
+            also = " and its mounts" if job.needs.mounts else ""
+            return f"Nothing short of an agent that has {needs(job.gang)}{also}."
         case "quota":
             return "Nothing short of a larger quota and more room at once."
         case _:

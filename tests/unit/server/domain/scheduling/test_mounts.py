@@ -32,7 +32,7 @@ def test_job_that_no_agent_can_give_its_mounts_waits_and_delays_nobody() -> None
     }
     for names, reason in waits.items():
         result = plan([mounting(1, *names), queued(2, age=-1)], agents, NOW)
-        assert (result.waiting[1].kind, result.waiting[1].reason, placed(result)) == ("never", reason, [2])
+        assert (result.waiting[1].kind, result.waiting[1].reason, placed(result)) == ("no-mount", reason, [2])
     apart = plan([mounting(1, "imagenet", "scans", project="radiology")], agents, NOW).waiting[1]
     assert apart.reason == "no agent has all of its mounts: a has no mount scans; b has no mount imagenet"
 

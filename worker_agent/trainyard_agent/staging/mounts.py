@@ -10,7 +10,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trainyard_agent.host import disk
 from trainyard_agent.runtimes.base import Mount, StartFailed
@@ -70,6 +70,24 @@ class AgentMounts:
                 yield name, f"an agent of this --runtime needs {needed} here"
             elif directory.path is not None and (problem := _problem(Path(directory.path), name == CACHE)):
                 yield name, problem
+            elif holder := self._writable_holder(name, directory):
+                yield name, f"it is in the writable mount {holder}, where a job may put a link in its place"
+
+    def _writable_holder(self, name: str, directory: SiteDirectory) -> str:
+        """The mount that jobs may write to and that the directory is in; "" without one. In a claim links lead nowhere
+        else."""
+        return next(
+            (
+                other
+                for other, mount in self._site.mounts.items()
+                if other != name
+                and not mount.read_only
+                and mount.persistent_volume_claim is None
+                and PurePosixPath(_real(directory)).is_relative_to(_real(mount))
+                and _real(directory) != _real(mount)
+            ),
+            "",
+        )
 
     def findings(self) -> Iterator[Finding]:
         """Findings of the doctor."""

@@ -47,6 +47,16 @@ def test_offers_have_names_and_projects_and_no_path(tmp_path: Path) -> None:
         ("mounts:\n- {name: a, path: HERE/open/data}\n", False, "may replace what is in HERE/open, on the way to it"),
         ("mounts:\n- {name: a, path: HERE/link}\n", False, "may replace what is in HERE/open, on the way to it"),
         ("caches: {path: HERE/open}\n", False, ":1: cache: every user of the machine may write to HERE/open"),
+        (
+            "mounts:\n- {name: a, path: HERE/w, readOnly: false}\n- {name: b, path: HERE/w/b}\n",
+            False,
+            ":3: b: it is in the writable mount a, where a job may put a link in its place.",
+        ),
+        (
+            "mounts:\n- {name: a, hostPath: /w, readOnly: false}\ncaches: {hostPath: /w/b}\n",
+            True,
+            ":3: cache: it is in the writable mount a",
+        ),
         ("mounts:\n- {name: a, hostPath: /data}\n", False, ":2: a: an agent of this --runtime needs path here."),
         ("mounts:\n- {name: a, path: /data}\n", True, "needs persistentVolumeClaim or hostPath here."),
     ],
@@ -55,6 +65,7 @@ def test_agent_does_not_start_with_a_directory_that_it_cannot_use(
     tmp_path: Path, text: str, of_pods: bool, says: str
 ) -> None:
     (tmp_path / "open" / "data").mkdir(parents=True)
+    (tmp_path / "w" / "b").mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path / "open" / "data")
     with pytest.raises(InvalidArgument) as caught:

@@ -171,6 +171,16 @@ class V1Client:
             )
         )
 
+    def set_origin(self, job: str, origin: Mapping[str, Any]) -> None:
+        """Record the origin of a job. Raises AlreadyExists where another one is recorded, NotFound also for a server
+        without origins."""
+        path = f"/trainyard{self._jobs}/{quote(job, safe='')}/origin"
+        self._call("PUT", path, json=origin, delays=RETRY_DELAYS)
+
+    def get_origin(self, job: str) -> dict[str, Any]:
+        """The origin of a job, with its diff. Raises NotFound where none is recorded."""
+        return _mapping(self._call("GET", f"/trainyard{self._jobs}/{quote(job, safe='')}/origin"))
+
     def cancel_job(self, job: str) -> None:
         self._call("POST", f"{self._jobs}/{quote(job, safe='')}:cancel", json={})
 

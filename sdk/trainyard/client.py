@@ -21,6 +21,7 @@ from trainyard_cli import client as http
 from trainyard_cli.commands.jobs.logs import log_query, task_name
 from trainyard_cli.local.connect import connect
 from trainyard_cli.local.state import LocalState
+from trainyard_cli.origin import record
 from trainyard_cli.output.jobs.studies import best_first
 from trainyard_cli.settings import DEFAULT_PROJECT, Target, checked_project, default_state_dir
 from trainyard_cli.submission import config_file
@@ -133,6 +134,7 @@ class Client:
         goal: Literal["", "maximize", "minimize"] = "",
         parallel_trials: int = 0,
         from_trial: "str | Trial" = "",
+        no_diff: bool = False,
     ) -> "Job":
         """Submit a job: a config, as a file or as a mapping, with these values in place of its own.
 
@@ -161,11 +163,12 @@ class Client:
         flags = JobFlags({name: value for name, value in given.items() if value})
         user_args = _words(args)
         source = config_file.of(config) if isinstance(config, Mapping) else Path(config) if config else None
+        repeats = ""
         if from_trial:
             if source is not None:
                 raise InvalidArgument("config and from_trial exclude each other.")
             name = from_trial.job_id if isinstance(from_trial, Trial) else from_trial.replace("/", ".")
-            source, flags = trial_config(self._http, name, user_args, logger.info, flags)
+            source, flags, repeats = trial_config(self._http, name, user_args, logger.info, flags)
             user_args = ()
         draft = submission.draft(source, flags, current_dir=Path.cwd(), name=job_id, user_args=user_args)
         if self._http.server.local:
@@ -175,7 +178,10 @@ class Client:
         if self._storage and directory.startswith("gs://"):
             ensure_bucket(directory, self._storage, logger.info)
         upload = to_bucket(staging_bucket, self._storage, logger.info) if staging_bucket else to_server(self._http)
+        submitted = record.Submitted(draft, source, repeats=repeats, no_diff=no_diff)
+        origin = record.prepare(self._http, submitted, logger.warning)
         created = submission.submit(draft, self._http, upload=upload, notify=logger.info)
+        record.send(self._http, created, origin, logger.warning)
         return Job(self._http, created)
 
     def _check(self, draft: submission.JobDraft) -> None:

@@ -25,6 +25,7 @@ from trainyard_server.services.google.object_storage import ObjectStorage
 from trainyard_server.services.health.diagnosis import Diagnosis
 from trainyard_server.services.health.health import HealthChecks
 from trainyard_server.services.jobs.jobs import Jobs
+from trainyard_server.services.jobs.origins import Origins
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.entries_list import EntriesList
 from trainyard_server.services.logs.job_status import JobStatusReader
@@ -109,6 +110,7 @@ class UseCases:
         self.packages = Packages(backend, key)
         self.jobs = Jobs(backend, self.controller)
         self.attachments = Attachments(backend)
+        self.origins = Origins(backend)
         self.job_details = JobDetails(backend)
         self.job_search = JobSearch(backend)
         self.queue_explanation = QueueExplanation(backend)

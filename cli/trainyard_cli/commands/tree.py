@@ -11,7 +11,7 @@ jobs                   |                                   | Submit and manage t
 jobs cancel            | jobs.delete.cancel                | Cancel a job.
 jobs delete            | jobs.delete.delete                | Delete jobs that have ended: record, log, curves, resource usage.
 jobs describe          | jobs.jobs.describe                | Show a job.
-jobs diff              | jobs.jobs.diff                    | Show what differs between two jobs: arguments, config, labels, outcome and the last value of each metric.
+jobs diff              | jobs.jobs.diff                    | Show what differs between two jobs: arguments, config, labels, origin, outcome and the last value of each metric.
 jobs exec              | jobs.attach.execute               | Run a command in a running replica, and exit with its exit code.
 jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.
 jobs list              | jobs.listing.list_jobs            | List jobs.

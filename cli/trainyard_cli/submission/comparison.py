@@ -3,6 +3,7 @@
 A package is its content: the hash in its address, whatever the place it was uploaded to.
 """
 
+import hashlib
 import json
 import re
 import shlex
@@ -37,12 +38,13 @@ def differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> li
 
 
 def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The differences of two jobs, each as an answer of the API with its `metrics`: `field`, and its value in the
-    `first` and the `second`, "" where one has none. Arguments are compared flag by flag, and come first."""
+    """The differences of two jobs, each as an answer of the API with its `metrics` and its `origin`: `field`, and its
+    value in the `first` and the `second`, "" where one has none. Arguments are compared flag by flag, and come
+    first."""
     ours, theirs = _described(first), _described(second)
     names = [name for name in {**ours, **theirs} if _identity(ours.get(name)) != _identity(theirs.get(name))]
-    order = {"args": 0, "trainingInput": 1, "labels": 2, "metrics": 4}
-    names.sort(key=lambda name: order.get(name.partition(".")[0], 3))
+    order = {"args": 0, "trainingInput": 1, "labels": 2, "origin": 3, "metrics": 5}
+    names.sort(key=lambda name: order.get(name.partition(".")[0], 4))
     return [
         {"field": name.removeprefix("trainingInput."), "first": _plain(ours, name), "second": _plain(theirs, name)}
         for name in names
@@ -56,9 +58,22 @@ def _described(job: Mapping[str, Any]) -> dict[str, Any]:
         **{f"args.{name}": values or "set" for name, values in _by_flag(words).items()},
         **dict(_fields({"trainingInput": given})),
         **{f"labels.{name}": value for name, value in job.get("labels", {}).items()},
+        **{f"origin.{name}": value for name, value in _origin(job.get("origin", {})).items()},
         **{name: job[name] for name in ("state", "exitCode") if name in job},
         **{f"metrics.{name}": value for name, value in job.get("metrics", {}).items()},
     }
+
+
+def _origin(origin: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of an origin that can differ. The changes of a tree are compared as a whole, by their digest."""
+    tree = origin.get("git") or {}
+    described = {name: str(tree.get(name) or "") for name in ("commit", "branch", "remote")}
+    files = [*tree.get("changed", ()), *tree.get("untracked", ())]
+    if files:
+        digest = hashlib.sha256(json.dumps([files, tree.get("diff")]).encode()).hexdigest()
+        described["changes"] = f"{len(files)} file{'' if len(files) == 1 else 's'} (SHA-256 {digest[:12]})"
+    described |= {name: str(origin.get(name) or "") for name in ("client", "python")}
+    return {name: text for name, text in described.items() if text}
 
 
 def _by_flag(words: Iterable[str]) -> dict[str, list[str]]:
@@ -79,6 +94,12 @@ def _by_flag(words: Iterable[str]) -> dict[str, list[str]]:
         else:
             found[str(place)] = [word]
     return found
+
+
+def package_digest(uri: str) -> str:
+    """The SHA-256 of a package that its URI has; "" where it has none."""
+    match = _HASHED.fullmatch(uri)
+    return match[1] if match else ""
 
 
 def is_flag(word: str) -> bool:

@@ -24,10 +24,10 @@ _STAMP = re.compile(r"_\d{8}_\d{6}(_\d+)?$")
 
 def trial_config(
     client: "Client", name: str, user_args: Sequence[str], notify: Callable[[str], None], flags: JobFlags
-) -> tuple[ConfigFile, JobFlags]:
-    """The config of a trial, or of the best one of a study, and `user_args` after its arguments; and the flags of the
-    new job. It has no jobDir: the new job gets one of its own. Without --sweep, --metric and --goal say which trial is
-    the best. Raises InvalidArgument for a job that is neither."""
+) -> tuple[ConfigFile, JobFlags, str]:
+    """The config of a trial, or of the best one of a study, and `user_args` after its arguments; the flags of the new
+    job, and the trial's name. It has no jobDir: the new job gets one of its own. Without --sweep, --metric and --goal
+    say which trial is the best. Raises InvalidArgument for a job that is neither."""
     metric = goal = ""
     if not flags.given.get("sweep"):
         metric, goal = flags.text("metric"), flags.text("goal")
@@ -39,7 +39,7 @@ def trial_config(
     study, _, number = trial.partition(".")
     notify(f"The config of trial {number} of {study}, with the arguments {shlex.join(kept['args'])}.")
     config = replace(config_file.of({"trainingInput": kept}), path=Path(f"{study}_trial_{number}"))
-    return config, flags
+    return config, flags, trial
 
 
 def _best(client: "Client", study: str, metric: str, goal: str) -> int:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.message import Wire
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
+from trainyard_protocol.views.origin import OriginSummary
 from trainyard_protocol.views.usage import GpuUsage
 from trainyard_protocol.wire.agents import Disk, MountOffer, RuntimeOffer, image_runtime, no_room
 from trainyard_protocol.wire.logs import Stream
@@ -252,7 +253,8 @@ class JobDetail(Wire):
     """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits; `exit_code` is
     set in a final state. `job_dir` is the job's directory: its jobDir, else the service's default; "" without one.
     `is_study`: it has trials. `study`, `trial` and `trial_metric`: of a trial the id of its study, its number, and what
-    it has reported of the study's metric."""
+    it has reported of the study's metric. `origin` is where it was submitted from, of a trial its study; None where
+    that was not recorded."""
 
     job: dict[str, Any]
     job_dir: str = ""
@@ -261,6 +263,7 @@ class JobDetail(Wire):
     study: str = ""
     trial: int | None = None
     trial_metric: TrialMetric | None = None
+    origin: OriginSummary | None = None
     state: JobState
     waiting: str = ""
     verdict: Verdict | None = None

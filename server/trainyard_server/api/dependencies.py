@@ -117,6 +117,11 @@ def json_of(kind: type[BaseModel]) -> Any:
     return Depends(BodyReader(kind, _read_json))
 
 
+def large_json_of(kind: type[BaseModel], limit: int) -> Any:
+    """The same for a body of at most `limit` bytes, with few values."""
+    return Depends(BodyReader(kind, partial(_read_large, limit)))
+
+
 def wire_of(kind: type[BaseModel]) -> Any:
     """The message of an agent."""
     return Depends(BodyReader(kind, _read_wire))
@@ -133,6 +138,10 @@ async def _read_json(kind: type[_M], request: Request, cases: UseCases) -> _M:
         return kind.model_validate(value)
     except ValidationError as error:
         raise _refusal(kind, error) from error
+
+
+async def _read_large(limit: int, kind: type[_M], request: Request, _cases: UseCases) -> _M:
+    return await _parsed_by(partial(_parse_wire, kind), await _read_body(request, limit) or bytearray(b"{}"))
 
 
 async def _read_wire(kind: type[_M], request: Request, cases: UseCases) -> _M:

@@ -119,21 +119,23 @@ def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None
 @connected
 @output_options
 def diff(client: "Client", output: Output, first: str, second: str) -> None:
-    """Show what differs between two jobs: arguments, config, labels, outcome and the last value of each metric."""
+    """Show what differs between two jobs: arguments, config, labels, origin, outcome and the last value of each
+    metric."""
     from trainyard_cli.submission.comparison import compared
 
     rows = compared(*(_with_outcome(client, job) for job in (first, second)))
     if formats.printed(output, rows):
         return
     if not rows:
-        notify(f"{first} and {second} have the same arguments, config, labels, outcome and metrics.")
+        notify(f"{first} and {second} have the same arguments, config, labels, origin, outcome and metrics.")
         return
     shown = [[without_control(row[column]) for column in ("field", "first", "second")] for row in rows]
     echo(formats.table(["FIELD", first, second], shown))
 
 
 def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
-    """A job with its exit code and the last value of each metric, of the last run and its first replica that has it."""
+    """A job with its origin, its exit code and the last value of each metric: of the last run and its first replica
+    that has it."""
     from trainyard_protocol.views.views import number
 
     detail = client.detail(job)
@@ -143,7 +145,8 @@ def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
     ):
         metrics.setdefault(series.name, number(series.values[-1]))
     code = {} if detail.exit_code is None else {"exitCode": detail.exit_code}
-    return {**detail.job, **code, "metrics": metrics}
+    origin = client.get_origin(job) if detail.origin is not None else {}
+    return {**detail.job, **code, "origin": origin, "metrics": metrics}
 
 
 @click.command()

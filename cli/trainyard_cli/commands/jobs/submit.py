@@ -41,12 +41,20 @@ stream_logs_option = click.option(
     "--stream-logs", is_flag=True, help="Show the log until the job ends, and exit with the job's exit code."
 )
 
+no_diff_option = click.option(
+    "--no-diff",
+    is_flag=True,
+    help="Record the commit that the job comes from without the diff of what was changed since. TRAINYARD_NO_DIFF=1 "
+    "does so for every job.",
+)
+
 
 @click.command(cls=WithUserArgs)
 @click.argument("job", required=False)
 @config_option
 @from_trial_option
 @job_flags
+@no_diff_option
 @click.option("--async", "asynchronous", is_flag=True, help="Return once the job is queued (the default).")
 @stream_logs_option
 @click.option(
@@ -81,6 +89,7 @@ def submit_training(target: Target, output: "Output", **parameters: Any) -> int 
     help="Another value for an argument of the program, such as epochs=10. May be given several times.",
 )
 @job_flags
+@no_diff_option
 @stream_logs_option
 @follow_options
 @server_options
@@ -161,4 +170,5 @@ def _request(parameters: dict[str, Any]) -> "JobRequest":
         parameters["from_trial"] or "",
         parameters["user_args"],
         parameters["words"],
+        no_diff=parameters.get("no_diff", False),
     )

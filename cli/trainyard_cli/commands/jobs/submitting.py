@@ -17,6 +17,7 @@ import click
 from trainyard_cli.local.connect import client_of, connect, find_server, notify, running_server, v1_client_of
 from trainyard_cli.local.service import ensure_up
 from trainyard_cli.local.state import LocalState
+from trainyard_cli.origin import record
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.activity import Activity
@@ -56,7 +57,8 @@ _PUSH = "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """A job as the command line gives it. `words`: those of the command after its name, before `--`. `rerun_of`: the
-    job whose config it has, in whose arguments `set_args` are changed."""
+    job whose config it has, in whose arguments `set_args` are changed. `no_diff`: its origin has no diff. `repeats`:
+    the job or the trial whose config it has, once that is read."""
 
     flags: JobFlags
     name: str
@@ -66,6 +68,8 @@ class JobRequest:
     words: tuple[str, ...]
     rerun_of: str = ""
     set_args: tuple[tuple[str, str], ...] = ()
+    no_diff: bool = False
+    repeats: str = ""
 
 
 def submit(
@@ -123,7 +127,11 @@ def submit(
 
         activity = Activity()
         upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
+        submitted = record.Submitted(
+            draft, request.config, request.flags.text("build"), request.repeats, no_diff=request.no_diff
+        )
         with activity, _proposing_build(draft, request), _naming_again(if_not_exists):
+            origin = record.prepare(client, submitted, activity.notify)
             activity.report("packaging" if draft.program is not None else _SUBMITTING)
             job = submission.submit(
                 draft,
@@ -132,6 +140,8 @@ def submit(
                 notify=activity.notify,
                 if_exists=same if if_not_exists else None,
             )
+            if not existing:
+                record.send(client, job, origin, activity.notify)
         if stream_logs:  # Ctrl-C is answered by who follows the job, which is still to be loaded
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         _announce(job, output, target.flags, stream_logs=stream_logs, is_new=not existing)
@@ -209,14 +219,14 @@ def _of_job(target: Target, request: JobRequest) -> JobRequest:
             config, name = rerun_config(
                 client, request.rerun_of, request.name, request.set_args, request.user_args, notify, request.flags
             )
-        return replace(request, config=config, name=name, user_args=())
+        return replace(request, config=config, name=name, user_args=(), repeats=request.rerun_of)
     if not request.from_trial:
         return request
     if request.config is not None:
         raise click.UsageError("argument --from-trial: At most one of --config | --from-trial can be specified.")
     with connect(target) as client:
-        config, flags = trial_config(client, request.from_trial, request.user_args, notify, request.flags)
-    return replace(request, config=config, flags=flags, user_args=())
+        config, flags, trial = trial_config(client, request.from_trial, request.user_args, notify, request.flags)
+    return replace(request, config=config, flags=flags, user_args=(), repeats=trial)
 
 
 def _draft(request: JobRequest) -> tuple[submission.JobDraft, "Recipe | None"]:

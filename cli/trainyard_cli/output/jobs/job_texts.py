@@ -13,6 +13,7 @@ from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.fields import sized
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
 from trainyard_protocol.states import JobState, ReplicaState
+from trainyard_protocol.views.origin import OriginSummary
 from trainyard_protocol.views.views import (
     Explanation,
     JobDetail,
@@ -31,6 +32,7 @@ def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
     lines += [f"Owner: {detail.owner}"] if detail.owner else []
     if detail.job_dir:
         lines.append(f"Job dir: {detail.job_dir}")
+    lines += _origin_lines(detail.origin)
     if detail.waiting:
         lines.append(f"Waiting: {detail.waiting}")
     if detail.runs:
@@ -45,6 +47,14 @@ def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
             f"To see its trials:  jobs trials {job_id}{flags}",
         ]
     return [*lines, f"To see its log:  jobs stream-logs {job_id}{flags}"]
+
+
+def _origin_lines(origin: OriginSummary | None) -> list[str]:
+    if origin is None:
+        return []
+    lines = [f"Origin: {origin.text}"] if origin.text else []
+    lines += [f"Rerun of: {origin.rerun_of}"] if origin.rerun_of else []
+    return list(map(without_control, lines))
 
 
 def _reason(detail: JobDetail) -> list[str]:

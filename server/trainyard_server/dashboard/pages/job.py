@@ -33,6 +33,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
     if cases.studies.is_study(project, job_id):
         return study_view(request, cases, project, job_id)
     origin = cases.studies.origin(project, job_id)
+    success = cases.jobs.last_success_like(project, job_id)
     files = CachedListing(
         lambda: cases.job_files.listing(project, job_id, timeout_s=_FILES_TIMEOUT_S), cases.backend.clock
     )
@@ -45,7 +46,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
         is_final = detail.state in FINAL_JOB_STATES
         return {
             "bars": bars(shown, now),
-            "commands": _commands(project, job_id, primary, enters=_can_be_entered(cases, detail)),
+            "commands": _commands(project, job_id, primary, success, enters=_can_be_entered(cases, detail)),
             "created_at": _created(detail),
             "dropped_events": max(0, len(detail.events) - SHOWN_EVENTS),
             "ended_at": _time(detail, "endTime"),
@@ -156,8 +157,10 @@ def _can_be_entered(cases: UseCases, detail: JobDetail) -> bool:
     return allows and detail.state is JobState.RUNNING
 
 
-def _commands(project: str, job_id: str, primary: ReplicaView | None, *, enters: bool) -> Mapping[str, str]:
-    """Commands for a terminal, by title."""
+def _commands(
+    project: str, job_id: str, primary: ReplicaView | None, success: str, *, enters: bool
+) -> Mapping[str, str]:
+    """Commands for a terminal, by title. `success` is the job to compare with; "" without one."""
     job = f"{job_id} --project {project}"
     task = f" {primary.task}" if primary else ""
     shell = {"Open a shell in it": f"trainyard jobs shell {job_id}{task} --project {project}"} if enters else {}
@@ -166,6 +169,8 @@ def _commands(project: str, job_id: str, primary: ReplicaView | None, *, enters:
         "Describe": f"trainyard jobs describe {job}",
         "Stream its log": f"trainyard jobs stream-logs {job}",
         "Reproduce a replica by hand": f"trainyard jobs explain {job_id}{task} --project {project}",
+        "Run it again": f"trainyard jobs rerun {job}",
+        **({"Compare with the last success": f"trainyard jobs diff {success} {job}"} if success else {}),
     }
 
 

@@ -1,4 +1,5 @@
 """Use cases of staged packages: the agent of a run downloads them, or gets links for replicas that do it themselves.
+People download those of a job.
 
 A link is open to whoever has it, while its run lives: it has a signature over the run and the package, and no token.
 """
@@ -14,6 +15,7 @@ from trainyard_protocol.wire.sync import PackageLinks
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.services.agents.agent_keys import agents_with, live_run
+from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.storage.db.base.models import RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.uploads import SCHEME
@@ -33,6 +35,14 @@ class Packages:
             needed = {uri for run in runs for uri in _packages(reader, run)}
         if f"{SCHEME}{sha256}/{filename}" not in needed:
             raise NotFound(f"No run of this agent needs the package {filename} with the digest {sha256}.")
+        return self._backend.uploads.path(sha256, filename)
+
+    def of_job(self, project: str, job_id: str, sha256: str, filename: str) -> Path:
+        """The path of a staged package of a job. Raises NotFound for another one, and for one that was removed."""
+        with self._backend.store.read() as reader:
+            uris = known_job(reader, project, job_id).training_input.get("packageUris", [])
+        if f"{SCHEME}{sha256}/{filename}" not in uris:
+            raise NotFound(f"The job {job_id} has no package {filename} with the digest {sha256}.")
         return self._backend.uploads.path(sha256, filename)
 
     def links(self, run_id: str, key: AgentKey) -> PackageLinks:

@@ -136,6 +136,15 @@ class Jobs:
             answer["nextPageToken"] = _token(rows[-1].job_id, filter_text)
         return answer
 
+    def last_success_like(self, project: str, job_id: str) -> str:
+        """The newest other job of the project that succeeded with the same program; "" without one among the last
+        ones. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            program = _program(known_job(reader, project, job_id).training_input)
+            rows, _ = reader.jobs(project, JobRow.state == JobState.SUCCEEDED, None, DEFAULT_PAGE_SIZE)
+        names = (row.job_id for row in rows if row.job_id != job_id and _program(row.training_input) == program)
+        return next(names, "")
+
     def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
         """Cancel the job. Does nothing if it has ended or is being cancelled.
 
@@ -271,6 +280,12 @@ def check_change(caller: Caller, job: JobRow) -> None:
     raise PermissionDenied(
         f"You are {caller.described_in(job.project)}; the job {job.job_id} {ownership}. {who} may change it."
     )
+
+
+def _program(training_input: Mapping[str, Any]) -> tuple[str, str]:
+    """The module, and the image without its tag."""
+    image, slash, name = training_input.get("masterConfig", {}).get("imageUri", "").rpartition("/")
+    return training_input.get("pythonModule", ""), f"{image}{slash}{name.partition('@')[0].partition(':')[0]}"
 
 
 def v1_job(job: JobRow, output: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from trainyard_server.services.measurements.usage import newest
 from trainyard_server.services.views.cluster import agent_lines
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.tables import studies
+from trainyard_server.storage.db.tables import origins, studies
 from trainyard_server.storage.logs.store import Stream
 
 
@@ -85,7 +85,7 @@ class JobDetails:
         )
 
     def detail(self, project: str, job_id: str, with_events: bool = True, with_trials: bool = True) -> JobDetail:
-        """The job with its runs; `with_events` adds the history and the metrics, `with_trials` those of a study.
+        """The job with its runs; `with_events` adds history, metrics and origin, `with_trials` those of a study.
         Raises NotFound."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
@@ -97,6 +97,7 @@ class JobDetails:
             names = _agent_names(reader)
             output = training_output(reader, job) if with_trials else training_outputs(reader, [job])[job.key]
             metric = _trial_metric(reader, job)
+            origin = origins.summary(reader, job) if with_events else None
         counts = self._backend.logs.counts(project, job_id)
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
         study, _, trial = job.job_id.partition(".")
@@ -110,6 +111,7 @@ class JobDetails:
             study=study if trial else "",
             trial=int(trial) if trial else None,
             trial_metric=metric,
+            origin=origin,
             state=job.state,
             waiting=job.waiting,
             verdict=verdict,

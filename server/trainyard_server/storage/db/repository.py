@@ -45,6 +45,7 @@ from trainyard_server.storage.db.base.models import (
     EventRow,
     InstallationRow,
     JobLabelRow,
+    JobOriginRow,
     JobRow,
     LeaseRow,
     ReplicaRow,
@@ -436,6 +437,7 @@ class Writer(Reader):
             delete(RunRow).where(RunRow.job_key == job.key),
             delete(EventRow).where(EventRow.job_key == job.key),
             delete(JobLabelRow).where(JobLabelRow.job_key == job.key),
+            delete(JobOriginRow).where(JobOriginRow.job_key == job.key),
             delete(JobRow).where(JobRow.key == job.key),
         ):
             self._session.execute(statement.execution_options(synchronize_session=False))

@@ -81,6 +81,7 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "sign-in": ({}, {"data": {"token": "alices-secret"}}),
     "sign-out": ({}, {}),
     "jobs.create": (ALICE, {"json": {"jobId": "job", "trainingInput": package_job()}}),
+    "jobs.set-origin": (ALICE, {"json": {"python": "3.11.2"}}),
     "jobs.update": (ALICE, {"json": {"labels": {"a": "b"}}, "params": {"updateMask": "labels"}}),
     "jobs.cancel": (ALICE, {}),
     "jobs.delete": (ALICE, {}),

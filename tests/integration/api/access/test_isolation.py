@@ -98,6 +98,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"PUT {_MORE}/projects/{{project}}/secrets/{{name}}": ('{"value": "a value"}',),
     f"GET {_MORE}/audit": ("", "?project=$project", "?actor=$name", "?pageSize=1"),
     f"GET {_MORE}/jobs": ("", "?q=$word", "?q=_"),
+    f"PUT {_MORE}{_JOB}/origin": ('{"rerun_of": "$job_id"}',),
     f"GET {_MORE}{_JOB}/usage": ("",),
     f"GET {_MORE}{_JOB}/explain": ("", "?run=1"),
     f"GET {_MORE}{_JOB}/trials": ("",),
@@ -244,6 +245,9 @@ def _add_jobs(world: World, dirs: Path) -> None:
         size = "n1-standard-8" if word == "narwhal" else "n1-standard-4"
         gpu = {"acceleratorConfig": {"count": 1 + WORDS.index(word), "type": "NVIDIA_TESLA_T4"}}
         _submit(world, word, "running", masterType=size, masterConfig=gpu, packageUris=[world.packages[word]])
+        origin = f"{_MORE}/projects/{word}-lab/jobs/{word}_running/origin"
+        git = {"branch": word, "diff": f"+{word}", "dirty": True}
+        assert api.client.request("PUT", origin, json={"git": git}, headers=ADMIN).status_code == 200
         run = world.runs[word] = start(f"{word}_running")
         (replica,) = run.replicas
         agent.log(f"{word} says", f'{{"step": 3, "steps": 9, "{word}_loss": 0.5}}', run=run)

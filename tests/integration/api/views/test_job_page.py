@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from integration.api.api_support import VERA, Clock, ScriptedAgent, Server, running_agent, server
+from integration.api.api_support import ADMIN, VERA, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.wire.logs import LogChunk, LogLine
 
 JOB = "/projects/p/jobs/job"
@@ -66,3 +66,23 @@ def test_job_that_succeeded_shows_its_result_on_top(tmp_path: Path) -> None:
     assert "rate 7" in top
     assert "Arguments --note &#39;two words&#39;" in top
     assert "Module trainer.task" in top
+
+
+def test_origin_is_on_the_page_with_its_diff_and_what_to_do_with_it(api: Server) -> None:
+    agent = running_agent(api, "good")
+    agent.exit()
+    api.tick()
+    api.create("other", pythonModule="other.task")
+    api.create("job")
+    git = {"commit": "3f2a1c9" + "0" * 33, "branch": "<main>", "dirty": True, "changed": ["a.py"], "diff": "+1"}
+    origin = {"git": git, "rerun_of": "good"}
+    assert api.client.request("PUT", f"/trainyard/v1{JOB}/origin", json=origin, headers=ADMIN).status_code == 200
+    text = overview(api)
+    assert "Origin 3f2a1c9 (&lt;main&gt;, dirty, 1 file)" in text
+    assert "Rerun of good" in text
+    assert "trainyard jobs rerun job --project p" in text
+    assert "trainyard jobs diff good job --project p" in text
+    page = api.client.get(JOB, headers=VERA).text
+    (link,) = set(re.findall(r'href="([^"]*/origin/diff)"', page))
+    assert api.client.get(link, headers=VERA).text == "+1"
+    assert "jobs diff" not in api.client.get("/projects/p/jobs/other", headers=VERA).text

@@ -51,12 +51,16 @@ def test_differences_name_each_field_with_both_values() -> None:
     assert not wrong
 
 
-def test_two_jobs_are_compared_flag_by_flag_then_config_labels_outcome_and_metrics() -> None:
+def test_two_jobs_are_compared_flag_by_flag_then_config_labels_origin_outcome_and_metrics() -> None:
     first = {
         "jobId": "a",
         "state": "SUCCEEDED",
         "trainingInput": BASE | {"args": ["train", "--lr", "0.1", "--tags", "x", "-v"], "env": {"MODE": "x"}},
         "labels": {"team": "a"},
+        "origin": {
+            "git": {"commit": "1" * 40, "branch": "main", "changed": ["a.py"], "diff": "+1"},
+            "python": "3.11.2",
+        },
         "metrics": {"loss": 0.5, "accuracy": 0.9},
     }
     second = {
@@ -69,6 +73,7 @@ def test_two_jobs_are_compared_flag_by_flag_then_config_labels_outcome_and_metri
             "env": {"MODE": "y"},
             "packageUris": [f"gs://b/{NEW}/trainer-0.0.0.tar.gz"],
         },
+        "origin": {"git": {"commit": "2" * 40, "branch": "main"}, "python": "3.11.2"},
         "metrics": {"loss": 0.25, "accuracy": 0.9},
     }
     assert [tuple(row.values()) for row in compared(first, second)] == [
@@ -82,6 +87,8 @@ def test_two_jobs_are_compared_flag_by_flag_then_config_labels_outcome_and_metri
         ),
         ("env.MODE", "x", "y"),
         ("labels.team", "a", ""),
+        ("origin.commit", "1" * 40, "2" * 40),
+        ("origin.changes", "1 file (SHA-256 29cf9439cc7a)", ""),
         ("state", "SUCCEEDED", "FAILED"),
         ("exitCode", "", "3"),
         ("metrics.loss", "0.5", "0.25"),

@@ -207,6 +207,17 @@ class TrialRow(Table):
     measurements: Mapped[list[Any]] = mapped_column(deferred=True, deferred_raiseload=True)  # [step, value]
 
 
+class JobOriginRow(Table):
+    """The origin of a job (`trainyard_protocol.views.origin`), recorded once. `content` has all but the diff."""
+
+    __tablename__ = "job_origins"
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    summary: Mapped[dict[str, Any]]
+    content: Mapped[dict[str, Any]]
+    diff: Mapped[str] = mapped_column(AnyText)
+
+
 class DeletedJobRow(Table):
     """The id and the key of a deleted job, so that neither is ever used again."""
 

@@ -150,10 +150,11 @@ def test_submit_makes_one_request_to_the_jobs_of_the_server(typed: Type, app: Se
     plain, app.app.middleware_stack = app.app.middleware_stack or app.app.build_middleware_stack(), counting
     jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainer-0.0.0-py3-none-any.whl"
     assert typed("jobs submit training first --config config.yaml").code == 0
-    assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, "")]
+    origin = f"/trainyard{jobs}/first/origin"
+    assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, ""), ("PUT", origin, "")]
     requests.clear()
     assert typed("jobs submit training second --config config.yaml --packages gs://b/mine.whl").code == 0
-    assert requests == [("POST", jobs, "")]
+    assert requests == [("POST", jobs, ""), ("PUT", origin.replace("first", "second"), "")]
 
 
 def test_submit_the_same_source_twice_uploads_it_once(typed: Type, app: Server) -> None:

@@ -1,0 +1,109 @@
+"""The origin of a job: recorded once by whoever may change the job, read by everybody who sees it; and its packages."""
+
+import hashlib
+from typing import Any
+
+from beds.databases import on_every_database
+from integration.api.api_support import ADMIN, ALICE, BOB, VERA, ScriptedAgent, Server, package_job
+from trainyard_protocol.views.origin import MAX_DIFF
+
+JOB = "/trainyard/v1/projects/p/jobs/job"
+GIT = {
+    "commit": "3f2a1c9" + "0" * 33,
+    "branch": "main",
+    "remote": "https://example.com/a.git",
+    "dirty": True,
+    "changed": ["a.py", "b.py"],
+    "untracked": ["notes.txt"],
+    "diff": "--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-é\n+\ufffd\x1b\n",
+}
+ORIGIN: dict[str, Any] = {"git": GIT, "client": "trainyard 0.1.0", "python": "3.11.2"}
+
+
+def create(api: Server, job_id: str = "job", **fields: Any) -> None:
+    body = {"jobId": job_id, "trainingInput": package_job(**fields)}
+    assert api.client.post("/v1/projects/p/jobs", json=body, headers=ALICE).status_code == 200
+
+
+def put(api: Server, origin: object, who: dict[str, str] = ALICE, job: str = JOB) -> tuple[int, str]:
+    answer = api.client.request("PUT", f"{job}/origin", json=origin, headers=who)
+    return answer.status_code, answer.text
+
+
+@on_every_database
+def test_origin_is_recorded_once_and_read_by_all_who_see_the_job(api: Server) -> None:
+    create(api)
+    missing = api.client.get(f"{JOB}/origin", headers=VERA)
+    assert (missing.status_code, "has no origin" in missing.text) == (404, True)
+    assert api.client.get(JOB, headers=VERA).json()["origin"] is None
+    assert put(api, ORIGIN, VERA)[0] == put(api, ORIGIN, BOB)[0] == 403
+    assert put(api, ORIGIN)[0] == put(api, ORIGIN)[0] == put(api, ORIGIN, ADMIN)[0] == 200
+    status, text = put(api, {**ORIGIN, "python": "3.12.1"})
+    assert (status, "does not change afterwards" in text) == (409, True)
+    read = api.client.get(f"{JOB}/origin", headers=VERA).json()
+    assert {name: read[name] for name in ORIGIN} == {**ORIGIN, "git": {**GIT, "more_files": 0, "diff_note": ""}}
+    short = api.client.get(JOB, headers=VERA).json()["origin"]
+    assert (short["commit"], short["changed"], short["untracked"]) == (GIT["commit"], 2, 1)
+    diff = api.client.get(f"{JOB}/origin/diff", headers=VERA)
+    assert (diff.text, diff.headers["content-type"]) == (GIT["diff"], "text/plain; charset=utf-8")
+    assert put(api, ORIGIN, job=JOB + "x")[0] == 404
+
+
+def test_origin_without_a_repository_has_no_diff(api: Server) -> None:
+    create(api)
+    assert put(api, {"rerun_of": "first"})[0] == 200
+    answer = api.client.get(f"{JOB}/origin/diff", headers=VERA)
+    assert (answer.status_code, "has no diff" in answer.text) == (404, True)
+
+
+def test_origin_beyond_its_bounds_is_refused(api: Server) -> None:
+    create(api)
+    wrong: list[tuple[dict[str, Any], int, str]] = [
+        ({"git": {"commit": "main"}}, 400, "must be the 40 or 64 hexadecimal digits"),
+        ({"git": {"diff": "x" * (MAX_DIFF + 1)}}, 400, "at most 1048576 characters"),
+        ({"git": {"diff": "a\0b"}}, 400, "NUL"),
+        ({"git": {"changed": ["x"] * 1001}}, 400, "at most 1000 items"),
+        ({"git": {"branch": "b" * 257}}, 400, "at most 256 characters"),
+        ({"packages": {"gs://a/b.whl": "abc"}}, 400, "must be the 64 hexadecimal digits of a SHA-256"),
+        ({"git": {"diff": "\U0001f600" * 3 * 2**20}}, 413, "larger than the limit of 8388608 bytes"),
+    ]
+    for origin, status, says in wrong:
+        answered, text = put(api, origin)
+        assert (answered, says in text) == (status, True), text[:500]
+    largest = {"git": {**GIT, "diff": "\x1b" * MAX_DIFF, "changed": ["é" * 1000] * 1000}}
+    assert put(api, largest)[0] == 200
+    assert api.client.get(f"{JOB}/origin/diff", headers=VERA).text == largest["git"]["diff"]
+
+
+def test_trial_has_the_origin_of_its_study_and_both_go_with_it(api: Server) -> None:
+    tuned = {"parameterName": "lr", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
+    create(api, hyperparameters={"params": [tuned], "maxTrials": 1})
+    assert put(api, ORIGIN)[0] == 200
+    agent = ScriptedAgent(api)
+    agent.sync()
+    api.tick()
+    agent.sync()
+    trial = f"{JOB}.1"
+    assert api.client.get(f"{trial}/origin", headers=VERA).json()["git"]["branch"] == "main"
+    assert api.client.get(trial, headers=VERA).json()["origin"]["commit"] == GIT["commit"]
+    status, text = put(api, ORIGIN, job=trial)
+    assert (status, "is a trial of job" in text) == (400, True)
+    agent.start()
+    agent.measure(agent.run, 0.5)
+    agent.exit()
+    api.tick()
+    api.tick()
+    assert api.client.request("DELETE", JOB, headers=ALICE).status_code == 200
+    assert api.client.get(f"{JOB}/origin", headers=VERA).status_code == 404
+
+
+def test_packages_of_a_job_are_downloaded_by_all_who_see_it_and_no_others(api: Server) -> None:
+    to = "/upload/trainyard/v1/projects/p/packages/x-1.tar.gz"
+    uri = api.client.post(to, content=b"package", headers=ALICE).json()["uri"]
+    create(api, packageUris=[uri])
+    create(api, "without")
+    name = uri.removeprefix("staging://")
+    assert api.client.get(f"{JOB}/packages/{name}", headers=VERA).content == b"package"
+    assert api.client.get(f"/trainyard/v1/projects/p/jobs/without/packages/{name}", headers=VERA).status_code == 404
+    other = hashlib.sha256(b"other").hexdigest()
+    assert api.client.get(f"{JOB}/packages/{other}/x-1.tar.gz", headers=VERA).status_code == 404

@@ -1,0 +1,125 @@
+"""The origin of a job, from `jobs submit` to `jobs repro`, against a server whose agent plays a trainer."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from integration.commands.test_python_client import client
+from trainyard import Client
+from trainyard_cli.commands.tree import trainyard
+from trainyard_cli.main import run
+from trainyard_protocol import __version__
+from trainyard_protocol.errors import NotFound, PermissionDenied
+from trainyard_protocol.views.origin import JobOrigin
+
+__all__ = ["client"]
+
+
+@pytest.fixture
+def tree(client: Client, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the client, with its package and its config, as a repository with a change."""
+    directory = Path.cwd()
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(directory))
+    (directory / ".gitignore").write_text("server/\nmodel/\n*.pyc\n")
+    for words in (["init", "-q", "-b", "main"], ["add", "trainer", "config.yaml"], ["commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], check=True)
+    (directory / "trainer" / "task.py").write_text("print('changed')\n")
+    return directory
+
+
+@pytest.fixture
+def jobs(capsys: pytest.CaptureFixture[str]) -> "Jobs":
+    return Jobs(capsys)
+
+
+class Jobs:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, words: str) -> tuple[int, str]:
+        code = run(trainyard, "trainyard", ["jobs", *words.split()])
+        return code, "".join(reversed(self._capsys.readouterr()))
+
+
+def origin_of(client: Client, job: str) -> JobOrigin:
+    return JobOrigin.model_validate(client._http.get_origin(job))
+
+
+def wait(client: Client) -> None:
+    for job in client.jobs():
+        job.wait(timeout=60)
+
+
+def test_job_has_the_commit_and_the_changes_of_its_package_and_keeps_them_when_it_runs_again(
+    client: Client, tree: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code, text = jobs("submit training first --package-path trainer --module-name trainer.task")
+    assert code == 0, text
+    first = origin_of(client, "first")
+    assert first.git is not None
+    assert "+print('changed')" in first.git.diff
+    assert (first.git.branch, first.git.changed) == ("main", ("trainer/task.py",))
+    assert first.client == f"trainyard {__version__}"
+    (digest,) = first.packages.values()
+    assert digest in next(iter(first.packages))
+    shown = jobs("describe first")[1]
+    assert f"Origin: {first.git.commit[:7]} (main, dirty, 1 file, 1 untracked)" in shown
+
+    (tree / "trainer" / "task.py").write_text("print('changed again')\n")
+    code, text = jobs("rerun first second --set-arg lr=0.2")
+    assert code == 0, text
+    assert origin_of(client, "second") == first.model_copy(update={"rerun_of": "first"})
+    assert "Rerun of: first" in jobs("describe second")[1]
+    code, text = jobs("rerun first third --package-path trainer --no-diff")
+    assert code == 0, text
+    third = origin_of(client, "third")
+    assert third.git is not None
+    assert (third.rerun_of, third.git.commit, third.git.diff) == ("first", first.git.commit, "")
+    wait(client)
+    table = jobs("diff first third")[1]
+    changes = r"origin.changes +2 files \(SHA-256 (\w+)\) +2 files \(SHA-256 (\w+)\)"
+    found = re.search(changes, table)
+    assert found is not None, table
+    assert found[1] != found[2]
+    assert "origin" not in jobs("diff first second")[1]
+
+    monkeypatch.setenv("TRAINYARD_NO_DIFF", "1")
+    again = client.submit(package_path="trainer", module_name="trainer.task", job_id="fourth")
+    tree_of_it = origin_of(client, again.id).git
+    assert tree_of_it is not None
+    assert (tree_of_it.dirty, tree_of_it.diff) == (True, "")
+    wait(client)
+
+
+def test_job_without_a_program_here_has_the_repository_of_its_config_alone(
+    client: Client, tree: Path, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "config.yaml"
+    elsewhere.write_text((tree / "config.yaml").read_text())
+    for job, config in (("here", "config.yaml"), ("there", str(elsewhere))):
+        code, text = jobs(f"submit training {job} --config {config}")
+        assert code == 0, text
+        assert (origin_of(client, job).git is not None) == (job == "here")
+    wait(client)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(NotFound("no such path"), ""), (PermissionDenied("not you"), "was not recorded: not you")]
+)
+def test_job_runs_though_its_origin_cannot_be_recorded(
+    client: Client, tree: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("trainyard_cli.v1_client.V1Client.set_origin", refuse)
+    code, text = jobs("submit training first --package-path trainer --module-name trainer.task")
+    assert code == 0, text
+    assert ("origin" in text) == bool(says)
+    assert says in text
+    wait(client)

@@ -6,7 +6,7 @@ after its last line as often as it is cut.
 
 import contextlib
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -216,10 +216,17 @@ class Client(V1Client):
 
     def download(self, job: str, path: str, to: Path) -> None:
         """Download a file below the job-dir. `to` appears when it is complete."""
+        self._download(f"{self._extensions}/{quote(job, safe='')}/files/content", {"path": path}, path, to)
+
+    def download_package(self, job: str, sha256: str, filename: str, to: Path) -> None:
+        """Download a package of a job that was uploaded to the server. Raises NotFound."""
+        address = f"{self._extensions}/{quote(job, safe='')}/packages/{sha256}/{quote(filename, safe='')}"
+        self._download(address, {}, filename, to)
+
+    def _download(self, address: str, params: Mapping[str, str], what: str, to: Path) -> None:
         part = to.with_name(f".{to.name}.part")
-        address = f"{self._extensions}/{quote(job, safe='')}/files/content"
         try:
-            with self._http.stream("GET", address, params={"path": path}) as response:
+            with self._http.stream("GET", address, params=params) as response:
                 if not response.is_success:
                     response.read()
                     raise error_of(response)
@@ -229,7 +236,7 @@ class Client(V1Client):
             part.replace(to)
         except httpx.TransportError as error:
             self._check_tls(error)
-            raise Unavailable(f"{path} was not downloaded: {reason_of(error)}. Try again.") from error
+            raise Unavailable(f"{what} was not downloaded: {reason_of(error)}. Try again.") from error
         finally:
             part.unlink(missing_ok=True)
 

@@ -1,9 +1,12 @@
 """The origin of a job, from `jobs submit` to `jobs repro`, against a server whose agent plays a trainer."""
 
+import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +45,10 @@ class Jobs:
         self._capsys = capsys
 
     def __call__(self, words: str) -> tuple[int, str]:
-        code = run(trainyard, "trainyard", ["jobs", *words.split()])
+        return self.type(words.split())
+
+    def type(self, words: list[str]) -> tuple[int, str]:
+        code = run(trainyard, "trainyard", ["jobs", *words])
         return code, "".join(reversed(self._capsys.readouterr()))
 
 
@@ -123,3 +129,68 @@ def test_job_runs_though_its_origin_cannot_be_recorded(
     assert ("origin" in text) == bool(says)
     assert says in text
     wait(client)
+
+
+HARD = ["--text", 'it\'s $HOME `id` "x"\n', "*", ""]
+PROGRAM = """\
+import json, os, sys
+names = ("TF_CONFIG", "MODE", "TRAINYARD_JOB_DIR")
+seen = {"argv": sys.argv[1:], "cwd": os.getcwd(), **{name: os.environ[name] for name in names}}
+with open(os.path.join(os.environ["TRAINYARD_JOB_DIR"], "seen.json"), "w") as file:
+    json.dump(seen, file)
+"""
+
+
+@pytest.mark.slow
+def test_job_is_run_by_hand_from_the_directory_that_repro_writes(
+    client: Client, tree: Path, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (tree / "trainer" / "task.py").write_text(PROGRAM)
+    cluster = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": "2"}
+    program: dict[str, Any] = {"package_path": "trainer", "module_name": "trainer.task", "args": HARD}
+    given = {"env": {"MODE": "a 'b'"}, "job_dir": "gs://models/first", "job_id": "first", **program}
+    client.submit({"trainingInput": cluster}, **given)
+    out = tmp_path_factory.mktemp("out") / "it's here"
+    code, text = jobs.type(["repro", "first", str(out / "first")])
+    assert code == 0, text
+    assert sorted(path.name for path in (out / "first").iterdir()) == [
+        *("README.md", "changes.diff", "config.yaml", "origin.json", "packages", "run.sh")
+    ]
+    moved = out / "moved"
+    (out / "first").rename(moved)
+    for more in ((), ("--more", "x y")):
+        ended = subprocess.run(
+            [moved / "run.sh", *more], env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        seen = json.loads((moved / "job-dir" / "seen.json").read_text())
+        assert seen["argv"] == [*HARD, "--job-dir", str(moved / "job-dir"), *more]
+    assert (seen["cwd"], seen["MODE"]) == (str(moved / "work"), "a 'b'")
+    config = json.loads(seen["TF_CONFIG"])
+    assert (config["cluster"], config["task"]["type"]) == ({"chief": ["127.0.0.1:2222"]}, "chief")
+    assert "worker_count" not in config["job"]
+    assert "`git checkout" in (moved / "README.md").read_text()
+
+    code, text = jobs.type(["submit", "training", "again", "--config", str(moved / "config.yaml")])
+    assert code == 0, text
+    again, first = (client.job(job).detail().job["trainingInput"] for job in ("again", "first"))
+    assert {**again, "jobDir": ""} == {**first, "jobDir": ""}
+
+    code, text = jobs.type(["repro", "first", str(moved)])
+    assert (code, "exists, and is no empty directory" in text) == (1, True), text
+    code, text = jobs("repro no_such_job")
+    assert (code, "no_such_job" in text, Path("no_such_job").exists()) == (1, True, False), text
+
+
+def test_package_with_another_content_is_not_written(
+    client: Client, tree: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(package_path="trainer", module_name="trainer.task", job_id="first")
+    wait(client)
+
+    def spoiled(_client: object, _job: str, _sha256: str, _filename: str, to: Path) -> None:
+        to.write_bytes(b"other")
+
+    monkeypatch.setattr("trainyard_cli.client.Client.download_package", spoiled)
+    code, text = jobs("repro first copy")
+    assert (code, "has the SHA-256" in text, Path("copy").exists()) == (1, True, False), text

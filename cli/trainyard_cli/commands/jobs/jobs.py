@@ -119,8 +119,7 @@ def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None
 @connected
 @output_options
 def diff(client: "Client", output: Output, first: str, second: str) -> None:
-    """Show what differs between two jobs: arguments, config, labels, origin, outcome and the last value of each
-    metric."""
+    """Show what differs between two jobs: arguments, config, labels, origin, outcome, last value of each metric."""
     from trainyard_cli.submission.comparison import compared
 
     rows = compared(*(_with_outcome(client, job) for job in (first, second)))

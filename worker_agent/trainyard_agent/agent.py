@@ -61,7 +61,7 @@ from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.views.agents import ANSWERED, REFUSED
 from trainyard_protocol.wire.agents import AgentInfo
-from trainyard_protocol.wire.sync import ReplicaReport, RunOrder, RunReport, SyncRequest, SyncResponse
+from trainyard_protocol.wire.sync import ReplicaReport, ResolvedRun, RunOrder, RunReport, SyncRequest, SyncResponse
 
 HOLD_S = 20.0
 """How long the server may hold an answer."""
@@ -402,6 +402,7 @@ class Agent:
                 runtime_reason=staging[run_id].runtime_reason if run_id in staging else "",
                 measurements=run.measurements,
                 other_metrics=dict(run.others),
+                resolved=self._resolved(run_id, staging),
             )
             for run_id, run in measured.items()
             if run_id in self._handles
@@ -421,10 +422,17 @@ class Agent:
                     activity=prepared.activity,
                     runtime=prepared.runtime,
                     runtime_reason=prepared.runtime_reason,
+                    resolved=self._resolved(run_id, staging),
                 )
             )
         reports += [RunReport(run_id=run_id, replicas=exits) for run_id, exits in self._given_up.items()]
         return tuple(sorted(reports, key=lambda report: report.run_id))
+
+    def _resolved(self, run_id: str, staging: Mapping[str, Staging]) -> ResolvedRun | None:
+        """The versions that a run has, if the server wants them."""
+        order = self._orders.get(run_id)
+        is_wanted = order is not None and order.wants_resolved and run_id in staging
+        return staging[run_id].resolved if is_wanted else None
 
     async def _note_disks(self, observed: _Observed) -> None:
         """Look at the disks when a replica has failed, once: a full one may be why."""

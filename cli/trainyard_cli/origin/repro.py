@@ -22,7 +22,8 @@ from trainyard_protocol.job.cluster import PRIMARY, arguments, container_argumen
 from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 from trainyard_protocol.net.gcs import split_url
-from trainyard_protocol.views.origin import JobOrigin
+from trainyard_protocol.views.origin import JobOrigin, OriginView
+from trainyard_protocol.wire.sync import ResolvedRun
 
 _ADDRESS = "127.0.0.1:2222"
 _HERE = "@directory-of-run.sh@"  # in words of the script, which can be moved with its directory
@@ -56,11 +57,12 @@ def write(client: Client, job: str, directory: Path, emulator: str) -> None:
     if detail.is_study:
         raise InvalidArgument(f"{job} is a study: name one of its trials, such as {job}/1.")
     try:
-        origin = JobOrigin.model_validate(client.get_origin(job))
+        origin = OriginView.model_validate(client.get_origin(job))
     except NotFound:
-        origin = JobOrigin()
+        origin = OriginView()
     config, _ = rerun_config(client, job, "", (), (), lambda _: None, JobFlags({}))
     training_input = detail.job["trainingInput"]
+    resolved = origin.resolved or ResolvedRun()
 
     def download(uri: str, path: Path) -> None:
         _download(client, job, uri, path, emulator)
@@ -71,7 +73,8 @@ def write(client: Client, job: str, directory: Path, emulator: str) -> None:
             "config.yaml": f"{to_yaml(config.data)}\n",
             "origin.json": f"{json.dumps(_without_diff(origin), indent=2, ensure_ascii=False)}\n",
             "changes.diff": origin.git.diff if origin.git else "",
-            "run.sh": script(job, client.project, training_input, packages),
+            "requirements.txt": resolved.requirements,
+            "run.sh": script(job, client.project, training_input, packages, resolved.images),
             "README.md": readme(job, training_input, origin, client.flags),
         }
         try:
@@ -86,8 +89,11 @@ def write(client: Client, job: str, directory: Path, emulator: str) -> None:
             raise FailedPrecondition(f"{directory} cannot be written: {error.strerror}.") from error
 
 
-def script(job: str, project: str, training_input: Mapping[str, Any], packages: Sequence[str]) -> str:
-    """The shell script that runs a job as one replica. `packages` are paths below its directory. Pure."""
+def script(
+    job: str, project: str, training_input: Mapping[str, Any], packages: Sequence[str], images: Mapping[str, str]
+) -> str:
+    """The shell script that runs a job as one replica. `packages` are paths below its directory, `images` the digests
+    that a run of it had, by name. Pure."""
     single = {name: value for name, value in training_input.items() if name not in _COUNTS}
     is_container = bool(single.get("masterConfig", {}).get("imageUri"))
     job_dir = f"/{_JOB_DIR}" if is_container else f"{_HERE}/{_JOB_DIR}"
@@ -95,7 +101,10 @@ def script(job: str, project: str, training_input: Mapping[str, Any], packages: 
         single["jobDir"] = job_dir
     parsed = parse_training_input(single)
     variables = environment(SingleReplica(job, project, parsed), {PRIMARY: _ADDRESS}, PRIMARY, job_dir)
-    body = _docker_lines(parsed, variables, packages) if is_container else _venv_lines(parsed, variables, packages)
+    if is_container:
+        body = _docker_lines(parsed, variables, packages, images)
+    else:
+        body = _venv_lines(parsed, variables, packages)
     return "\n".join(
         [
             "#!/bin/sh",
@@ -109,7 +118,7 @@ def script(job: str, project: str, training_input: Mapping[str, Any], packages: 
     )
 
 
-def readme(job: str, training_input: Mapping[str, Any], origin: JobOrigin, flags: str) -> str:
+def readme(job: str, training_input: Mapping[str, Any], origin: OriginView, flags: str) -> str:
     """The text beside the script. Pure."""
     is_container = bool(training_input.get("masterConfig", {}).get("imageUri"))
     how = "with docker (or $DOCKER)" if is_container else "in a virtual environment of python3 (or $PYTHON)"
@@ -121,6 +130,14 @@ def readme(job: str, training_input: Mapping[str, Any], origin: JobOrigin, flags
         "- `packages/` has its packages, whose SHA-256 were checked where the job knows them.",
         f"- `origin.json` says where it comes from{f': {origin.summary().text}' if origin.git else ''}.",
     ]
+    if origin.resolved and origin.resolved.requirements:
+        lines.append(
+            f"- `requirements.txt` has the packages of its run {origin.run}, which `run.sh` installs. Remove it, and "
+            "`venv/`, to use those of this machine instead."
+        )
+    if origin.resolved and origin.resolved.images:
+        images = ", ".join(f"`{name}` was `{digest}`" for name, digest in origin.resolved.images.items())
+        lines.append(f"- Images of its run {origin.run}: {images}.")
     if origin.git and origin.git.commit and (origin.git.diff or not origin.git.dirty):
         apply = " && git apply changes.diff" if origin.git.diff else ""
         lines.append(f"- In a clone of its repository, `git checkout {origin.git.commit}{apply}` restores the sources.")
@@ -181,7 +198,12 @@ def _without_diff(origin: JobOrigin) -> dict[str, Any]:
 def _venv_lines(training_input: TrainingInput, variables: Mapping[str, str], packages: Sequence[str]) -> Iterator[str]:
     yield 'if [ ! -e "$here/venv/complete" ]; then'
     yield '  rm -rf "$here/venv"'
-    yield '  "${PYTHON:-python3}" -m venv --system-site-packages "$here/venv"'
+    yield '  if [ -e "$here/requirements.txt" ]; then'
+    yield '    "${PYTHON:-python3}" -m venv "$here/venv"'
+    yield '    "$here/venv/bin/python" -m pip install -r "$here/requirements.txt"'
+    yield "  else"
+    yield '    "${PYTHON:-python3}" -m venv --system-site-packages "$here/venv"'
+    yield "  fi"
     if packages:
         files = " ".join(_quoted(f"{_HERE}/{path}") for path in packages)
         yield f'  "$here/venv/bin/python" -m pip install --force-reinstall --no-deps {files}'
@@ -195,13 +217,14 @@ def _venv_lines(training_input: TrainingInput, variables: Mapping[str, str], pac
 
 
 def _docker_lines(
-    training_input: TrainingInput, variables: Mapping[str, str], packages: Sequence[str]
+    training_input: TrainingInput, variables: Mapping[str, str], packages: Sequence[str], images: Mapping[str, str]
 ) -> Iterator[str]:
     config = config_of(training_input, PRIMARY.type)
     options = [f"-e {_quoted(f'{name}={value}')}" for name, value in variables.items()]
     options += [f"-e {_quoted(item.variable)}" for item in training_input.secrets if not item.file]
     options.append(f'-v "$here/{_JOB_DIR}":/{_JOB_DIR}')
-    image = _quoted(config.image_uri)
+    digest = images.get(config.image_uri, "")
+    image = _quoted(digest if "@" in digest else config.image_uri)
     if training_input.runs_image:
         command = list(config.container_command)
         entrypoint = [f"--entrypoint {_quoted(command[0])}"] if command else []

@@ -73,6 +73,10 @@ def _origin(origin: Mapping[str, Any]) -> dict[str, str]:
         digest = hashlib.sha256(json.dumps([files, tree.get("diff")]).encode()).hexdigest()
         described["changes"] = f"{len(files)} file{'' if len(files) == 1 else 's'} (SHA-256 {digest[:12]})"
     described |= {name: str(origin.get(name) or "") for name in ("client", "python")}
+    resolved = origin.get("resolved") or {}
+    described |= {f"image.{name}": str(digest) for name, digest in resolved.get("images", {}).items()}
+    versions = (line.partition("==") for line in resolved.get("requirements", "").splitlines())
+    described |= {f"requirements.{name}": version for name, _, version in versions}
     return {name: text for name, text in described.items() if text}
 
 

@@ -1,6 +1,7 @@
 """Origin of a job: the commit, the changes and the versions that it was submitted from, as its client recorded them.
 
-`PUT /trainyard/v1/projects/P/jobs/J/origin` stores a `JobOrigin` once, `GET` answers it with the diff.
+`PUT /trainyard/v1/projects/P/jobs/J/origin` stores a `JobOrigin` once, `GET` answers it with the diff and with what the
+last run has resolved.
 """
 
 import re
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, Field
 
 from trainyard_protocol.fields import validation_error
 from trainyard_protocol.message import Many, Wire
+from trainyard_protocol.wire.sync import ResolvedRun
 
 MAX_DIFF = 2**20
 """Characters of a diff."""
@@ -96,6 +98,14 @@ class JobOrigin(Wire):
             has_diff=bool(git.diff),
             rerun_of=self.rerun_of,
         )
+
+
+class OriginView(JobOrigin):
+    """An origin as it is read: with what the job's last run resolved, as its agent reported it, and the number of that
+    run; None and 0 where nothing is known."""
+
+    resolved: ResolvedRun | None = None
+    run: int = 0
 
 
 class OriginSummary(Wire):

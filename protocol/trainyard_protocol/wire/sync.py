@@ -101,12 +101,36 @@ MAX_OTHERS = 20
 """Other metrics in a report."""
 
 
+MAX_REQUIREMENTS = 64 * 2**10
+"""Characters of the requirements of a run."""
+
+_MAX_IMAGES, _MAX_IMAGE = 10, 1024
+
+
+class ResolvedRun(Wire):
+    """The versions that a run has: `images` are its images by name, each as NAME@DIGEST, or as the engine's id where no
+    registry has it. `requirements` are lines NAME==VERSION of its Python environment; "" where they are not known, as
+    in an image."""
+
+    images: dict[str, str] = Field(default_factory=dict)
+    requirements: str = ""
+
+    def bounded(self) -> "ResolvedRun":
+        """The same within its limits: whole lines, and short names."""
+        lines = self.requirements[:MAX_REQUIREMENTS]
+        if len(lines) < len(self.requirements):
+            lines = lines[: lines.rfind("\n") + 1]
+        images = [pair for pair in self.images.items() if max(map(len, pair)) <= _MAX_IMAGE]
+        return ResolvedRun(images=dict(images[:_MAX_IMAGES]), requirements=lines)
+
+
 class RunReport(Wire):
     """`activity` is the present step of the preparation of a run ("installing trainer-0.0.0.tar.gz"). `runtime` is the
     runtime that the agent chose for it, None before; `runtime_reason` is why, where there was a choice ("the job
     brings its image"). `measurements`: of a trial, the last MAX_REPORTED in its metric file;
     `other_metrics`: the newest values of others in it by name, where it has none with the study's tag. `ready`, of a
-    part of a run over several agents: it is placed, and reaches the addresses of the others."""
+    part of a run over several agents: it is placed, and reaches the addresses of the others. `resolved`: once it is
+    known, in answer to an order that wants it."""
 
     run_id: str
     replicas: Many[ReplicaReport]
@@ -116,6 +140,7 @@ class RunReport(Wire):
     measurements: Many[TrialMeasurement] = ()
     other_metrics: dict[str, TrialMeasurement] = Field(default_factory=dict)
     ready: bool = False
+    resolved: ResolvedRun | None = None
 
 
 class PackageLinks(Wire):
@@ -198,6 +223,7 @@ class RunOrder(Wire):
     `trial` is set for a trial of a study. `peers` are addresses by task that the cluster has beside those of this run's
     replicas: of the gang, for an evaluator that is started again alone. `storage_token` is for calls of the server's
     storage while the run lives; "" without a storage. `spread` is set for a part of a run over several agents.
+    `wants_resolved` until the server has what the run has resolved.
     """
 
     run_id: str
@@ -217,6 +243,7 @@ class RunOrder(Wire):
     peers: dict[str, str] = Field(default_factory=dict)
     storage_token: str = Field(default="", repr=False)
     spread: SpreadOrder | None = None
+    wants_resolved: bool = False
     unreadable: str = Field(default="", exclude=True)
 
     @property

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.wire.logs import LogChunk, LogGap
-from trainyard_protocol.wire.sync import ClockOffset, RunReport, SyncRequest, TrialMeasurement
+from trainyard_protocol.wire.sync import MAX_REQUIREMENTS, ClockOffset, RunReport, SyncRequest, TrialMeasurement
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -22,7 +22,13 @@ MAX_ELEMENTS = 10_000
 
 MAX_TEXT = 2000
 MAX_WAITS = 300
-_LENGTHS = {"address": 255, "kind": 32, "stacks": 16 * 2**10, "replica_environment": 128 * 2**10}
+_LENGTHS = {
+    "address": 255,
+    "kind": 32,
+    "stacks": 16 * 2**10,
+    "replica_environment": 128 * 2**10,
+    "requirements": MAX_REQUIREMENTS + 1,  # one more: a longer text then ends with a whole line
+}
 MAX_CODE = 255
 MAX_LINES = 2**31 - 1
 MAX_NUMBER = 2**62

@@ -141,6 +141,8 @@ async def test_image_that_is_missing_is_pulled_with_progress(host: Host, image: 
     assert printed.startswith(f"pulling {name}: ")
     assert staged.phase == "ready"
     assert staged.images == {name: host.engine.client().images.get(name).id}
+    assert staged.resolved is not None
+    assert staged.resolved.images[name].startswith(f"{name.rpartition(':')[0]}@sha256:")
 
 
 async def test_image_that_is_here_is_not_asked_for(host: Host) -> None:

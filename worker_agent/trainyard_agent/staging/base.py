@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
-from trainyard_protocol.wire.sync import RunOrder
+from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
 
 Phase = Literal["stale", "preparing", "ready", "failed"]
 """`stale`: files of a former agent, which `begin` uses or replaces."""
@@ -23,7 +23,8 @@ class Staging:
     images by name ("" is the runtime image of a package job), `users` their users where they do not have their own,
     `packages` the directory of the run's own environment, `job_dir` the directory that is mounted at `job_dir_target`
     for a job-dir which is a path, in a cluster a CLAIM/PATH; all of these for containers. `runtime` is the one that it
-    is prepared for, and `runtime_reason` why, where there was a choice.
+    is prepared for, and `runtime_reason` why, where there was a choice. `resolved` are its versions, once ready, where
+    they are known.
     """
 
     phase: Phase
@@ -38,6 +39,7 @@ class Staging:
     message: str = ""
     runtime: RuntimeName | None = None
     runtime_reason: str = ""
+    resolved: ResolvedRun | None = None
 
 
 class StagingFailed(Exception):

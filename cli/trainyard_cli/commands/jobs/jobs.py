@@ -25,7 +25,7 @@ from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo, without_control
 from trainyard_cli.settings import Target
 from trainyard_cli.submission.flags import CommaSeparated, KeyValues
-from trainyard_protocol.errors import Aborted
+from trainyard_protocol.errors import Aborted, NotFound
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -144,7 +144,10 @@ def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
     ):
         metrics.setdefault(series.name, number(series.values[-1]))
     code = {} if detail.exit_code is None else {"exitCode": detail.exit_code}
-    origin = client.get_origin(job) if detail.origin is not None else {}
+    try:
+        origin = client.get_origin(job)
+    except NotFound:  # where nothing was recorded
+        origin = {}
     return {**detail.job, **code, "origin": origin, "metrics": metrics}
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Response
 from fastapi.responses import FileResponse
 
-from trainyard_protocol.views.origin import MAX_BODY, JobOrigin
+from trainyard_protocol.views.origin import MAX_BODY, JobOrigin, OriginView
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, large_json_of
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
@@ -35,7 +35,7 @@ def set_origin(
 
 
 @router.get("/origin", Access.VIEWER, "where it was submitted from, with the diff")
-def get_origin(project: str, job_id: str, cases: Cases) -> JobOrigin:
+def get_origin(project: str, job_id: str, cases: Cases) -> OriginView:
     return cases.origins.get(project, job_id)
 
 

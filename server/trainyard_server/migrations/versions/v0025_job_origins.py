@@ -1,4 +1,4 @@
-"""Origins of jobs."""
+"""Origins of jobs, and what runs have resolved."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -19,3 +19,5 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_key"], ["jobs.key"], name="fk_job_origins_job_key"),
         sa.PrimaryKeyConstraint("job_key", name="pk_job_origins"),
     )
+    op.add_column("runs", sa.Column("has_resolved", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("runs", sa.Column("resolved", sa.Text(), nullable=False, server_default=""))

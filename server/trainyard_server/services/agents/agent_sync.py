@@ -153,6 +153,9 @@ class AgentSync:
                 if report.runtime is not None and run.runtime != report.runtime:
                     writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)
+                if report.resolved is not None and not run.has_resolved:
+                    writer.record_resolved(run, report.resolved.bounded())
+                    touched.add(run.job_key)
                 activity = report.activity or waiting(report.replicas)
                 ready = run.ready or report.ready  # one that has started says no more that it is
                 if run.agents > 1 and (changes or run.ready != ready):  # the other parts wait for that
@@ -434,6 +437,7 @@ class AgentSync:
             peers=peers_of(gang, peers),
             storage_token=storage_token,
             spread=spread,
+            wants_resolved=not run.has_resolved,
         )
 
 

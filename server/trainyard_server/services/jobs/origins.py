@@ -1,7 +1,7 @@
 """Use cases of origins: the client that submits a job records its origin once; everybody who sees the job reads it."""
 
 from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, NotFound
-from trainyard_protocol.views.origin import JobOrigin
+from trainyard_protocol.views.origin import JobOrigin, OriginView
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.services.jobs.jobs import check_change, known_job
@@ -32,16 +32,19 @@ class Origins:
                 raise AlreadyExists(f"The origin of {job_id} is recorded, and does not change afterwards.")
         self._backend.notifier.publish(job_topic(job.key))
 
-    def get(self, project: str, job_id: str) -> JobOrigin:
-        """The origin of a job with its diff, of a trial that of its study. Raises NotFound."""
+    def get(self, project: str, job_id: str) -> OriginView:
+        """The origin of a job with its diff, of a trial that of its study, and what its last run resolved. Raises
+        NotFound where nothing is known."""
         with self._backend.store.read() as reader:
-            origin = rows.origin(reader, known_job(reader, project, job_id))
-        if origin is None:
+            job = known_job(reader, project, job_id)
+            origin, resolved = rows.origin(reader, job), rows.resolved(reader, job)
+        if origin is None and resolved is None:
             raise NotFound(
                 f"The job {job_id} has no origin: `trainyard jobs submit training`, `jobs rerun` and the Python client "
                 "record it, other clients do not."
             )
-        return origin
+        versions, run = resolved or (None, 0)
+        return OriginView(**dict(origin or JobOrigin()), resolved=versions, run=run)
 
     def diff(self, project: str, job_id: str) -> str:
         """The changes that the working tree had. Raises NotFound where there are none."""

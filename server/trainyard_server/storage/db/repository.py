@@ -32,7 +32,7 @@ from trainyard_protocol.states import (
 from trainyard_protocol.views.views import describe_runtime
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.logs import LogEnd
-from trainyard_protocol.wire.sync import Stall
+from trainyard_protocol.wire.sync import ResolvedRun, Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.domain.scheduling.resources import Assignment, Part
@@ -388,6 +388,11 @@ class Writer(Reader):
         if reason:
             message = f"Its replicas run {describe_runtime(runtime, reason)}."
             self.add_event(run.job_key, Event("runtime", message, run.number), now)
+
+    def record_resolved(self, run: RunRow, resolved: ResolvedRun) -> None:
+        """Record the versions that a run has, once."""
+        values = {"has_resolved": True, "resolved": resolved.model_dump_json()}
+        self._session.execute(update(RunRow).where(RunRow.run_id == run.run_id).values(**values))
 
     def set_draining(self, agent: AgentRow, draining: bool, reason: str = "") -> None:
         """`reason`: why the service drains it. An agent that starts runs again has failed none."""

@@ -4,8 +4,9 @@ import hashlib
 from typing import Any
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, ALICE, BOB, VERA, ScriptedAgent, Server, package_job
+from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, ScriptedAgent, Server, package_job
 from trainyard_protocol.views.origin import MAX_DIFF
+from trainyard_protocol.wire.sync import MAX_REQUIREMENTS, ResolvedRun, SyncRequest
 
 JOB = "/trainyard/v1/projects/p/jobs/job"
 GIT = {
@@ -107,3 +108,26 @@ def test_packages_of_a_job_are_downloaded_by_all_who_see_it_and_no_others(api: S
     assert api.client.get(f"/trainyard/v1/projects/p/jobs/without/packages/{name}", headers=VERA).status_code == 404
     other = hashlib.sha256(b"other").hexdigest()
     assert api.client.get(f"{JOB}/packages/{other}/x-1.tar.gz", headers=VERA).status_code == 404
+
+
+@on_every_database
+def test_what_a_run_resolved_is_wanted_until_it_is_reported_and_then_kept(api: Server) -> None:
+    create(api)
+    agent = ScriptedAgent(api)
+    agent.sync()
+    api.tick()
+    agent.sync()
+    assert agent.run.wants_resolved
+    images = {"a:1": "a@sha256:1", **{f"n{number}": "\0" for number in range(20)}, "long": "x" * 2000}
+    for requirements in ("numpy==1.26.4\n" * 10_000, "other==1\n"):
+        resolved = ResolvedRun(images=images, requirements=requirements)
+        reports = tuple(report.model_copy(update={"resolved": resolved}) for report in agent.reports())
+        body = SyncRequest(agent=agent.info, runs=reports).model_dump(mode="json")
+        assert api.client.post("/agent/v1/sync", json=body, headers=AGENT).status_code == 200
+    agent.sync()
+    assert {run.wants_resolved for run in agent.runs.values()} == {False}
+    read = api.client.get(f"{JOB}/origin", headers=VERA).json()
+    assert (read["git"], read["run"], read["resolved"]["images"]["a:1"]) == (None, 1, "a@sha256:1")
+    assert len(read["resolved"]["images"]) == 10
+    stored = read["resolved"]["requirements"]
+    assert (set(stored.splitlines()), len(stored) <= MAX_REQUIREMENTS) == ({"numpy==1.26.4"}, True)

@@ -60,6 +60,7 @@ def test_two_jobs_are_compared_flag_by_flag_then_config_labels_origin_outcome_an
         "origin": {
             "git": {"commit": "1" * 40, "branch": "main", "changed": ["a.py"], "diff": "+1"},
             "python": "3.11.2",
+            "resolved": {"images": {"a:1": "a@sha256:1"}, "requirements": "numpy==1.26.4\nrich==13.0\n"},
         },
         "metrics": {"loss": 0.5, "accuracy": 0.9},
     }
@@ -73,7 +74,11 @@ def test_two_jobs_are_compared_flag_by_flag_then_config_labels_origin_outcome_an
             "env": {"MODE": "y"},
             "packageUris": [f"gs://b/{NEW}/trainer-0.0.0.tar.gz"],
         },
-        "origin": {"git": {"commit": "2" * 40, "branch": "main"}, "python": "3.11.2"},
+        "origin": {
+            "git": {"commit": "2" * 40, "branch": "main"},
+            "python": "3.11.2",
+            "resolved": {"images": {"a:1": "a@sha256:2"}, "requirements": "numpy==2.0.0\nrich==13.0\n"},
+        },
         "metrics": {"loss": 0.25, "accuracy": 0.9},
     }
     assert [tuple(row.values()) for row in compared(first, second)] == [
@@ -89,6 +94,8 @@ def test_two_jobs_are_compared_flag_by_flag_then_config_labels_origin_outcome_an
         ("labels.team", "a", ""),
         ("origin.commit", "1" * 40, "2" * 40),
         ("origin.changes", "1 file (SHA-256 29cf9439cc7a)", ""),
+        ("origin.image.a:1", "a@sha256:1", "a@sha256:2"),
+        ("origin.requirements.numpy", "1.26.4", "2.0.0"),
         ("state", "SUCCEEDED", "FAILED"),
         ("exitCode", "", "3"),
         ("metrics.loss", "0.5", "0.25"),

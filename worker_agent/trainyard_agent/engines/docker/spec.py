@@ -203,6 +203,21 @@ class RunNetwork:
     is_hosts: bool = False
 
 
+def digests(inspections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The images of a run by their names, as REPOSITORY@DIGEST where a registry has them, else by the engine's id. The
+    image of a runtime version, whose name here is "", has its tag as its name."""
+    found: dict[str, str] = {}
+    for name, inspection in inspections.items():
+        known_names = [*(inspection.get("RepoTags") or ()), inspection["Id"]]
+        shown = name or known_names[0]
+        repository, slash, last = shown.rpartition("/")
+        repository += slash + last.partition("@")[0].partition(":")[0]
+        references: list[str] = list(inspection.get("RepoDigests") or ())
+        same = [reference for reference in references if reference.partition("@")[0] == repository]
+        found[shown] = next(iter((*same, *references)), inspection["Id"])
+    return found
+
+
 def container_spec(
     owner: Owner,
     order: RunOrder,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainyard_agent.engines.docker import puller as image_puller
 from trainyard_agent.engines.docker import spec as docker_spec
@@ -42,7 +42,7 @@ from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.runtimes import Runtimes
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import Reason
-from trainyard_protocol.wire.sync import RunOrder
+from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
 
 _POLL_S = 0.1  # between two inspections of the installing container
 
@@ -104,7 +104,9 @@ class ContainerStager(BackgroundStager):
     async def _with_job_dir(self, order: RunOrder, staged: Staging) -> Staging:
         """Choose the users of the images, and prepare the job-dir for that of the primary's, as the last thing before
         the start."""
-        users = await self._users(order, staged.images)
+        inspections = await self._inspections(staged.images)
+        staged = replace(staged, resolved=ResolvedRun(images=docker_spec.digests(inspections)).bounded())
+        users = await self._users(order, inspections)
         primary = config_of(order.training_input, PRIMARY.type).image_uri
         user = users.get(primary)
         mount = await asyncio.to_thread(self._settings.job_dirs.prepare, order, user)
@@ -112,14 +114,24 @@ class ContainerStager(BackgroundStager):
             return replace(staged, users=users)
         return replace(staged, users=users, job_dir=mount.source, job_dir_target=mount.target)
 
-    async def _users(self, order: RunOrder, images: Mapping[str, str]) -> dict[str, ProgramUser]:
-        users = {}
+    async def _inspections(self, images: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """What the engine says of the images, by their names."""
+        inspections: dict[str, Mapping[str, Any]] = {}
         try:
-            user_namespace = await _in_thread(self._has_user_namespace)
             for name, image in images.items():
                 inspection = await _in_thread(partial(self._engine.image, image))
                 if inspection is None:
                     raise StagingFailed(Reason.HOST_FAILED, f"Its image {name} was removed from the machine.")
+                inspections[name] = inspection
+        except EngineError as error:
+            raise StagingFailed(Reason.HOST_FAILED, f"{error}.") from error
+        return inspections
+
+    async def _users(self, order: RunOrder, inspections: Mapping[str, Mapping[str, Any]]) -> dict[str, ProgramUser]:
+        users = {}
+        try:
+            user_namespace = await _in_thread(self._has_user_namespace)
+            for name, inspection in inspections.items():
                 user = self._settings.users.of(order, ImageInfo.of(inspection), user_namespace)
                 if user is not None:
                     users[name] = user

@@ -30,7 +30,7 @@ from trainyard_agent.runtimes.pip_output import error_excerpt
 from trainyard_agent.staging import archives, job_dirs, lost_files, program_module
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
-from trainyard_agent.staging.environments import dependencies, kept_environments
+from trainyard_agent.staging.environments import dependencies, installed, kept_environments
 from trainyard_agent.staging.environments.base_environments import BaseEnvironments
 from trainyard_agent.staging.environments.installer_process import (
     InstallerProcess,
@@ -41,7 +41,7 @@ from trainyard_agent.staging.environments.kept_environments import KeptEnvironme
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_protocol.job.runtimes import Runtimes
 from trainyard_protocol.states import Reason
-from trainyard_protocol.wire.sync import RunOrder
+from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
 
 _SITE_PACKAGES = """
 import json, site, sysconfig
@@ -83,7 +83,9 @@ class PackageStager(BackgroundStager):
         own_job_dir = "" if "://" in order.job_dir else order.job_dir
         user = await asyncio.to_thread(self._users.assign, order.run_id, own_job_dir)
         await asyncio.to_thread(job_dirs.create_default, order.job_dir, user)
-        return Staging("ready", python=await self._environment(order, user))
+        python = await self._environment(order, user)
+        requirements = await asyncio.to_thread(installed.requirements, self._root / order.run_id)
+        return Staging("ready", python=python, resolved=ResolvedRun(requirements=requirements).bounded())
 
     async def discard(self, run_id: str) -> None:
         await super().discard(run_id)

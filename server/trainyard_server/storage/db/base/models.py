@@ -269,6 +269,9 @@ class RunRow(Table):
     activity: Mapped[str] = mapped_column(AnyText, default="")
     runtime: Mapped[str] = mapped_column(String(32), default="")  # chosen by its agent; "" before
     runtime_reason: Mapped[str] = mapped_column(AnyText, default="")
+    has_resolved: Mapped[bool] = mapped_column(default=False)
+    # A `ResolvedRun` as JSON, some kilobytes: read by `origins.resolved`, not with the row.
+    resolved: Mapped[str] = mapped_column(AnyText, default="", deferred=True, deferred_raiseload=True)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 

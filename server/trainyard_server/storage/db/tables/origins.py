@@ -3,7 +3,8 @@
 from sqlalchemy import select
 
 from trainyard_protocol.views.origin import JobOrigin, OriginSummary
-from trainyard_server.storage.db.base.models import JobOriginRow, JobRow
+from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_server.storage.db.base.models import JobOriginRow, JobRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 
@@ -23,6 +24,13 @@ def summary(reader: Reader, job: JobRow) -> OriginSummary | None:
     query = select(JobOriginRow.summary).where(JobOriginRow.job_key == (job.study_key or job.key))
     stored = reader.session.scalar(query)
     return None if stored is None else OriginSummary.model_validate(stored)
+
+
+def resolved(reader: Reader, job: JobRow) -> tuple[ResolvedRun, int] | None:
+    """The versions that the last run of a job has, of those that are known, and its number."""
+    query = select(RunRow.resolved, RunRow.number).filter_by(job_key=job.key, beside=None, part_of=None)
+    row = reader.session.execute(query.where(RunRow.has_resolved).order_by(RunRow.number.desc()).limit(1)).first()
+    return None if row is None else (ResolvedRun.model_validate_json(row[0]), row[1])
 
 
 def add(writer: Writer, job: JobRow, recorded: JobOrigin) -> None:

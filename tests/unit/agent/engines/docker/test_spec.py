@@ -265,3 +265,15 @@ def test_spec_of_a_part_is_reached_at_its_machines_address() -> None:
     assert of_host["HostConfig"]["NetworkMode"] == "host"
     assert not of_host.keys() & {"ExposedPorts", "NetworkingConfig"}
     assert "PortBindings" not in of_host["HostConfig"]
+
+
+def test_images_are_named_by_the_digest_that_a_registry_has() -> None:
+    mirror, own = "mirror:5000/team/a@sha256:1", "registry:5000/team/a@sha256:2"
+    pulled = {"Id": "sha256:i", "RepoTags": ["registry:5000/team/a:1"], "RepoDigests": [mirror, own]}
+    built = {"Id": "sha256:b", "RepoTags": ["trainyard/tf:2.11"], "RepoDigests": []}
+    assert docker_spec.digests({"registry:5000/team/a:1": pulled, "": built, "c@sha256:9": {"Id": "sha256:c"}}) == {
+        "registry:5000/team/a:1": own,
+        "trainyard/tf:2.11": "sha256:b",
+        "c@sha256:9": "sha256:c",
+    }
+    assert docker_spec.digests({"other": pulled}) == {"other": mirror}

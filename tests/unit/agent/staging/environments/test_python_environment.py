@@ -13,6 +13,7 @@ import threading
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,9 @@ async def test_package_is_installed_over_the_base_and_only_for_its_run(staged: S
     failed = subprocess.run([sys.executable, "-c", "import tinytrainer"], capture_output=True, check=False)
     assert failed.returncode == 1
     assert "installing tinytrainer-0.0.0.tar.gz" in staged.activities
+    assert ready.resolved is not None
+    assert f"\nhttpx=={version('httpx')}\n" in ready.resolved.requirements
+    assert "tinytrainer" not in ready.resolved.requirements
 
 
 async def test_wheel_of_pure_python_is_unpacked_by_neither_pip_nor_uv_which_fetch_what_it_lacks(

@@ -11,16 +11,12 @@ jobs                   |                                   | Submit and manage t
 jobs cancel            | jobs.delete.cancel                | Cancel a job.
 jobs delete            | jobs.delete.delete                | Delete jobs that have ended: record, log, curves, resource usage.
 jobs describe          | jobs.jobs.describe                | Show a job.
-jobs diff              | jobs.jobs.diff                    | Show what differs between two jobs: arguments, config, labels, origin, outcome and the last value of each metric.
+jobs diff              | jobs.jobs.diff                    | Show what differs between two jobs: arguments, config, labels, origin, outcome, last value of each metric.
 jobs exec              | jobs.attach.execute               | Run a command in a running replica, and exit with its exit code.
 jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.
 jobs list              | jobs.listing.list_jobs            | List jobs.
 jobs metrics           | jobs.jobs.metrics                 | Show the metrics of a job: the last value of each, its minimum and its maximum.
 jobs port-forward      | jobs.attach.port_forward          | Listen on this machine for ports of a running replica, until Ctrl-C.
-jobs diff              | jobs.jobs.diff                    | Show what differs between two jobs: arguments, config, labels, origin, outcome, last value of each metric.
-jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.
-jobs list              | jobs.listing.list_jobs            | List jobs.
-jobs metrics           | jobs.jobs.metrics                 | Show the metrics of a job: the last value of each, its minimum and its maximum.
 jobs repro             | jobs.repro.repro                  | Write a directory with everything to run a job by hand: config, packages, origin, and a script that runs it.
 jobs rerun             | jobs.submit.rerun                 | Submit a job again, with its packages and its config.
 jobs shell             | jobs.attach.shell                 | Open a shell in a running replica: bash if it is there, else sh.

@@ -1,5 +1,7 @@
 """WebSockets of clients, for threads."""
 
+import contextlib
+import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -9,6 +11,16 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 _OPEN_S = 30.0
+
+
+class _Connection(ClientConnection):
+    """Wakes the thread that reads, before the socket is closed: with TLS it may wait in the middle of a record, and
+    `websockets` 17.4 then waits for that thread for ever."""
+
+    def close_socket(self) -> None:
+        with contextlib.suppress(OSError):  # it was closed before
+            self.socket.shutdown(socket.SHUT_RDWR)
+        super().close_socket()
 
 
 class SocketRefused(Exception):
@@ -44,6 +56,7 @@ def open_socket(
             compression=None,
             max_size=most_bytes,
             open_timeout=_OPEN_S,
+            create_connection=_Connection,
             ping_timeout=None,
         )
         return opening.__enter__()

@@ -53,10 +53,21 @@ MESSAGES: dict[str, type[Message]] = {
     "ParameterSpec": ParameterSpec,
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
-OUR_OWN = {"TrainingInput": {"env", "mounts", "secrets"}, "Scheduling": {"minWorkers"}, "ParameterSpec": CONDITIONAL}
+OUR_OWN = {
+    "TrainingInput": {"env", "mounts", "secrets"},
+    "Scheduling": {"keepOnFailure", "minWorkers", "retry"},
+    "ParameterSpec": CONDITIONAL,
+}
 """Fields that the document does not have there; `CONDITIONAL` it has in StudyConfig_ParameterSpec."""
 
-NOT_THERE = {"MountReference", "SecretReference", "ParentCategoricalValues", "ParentDiscreteValues", "ParentIntValues"}
+NOT_THERE = {
+    "MountReference",
+    "RetryRule",
+    "SecretReference",
+    "ParentCategoricalValues",
+    "ParentDiscreteValues",
+    "ParentIntValues",
+}
 """Messages of those fields."""
 
 # A value that our field takes for each type of the document, and what it must be returned as.

@@ -1,5 +1,5 @@
-"""Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`
-and `mounts`.
+"""Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`, `mounts`
+and some of `scheduling`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails
 
-from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, Violation, quoted
+from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, Violation, quoted, shown
 from trainyard_protocol.fields import (
     Argument,
     Boolean,
@@ -30,7 +30,7 @@ from trainyard_protocol.fields import (
     seconds,
     validation_error,
 )
-from trainyard_protocol.job.config import env_rules, mount_rules, secret_rules
+from trainyard_protocol.job.config import env_rules, mount_rules, retry_limits, secret_rules
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.message import Message, message_at
 
@@ -86,14 +86,42 @@ def _priority(value: int) -> int:
     return value
 
 
+ExitCode = Annotated[Int32, AfterValidator(retry_limits.checked_code)]
+
+
+class RetryRule(Message):
+    """A rule by which a failed run is followed by a new one, `count` times: by the exit code of the replica that failed
+    first, or by a pattern of RE2 in a line of its log. `other_host`: on another machine, if there is one. Not of the v1
+    API."""
+
+    exit_codes: Annotated[tuple[ExitCode, ...], BeforeValidator(retry_limits.not_too_many_codes)] = ()
+    log: Annotated[Text, AfterValidator(retry_limits.checked_pattern)] = ""
+    count: Annotated[Int32, AfterValidator(retry_limits.checked_count)] = 1
+    other_host: Boolean = False
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Self:
+        if bool(self.exit_codes) == bool(self.log):
+            raise validation_error("must have either exitCodes or log, such as exitCodes: [33].")
+        return self
+
+    @property
+    def condition(self) -> str:
+        """The condition as a config has it, for a message: `exitCodes: [33]`."""
+        return f"log: {shown(self.log)}" if self.log else f"exitCodes: {list(self.exit_codes)}"
+
+
 class Scheduling(Message):
-    """`min_workers` is not of the v1 API: a new run may start with so many workers where there is no room for all; 0:
-    it waits for all."""
+    """The last three are not of the v1 API. `min_workers`: a new run may start with so many workers where there is no
+    room for all; 0: it waits for all. `retry`: by which rules a failed run is followed by a new one; None: by the
+    service's own. `keep_on_failure`: for how long a replica whose program failed is kept; None: it is not."""
 
     max_running_time: Duration = f"{DEFAULT_MAX_RUNNING_TIME_S:.0f}s"
     max_wait_time: Annotated[Duration, AfterValidator(_wait_time)] | None = None
     priority: Annotated[Int32, AfterValidator(_priority)] = 0
     min_workers: Int32 = 0
+    retry: Annotated[tuple[RetryRule, ...], BeforeValidator(retry_limits.not_too_many_rules)] | None = None
+    keep_on_failure: Annotated[Duration, AfterValidator(retry_limits.checked_kept_time)] | None = None
 
 
 class EncryptionConfig(Message):

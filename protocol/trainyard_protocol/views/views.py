@@ -36,7 +36,9 @@ class Verdict(Wire):
 
     `exit_code` is that of `jobs submit --stream-logs`. `last_lines` are the end of the log of `replica`, `step` is the
     last step that it reported. `cause` is the exception's own line, or what the program said last, "" if it is unknown;
-    `message` ends with it, and it is line `cause_cursor` of the log.
+    `message` ends with it, and it is line `cause_cursor` of the log. `retry` says which retry rule
+    matched; `retry_rule` is its number, from 1, where a new run follows by it, if there is one on another machine than
+    `replica` had (`other_host`).
     """
 
     outcome: Outcome
@@ -48,6 +50,9 @@ class Verdict(Wire):
     step: int | None = None
     cause: str = ""
     cause_cursor: int | None = None
+    retry: str = ""
+    retry_rule: int | None = None
+    other_host: bool = False
 
 
 class CurveDigest(Wire):

@@ -21,8 +21,9 @@ from trainyard_server.control.service_log import ServiceLog
 from trainyard_server.control.snapshots import job_snapshot, live_runs, run_snapshot
 from trainyard_server.control.study_controller import StudyController
 from trainyard_server.control.workload import Workload
-from trainyard_server.domain.lifecycle import causes, decisions
+from trainyard_server.domain.lifecycle import causes, decisions, retries
 from trainyard_server.domain.lifecycle.causes import Cause
+from trainyard_server.domain.lifecycle.decisions import EndOfLog
 from trainyard_server.domain.lifecycle.evaluators import run_of
 from trainyard_server.domain.scheduling import blame, scheduler
 from trainyard_server.domain.scheduling.blame import HostFailure
@@ -144,7 +145,7 @@ class Controller:
             if self._needs_logs(job):
                 moves.left.add(key)
                 return
-            step = decisions.step(job, now, self._policy, *self._end_of_log(job))
+            step = decisions.step(job, now, self._policy, self._end_of_log(job))
             if step is None:
                 return
             run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
@@ -345,8 +346,7 @@ class Controller:
                 snapshot = run_snapshot(run, replicas)
                 changes = decisions.host_lost(snapshot, name, lease_s, now)
                 lost = (silent_s > limit_s and agent.lease_s is not None) or (
-                    silent_s > lease_s
-                    and decisions.may_give_up(job_snapshot(writer, run.job_key), changes, now, self._policy)
+                    silent_s > lease_s and self._may_give_up(job_snapshot(writer, run.job_key), changes, now)
                 )
                 for change in changes if lost else decisions.silent_changes(snapshot, name):
                     writer.change_replica(run, change, now)
@@ -362,14 +362,24 @@ class Controller:
             with self._failures.guarding(f"Job number {key} could not be moved forward"):
                 self.advance(key)
 
+    def _may_give_up(self, job: JobSnapshot, lost: Sequence[decisions.ReplicaChange], now: datetime) -> bool:
+        replica, matches = decisions.decider(job), frozenset[int]()
+        if replica is not None and retries.needs_log(job, replica):
+            entries = self._last_entries(job, run_of(job, replica).number, replica.task)
+            matches = retries.log_matches(job, replica, [entry.text for entry in entries])
+        return decisions.may_give_up(job, lost, now, self._policy, matches)
+
+    def _last_entries(self, job: JobSnapshot, run: int, task: str) -> tuple[LogEntry, ...]:
+        stream = Stream(run, task)
+        return self._backend.logs.last_entries(job.project, job.job_id, stream, causes.LINES, causes.CHARACTERS)
+
     def _step(self, key: int) -> bool:
         """Apply the next transition of a job. False if there is none."""
         backend = self._backend
         with backend.store.read() as reader:
             job = job_snapshot(reader, key)
         now = backend.clock()
-        last_lines, cause = self._end_of_log(job)
-        step = decisions.step(job, now, self._policy, last_lines, cause)
+        step = decisions.step(job, now, self._policy, self._end_of_log(job))
         if step is None:
             return False  # the usual case, without a write transaction
         with backend.store.write() as writer:
@@ -406,32 +416,35 @@ class Controller:
 
     @staticmethod
     def _needs_logs(job: JobSnapshot) -> bool:
-        """Whether the next step looks for the cause of a failure in the logs of many replicas, which takes a while."""
+        """Whether the next step looks for the cause of a failure in the logs of many replicas, or for what a retry rule
+        names, which takes a while."""
         replica = decisions.decider(job)
-        return job.run is not None and job.run.complete and replica is not None and decisions.has_cause(replica)
+        if job.run is None or not job.run.complete or replica is None:
+            return False
+        return decisions.has_cause(replica) or retries.needs_log(job, replica)
 
-    def _end_of_log(self, job: JobSnapshot) -> tuple[tuple[str, ...], Cause | None]:
-        """The last lines of the replica that decides a run that is complete, and the cause of its failure."""
+    def _end_of_log(self, job: JobSnapshot) -> EndOfLog:
+        """The end of the log of the replica that decides a run that is complete."""
         replica = decisions.decider(job)
         if job.run is None or replica is None or not job.run.complete:
-            return (), None
+            return EndOfLog()
         gang = job.run.number
         number = run_of(job, replica).number
         logs, count = self._backend.logs, self._backend.settings.last_lines
+        if not decisions.has_cause(replica) and not retries.needs_log(job, replica):
+            return EndOfLog(logs.tail(job.project, job.job_id, Stream(number, replica.task), count))
+
+        entries = self._last_entries(job, number, replica.task)
+        last_lines = tuple(entry.text for entry in entries[-count:] if count)
+        matches = retries.log_matches(job, replica, [entry.text for entry in entries])
         if not decisions.has_cause(replica):
-            return logs.tail(job.project, job.job_id, Stream(number, replica.task), count), None
-
-        def end(task: str) -> tuple[LogEntry, ...]:
-            stream = Stream(number if task == replica.task else gang, task)
-            return logs.last_entries(job.project, job.job_id, stream, causes.LINES, causes.CHARACTERS)
-
-        entries = end(replica.task)
+            return EndOfLog(last_lines, matches=matches)
         ends = [Cause.of(entries, replica.task)]
         if ends[0] is None or ends[0].is_consequence:
             others = [other.task for other in job.run.replicas if other.task != replica.task]
-            ends += [Cause.of(end(task), task) for task in others[: causes.REPLICAS]]
+            ends += [Cause.of(self._last_entries(job, gang, task), task) for task in others[: causes.REPLICAS]]
         cause = causes.first_cause(filter(None, ends), replica.task)
-        return tuple(entry.text for entry in entries[-count:] if count), cause
+        return EndOfLog(last_lines, cause, matches)
 
 
 @dataclass(slots=True)

@@ -61,7 +61,9 @@ def job_snapshot(reader: Reader, key: int) -> JobSnapshot:
         return snapshot_of(job, parsed)
     live = run_snapshot(run, reader.gang(run))
     snapshot = snapshot_of(job, parsed, live, restarts_of(reader, [run]).get(key, ()))
-    return replace(snapshot, reached_before=Reached(*reader.reached(key))) if run.number > 1 else snapshot
+    if run.number == 1:
+        return snapshot
+    return replace(snapshot, reached_before=Reached(*reader.reached(key)), rules_used=reader.rules_used(key))
 
 
 def restarts_of(reader: Reader, live: Iterable[RunRow]) -> dict[int, tuple[RunSnapshot, ...]]:
@@ -107,7 +109,9 @@ def avoidances(reader: Reader, jobs: Iterable[JobRow]) -> dict[int, Avoidance]:
         if run.part_of is not None or run.ended_at is None:
             continue
         at_fault = reader.part_with(run, str(verdict.get("replica", "")))
-        if (avoided := avoidance(at_fault.agent_id, str(verdict.get("reason", "")), run.ended_at)) is not None:
+        reason, other_host = str(verdict.get("reason", "")), bool(verdict.get("other_host"))
+        avoided = avoidance(at_fault.agent_id, reason, run.ended_at, other_host=other_host)
+        if avoided is not None:
             avoided_by_job[run.job_key] = avoided
     return avoided_by_job
 

@@ -110,6 +110,8 @@ class JobSnapshot:
     backoff_until: datetime | None = None
     retries_used: int = 0
     """New runs after infrastructure failures since a run got further than those before it."""
+    rules_used: tuple[int, ...] = ()
+    """The retry rules, by their numbers from 1, by which the runs before the live one were followed by another."""
     reached_before: Reached = Reached()
     """The progress of the runs before the live one."""
     stop_message: str = ""

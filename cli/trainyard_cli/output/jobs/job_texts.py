@@ -12,7 +12,7 @@ from trainyard_cli.output.log.log_screen import elapsed
 from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.fields import sized
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
-from trainyard_protocol.states import JobState, ReplicaState
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views.origin import OriginSummary
 from trainyard_protocol.views.views import (
     Explanation,
@@ -37,6 +37,7 @@ def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
         lines.append(f"Waiting: {detail.waiting}")
     if detail.runs:
         lines += _run_lines(detail.runs[-1], len(detail.runs), now)
+        lines += _retry(detail)
         lines += progress.lines(detail, now)
     lines += _reason(detail)
     job_id = detail.job.get("jobId")
@@ -65,7 +66,17 @@ def _reason(detail: JobDetail) -> list[str]:
     if verdict is None or not verdict.replica or detail.state is JobState.CANCELLED:
         return str(detail.job.get("errorMessage", "")).splitlines()[:1]
     failed_first = f"{verdict.replica} failed first ({verdict.reason})."
-    return [failed_first, verdict.cause or verdict.message.partition("\n")[0]]
+    lines = [failed_first, verdict.cause or verdict.message.partition("\n")[0]]
+    return [*lines, verdict.retry] if verdict.retry else lines
+
+
+def _retry(detail: JobDetail) -> list[str]:
+    """The retry rule by which the last run that ended is followed by another, while the job goes on."""
+    verdicts = [(run.number, run.verdict) for run in detail.runs if run.verdict is not None]
+    if detail.state in FINAL_JOB_STATES or not verdicts or not verdicts[-1][1].retry:
+        return []
+    number, verdict = verdicts[-1]
+    return [f"Run {number} failed. {verdict.retry}"]
 
 
 def _trial_line(detail: JobDetail) -> str:

@@ -168,6 +168,7 @@ def summary_lines(
         lines += [f"  {verdict.cause}"] if verdict.cause else []
         lines.append(f"  {verdict.replica} failed first ({verdict.reason}{code}):")
         lines += [f"  {line}" for line in verdict.message.removesuffix(verdict.cause).rstrip().splitlines()]
+        lines += [f"  {verdict.retry}"] if verdict.retry else []
         if last_lines := verdict.last_lines or tails.get(verdict.replica, ()):
             lines.append(f"  Last lines of {verdict.replica}:")
             lines += [f"    {line}" for line in last_lines]

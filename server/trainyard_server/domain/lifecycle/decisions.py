@@ -23,7 +23,7 @@ from trainyard_protocol.states import (
 )
 from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.sync import ExitReport, RunReport, Stall
-from trainyard_server.domain.lifecycle import evaluators, stalls
+from trainyard_server.domain.lifecycle import evaluators, retries, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown
 from trainyard_server.domain.lifecycle.messages import (
     JOB_COMPLETED,
@@ -117,13 +117,21 @@ class ReplicaChange:
         return cls(replica.task, replica.state, after, *at, ended, message)
 
 
-def step(
-    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str] = (), cause: Cause | None = None
-) -> Transition | None:
-    """The next transition of the job, or None. `last_lines` are the end of the log of `decider(job)`."""
+@dataclass(frozen=True, slots=True)
+class EndOfLog:
+    """The end of the log of `decider(job)`: its last lines, the cause of its failure, and the retry rules whose
+    patterns it matches."""
+
+    last_lines: tuple[str, ...] = ()
+    cause: Cause | None = None
+    matches: retries.Matches = frozenset()
+
+
+def step(job: JobSnapshot, now: datetime, policy: RetryPolicy, log: EndOfLog = EndOfLog()) -> Transition | None:
+    """The next transition of the job, or None."""
     if job.state in FINAL_JOB_STATES:
         return None
-    return _time_limit(job, now) or _cancelling(job) or _restarts(job) or _running(job, now, policy, last_lines, cause)
+    return _time_limit(job, now) or _cancelling(job) or _restarts(job) or _running(job, now, policy, log)
 
 
 def deadline(job: JobSnapshot) -> datetime | None:
@@ -324,11 +332,17 @@ def host_lost(run: RunSnapshot, agent: str, lease_s: float, now: datetime) -> li
     ]
 
 
-def may_give_up(job: JobSnapshot, lost: Sequence[ReplicaChange], now: datetime, policy: RetryPolicy) -> bool:
+def may_give_up(
+    job: JobSnapshot,
+    lost: Sequence[ReplicaChange],
+    now: datetime,
+    policy: RetryPolicy,
+    matches: retries.Matches = frozenset(),
+) -> bool:
     """Whether the live run may end without its agent, which has no lease and keeps its replicas running.
 
     It may if the run is being stopped and no new run would follow beside the old replicas. `lost` is the result of
-    `host_lost`.
+    `host_lost`, and `matches` are the retry rules that the log of `decider(job)` matches.
     """
     run = job.run
     if run is None or run.state is not RunState.STOPPING:
@@ -338,12 +352,14 @@ def may_give_up(job: JobSnapshot, lost: Sequence[ReplicaChange], now: datetime, 
         replace(r, state=ReplicaState.EXITED, exit=exits.get(r.task, r.exit), log_complete=True) for r in run.replicas
     )
     left = replace(run, replicas=replicas)
-    return not lost or _ended(replace(job, run=left), left, now, policy).job is not JobState.QUEUED
+    log = EndOfLog(matches=matches)
+    return not lost or _ended(replace(job, run=left), left, now, policy, log).job is not JobState.QUEUED
 
 
-def verdict_of(job: JobSnapshot, last_lines: Sequence[str] = (), cause: Cause | None = None) -> Verdict:
+def verdict_of(job: JobSnapshot, log: EndOfLog = EndOfLog()) -> Verdict:
     """The verdict of the live run. The run must be complete."""
     replica, stalled = decider(job), _stall(job)
+    last_lines, cause = log.last_lines, log.cause
     if replica is not None and stalled is not None:
         return stalled.model_copy(update={"last_lines": tuple(last_lines), "step": replica.step})
     if replica is not None and replica.exit is not None:
@@ -415,9 +431,7 @@ def _cancelling(job: JobSnapshot) -> Transition | None:
     return None
 
 
-def _running(
-    job: JobSnapshot, now: datetime, policy: RetryPolicy, last_lines: Sequence[str], cause: Cause | None
-) -> Transition | None:
+def _running(job: JobSnapshot, now: datetime, policy: RetryPolicy, log: EndOfLog) -> Transition | None:
     run = job.run
     if run is None:
         return None
@@ -427,7 +441,7 @@ def _running(
         return _decided(job, run) or _stalled(job, run, policy) or _restart(job, now, policy)
     if not run.complete or any(restart.state is not RunState.ENDED for restart in job.restarts):
         return None
-    return _ended(job, run, now, policy, last_lines, cause)
+    return _ended(job, run, now, policy, log)
 
 
 def _restarts(job: JobSnapshot) -> Transition | None:
@@ -486,24 +500,46 @@ def _stalled(job: JobSnapshot, run: RunSnapshot, policy: RetryPolicy) -> Transit
     return Transition(run=RunState.STOPPING, run_message="The run stalled: stopping its replicas.", verdict=verdict)
 
 
-def _ended(
-    job: JobSnapshot,
-    run: RunSnapshot,
-    now: datetime,
-    policy: RetryPolicy,
-    last_lines: Sequence[str] = (),
-    cause: Cause | None = None,
-) -> Transition:
-    verdict = verdict_of(job, last_lines, cause)
+def _ended(job: JobSnapshot, run: RunSnapshot, now: datetime, policy: RetryPolicy, log: EndOfLog) -> Transition:
+    verdict = verdict_of(job, log)
     ended = Transition(run=RunState.ENDED, verdict=verdict)
     if verdict.outcome is Outcome.SUCCEEDED:
         return replace(ended, job=JobState.SUCCEEDED, job_message=JOB_COMPLETED)
     if verdict.outcome is Outcome.CANCELLED:
         return replace(ended, job=JobState.CANCELLED, job_message="Job cancelled.", error_message=job.stop_message)
-    failed = replace(ended, run_message=f"Run {run.number} failed: {verdict.message}")
-    again = None if job.state is JobState.CANCELLING else _again(job, run, now, policy, failed)
-    return again or replace(
-        failed, job=JobState.FAILED, job_message="Job failed.", error_message=error_message(verdict)
+    run_message = f"Run {run.number} failed: {verdict.message}"
+    if job.state is JobState.CANCELLING:
+        return _failed(ended, run_message, verdict)
+    match = retries.match(job, decider(job), log.matches) if _stall(job) is None else None
+    if match is not None:
+        verdict = verdict.model_copy(update={"retry": match.note})
+        if match.is_left:
+            return _again_by(match, now, policy, replace(ended, verdict=verdict, run_message=run_message))
+        if not match.is_default:
+            return _failed(ended, run_message, verdict)
+    again = _again(job, run, now, policy, replace(ended, verdict=verdict, run_message=run_message))
+    return again or _failed(ended, run_message, verdict)
+
+
+def _failed(ended: Transition, run_message: str, verdict: Verdict) -> Transition:
+    """The end of a run that no other one follows."""
+    job_message = f"Job failed. {verdict.retry}".rstrip()
+    states = replace(ended, job=JobState.FAILED, run_message=run_message, job_message=job_message)
+    return replace(states, verdict=verdict, error_message=error_message(verdict))
+
+
+def _again_by(match: retries.RuleMatch, now: datetime, policy: RetryPolicy, failed: Transition) -> Transition:
+    """The end of a run that a new one follows by a retry rule, whatever other retries there are."""
+    assert failed.verdict is not None
+    other_host = match.rule.other_host
+    pause = policy.backoff_s(match.used + 1)
+    where = " on another machine, if there is one," if other_host else ""
+    return replace(
+        failed,
+        job=JobState.QUEUED,
+        verdict=failed.verdict.model_copy(update={"retry_rule": match.number, "other_host": other_host}),
+        job_message=f"{match.clause}: a new run starts{where} in {pause:g} s ({match.retry}).",
+        backoff_until=now + timedelta(seconds=pause),
     )
 
 

@@ -24,6 +24,8 @@ class Avoidance:
         return self.since <= now < self.until
 
 
-def avoidance(agent_id: str, reason: str, ended_at: datetime) -> Avoidance | None:
-    """Avoidance of the agent of a job's last run, by the reason of its verdict ("": it has none)."""
-    return Avoidance(agent_id, ended_at, ended_at + AVOIDED_FOR) if reason in _MACHINES else None
+def avoidance(agent_id: str, reason: str, ended_at: datetime, *, other_host: bool = False) -> Avoidance | None:
+    """Avoidance of the agent of a job's last run, by the reason of its verdict ("": it has none). `other_host`: the
+    retry rule by which a new run follows asks for another machine."""
+    is_avoided = other_host or reason in _MACHINES
+    return Avoidance(agent_id, ended_at, ended_at + AVOIDED_FOR) if is_avoided else None

@@ -30,6 +30,7 @@ from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
+from trainyard_server.domain.lifecycle.retries import check_patterns
 from trainyard_server.domain.lifecycle.stalls import check_labels
 from trainyard_server.domain.tuning.measurements import newest_values
 from trainyard_server.services.jobs.package_uris import check_package_uris
@@ -75,6 +76,7 @@ class Jobs:
         self._check_operator(caller)
         job = checked_job(body, self._backend.catalog)
         check_labels(job.labels)
+        check_patterns(job.training_input)
         self._check_region(job.training_input.region)
         check_package_uris(self._backend, caller, job.training_input)
         self._check_images(project, job.training_input)

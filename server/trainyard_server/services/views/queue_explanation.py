@@ -104,7 +104,8 @@ def _last_run(reader: Reader, row: JobRow) -> str:
     """The end of the job's last run, with the words of its engine, in a sentence; "" before its first."""
     for run in reversed(reader.runs(row.key)):
         if run.verdict is not None:
-            return f"Its last run, {run.number}, ended: {run.verdict['message']}"
+            retry = str(run.verdict.get("retry") or "")
+            return f"Its last run, {run.number}, ended: {run.verdict['message']} {retry}".rstrip()
     return ""
 
 
@@ -134,7 +135,8 @@ def _present_state(reader: Reader, row: JobRow) -> str:
             return f"It does not wait: it succeeded{ended}."
         case _:
             first = row.error_message.partition("\n")[0]
-            return f"It does not wait: it ended as {row.state}. {first}".rstrip()
+            retry = str((row.verdict or {}).get("retry") or "")
+            return " ".join(filter(None, (f"It does not wait: it ended as {row.state}.", first, retry)))
 
 
 def _second(time: datetime) -> str:

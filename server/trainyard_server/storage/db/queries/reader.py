@@ -244,6 +244,12 @@ class Reader:
         checkpoint, step = self._session.execute(query.where(*ended)).one()
         return checkpoint, step
 
+    def rules_used(self, job_key: int) -> tuple[int, ...]:
+        """The number of the retry rule by which each ended run of the job's gang was followed by another one."""
+        rule = RunRow.verdict["retry_rule"].as_integer()
+        ended = (RunRow.beside.is_(None), RunRow.part_of.is_(None), RunRow.state == RunState.ENDED)
+        return tuple(self._session.scalars(select(rule).where(RunRow.job_key == job_key, *ended, rule.is_not(None))))
+
     def last_runs(self, job_keys: Collection[int]) -> Sequence[RunRow]:
         """The newest run of the gang of each of these jobs, with its further parts."""
         if not job_keys:

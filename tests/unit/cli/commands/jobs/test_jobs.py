@@ -231,6 +231,21 @@ def test_submit_of_what_only_the_server_can_refuse_names_the_line_and_creates_no
     assert app.get("/v1/projects/p/jobs") == {}
 
 
+def test_submit_wrong_retry_rules_names_their_lines(typed: Type, tmp_path: Path) -> None:
+    rows = {
+        "exitCodes: [0]": "retry[0].exitCodes[0]: must be an exit code of a failure, from 1 to 255; this is 0.",
+        "exitCode: [1]": 'Did you mean "exitCodes"?',
+        "count: 2": "retry[0]: must have either exitCodes or log, such as exitCodes: [33].",
+        "{log: x, count: 101}": "retry[0].count: must be between 1 and 100; this is 101.",
+        'log: "(a"': "retry[0].log: cannot be used: it is not a regular expression of RE2: missing ): (a.",
+    }
+    for rule, message in rows.items():
+        config = CONFIG.replace("labels:", f"  scheduling:\n    retry:\n    - {rule}\nlabels:")
+        (tmp_path / "work" / "config.yaml").write_text(config)
+        printed = typed("jobs submit training bad --config config.yaml")
+        assert (printed.code, "config.yaml:8: " in printed.err, message in printed.err) == (1, True, True), printed.err
+
+
 def test_submit_with_packages_uploads_those_and_builds_none(typed: Type, app: Server, tmp_path: Path) -> None:
     (tmp_path / "mine-1.0.tar.gz").write_bytes(gzip.compress(b"an archive"))
     packages = f"{tmp_path}/mine-1.0.tar.gz,gs://b/other.whl"
@@ -395,6 +410,24 @@ def test_list_and_describe_give_the_exit_code_of_a_program_that_said_no_cause(ty
     assert row.split(None, 3)[3] == "The replica master 0 exited with a non-zero status of 3."
     summary = typed("jobs describe j --summarize").out
     assert "PROGRAM_ERROR).\nThe replica master 0 exited with a non-zero status of 3.\n" in summary
+
+
+def test_describe_and_why_say_which_retry_rule_matched(typed: Type, app: Server) -> None:
+    agent = running_agent(app, "j", scheduling={"retry": [{"exitCodes": [33], "count": 1}]})
+    agent.exit(code=33)
+    app.tick()
+    clause = "Exit code 33 matched retry rule 1 (exitCodes: [33])"
+    assert f"\nRun 1 failed. {clause}; retry 1 of 1.\n" in typed("jobs describe j").err
+    assert f"{clause}; retry 1 of 1." in typed("jobs why j").out
+    app.tick(30)
+    agent.sync()
+    agent.start()
+    assert f"\nRun 1 failed. {clause}; retry 1 of 1.\n" in typed("jobs describe j").err
+    agent.exit(code=33)
+    app.tick()
+    printed = typed("jobs describe j").err
+    assert f"status of 33.\n{clause}; its retry is used up.\n" in printed
+    assert "Run 1 failed." not in printed
 
 
 def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(typed: Type, app: Server) -> None:

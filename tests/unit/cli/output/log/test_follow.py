@@ -230,6 +230,14 @@ def test_conclusion_without_last_lines_in_the_verdict_uses_those_that_were_seen(
     assert "    seen" in summary_lines(bare, {WORKER: ["seen"]})
 
 
+def test_conclusion_names_the_retry_rule_that_matched() -> None:
+    verdict = FAILED[1].verdict
+    assert verdict is not None
+    note = "Exit code 3 matched retry rule 1 (exitCodes: [3]); its 2 retries are used up."
+    retried = FAILED[1].model_copy(update={"verdict": verdict.model_copy(update={"retry": note})})
+    assert f"  {note}" in summary_lines(retried)
+
+
 class _Interrupted(PlainScreen):
     """A screen whose reader presses Ctrl-C at these lines, and waits for what follows."""
 

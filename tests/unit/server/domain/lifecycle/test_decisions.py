@@ -18,7 +18,15 @@ from trainyard_protocol.states import (
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import decisions, messages
 from trainyard_server.domain.lifecycle.causes import Cause
-from trainyard_server.domain.lifecycle.decisions import RetryPolicy, Transition, decider, observe, step, verdict_of
+from trainyard_server.domain.lifecycle.decisions import (
+    EndOfLog,
+    RetryPolicy,
+    Transition,
+    decider,
+    observe,
+    step,
+    verdict_of,
+)
 from trainyard_server.domain.lifecycle.stalls import StallAction
 from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
 
@@ -88,7 +96,7 @@ def job(
 
 def next_move(current: JobSnapshot, at: float = 0, lines: Sequence[str] = ()) -> Transition:
     """The next transition, which there must be."""
-    transition = step(current, after(at), POLICY, lines)
+    transition = step(current, after(at), POLICY, EndOfLog(tuple(lines)))
     assert transition is not None
     return transition
 
@@ -179,7 +187,7 @@ VERDICTS = [
 def test_verdict_is_the_first_deciding_exit_by_the_replicas_clocks() -> None:
     wrong = {}
     for replicas, *expected in VERDICTS:
-        verdict = verdict_of(job(*replicas), ("last",))
+        verdict = verdict_of(job(*replicas), EndOfLog(("last",)))
         outcome = Outcome.SUCCEEDED if verdict.reason is Reason.COMPLETED else Outcome.FAILED
         assert verdict.outcome is outcome
         if [verdict.reason, verdict.replica, verdict.exit_code] != expected:
@@ -193,7 +201,7 @@ def test_verdict_of_a_denied_permission_says_whom_the_program_ran_as() -> None:
     of_container = report.model_copy(update={"message": "It exited with 1. It ran as user 7:7. (User)"})
     replica = replace(crashed(MASTER), exit=of_container)
     for text, hint in (("[Errno 13] Permission denied: '/opt'", " It ran as user 7:7. (User)"), ("no data", "")):
-        verdict = verdict_of(job(replica), (), Cause(text))
+        verdict = verdict_of(job(replica), EndOfLog(cause=Cause(text)))
         start = "The replica master 0 exited with a non-zero status of 1."
         assert (verdict.message, verdict.cause) == (f"{start}{hint} {text}", text)
 
@@ -458,7 +466,7 @@ def test_verdict_of_a_run_that_was_stopped_for_standing_still(
     replicas: tuple[ReplicaSnapshot, ...], reason: Reason, replica: str
 ) -> None:
     run = stalled_run(*replicas)
-    verdict = verdict_of(run, ["last"])
+    verdict = verdict_of(run, EndOfLog(("last",)))
     assert (verdict.reason, verdict.replica) == (reason, replica)
     move = next_move(run, lines=["last"])
     assert move.job is (JobState.SUCCEEDED if reason is Reason.COMPLETED else JobState.QUEUED)

@@ -3,6 +3,7 @@
 from beds.databases import on_every_database
 from beds.world import World
 from trainyard_agent.engines.fake import Exit, Print, Script, by_module
+from trainyard_agent.runtimes.base import KEPT, Keep
 from trainyard_protocol.states import JobState
 
 PROGRAMS = by_module(
@@ -51,6 +52,32 @@ async def test_run_whose_log_matches_is_followed_by_one_on_another_machine(world
         assert detail.state is JobState.FAILED, job_id
         assert {run.agent for run in detail.runs} == {"a", "b"}, job_id
         assert len(detail.runs) == 2, job_id
+
+
+async def test_failed_replica_is_kept_unless_its_exit_code_leads_to_another_run(world: World) -> None:
+    machine = world.machine("m", PROGRAMS)
+    await world.settle()
+    rules = [{"exitCodes": [33], "count": 1}]
+    await world.submit("j", module="bad_data.task", scheduling={"retry": rules, "keepOnFailure": "600s"})
+    await minutes(world, 3)
+    detail = await world.detail("j")
+    assert (detail.state, len(detail.runs)) == (JobState.RUNNING, 2)
+    assert [launch.keep for _, launch in machine.host.launches] == [Keep(600, "j", (33,)), Keep(600, "j")]
+    assert any(KEPT in entry.text for entry in await world.log("j"))
+    await minutes(world, 10)
+    detail = await world.detail("j")
+    assert (detail.state, detail.exit_code) == (JobState.FAILED, 33)
+
+
+async def test_cancel_ends_what_is_kept(world: World) -> None:
+    world.machine("m", PROGRAMS)
+    await world.settle()
+    await world.submit("j", module="bad_data.task", scheduling={"keepOnFailure": "600s"})
+    await minutes(world, 1)
+    assert (await world.detail("j")).state is JobState.RUNNING
+    await world.cancel("j")
+    await world.settle(6)
+    assert (await world.detail("j")).state is JobState.CANCELLED
 
 
 async def test_pattern_that_is_none_of_re2_is_refused_at_submit(world: World) -> None:

@@ -94,6 +94,20 @@ class SetArgument(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class DurationText(click.ParamType[str]):
+    """`10m`; the value is the API's, `600s`."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from trainyard_protocol.lines.time_parsing import parse_duration
+
+        try:
+            return f"{parse_duration(str(value)).total_seconds():.0f}s"
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
 class CommaSeparated(click.ParamType[tuple[str, ...]]):
     """`a,b,c`"""
 
@@ -218,6 +232,12 @@ FLAGS: tuple[Flag, ...] = (
         "[default of PATH: /mnt/NAME]",
         "trainingInput.mounts",
         {"type": NamedMount(), "multiple": True, "metavar": "NAME[:/PATH]"},
+    ),
+    Flag(
+        "--keep-on-failure",
+        "Keep a replica whose program fails for this time (90s, 10m, 2h; at most 1d), to look at it with jobs shell.",
+        "trainingInput.scheduling.keepOnFailure",
+        {"type": DurationText()},
     ),
     Flag(
         "--sweep",

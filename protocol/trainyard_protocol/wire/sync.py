@@ -224,6 +224,7 @@ class RunOrder(Wire):
     replicas: of the gang, for an evaluator that is started again alone. `storage_token` is for calls of the server's
     storage while the run lives; "" without a storage. `spread` is set for a part of a run over several agents.
     `wants_resolved` until the server has what the run has resolved.
+    `retried_codes` are exit codes that lead to another run: with them keepOnFailure keeps nothing.
     """
 
     run_id: str
@@ -244,6 +245,7 @@ class RunOrder(Wire):
     storage_token: str = Field(default="", repr=False)
     spread: SpreadOrder | None = None
     wants_resolved: bool = False
+    retried_codes: Many[int] = ()
     unreadable: str = Field(default="", exclude=True)
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 from integration.engine.runs import CHIEF, WORKER, Host
 from trainyard_agent.engines.docker import disk_limit, spec
-from trainyard_agent.runtimes.base import Launch, ProgramUser, StartFailed
+from trainyard_agent.runtimes.base import Keep, Launch, ProgramUser, StartFailed
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
@@ -251,6 +251,15 @@ def test_entry_point_that_cannot_be_executed_starts_nothing(host: Host, program:
     assert (failure.value.task, failure.value.message) == (WORKER, message)
     assert failure.value.reason is Reason.START_FAILED
     assert host.remaining() == []
+
+
+def test_image_without_a_shell_keeps_nothing(host: Host) -> None:
+    image = host.engine.build("trainyard-test-no-shell", "FROM scratch\nCOPY run /run\n", {"run": b"a program"})
+    order = host.order(CHIEF)
+    host.runtime.place(order)
+    launch = host.launch("true", CHIEF, entrypoint=("/run",), image=image, keep=Keep(60, "j"))
+    with pytest.raises(StartFailed, match="'/bin/sh' in its image, and keepOnFailure needs one"):
+        host.runtime.start(order.run_id, [launch])
 
 
 def test_entry_point_may_be_relative_to_the_images_directory(host: Host) -> None:

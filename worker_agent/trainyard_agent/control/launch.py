@@ -1,10 +1,12 @@
 """Translation of a run order into the launches of its replicas. Pure."""
 
 from collections.abc import Mapping
+from math import ceil
 from types import MappingProxyType
 
-from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
+from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
 from trainyard_agent.staging.base import Staging
+from trainyard_protocol.fields import seconds
 from trainyard_protocol.job import cluster, machines
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.net.gcs import EMULATOR, OF_RUN
@@ -77,6 +79,7 @@ def launches(
                 job_dir_source=staging.job_dir,
                 user=staging.users.get(config.image_uri),
                 log_quota_bytes=order.log_quota_bytes,
+                keep=_keep(order, task),
                 writes_metrics=order.trial is not None and task == cluster.PRIMARY,
                 secrets=variables_of_secrets,
                 secret_files=files,
@@ -85,3 +88,11 @@ def launches(
             )
         )
     return result
+
+
+def _keep(order: RunOrder, task: cluster.Task) -> Keep | None:
+    """An evaluator is not kept: it starts again."""
+    scheduling = order.training_input.scheduling
+    if scheduling is None or scheduling.keep_on_failure is None or task.type == "evaluator":
+        return None
+    return Keep(ceil(seconds(scheduling.keep_on_failure)), order.job_id, order.retried_codes)

@@ -19,7 +19,7 @@ from trainyard_agent.host.clock import Clock
 from trainyard_agent.monitoring.silence import RunSilence
 from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_detector import StepHistory
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import KEPT, Runtime
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.lines.progress import parse
@@ -45,12 +45,14 @@ Key = tuple[str, str]
 @dataclass(slots=True)
 class _LogPosition:
     """A read position in a log, and its progress. `at_end`: when (monotonic) it was last read to its end; `cut`: its
-    quota is used up, so its progress is unknown. `shared`: lines were read elsewhere since the last poll."""
+    quota is used up, so its progress is unknown. `kept`: its program has failed. `shared`: lines were read elsewhere
+    since the last poll."""
 
     next: int = 0
     shared: bool = False
     at_end: float | None = None
     cut: bool = False
+    kept: bool = False
     progress: StepHistory = field(default_factory=StepHistory)
 
 
@@ -95,7 +97,10 @@ class StallMonitor:
             if not log.next - len(lines) <= start <= log.next:
                 return
             for line in lines[log.next - start :]:
-                if line.partial or line.stream != "stdout" or not line.text.startswith("{"):
+                if line.partial or line.stream != "stdout":
+                    continue
+                if not line.text.startswith("{"):
+                    log.kept = log.kept or KEPT in line.text
                     continue
                 event = parse(line.text)
                 at = _parse_time(line.time) if event is not None else None
@@ -129,6 +134,10 @@ class StallMonitor:
     async def _poll_run(self, run_id: str, policy: StallPolicy, reports: Sequence[ReplicaReport]) -> None:
         tasks = [report.task for report in reports if report.state is ReplicaState.RUNNING]
         read = await self._catch_up(run_id, tasks, policy)
+        if any(self._logs[(run_id, task)].kept for task in tasks):  # the others may wait for it
+            self._stalled.pop(run_id, None)
+            self._watches[run_id] = _RunWatch()
+            return
         logs = {task: self._logs[(run_id, task)] for task in read if _is_judged(task)}
         histories = {task: log.progress for task, log in logs.items() if not log.cut}
         silence = await self._silence(run_id, tasks, read, policy)

@@ -104,6 +104,20 @@ class SecretFile:
     value: str = field(repr=False)
 
 
+KEPT = "Trainyard keeps this replica for"
+"""The words of a line of the log from which on a replica is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The time for which a replica is kept after its program has failed, unless with one of `retried_codes`, which lead
+    to another run. `job` is the job's id."""
+
+    seconds: int
+    job: str
+    retried_codes: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A directory of the site that replicas have. `source` is its path on the machine, or on the nodes of a cluster; in
@@ -136,6 +150,8 @@ class Launch:
     chooses itself; `pod` is for a cluster alone. `uses_tpus`: its machine's TPU is its own. `log_quota_bytes` limits
     the stored log; 0: no limit.
 
+    `keep`: what follows a failure of its program; None: its end.
+
     `writes_metrics`: it is the primary of a trial, and gets the path of its metric file as METRIC_FILE.
 
     `mounts` are further directories; their variables are replaced by those in `environment`.
@@ -161,6 +177,7 @@ class Launch:
     job_dir_source: str = ""
     user: ProgramUser | None = None
     log_quota_bytes: int = 0
+    keep: Keep | None = None
     writes_metrics: bool = False
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_files: tuple[SecretFile, ...] = ()

@@ -36,7 +36,7 @@ from trainyard_server.control.controller import Controller
 from trainyard_server.control.snapshots import live_runs, peers_of, run_snapshot, spread_order, trial_order
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.run_tokens import RunTokens
-from trainyard_server.domain.lifecycle import decisions, stalls
+from trainyard_server.domain.lifecycle import decisions, retries, stalls
 from trainyard_server.domain.lifecycle.messages import waiting
 from trainyard_server.domain.metrics.summary import CurveSummary
 from trainyard_server.domain.reports import bounded_sync, checked_chunk, related
@@ -396,7 +396,8 @@ class AgentSync:
                 has_token = tokens is not None and run.state is not RunState.ENDED
                 token = tokens.token(run.run_id) if tokens is not None and has_token else ""
                 spread = spread_order(reader, run)
-                orders.append(self._order(run, gang, peers, job, training_input, trial, token, spread))
+                retried = _retried_codes(reader, job, training_input)
+                orders.append(self._order(run, gang, peers, job, training_input, trial, token, spread, retried))
         return tuple(orders)
 
     def _order(
@@ -409,6 +410,7 @@ class AgentSync:
         trial: TrialOrder | None,
         storage_token: str,
         spread: SpreadOrder | None,
+        retried_codes: tuple[int, ...],
     ) -> RunOrder:
         job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir, job.created_at)
         if training_input.job_dir not in ("", job_dir):
@@ -438,7 +440,16 @@ class AgentSync:
             storage_token=storage_token,
             spread=spread,
             wants_resolved=not run.has_resolved,
+            retried_codes=retried_codes,
         )
+
+
+def _retried_codes(reader: Reader, job: JobRow, training_input: TrainingInput) -> tuple[int, ...]:
+    """The exit codes with which no replica is kept, which only a job with keepOnFailure has."""
+    scheduling = training_input.scheduling
+    if scheduling is None or scheduling.keep_on_failure is None:
+        return ()
+    return retries.retried_codes(training_input, reader.rules_used(job.key))
 
 
 def _longer(held_s: float | None, sent_s: float | None) -> float | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard_agent.control.launch import launches
-from trainyard_agent.runtimes.base import ProgramUser
+from trainyard_agent.runtimes.base import Keep, ProgramUser
 from trainyard_agent.staging.base import Staging
 from unit.agent.stub_server import run_order
 
@@ -18,6 +18,15 @@ def test_package_job_runs_its_module_in_the_staged_environment() -> None:
     (made,) = launches(order, {MASTER: "127.0.0.1:2222"}, staging, {})
     assert made.command == (*("/env/bin/python", "-m", "trainer.task", "--epochs", "5"), *("--job-dir", "gs://b/d"))
     assert (made.image, made.packages, made.job_dir, made.entrypoint) == ("sha256:r", "/state/env", "", ())
+
+
+def test_replicas_are_kept_after_a_failure_as_the_job_says_but_evaluators() -> None:
+    order = run_order(RUN, MASTER, "evaluator-replica-0", scheduling={"keepOnFailure": "1.5s"})
+    order = order.model_copy(update={"retried_codes": (33,)})
+    master, evaluator = launches(order, {MASTER: "m:2222", "evaluator-replica-0": "e:2222"}, Staging("ready"), {})
+    assert (master.keep, evaluator.keep) == (Keep(2, "j", (33,)), None)
+    (plain,) = launches(run_order(RUN, MASTER), {MASTER: "m:2222"}, Staging("ready"), {})
+    assert plain.keep is None
 
 
 def test_directory_that_the_service_chose_is_no_argument_and_mounted() -> None:

@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
+from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime, Print, Script
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.monitoring.stack_dump import LIMIT, StackDumper
 from trainyard_agent.monitoring.stall_monitor import STACKS_BYTES, StallMonitor, that_fit
-from trainyard_agent.runtimes.base import LogSlice
+from trainyard_agent.runtimes.base import KEPT, Launch, LogSlice
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_protocol.wire.sync import ReplicaReport, StallPolicy
@@ -54,3 +54,22 @@ async def test_lines_that_the_shipper_reads_are_hardly_read_again(monkeypatch: p
     assert await poll() == 4000, "a part, so that it is at the end where not many are behind it"
     monitor.ingest((RUN, TASK), 10_000, lines[10_000:14_000])
     assert await poll() == 12_000, "there was a gap: all"
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_run_with_a_kept_replica_does_not_stall(is_kept: bool) -> None:
+    """The others wait for it, as for one that hangs."""
+    steps = tuple((float(n), Print(json.dumps({"event": "progress", "step": n}))) for n in range(10))
+    failed = Script((*steps, (10.0, Print(f"no newline{KEPT} 600 s")))) if is_kept else Script(steps)
+    scripts = {TASK: Script(steps), "worker-replica-0": failed}
+    clock = ManualClock()
+    runtime = FakeRuntime(FakeHost(clock, lambda launch: scripts[launch.task]))
+    order = run_order(RUN, *scripts).model_copy(update={"stall": StallPolicy(least_s=60, factor=5)})
+    runtime.place(order)
+    runtime.start(RUN, [Launch(task, (), {}, (), 0) for task in scripts])
+    monitor = StallMonitor(runtime, clock, StackDumper(runtime))
+    reports = runtime.observe(RUN)
+    for _ in range(200):
+        await monitor.poll([order], {RUN: reports})
+        clock.advance(1.0)
+    assert any(report.stall for report in monitor.annotate(RUN, reports)) is not is_kept

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from trainyard_cli.submission import submit
-from trainyard_cli.submission.flags import JobFlags, NamedMount, Variable, merge
+from trainyard_cli.submission.flags import DurationText, JobFlags, NamedMount, Variable, merge
 from trainyard_cli.submission.sweep import swept
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.machines import default_catalog
@@ -238,6 +238,16 @@ def test_check_locally_wrong_variables_name_flag_or_line(tmp_path: Path) -> None
     assert "config.yaml:6: env: has 1 for DEBUG; a value is a string" in refusal(draft(tmp_path, text))
     message = refusal(draft(tmp_path, CUSTOM, env=(("RANK", "1"),)))
     assert "--env: sets RANK, a variable of the service" in message
+
+
+def test_time_for_which_a_failed_replica_is_kept_is_the_apis_duration(tmp_path: Path) -> None:
+    kept = DurationText().convert("10m", None, None)
+    scheduling = draft(tmp_path, CUSTOM, keep_on_failure=kept).data["trainingInput"]["scheduling"]
+    assert scheduling == {"keepOnFailure": "600s"}
+    message = refusal(draft(tmp_path, CUSTOM, keep_on_failure=DurationText().convert("2d", None, None)))
+    assert "--keep-on-failure: must be more than 0s and at most 86400s (a day); this is 172800s." in message
+    with pytest.raises(click.BadParameter, match="must be a duration such as 30s, 10m, 2h"):
+        DurationText().convert("10", None, None)
 
 
 def test_variable_without_a_value_has_that_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:

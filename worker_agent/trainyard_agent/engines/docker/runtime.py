@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainyard_agent.control.keeping import SHELL
 from trainyard_agent.engines.docker import job_dir_mounts, secret_files
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.client import Container, DockerClient, EngineDown, EngineError, EngineRefused
@@ -348,6 +349,10 @@ class DockerRuntime:
             message = ""
             if place not in self._found:
                 message = self._engine.program_error(container, program, path, image.directory)
+            if launch.keep is not None and not message:
+                message = self._engine.program_error(container, SHELL, path, image.directory)
+                if message:
+                    message = f"{message}, and keepOnFailure needs one: remove it, or add a shell to the image"
         except EngineError as error:
             raise StartFailed(launch.task, f"{error}.", Reason.HOST_FAILED) from error
         if message:

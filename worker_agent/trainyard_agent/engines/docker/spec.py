@@ -11,6 +11,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from trainyard_agent.control.keeping import kept
 from trainyard_agent.engines.docker.network.network_policy import NetworkPolicy, bridge_name
 from trainyard_agent.runtimes.base import METRIC_FILE, Launch, Mount
 from trainyard_agent.runtimes.exits import message_of_code
@@ -132,8 +133,11 @@ class ImageInfo:
 
     def program(self, launch: Launch) -> str:
         """The program that a container executes; "" if there is none."""
-        words = (*(launch.entrypoint or self.entrypoint), *(launch.command or self._default_command(launch)))
-        return words[0] if words else ""
+        return next(iter(self.words(launch)), "")
+
+    def words(self, launch: Launch) -> tuple[str, ...]:
+        """The program with its arguments."""
+        return (*(launch.entrypoint or self.entrypoint), *(launch.command or self._default_command(launch)))
 
     def _default_command(self, launch: Launch) -> tuple[str, ...]:
         """The image's own arguments, used only with its own entry point."""
@@ -248,8 +252,7 @@ def container_spec(
     return {
         "Hostname": host,
         "Image": image.id,
-        "Entrypoint": list(launch.entrypoint) or None,
-        "Cmd": list(launch.command) or None,
+        **_program(launch, image),
         "Env": [f"{name}={value}" for name, value in _environment(order, launch, image).items()],
         "Labels": {**owner.labels(REPLICA, order), TASK: launch.task},
         **({"User": launch.user.ids} if launch.user else {}),
@@ -278,6 +281,13 @@ def container_spec(
         **({"ExposedPorts": {port: {} for port in ports}} if ports else {}),
         **({} if network.is_hosts else {"NetworkingConfig": {"EndpointsConfig": {name: endpoint}}}),
     }
+
+
+def _program(launch: Launch, image: ImageInfo) -> dict[str, list[str] | None]:
+    if launch.keep is not None:
+        words = kept(image.words(launch), launch.keep, launch.task, alone=True)
+        return {"Entrypoint": list(words[:1]), "Cmd": list(words[1:])}
+    return {"Entrypoint": list(launch.entrypoint) or None, "Cmd": list(launch.command) or None}
 
 
 def _published(address: str) -> dict[str, list[dict[str, str]]]:

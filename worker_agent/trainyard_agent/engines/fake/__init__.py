@@ -15,7 +15,18 @@ from itertools import accumulate
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
 from trainyard_agent.runtimes.attaching.local_command import LocalCommand, LocalConnection
-from trainyard_agent.runtimes.base import HOST, STOPPED, Handle, Launch, LogSlice, StartFailed, Traits, metric_tag
+from trainyard_agent.runtimes.base import (
+    HOST,
+    KEPT,
+    STOPPED,
+    Handle,
+    Keep,
+    Launch,
+    LogSlice,
+    StartFailed,
+    Traits,
+    metric_tag,
+)
 from trainyard_agent.runtimes.exits import StopOrder, exit_report, preempted_exit
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.use import ReplicaUse
@@ -325,7 +336,7 @@ class FakeRuntime:
     def _accepted(self, launch: Launch) -> Script:
         """The script. An engine accepts a program that cannot be executed, and tells later."""
         try:
-            return self._script(launch)
+            return _kept(self._script(launch), launch.keep)
         except StartFailed as failure:
             if self.traits.starts_whole:
                 raise
@@ -399,6 +410,17 @@ class FakeRuntime:
             for at, step in replica.script.steps
             if isinstance(step, Print) and started + at <= until
         ]
+
+
+def _kept(script: Script, keep: Keep | None) -> Script:
+    """The script of a program whose replica is kept after its failure."""
+    steps: list[tuple[float, Print | Measure | Exit]] = []
+    for at, step in script.steps:
+        if keep is None or not isinstance(step, Exit) or step.code in (0, None, *keep.retried_codes):
+            steps.append((at, step))
+        else:
+            steps += [(at, Print(f"{KEPT} {keep.seconds} s.")), (at + keep.seconds, step)]
+    return replace(script, steps=tuple(steps))
 
 
 def _within(quota: int, lines: list[LogLine]) -> list[LogLine]:

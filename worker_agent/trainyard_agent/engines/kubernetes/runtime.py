@@ -56,6 +56,10 @@ from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.logs import LogPosition
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
 
+_NO_ENTRY_POINT = (
+    "keepOnFailure needs containerCommand on Kubernetes, where the entry point of an image is not known: name the "
+    "program in masterConfig.containerCommand (and in those of the other replicas)."
+)
 _CALLS = 16  # at once, for the pods of a gang
 _UNADMITTED = GangAdmission()
 _RETRY_S = 3.0
@@ -207,6 +211,10 @@ class KubernetesRuntime:
             raise StartFailed(launches[0].task, "Its run was not placed.")
         if run.launched:
             return run.handle()
+        for launch in launches:
+            if launch.keep is not None and run.order.training_input.runs_image and not launch.entrypoint:
+                self._abandon(run_id)
+                raise StartFailed(launch.task, _NO_ENTRY_POINT)
         try:
             if launches[0].secret_values:
                 self._client.create("secrets", objects.secret(self._owner, run.order, run.uid, launches[0]))

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, Field
 
+from trainyard_agent.control.keeping import kept
 from trainyard_agent.engines.process.held_output import SECRETS_FD, HeldOutput
 from trainyard_agent.host import disk, process_tags, procfs, unix_users, wake_pipe
 from trainyard_agent.host import environment as job_environment
@@ -492,7 +493,7 @@ def _spec(run_id: str, launch: Launch, directory: Path, user: int | None) -> dic
     if program is None:
         raise StartFailed(launch.task, f"There is no program {launch.command[0]!r} on this machine.")
     return {
-        "command": [program, *launch.command[1:]],
+        "command": kept((program, *launch.command[1:]), launch.keep, launch.task, alone=False),
         "environment": environment,
         "directory": str(directory / "work"),
         "user": user,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from trainyard_agent.control.keeping import kept
 from trainyard_agent.engines.slurm import commands, rank, run_files, spec, step
 from trainyard_agent.engines.slurm.commands import JobTable, SlurmError, SlurmJob
 from trainyard_agent.engines.slurm.run_files import (
@@ -241,7 +242,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
     def _spec(self, record: SlurmRecord, launch: Launch, directory: Path) -> dict[str, object]:
         """The content of launch.json."""
         return {
-            "command": list(launch.command),
+            "command": kept(launch.command, launch.keep, launch.task, alone=False),
             "environment": run_files.replica_environment(record.run_id, launch, directory, os.environ),
             "placeholders": record.addresses,
             "directory": str(directory / "work"),

@@ -7,7 +7,7 @@ import pytest
 
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner, RunNetwork
-from trainyard_agent.runtimes.base import Launch, Mount, ProgramUser
+from trainyard_agent.runtimes.base import Keep, Launch, Mount, ProgramUser
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
@@ -59,6 +59,18 @@ def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None
         "they are named before they are there"
     )
     assert spec(launch(), network=RunNetwork({}, ""))["HostConfig"]["ExtraHosts"] == [], "without a bridge"
+
+
+def test_program_that_is_kept_is_started_by_a_shell_with_what_its_image_says() -> None:
+    rows: dict[tuple[str, ...], dict[str, Any]] = {
+        ("/entry", "--epochs", "5"): {},
+        ("/entry", "serve", "--port"): {"command": ()},
+        ("run", "--epochs", "5"): {"entrypoint": ("run",)},
+        ("run",): {"entrypoint": ("run",), "command": ()},
+    }
+    for words, given in rows.items():
+        made = spec(launch(keep=Keep(60, "j"), **given))
+        assert (made["Entrypoint"], made["Cmd"][0], tuple(made["Cmd"][3:])) == (["/bin/sh"], "-c", words)
 
 
 def test_ip_addresses_begin_after_the_gateway_and_fit_into_the_network() -> None:

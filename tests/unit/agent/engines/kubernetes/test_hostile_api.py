@@ -24,7 +24,8 @@ from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.pods import watch as pod_watch
 from trainyard_agent.engines.kubernetes.pods.watch import PodWatch
 from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
-from trainyard_agent.runtimes.base import Launch, StartFailed
+from trainyard_agent.runtimes.base import Keep, Launch, StartFailed
+from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.logs import LogGap
 from trainyard_protocol.wire.sync import RunOrder
@@ -321,6 +322,14 @@ def test_run_that_cannot_be_made_is_refused_or_given_back_with_the_words_and_lea
         if seen != (reason, words, reason, words, {}):
             wrong[what] = seen
     assert not wrong
+
+
+def test_program_of_an_image_is_kept_only_where_it_is_named(api: FakeCluster, runtime: KubernetesRuntime) -> None:
+    training_input = parse_training_input({"masterConfig": {"imageUri": "team/a:1"}})
+    runtime.place(order(CHIEF).model_copy(update={"training_input": training_input}))
+    with pytest.raises(StartFailed, match="keepOnFailure needs containerCommand on Kubernetes"):
+        runtime.start(RUN, [Launch(CHIEF, ("--lr", "1"), {}, (), 0, image="team/a:1", keep=Keep(60, "j"))])
+    assert not api.objects
 
 
 def test_agent_removes_the_logs_of_a_run_in_whose_removal_the_one_before_was_killed(

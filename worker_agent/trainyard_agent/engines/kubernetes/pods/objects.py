@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
+from trainyard_agent.control.keeping import kept
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import PRIMARY, Task
@@ -211,11 +212,16 @@ def owned(owner: PodOwner, order: RunOrder, uid: str, name: str) -> dict[str, An
 
 def _container(order: RunOrder, launch: Launch, parts: PodParts) -> dict[str, Any]:
     limits = amounts(launch)
-    command = in_environment(launch.command) if launch.packages else launch.command
+    entrypoint, command = launch.entrypoint, launch.command
+    if launch.packages:
+        command = in_environment(command)
+    if launch.keep is not None:
+        entrypoint, command = (), kept((*entrypoint, *command), launch.keep, launch.task, alone=True)
+        entrypoint, command = command[:1], command[1:]
     return {
         "name": CONTAINER,
         "image": launch.image,
-        **({"command": [literal(word) for word in launch.entrypoint]} if launch.entrypoint else {}),
+        **({"command": [literal(word) for word in entrypoint]} if entrypoint else {}),
         **({"args": [literal(word) for word in command]} if command else {}),
         "env": _environment(order, launch),
         "resources": {"limits": limits, "requests": limits},

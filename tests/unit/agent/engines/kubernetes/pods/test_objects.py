@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from contract.runtimes.runtime_labs import order
 from trainyard_agent.engines.kubernetes.pods import objects
-from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
+from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
 
 CHIEF, WORKER, RUN = "master-replica-0", "worker-replica-1", "AB" * 16
@@ -16,6 +16,17 @@ def test_text_reaches_the_program_as_it_is() -> None:
     container = objects.pod(OWNER, order(RUN, CHIEF, WORKER), LAUNCH, "uid")["spec"]["containers"][0]
     assert container["args"] == ["-c", "echo $$$$ $$(HOME)"]
     assert {"name": "PRICE", "value": "$$5"} in container["env"]
+
+
+def test_program_that_is_kept_is_started_by_a_shell() -> None:
+    launch = replace(LAUNCH, packages="claim/env", keep=Keep(60, "j"))
+    container = objects.pod(OWNER, order(RUN, CHIEF, WORKER), launch, "uid")["spec"]["containers"][0]
+    words = [word.replace("$$", "$") for word in (*container["command"], *container["args"])]
+    packaged = objects.pod(OWNER, order(RUN, CHIEF, WORKER), replace(launch, keep=None), "uid")
+    plain = packaged["spec"]["containers"][0]
+    shell = [*plain["command"], *(word.replace("$$", "$") for word in plain["args"])]
+    assert (words[:2], words[3]) == (["/bin/sh", "-c"], "trainyard")
+    assert words[4:] == shell
 
 
 def test_secrets_are_in_no_pod() -> None:

@@ -12,6 +12,7 @@ from trainyard_cli.client import ALL_LINES, Client, LogQuery, StreamLost, Stream
 from trainyard_cli.output.jobs import formats, study_status
 from trainyard_cli.output.log.interrupt import CancelOnInterrupt
 from trainyard_cli.output.log.log_screen import Screen, elapsed, parse_rfc3339
+from trainyard_cli.output.log.next_command import next_command
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views.views import JobDetail, LogSummary
@@ -85,7 +86,7 @@ def _stream(client: Client, job: str, screen: Screen, query: LogQuery, follow: b
             screen.note(line)
     if not follow and detail.state not in FINAL_JOB_STATES:
         return 0
-    for line in summary_lines(detail, tails, client.flags):
+    for line in (*summary_lines(detail, tails, client.flags), *next_command(client, detail)):
         screen.note(line)
     return exit_code(detail)
 

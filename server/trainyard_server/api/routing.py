@@ -93,9 +93,9 @@ class Router:
 
         return adding
 
-    def socket(self, path: str, access: Access, what: str, *, own: bool = False) -> _Decorator:
+    def socket(self, path: str, access: Access, what: str) -> _Decorator:
         """A WebSocket. What it is for was created, and audited, by another route."""
-        row = Route(SOCKET, self._prefix + path, access, what, UNRECORDED, own=own)
+        row = Route(SOCKET, self._prefix + path, access, what, UNRECORDED)
 
         def adding(function: _Function) -> _Function:
             self._router.add_api_websocket_route(path, function)

@@ -13,7 +13,6 @@ router = Router(prefix="/agent/v1")
     "/attachments/{attachment_id}/streams/{stream}",
     Access.AGENT,
     "commands in replicas, and connections to their ports",
-    own=True,
 )
 async def stream(attachment_id: str, stream: int, socket: WebSocket) -> None:
     await serve(socket, socket.app.state.use_cases.attachments, attachment_id, stream, None)

@@ -36,7 +36,7 @@ def create(
     return cases.attachments.create(caller, project, job_id, body)
 
 
-@router.delete("/attachments/{attachment_id}", Access.PERSON, "end one's own attachment", UNRECORDED, own=True)
+@router.delete("/attachments/{attachment_id}", Access.PERSON, "end one's own attachment", UNRECORDED)
 def end(attachment_id: str, cases: Cases, caller: AuthenticatedCaller) -> dict[str, str]:
     """End an attachment whose streams may wait for their slower end. One that has ended: nothing."""
     cases.attachments.end(caller, attachment_id)

@@ -80,12 +80,12 @@ class Attachments:
         Raises NotFound, PermissionDenied, InvalidArgument for a request of nothing or of two things, FailedPrecondition
         for a job that does not allow it and a replica that does not run, ResourceExhausted for one too many.
         """
-        if bool(request.command) is bool(request.ports):
-            raise InvalidArgument("An attachment is of a command or of ports: give one of the two.")
         backend = self._backend
         with backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             check_change(caller, job)
+            if bool(request.command) is bool(request.ports):
+                raise InvalidArgument("An attachment is of a command or of ports: give one of the two.")
             self._check_allowed(reader, job)
             run, replica = _running(reader, job, request.task)
             agent = reader.agent(run.agent_id)

@@ -166,7 +166,7 @@ def _check_headers(answer: httpx.Response) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
-def test_websocket_is_closed(api: Server) -> None:
+def test_websocket_without_a_token_is_refused(api: Server) -> None:
     sent = []
 
     async def send(message: Any) -> None:
@@ -175,6 +175,7 @@ def test_websocket_is_closed(api: Server) -> None:
     async def receive() -> Any:
         return {"type": "websocket.connect"}
 
-    scope = {"type": "websocket", "path": "/", "headers": [], "query_string": b"", "subprotocols": []}
+    path, headers = "/trainyard/v1/attachments/x/streams/0", [(b"host", b"server")]
+    scope = {"type": "websocket", "path": path, "headers": headers, "query_string": b"", "subprotocols": []}
     api.client.run(api.app, scope, receive, send)
-    assert sent == [{"type": "websocket.close", "code": 1008}]
+    assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 401)

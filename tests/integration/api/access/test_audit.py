@@ -37,9 +37,10 @@ JOB = "/trainyard/v1/projects/p/jobs/job"
 TOKENS_PATH = "/trainyard/v1/tokens"
 AUDIT = "/trainyard/v1/audit"
 CALLER = {"User-Agent": "curl/8\x7f" + "x" * 300, "X-Request-Id": "r-1"}
-ELSEWHERE = (OIDC_CALLBACK, "/agent/v1/runs/{run_id}/secrets", *STORAGE_AREAS)
+ATTACHMENTS = "/trainyard/v1/projects/{project}/jobs/{job_id}/attachments"
+ELSEWHERE = (OIDC_CALLBACK, "/agent/v1/runs/{run_id}/secrets", ATTACHMENTS, *STORAGE_AREAS)
 """The beginnings of routes with an action whose rows are tested in test_single_sign_on, test_secrets,
-test_object_storage and tests/property/test_storage_calls."""
+test_attachments, test_object_storage and tests/property/test_storage_calls."""
 
 CHANGES = [route for route in ACCESS.rows if route.action and not route.path.startswith(ELSEWHERE)]
 

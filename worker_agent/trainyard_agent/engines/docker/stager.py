@@ -115,7 +115,7 @@ class ContainerStager(BackgroundStager):
         return replace(staged, users=users, job_dir=mount.source, job_dir_target=mount.target)
 
     async def _inspections(self, images: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """What the engine says of the images, by their names."""
+        """The engine's inspections of the images, by their names."""
         inspections: dict[str, Mapping[str, Any]] = {}
         try:
             for name, image in images.items():

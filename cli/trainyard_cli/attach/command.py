@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -82,7 +81,7 @@ def execute(client: "Client", job: str, task: str, command: tuple[str, ...], *, 
 
 def own_terminal() -> Terminal:
     """The size and kind of the terminal of this process."""
-    columns, rows = shutil.get_terminal_size()
+    columns, rows = os.get_terminal_size(_STDIN)
     kind = os.environ.get("TERM", "") or "dumb"
     return Terminal(rows=min(max(rows, 1), 1000), columns=min(max(columns, 1), 1000), kind=kind)
 

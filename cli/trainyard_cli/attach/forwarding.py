@@ -41,7 +41,7 @@ class Forwarder:
         self._receipt = client.attach(job, AttachRequest(task=task, ports=ports))
         self._requests = client.open_stream(self._receipt.id, 0)
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self._is_closed = False
 
     @property
     def task(self) -> str:
@@ -59,11 +59,13 @@ class Forwarder:
         with contextlib.suppress(ConnectionClosed):
             while True:
                 self._requests.recv()
-        reason = self._requests.close_reason or "The connection to the server was lost."
-        echo(f"ERROR: {reason}", err=True)
+        if not self._is_closed:
+            reason = self._requests.close_reason or "The connection to the server was lost."
+            echo(f"ERROR: {reason}", err=True)
         return LOST
 
     def close(self) -> None:
+        self._is_closed = True
         for listener, _ in self._listeners:
             listener.close()
         self._requests.close()

@@ -1,0 +1,121 @@
+"""`jobs exec`, `jobs shell` and `jobs port-forward` by the installed program, typed at a terminal and in a pipe."""
+
+import hashlib
+import os
+import signal
+import subprocess
+
+import httpx
+import pexpect
+import pytest
+
+from e2e.harness import Service, local
+from trainyard_cli.local.state import LocalState
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PATIENCE_S = 60
+JOB = "served"
+PROGRAM = """
+import http.server, os, pathlib
+pathlib.Path("block").write_bytes(os.urandom(1_000_000) * 100)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def port(own_service: Service) -> int:
+    """A running job `served`, and the port of its program."""
+    own_service.program(PROGRAM)
+    own_service.ok(
+        "jobs", "submit", "training", JOB, "--config", str(own_service.config(**local())), "--package-path", "prog"
+    )
+    own_service.wait_for_line(JOB, "port ")
+    return int(next(line for line in own_service.log(JOB).splitlines() if "port " in line).rpartition(" ")[2])
+
+
+def spawn(service: Service, *words: str) -> pexpect.spawn:
+    environment = {**service.environment, "TERM": "xterm", "LANG": "C.UTF-8"}
+    return pexpect.spawn(
+        "trainyard",
+        ["jobs", *words],
+        env=environment,
+        cwd=str(service.work),
+        dimensions=(33, 111),
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+    )
+
+
+def exit_code(child: pexpect.spawn) -> int | None:
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus
+
+
+def test_replica_is_entered_and_left(own_service: Service, port: int) -> None:
+    service = own_service
+    done = service.run("jobs", "exec", JOB, "--", "sh", "-c", "echo out $CLOUD_ML_JOB_ID; echo err >&2; exit 7")
+    assert (done.stdout, done.stderr, done.returncode) == (f"out {JOB}\n", "err\n", 7)
+    piped = subprocess.run(
+        ["trainyard", "jobs", "exec", JOB, "master", "--", "sha256sum"],
+        env=service.environment,
+        input=b"piped " * 100_000,
+        capture_output=True,
+        check=True,
+    )
+    assert piped.stdout.decode().split()[0] == hashlib.sha256(b"piped " * 100_000).hexdigest()
+    assert service.run("jobs", "exec", JOB, "--", "no-such-program").returncode == 127
+    assert "The command is missing" in service.run("jobs", "exec", JOB).stderr
+
+    shell = spawn(service, "shell", JOB)
+    shell.expect("[#$] $")
+    shell.sendline("stty size; echo in-$CLOUD_ML_JOB_ID-$TERM")
+    shell.expect("33 111")
+    shell.expect(f"in-{JOB}-xterm\r\n")
+    shell.setwinsize(44, 99)
+    shell.sendline('while [ "$(stty size)" != \'44 99\' ]; do sleep 0.1; done; echo resi""zed')
+    shell.expect("resized")
+    shell.sendline("echo wai''ting; sleep 1000")
+    shell.expect("waiting\r\n")
+    shell.sendcontrol("c")
+    shell.sendline("exit 5")
+    assert exit_code(shell) == 5
+    hung = spawn(service, "exec", JOB, "--", "sh", "-c", "echo he''re; exec sleep 1000")
+    hung.expect("here")
+    hung.send("\r~.")
+    hung.expect("Disconnected.")
+    assert exit_code(hung) == 255
+
+    actions = service.ok("audit", "list", "--action", "attachments.create", "--format", "value(subject)").splitlines()
+    assert f"{JOB}/master-replica-0: no-such-program" in actions
+
+
+def test_port_has_what_the_program_sends_and_a_killed_server_says_so(own_service: Service, port: int) -> None:
+    service = own_service
+    forward = spawn(service, "port-forward", JOB, f":{port}", ":1")
+    forward.expect(rf"Forwarding (127\.0\.0\.1:\d+) -> master-replica-0:{port}\r\n")
+    local_address = forward.match[1]
+    forward.expect(r"Forwarding (127\.0\.0\.1:\d+) -> master-replica-0:1\r\n")
+    closed = forward.match[1]
+    total = hashlib.sha256()
+    with httpx.stream("GET", f"http://{local_address}/block", timeout=PATIENCE_S, trust_env=False) as answer:
+        for part in answer.iter_bytes():
+            total.update(part)
+    there = service.ok("jobs", "exec", JOB, "--", "sha256sum", "block").split()[0]
+    assert total.hexdigest() == there
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://{closed}/", timeout=PATIENCE_S, trust_env=False)
+    forward.expect("Nothing listens at port 1 ")
+
+    command = spawn(service, "exec", JOB, "--", "sh", "-c", "echo he''re; exec sleep 1000")
+    command.expect("here")
+    server = LocalState(service.state_dir).process("server")
+    assert server is not None
+    os.kill(server.pid, signal.SIGKILL)
+    command.expect("The connection to the server was lost.")
+    assert exit_code(command) == 255
+    forward.expect("The connection to the server was lost.")
+    assert exit_code(forward) == 255

@@ -1,0 +1,24 @@
+import click
+import pytest
+
+from trainyard_cli.attach.forwarding import Forward
+from trainyard_cli.commands.jobs.attach import _forward
+
+
+@pytest.mark.parametrize(
+    ("text", "forward"),
+    [
+        ("8888", Forward(8888, 8888)),
+        ("16006:6006", Forward(16006, 6006)),
+        (":80", Forward(0, 80)),
+        ("0:80", Forward(0, 80)),
+    ],
+)
+def test_port_is_read_as_kubectl_does(text: str, forward: Forward) -> None:
+    assert _forward(text) == forward
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", "80:", "70000:80", "a:80", "80:81:82", "-1"])
+def test_port_that_is_none_says_what_is_allowed(text: str) -> None:
+    with pytest.raises(click.UsageError, match="PORT, LOCAL:PORT, or :PORT"):
+        _forward(text)

@@ -52,7 +52,8 @@ def spawn(service: Service, *words: str) -> pexpect.spawn:
 def exit_code(child: pexpect.spawn) -> int | None:
     child.expect(pexpect.EOF)
     child.close()
-    return child.exitstatus
+    code: int | None = child.exitstatus
+    return code
 
 
 def test_replica_is_entered_and_left(own_service: Service, port: int) -> None:

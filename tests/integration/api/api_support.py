@@ -348,9 +348,9 @@ def line(text: str, stream: str = "stdout") -> LogLine:
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
+def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     """An application that runs already behind a real socket on the loopback interface; gives its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
         uvicorn_server = uvicorn.Server(config)
         thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})

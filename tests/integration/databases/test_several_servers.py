@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from beds import databases
 from integration.api.api_support import (
@@ -26,7 +28,9 @@ from integration.api.api_support import (
     serving,
     settings,
 )
+from support.addresses import free_ports
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.wire.attachments import ENDED, REFUSED
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
 from trainyard_server.app import create_app
 from trainyard_server.control.leader_election import LEASE, LeaderElection
@@ -73,6 +77,42 @@ def test_job_goes_through_both_servers_call_by_call(pair: tuple[Server, Server])
     assert lines == [f"line {number}" for number in range(6)]
     service = [data["text"] for kind, data, _ in one.stream(task="service") if kind == "log"]
     assert service == one.events(), "each of the service's lines once"
+
+
+def test_command_at_one_server_meets_its_agent_at_the_other(tmp_path: Path) -> None:
+    """The server that has it is reached through the other one, by both ends; once it is gone, that is said."""
+    ports = free_ports(2)
+    with ExitStack() as stack:
+        one, other = (
+            stack.enter_context(server(tmp_path, Clock(), peer_url=f"http://127.0.0.1:{port}", one_user=True))
+            for port in ports
+        )
+        agent = running_agent(one)
+        home = ExitStack()
+        for app, port, owner in ((one.app, ports[0], home), (other.app, ports[1], stack)):
+            owner.enter_context(serving(app, port))
+        path = "/trainyard/v1/projects/p/jobs/job/attachments"
+        first, second = (one.client.post(path, json={"command": ["sh"]}, headers=ADMIN).json()["id"] for _ in range(2))
+        assert {order.id for order in agent.sync().attachments} == {first, second}
+
+        def stream(area: str, who: dict[str, str], attachment_id: str) -> ClientConnection:
+            url = f"ws://127.0.0.1:{ports[1]}/{area}/v1/attachments/{attachment_id}/streams/0"
+            return stack.enter_context(connect(url, additional_headers=who, proxy=None))
+
+        client, served = stream("trainyard", ADMIN, first), stream("agent", AGENT, first)
+        client.send(b"\0typed")
+        assert served.recv(PATIENCE_S) == b"\0typed"
+        served.send(b"\1shown")
+        assert client.recv(PATIENCE_S) == b"\1shown"
+        served.close(ENDED)
+        with pytest.raises(ConnectionClosed):
+            client.recv(PATIENCE_S)
+        assert client.close_code == ENDED
+        home.close()
+        lost = stream("trainyard", ADMIN, second)
+        with pytest.raises(ConnectionClosed):
+            lost.recv(PATIENCE_S)
+        assert (lost.close_code, "--peer-url" in str(lost.close_reason)) == (REFUSED, True)
 
 
 def test_news_of_one_server_wakes_those_who_wait_at_the_other(tmp_path: Path) -> None:

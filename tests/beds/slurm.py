@@ -172,7 +172,7 @@ class SlurmBed:
         host = socket.gethostname()
         text = _CONFIG.format(host=host, port=ports[0], root=self._root, plugins=plugins, node_timeout=NODE_TIMEOUT_S)
         for node, port in zip(NODES, ports[1:], strict=True):
-            shape = f"CPUS={CPUS} RealMemory={MEMORY_MB}"
+            shape = f"CPUS={CPUS} RealMemory={MEMORY_MB} Features=only-{node}"
             text += f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {shape}\n"
         text += "PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=1\n"
         text += "PartitionName=urgent Nodes=ALL State=UP PriorityTier=2\n"

@@ -54,15 +54,18 @@ MESSAGES: dict[str, type[Message]] = {
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
-    "TrainingInput": {"env", "mounts", "secrets"},
+    "TrainingInput": {"engineOptions", "env", "mounts", "secrets"},
     "Scheduling": {"keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }
 """Fields that the document does not have there; `CONDITIONAL` it has in StudyConfig_ParameterSpec."""
 
 NOT_THERE = {
+    "EngineOptions",
+    "KubernetesOptions",
     "MountReference",
     "RetryRule",
+    "SlurmOptions",
     "SecretReference",
     "ParentCategoricalValues",
     "ParentDiscreteValues",

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,6 +13,20 @@ from trainyard_cli.submission.sweep import MAX_AT_ONCE, Sweep, fields
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _STUDY = "trainingInput.hyperparameters"
+ENGINE_OPTIONS: Mapping[str, Mapping[str, type]] = {
+    "slurm": {"account": str, "qos": str, "constraint": str, "reservation": str, "exclusive": str, "setup": list},
+    "kubernetes": {
+        "labels": dict,
+        "annotations": dict,
+        "nodeSelector": dict,
+        "resources": dict,
+        "serviceAccount": str,
+        "capabilities": list,
+        "queue": str,
+    },
+}
+"""The options of each engine, as in `trainyard_protocol.job.engine_options`, which is slow to load."""
+
 SCALE_TIERS = ("basic", "basic-gpu", "basic-tpu", "custom", "premium-1", "standard-1")
 
 
@@ -106,6 +120,31 @@ class DurationText(click.ParamType[str]):
             return f"{parse_duration(str(value)).total_seconds():.0f}s"
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
+
+
+class EngineOption(click.ParamType[tuple[str, str, str, str]]):
+    """`ENGINE.OPTION=VALUE`, or `ENGINE.OPTION.KEY=VALUE` of a mapping: engine, option, key or "", and value."""
+
+    name = "ENGINE.OPTION=VALUE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str, str, str]:
+        if isinstance(value, tuple):
+            return value
+        path, separator, text = str(value).partition("=")
+        engine, _, rest = path.partition(".")
+        option, _, key = rest.partition(".")
+        options = ENGINE_OPTIONS.get(engine)
+        if not separator or options is None:
+            example = "write slurm.qos=high or kubernetes.labels.team=vision"
+            self.fail(f"[{value}] is not an option of an engine; {example}.", param, ctx)
+        if option not in options:
+            self.fail(f"{engine} has no option {option!r}; allowed: {', '.join(options)}.", param, ctx)
+        if (options[option] is dict) is not bool(key):
+            form = f"{engine}.{option}=VALUE" if key else f"{engine}.{option}.KEY=VALUE"
+            self.fail(f"[{value}] must look like {form}.", param, ctx)
+        return engine, option, key, text
 
 
 class CommaSeparated(click.ParamType[tuple[str, ...]]):
@@ -238,6 +277,13 @@ FLAGS: tuple[Flag, ...] = (
         "Keep a replica whose program fails for this time (90s, 10m, 2h; at most 1d), to look at it with jobs shell.",
         "trainingInput.scheduling.keepOnFailure",
         {"type": DurationText()},
+    ),
+    Flag(
+        "--engine-option",
+        "An option of Slurm or Kubernetes that the operator allows, such as slurm.qos=high or "
+        "kubernetes.labels.team=vision. May be given several times, and replaces the config's of this name.",
+        "trainingInput.engineOptions",
+        {"type": EngineOption(), "multiple": True, "metavar": "ENGINE.OPTION[.KEY]=VALUE"},
     ),
     Flag(
         "--sweep",
@@ -374,6 +420,8 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         given = get(job, path)
         kept = [item for item in given if _name_of(item) not in mounts] if isinstance(given, list | tuple) else []
         yield path, [*kept, *mounts.values()]
+    elif flag.name == "--engine-option":
+        yield from _engine_options(path, value, job)
     elif flag.name == "--sweep":
         given = get(job, path)
         for name, item in fields(value, given if isinstance(given, Mapping) else {}).items():
@@ -389,6 +437,24 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         yield path, str(value)
     else:
         yield path, value
+
+
+def _engine_options(
+    path: str, options: Iterable[tuple[str, str, str, str]], job: Mapping[str, Any]
+) -> Iterator[tuple[str, object]]:
+    """The options by their paths. One that is a list has all values that are given, one that is a mapping also the
+    config's."""
+    values: dict[str, Any] = {}
+    for engine, option, key, text in options:
+        at = f"{path}.{engine}.{option}"
+        if key:
+            given = get(job, at)
+            values.setdefault(at, dict(given) if isinstance(given, Mapping) else {})[key] = text
+        elif ENGINE_OPTIONS[engine][option] is list:
+            values.setdefault(at, []).append(text)
+        else:
+            values[at] = text
+    yield from values.items()
 
 
 def _name_of(item: object) -> object:

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import TASK_TYPES, Task, TaskType
 from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
+from trainyard_protocol.job.engine_allowance import EngineAllowance
 from trainyard_protocol.job.pod_settings import KubernetesPart, PodSettings
 from trainyard_protocol.job.training_input import ReplicaConfig, ScaleTier, TrainingInput
 
@@ -48,15 +49,19 @@ class _CatalogFile(SiteEntry):
     scale_tiers: dict[str, dict[TaskType, TierReplicas]] = Field(default_factory=dict)
     machine_types: dict[str, MachineType] = Field(default_factory=dict)
     kubernetes: KubernetesPart = KubernetesPart()
+    engine_options: EngineAllowance = EngineAllowance()
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """`kubernetes` has what pods get of every machine type, where its own entry says nothing else."""
+    """`kubernetes` has what pods get of every machine type, where its own entry says nothing else. `engine_options` has
+    what jobs may ask of an engine themselves, `file` is the site's file, which says so; "" without one."""
 
     machine_types: Mapping[str, MachineType] = field(default_factory=lambda: MappingProxyType({}))
     scale_tiers: Mapping[str, Mapping[TaskType, TierReplicas]] = field(default_factory=lambda: MappingProxyType({}))
     kubernetes: KubernetesPart = field(default_factory=KubernetesPart)
+    engine_options: EngineAllowance = field(default_factory=EngineAllowance)
+    file: str = ""
 
     def names(self) -> list[str]:
         return list(self.machine_types)
@@ -106,7 +111,7 @@ def load_catalog(site_file: Path | None = None) -> Catalog:
     if site_file is None:
         return shipped
     site = _read(site_file)
-    merged = _merged(shipped, site)
+    merged = _merged(shipped, site, str(site_file))
     for tier, replicas in site.scale_tiers.items():
         for task_type, requested in replicas.items():
             if requested.machine_type not in merged.machine_types:
@@ -177,9 +182,11 @@ def _read(path: Path) -> _CatalogFile:
         raise entry_problem(path, text, _CatalogFile, error) from error
 
 
-def _merged(base: Catalog | _CatalogFile, extension: _CatalogFile) -> Catalog:
+def _merged(base: Catalog | _CatalogFile, extension: _CatalogFile, file: str = "") -> Catalog:
     return Catalog(
         machine_types=MappingProxyType({**base.machine_types, **extension.machine_types}),
         scale_tiers=MappingProxyType({**base.scale_tiers, **extension.scale_tiers}),
         kubernetes=extension.kubernetes,
+        engine_options=extension.engine_options,
+        file=file,
     )

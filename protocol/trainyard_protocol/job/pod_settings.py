@@ -1,6 +1,6 @@
 """Settings of pods: what a site's machine types file says of a cluster, and what of it a replica's pod gets.
 
-A job has no say in any of this.
+A job has no say in any of this; what it may ask for itself is in `engine_options`.
 """
 
 from typing import Annotated, Literal, Self
@@ -8,13 +8,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from trainyard_protocol.job.config.yaml_file import SiteEntry
+from trainyard_protocol.job.engine_options import LABEL_VALUE, OBJECT_NAME, QUALIFIED_NAME
 from trainyard_protocol.message import Many, Wire
 
-_QUALIFIED = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-_LabelKey = Annotated[str, StringConstraints(pattern=_QUALIFIED)]
-_TaintKey = Annotated[str, StringConstraints(pattern=f"^({_QUALIFIED[1:-1]})?$")]
-_LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
-_Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+_LabelKey = Annotated[str, StringConstraints(pattern=f"^{QUALIFIED_NAME}$")]
+_TaintKey = Annotated[str, StringConstraints(pattern=f"^({QUALIFIED_NAME})?$")]
+_LabelValue = Annotated[str, StringConstraints(pattern=f"^{LABEL_VALUE}$")]
+_Name = Annotated[str, StringConstraints(pattern=f"^{OBJECT_NAME}$")]
 _Resource = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9._-]{1,63}$")]
 _User = Annotated[int, Field(ge=1, lt=2**31)]
 

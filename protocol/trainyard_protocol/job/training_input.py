@@ -1,5 +1,5 @@
-"""Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`, `mounts`
-and some of `scheduling`.
+"""Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`, `mounts`,
+`engine_options` and some of `scheduling`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -31,6 +31,7 @@ from trainyard_protocol.fields import (
     validation_error,
 )
 from trainyard_protocol.job.config import env_rules, mount_rules, retry_limits, secret_rules
+from trainyard_protocol.job.engine_options import EngineOptions
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.message import Message, message_at
 
@@ -198,6 +199,7 @@ class TrainingInput(Message):
     secrets: Annotated[tuple[SecretReference, ...], BeforeValidator(secret_rules.not_too_many)] = ()
     env: Annotated[dict[str, str], BeforeValidator(env_rules.checked_env)] = Field(default_factory=dict)
     mounts: Annotated[tuple[MountReference, ...], BeforeValidator(mount_rules.not_too_many_mounts)] = ()
+    engine_options: EngineOptions = EngineOptions()
 
     @property
     def runs_image(self) -> bool:

@@ -1,6 +1,7 @@
 """Test doubles and drivers to run the same small programs in every runtime."""
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -39,6 +40,7 @@ from trainyard_agent.engines.slurm import rank
 from trainyard_agent.engines.slurm.run_files import Times
 from trainyard_agent.engines.slurm.runtime import SlurmRuntime
 from trainyard_agent.engines.slurm.settings import SlurmSettings
+from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.host.files import write_json
@@ -336,11 +338,13 @@ class SlurmLab(ShellLab):
     def __init__(self, shared_dir: Path, bed: SlurmBed) -> None:
         self._bed = bed
         self.partition = "main"
+        self.longest_s = math.inf
         super().__init__(shared_dir)
 
     def open(self) -> Runtime:
         times = Times(files=0.02, queue=0.2, rank=0.05, usage=0.1, settle=0.2, refusal=0.5)
-        return SlurmRuntime(self.state_dir, self.partition, times=times)
+        defaults = SlurmDefaults(self.partition)
+        return SlurmRuntime(self.state_dir, defaults, longest_s=lambda: self.longest_s, times=times)
 
     @contextmanager
     def left(self) -> Iterator[tuple[str, AgentSettings]]:

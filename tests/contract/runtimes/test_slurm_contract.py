@@ -5,16 +5,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from beds.open_engines import agent_settings
 from beds.run_ids import unique_run
 from beds.slurm import NODES, SlurmBed
 from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver, Program, SlurmLab, order
+from trainyard_agent.engines.contract import SettingsRefused
 from trainyard_agent.engines.fake import Print
+from trainyard_agent.engines.slurm import site
+from trainyard_agent.engines.slurm.engine import ENGINE
 from trainyard_agent.host import process_tags
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
+from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
 
 CHIEF, WORKER, OTHER = "master-replica-0", "worker-replica-0", "worker-replica-1"
@@ -205,6 +211,60 @@ def test_job_that_slurm_refuses_says_why_at_once(
         assert "its time limit is longer than its partition allows" in exit_.message
         assert "PartitionTimeLimit" in exit_.message
     driver.until(lambda: "PENDING" not in slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%T"))
+
+
+def asking(lab: SlurmLab, program: Program, **fields: Any) -> None:
+    """Start a chief whose job has these fields."""
+    update = {"training_input": parse_training_input(fields)}
+    lab.runtime.place(order(RUN, CHIEF).model_copy(update=update))
+    lab.runtime.start(RUN, [replace(lab.launch(CHIEF, program), environment={"OWN": "of the job"})])
+
+
+def test_job_gets_the_nodes_the_time_limit_and_the_setup_that_it_asks_for(
+    driver: Driver, lab: SlurmLab, slurm: SlurmBed
+) -> None:
+    setup = ["tool() { export TOOL=1 OWN=changed PATH=/apps/tool:$PATH; }", "tool  # as a module does"]
+    options = {"constraint": "only-n2", "exclusive": True, "qos": "normal", "setup": setup}
+    prints = Program(shell='echo "$TOOL $OWN $PATH"; sleep 1000')
+    asking(lab, prints, engineOptions={"slurm": options}, scheduling={"maxRunningTime": "600s"})
+    driver.until(lambda: driver.texts(RUN, CHIEF))
+    (line,) = driver.texts(RUN, CHIEF)
+    tool, own, path = line.split("1 ", 1)[0], line[2 : line.rindex(" ")], line.rpartition(" ")[2]
+    assert (tool, own) == ("", "of the job"), line
+    assert path.split(":")[1] == "/apps/tool"
+    (row,) = slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%l %f %h %N").splitlines()
+    assert row.split() == ["16:00", "only-n2", "NO", "n2"]
+
+
+def test_time_limit_is_not_above_the_partitions(lab: SlurmLab, slurm: SlurmBed) -> None:
+    lab.partition = "brief"
+    (lab.longest_s,) = (item.limit_s for item in site.partitions() if item.name == "brief")
+    lab.reopen()
+    asking(lab, FOREVER, scheduling={"maxRunningTime": "3600s"})
+    assert slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%l").strip() == "1:00"
+
+
+def test_setup_that_fails_fails_the_replica_with_its_line_and_words(driver: Driver, lab: SlurmLab) -> None:
+    asking(lab, FOREVER, engineOptions={"slurm": {"setup": ["true", "ls /no-module"]}})
+    end = driver.end(RUN, CHIEF)
+    assert (end.code, end.reason) == (None, Reason.START_FAILED)
+    assert end.message.startswith("Line 2 (ls /no-module) of its setup failed: ls: cannot access '/no-module'")
+
+
+def test_partition_that_is_not_there_is_refused_when_the_agent_starts_and_told_by_the_doctor(
+    slurm: SlurmBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--state-dir", str(tmp_path), "--runtime", "slurm", "--shared-dir", str(tmp_path), "--slurm-partition"]
+    there = "Slurm has no partition nowhere. There are: main (the default), urgent, gentle, brief."
+    server = ("--server", "http://127.0.0.1:1", "--token-file", "t", "--one-user")
+    with pytest.raises(SettingsRefused) as refused:
+        ENGINE.capacity(agent_settings(*words, "nowhere", *server))
+    assert str(refused.value) == f"--slurm-partition nowhere: {there}"
+    assert ENGINE.capacity(agent_settings(*words, "main,brief", *server)).pools
+    main([*words, "nowhere", "--doctor"])
+    finding = json.loads(capsys.readouterr().out)[0]
+    assert (finding["check"], finding["status"]) == ("settings", "problem")
+    assert there in finding["found"]
 
 
 def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(

@@ -70,7 +70,8 @@ class SlurmService(RemoteService):
         (port,) = free_ports(1)
         self.storage = f"http://127.0.0.1:{port}/{long_token('gcs')}"
         types = {f"node-{n}": {"family": "site", "vcpus": n, "memoryGb": n} for n in (2, 3)}
-        super().__init__(root, "--one-user", machine_types={"machineTypes": types})
+        allowed = {"slurm": {"constraint": ["only-n3"], "setup": "*"}}
+        super().__init__(root, "--one-user", machine_types={"machineTypes": types, "engineOptions": allowed})
         gcs = ("--data-dir", str(root / "gcs"), "--port", str(port), "--secret-file", str(self.token("gcs")))
         self.spawn("storage", sys.executable, "-m", "trainyard_storage.emulator", *gcs)
         self.start_agent()
@@ -135,6 +136,29 @@ def test_script_on_a_node_is_stopped_and_its_files_are_kept(cluster: SlurmServic
     job_dir = cluster.root / "shared" / "kept"
     stop_script_that_keeps_files(cluster, "keeps_files", config, "--job-dir", str(job_dir))
     assert (job_dir / "outputs" / "master-replica-0" / "outputs" / "model").read_text() == "lr: 0.1"
+
+
+def test_job_has_what_it_asks_of_slurm_and_is_refused_what_is_not_allowed(cluster: SlurmService) -> None:
+    (cluster.work / "asks.py").write_text("import os\nprint(os.environ['MODULE'])\n")
+    config = cluster.config("script.yaml", scaleTier="CUSTOM", masterType="node-2", pythonModule=None)
+    submit = (
+        "jobs",
+        "submit",
+        "training",
+        "asks",
+        "--package-path",
+        "asks.py",
+        "--config",
+        str(config),
+        "--stream-logs",
+    )
+    setup = ("--engine-option", "slurm.setup=export MODULE=cuda-$SLURMD_NODENAME")
+    refused = cluster.run(*submit, *setup, "--engine-option", "slurm.qos=top")
+    assert (
+        "--engine-option: 'top' is not allowed here; nothing is allowed (engineOptions.slurm.qos in" in refused.stderr
+    )
+    done = cluster.done(*submit, *setup, "--engine-option", "slurm.constraint=only-n3")
+    assert "cuda-n3" in done.stdout + done.stderr
 
 
 def test_exit_code_of_a_worker_is_its_own_and_fails_the_job(cluster: SlurmService) -> None:

@@ -22,6 +22,7 @@ from trainyard_protocol.errors import (
     quoted,
 )
 from trainyard_protocol.job.config.validation import checked_job, image_uris
+from trainyard_protocol.job.engine_allowance import violations
 from trainyard_protocol.job.machines import gang
 from trainyard_protocol.job.training_input import Job, LabelsPatch, TrainingInput, parse
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
@@ -67,16 +68,17 @@ class Jobs:
     def create(self, caller: Caller, project: str, body: object, validate_only: bool = False) -> dict[str, Any]:
         """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created.
 
-        Raises PermissionDenied where only operators submit, InvalidArgument with every violation, and for images that
-        the project may not bring, FailedPrecondition for packages that cannot be read (`check_package_uris`) and
-        secrets that the project does not have, AlreadyExists for an id that the project has ever had,
-        ResourceExhausted for a job that alone exceeds its project's quota, and for one too many in the queue.
+        Raises PermissionDenied where only operators submit, InvalidArgument with every violation, and for images and
+        engine options that the project may not have, FailedPrecondition for packages that cannot be read
+        (`check_package_uris`) and secrets that the project does not have, AlreadyExists for an id that the project has
+        ever had, ResourceExhausted for a job that alone exceeds its project's quota, and for one too many in the queue.
         """
         check_project(project)
         self._check_operator(caller)
         job = checked_job(body, self._backend.catalog)
         check_labels(job.labels)
         check_patterns(job.training_input)
+        self._check_engine_options(project, job.training_input)
         self._check_region(job.training_input.region)
         check_package_uris(self._backend, caller, job.training_input)
         self._check_images(project, job.training_input)
@@ -243,6 +245,12 @@ class Jobs:
                     f"The provided GCE region {quoted(region)} is not available. Options are [{', '.join(regions)}].",
                 )
             )
+
+    def _check_engine_options(self, project: str, training_input: TrainingInput) -> None:
+        catalog = self._backend.catalog
+        refused = list(violations(training_input.engine_options, catalog.engine_options, project, catalog.file))
+        if refused:
+            raise InvalidArgument(refused)
 
     def _check_images(self, project: str, training_input: TrainingInput) -> None:
         images = self._backend.quota_file.images

@@ -21,7 +21,7 @@ from beds.kubernetes.kube_api import KubeApi, Refused
 from beds.kubernetes.machines import wait_until
 from beds.run_ids import unique_run
 from contract.runtimes.conftest import Namespaces
-from contract.runtimes.runtime_labs import FOREVER, MISSING, STUBBORN, Driver, KubernetesLab, Program
+from contract.runtimes.runtime_labs import FOREVER, MISSING, STUBBORN, Driver, KubernetesLab, Program, order
 from trainyard_agent.control.start_deadline import StartDeadline
 from trainyard_agent.engines.fake import Print
 from trainyard_agent.engines.kubernetes.api.access import RULES
@@ -31,6 +31,7 @@ from trainyard_agent.engines.kubernetes.logs import logs
 from trainyard_agent.engines.kubernetes.pods import objects, status
 from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_protocol.job.pod_settings import PodSettings
+from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.wire.logs import LogGap, LogPosition
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport
@@ -492,6 +493,24 @@ def test_run_that_the_cluster_does_not_allow_is_refused_and_one_over_a_quota_giv
         api.delete(f"/api/v1/namespaces/{refused}")
     assert reason is Reason.REFUSED, words
     assert "pods is forbidden" in words
+
+
+def test_pod_has_what_its_job_asks_for(api: KubeApi, kubernetes_lab: KubernetesLab) -> None:
+    driver, namespace = Driver(kubernetes_lab), f"/api/v1/namespaces/{kubernetes_lab.client.namespace}"
+    options = {"labels": {"team": "vision"}, "serviceAccount": "trainer", "capabilities": ["IPC_LOCK"]}
+    update = {"training_input": parse_training_input({"engineOptions": {"kubernetes": options}})}
+    api.create(f"{namespace}/serviceaccounts", {"metadata": {"name": "trainer"}})
+    try:
+        driver.runtime.place(order(RUN, CHIEF).model_copy(update=update))
+        shows = "grep CapBnd /proc/self/status; ls /var/run/secrets/kubernetes.io/serviceaccount; sleep 1000"
+        driver.runtime.start(RUN, [driver.lab.launch(CHIEF, Program(shell=shows))])
+        driver.until(lambda: "token" in driver.texts(RUN, CHIEF))
+    finally:
+        api.delete(f"{namespace}/serviceaccounts/trainer")
+    ipc_lock = 1 << 14
+    assert int(driver.texts(RUN, CHIEF)[0].split()[1], 16) & ipc_lock
+    listed = api.get(f"{namespace}/pods?labelSelector=team%3Dvision")
+    assert [pod["metadata"]["name"] for pod in listed["items"]] == [objects.pod_name(RUN, CHIEF)]
 
 
 def _may_make_pods(api: KubeApi, namespace: str) -> bool:

@@ -53,6 +53,29 @@ def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_pa
     ]
 
 
+def test_engine_option_that_the_operator_does_not_allow_is_refused_with_what_is(tmp_path: Path) -> None:
+    machines = tmp_path / "machines.yaml"
+    machines.write_text("engineOptions: {slurm: {qos: [high]}, kubernetes: {queue: {q: [fast]}}}")
+
+    def answer(project: str, **options: object) -> httpx.Response:
+        body = {"jobId": "job", "trainingInput": package_job(engineOptions=options)}
+        return one.client.post(
+            f"/v1/projects/{project}/jobs", json=body, params={"validateOnly": "true"}, headers=ADMIN
+        )
+
+    with server(tmp_path / "data", Clock(), machine_types=machines) as one:
+        assert answer("p", slurm={"qos": "high"}).status_code == 200
+        assert answer("q", kubernetes={"queue": "fast"}).status_code == 200
+        refused = answer("p", slurm={"qos": "top"}, kubernetes={"queue": "fast"})
+    assert refused.status_code == 400
+    fields = {item["field"]: item["description"] for item in refused.json()["error"]["details"][0]["fieldViolations"]}
+    assert fields.keys() == {"engine_options.slurm.qos", "engine_options.kubernetes.queue"}
+    file = f"{machines}, the server's file of --machine-types"
+    assert fields["engine_options.slurm.qos"] == (
+        f"'top' is not allowed here; allowed: high (engineOptions.slurm.qos in {file})."
+    )
+
+
 @on_every_database
 def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.yaml"

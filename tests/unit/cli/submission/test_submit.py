@@ -7,7 +7,7 @@ import click
 import pytest
 
 from trainyard_cli.submission import submit
-from trainyard_cli.submission.flags import DurationText, JobFlags, NamedMount, Variable, merge
+from trainyard_cli.submission.flags import DurationText, EngineOption, JobFlags, NamedMount, Variable, merge
 from trainyard_cli.submission.sweep import swept
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.machines import default_catalog
@@ -97,6 +97,26 @@ MERGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ),
     ({"trainingInput": {"mounts": "a"}}, {"mount": (("b", ""),)}, {"trainingInput": {"mounts": [{"name": "b"}]}}),
     ({"trainingInput": {"env": ["A"]}}, {"env": (("B", "3"),)}, {"trainingInput": {"env": {"B": "3"}}}),
+    (
+        {"trainingInput": {"engineOptions": {"kubernetes": {"labels": {"a": "1", "b": "2"}, "queue": "x"}}}},
+        {
+            "engine_option": (
+                ("kubernetes", "labels", "b", "3"),
+                ("kubernetes", "labels", "example.com/c", "4"),
+                ("slurm", "setup", "", "module load a"),
+                ("slurm", "setup", "", "module load b=c"),
+                ("slurm", "qos", "", "high"),
+            )
+        },
+        {
+            "trainingInput": {
+                "engineOptions": {
+                    "kubernetes": {"labels": {"a": "1", "b": "3", "example.com/c": "4"}, "queue": "x"},
+                    "slurm": {"setup": ["module load a", "module load b=c"], "qos": "high"},
+                }
+            }
+        },
+    ),
     (
         {},
         {"worker_accelerator": {"type": "nvidia-tesla-t4"}},
@@ -270,6 +290,28 @@ def test_mount_of_a_flag_is_a_name_and_a_path(tmp_path: Path) -> None:
         assert "must look like imagenet:/data: a mount's name, no directory." in caught.value.message
     message = refusal(draft(tmp_path, CUSTOM, mount=(("a", "/usr"),)))
     assert "--mount: must not be in the way of /usr; this is '/usr'." in message
+
+
+def test_engine_option_is_that_of_an_engine_with_a_key_where_it_is_a_mapping(tmp_path: Path) -> None:
+    kind = EngineOption()
+    texts = ("slurm.qos=high", "kubernetes.labels.example.com/team=a=b", "slurm.setup=module load a.b")
+    assert [kind.convert(text, None, None) for text in texts] == [
+        ("slurm", "qos", "", "high"),
+        ("kubernetes", "labels", "example.com/team", "a=b"),
+        ("slurm", "setup", "", "module load a.b"),
+    ]
+    for text, says in (
+        ("qos=high", "[qos=high] is not an option of an engine; write slurm.qos=high or"),
+        ("slurm.qos", "is not an option of an engine"),
+        ("slurm.partition=x", "slurm has no option 'partition'; allowed: account, qos, constraint"),
+        ("kubernetes.labels=x", "must look like kubernetes.labels.KEY=VALUE."),
+        ("slurm.qos.x=y", "must look like slurm.qos=VALUE."),
+    ):
+        with pytest.raises(click.BadParameter) as caught:
+            kind.convert(text, None, None)
+        assert says in caught.value.message
+    message = refusal(draft(tmp_path, CUSTOM, engine_option=(("slurm", "qos", "", "a b"),)))
+    assert "--engine-option: must be a name of letters" in message
 
 
 def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:

@@ -89,7 +89,10 @@ def test_site_file_adds_and_overrides_without_touching_code(tmp_path: Path) -> N
     [
         ("machineTypes: {x: {family: site, vcpus: four, memoryGb: 1}}", "machineTypes.x.vcpus"),
         ("machineTypes:\n  x: {family: site, vcpus: 4}", ":2: machineTypes.x.memoryGb"),
-        ("machines: {}", ":1: machines: there is no such entry; allowed are scaleTiers, machineTypes, kubernetes."),
+        (
+            "machines: {}",
+            ":1: machines: there is no such entry; allowed are scaleTiers, machineTypes, kubernetes, engineOptions.",
+        ),
         (
             "kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
             ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed are resource, nodeSelector.",

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from trainyard_agent.engines.kubernetes import coordination
 from trainyard_agent.engines.kubernetes.api.access import RULES
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject
+from trainyard_agent.engines.kubernetes.capacity.admission import NotAdmitted, choose
 from trainyard_agent.engines.kubernetes.pods import objects
+from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
 from trainyard_protocol.views.health import Finding
 
 
-def findings(client: KubeClient, agent_id: str) -> Iterator[Finding]:
+def findings(client: KubeClient, agent_id: str, settings: KubernetesSettings) -> Iterator[Finding]:
     """`agent_id`: that of the namespace's agent; "" if it has had none."""
     try:
         about = f"Kubernetes {client.version()} answers at {client.server}."
@@ -25,11 +27,27 @@ def findings(client: KubeClient, agent_id: str) -> Iterator[Finding]:
         return
     yield Finding(check="kubernetes", status="ok", found=about)
     try:
+        yield from _settings(client, settings)
         yield _permissions(client)
         yield _acting(client, agent_id)
         yield from _orphans(client, agent_id)
     except KubeError as error:
         yield Finding(check="namespace", status="unknown", found=error.message)
+
+
+def _settings(client: KubeClient, settings: KubernetesSettings) -> Iterator[Finding]:
+    """Problems of a namespace or a queue that is not there: the agent does not start."""
+    problems = []
+    if client.lacks_namespace():
+        problems.append(f"--namespace {client.namespace}: the cluster has no such namespace.")
+    elif settings.local_queue:
+        try:
+            choose(client, settings.local_queue, {})
+        except NotAdmitted as error:
+            problems.append(str(error))
+    for problem in problems:
+        meaning, advice = "The agent does not start with this setting.", "Make it, or name one that there is."
+        yield Finding(check="settings", status="problem", found=problem, meaning=meaning, advice=advice)
 
 
 def _permissions(client: KubeClient) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard_agent.engines.contract import STAGING, Claim, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.kubernetes import doctor
-from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeRefused
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeNamespaceMissing, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import BadKubeconfig, KubeConnection, connect
 from trainyard_agent.engines.kubernetes.capacity import metrics
 from trainyard_agent.engines.kubernetes.capacity.admission import GangAdmission, NotAdmitted, choose
@@ -120,7 +120,7 @@ class KubernetesEngine(Engine):
                 agent_id = _known_id(client)
             except KubeError:
                 agent_id = ""  # the reason is the first finding
-            yield from doctor.findings(client, agent_id)
+            yield from doctor.findings(client, agent_id, settings.of(KubernetesSettings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,8 @@ def _refusing() -> Iterator[None]:
     except KubeError as error:
         forbidden = isinstance(error, KubeRefused) and error.status == _FORBIDDEN
         role = " Apply deploy/kubernetes/agent.yaml of this version again." if forbidden else ""
+        if isinstance(error, KubeNamespaceMissing):
+            role = " Name one that there is with --namespace, or make it: `kubectl create namespace NAME`."
         raise SettingsRefused(f"--runtime kubernetes: {error.message}{role}") from error
 
 

@@ -231,7 +231,7 @@ class KubernetesRuntime:
             raise StartFailed(launches[0].task, error.message, _reason_of(error)) from error
         except NotAdmitted as error:
             self._abandon(run_id)
-            raise StartFailed(launches[0].task, str(error), Reason.HOST_FAILED) from error
+            raise StartFailed(launches[0].task, str(error), error.reason) from error
         return run.handle()
 
     def _make(self, run: _Run, pods: Sequence[KubeObject]) -> None:

@@ -4,15 +4,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainyard_agent.engines.slurm import commands, spec
+from trainyard_agent.engines.slurm import commands, site, spec
 from trainyard_agent.engines.slurm.commands import SlurmError
+from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_protocol.views.health import Finding
 
 
-def findings(shared_dir: Path, count_nodes: Callable[[], int]) -> Iterator[Finding]:
+def findings(shared_dir: Path, count_nodes: Callable[[], int], defaults: SlurmDefaults) -> Iterator[Finding]:
     """`count_nodes`: the nodes that can be used now; raises SlurmError."""
     try:
-        about, nodes = commands.version(), count_nodes()
+        about, refused = commands.version(), list(site.problems(defaults))
+        nodes = count_nodes()
     except SlurmError as error:
         yield Finding(
             check="slurm",
@@ -22,6 +24,14 @@ def findings(shared_dir: Path, count_nodes: Callable[[], int]) -> Iterator[Findi
             advice="Run the agent on a login node; see the site's status of Slurm.",
         )
         return
+    for problem in refused:
+        yield Finding(
+            check="settings",
+            status="problem",
+            found=problem,
+            meaning="The agent does not start with this setting.",
+            advice="Name one that there is, or leave the setting away.",
+        )
     if nodes:
         yield Finding(check="slurm", status="ok", found=f"{about} answers, and {nodes} nodes can be used.")
     else:

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, OpenEngine, Place, SettingsRefused
-from trainyard_agent.engines.slurm import commands, doctor
+from trainyard_agent.engines.slurm import commands, doctor, site
 from trainyard_agent.engines.slurm.commands import SlurmError
 from trainyard_agent.engines.slurm.runtime import SlurmRuntime
 from trainyard_agent.engines.slurm.settings import SlurmSettings
@@ -74,11 +74,13 @@ def look(partition: str) -> Nodes:
 
 
 class NodeWatch:
-    """Looks at the nodes every now and then, in a thread of its own. `problem`: why Slurm does not answer, or ""."""
+    """Looks at the nodes every now and then, in a thread of its own. `longest_s` is the time limit of the partition;
+    `problem`: why Slurm does not answer, or ""."""
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
         self.nodes = look(partition)
+        self.longest_s = site.longest_s(site.partitions(), partition)
         self.problem = ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._repeat, daemon=True)
@@ -96,6 +98,7 @@ class NodeWatch:
         while not self._closed.wait(_EVERY_S):
             try:
                 self.nodes, problem = look(self._partition), ""
+                self.longest_s = site.longest_s(site.partitions(), self._partition)
             except SlurmError as error:
                 problem = f"Slurm does not answer: {error.strerror}"
             if problem and problem != self.problem:
@@ -107,8 +110,12 @@ class SlurmEngine(Engine):
     name: RuntimeName = "slurm"
 
     def capacity(self, settings: AgentSettings) -> Capacity:
+        """The nodes now. Raises SettingsRefused also for settings that name what the site does not have."""
+        slurm = settings.of(SlurmSettings)
         with _on_a_login_node():
-            return look(settings.of(SlurmSettings).slurm_partition).capacity
+            for problem in site.problems(slurm.defaults):
+                raise SettingsRefused(problem)
+            return look(slurm.slurm_partition).capacity
 
     @contextmanager
     def open(self, place: Place) -> Iterator[OpenEngine]:
@@ -132,7 +139,7 @@ class SlurmEngine(Engine):
                 return info.model_copy(update={"capacity_mode": "strict", "capacity": watch.nodes.capacity})
 
             yield OpenEngine(
-                SlurmRuntime(slurm.directory, slurm.slurm_partition, slurm.slurm_account, watch.gres),
+                SlurmRuntime(slurm.directory, slurm.defaults, watch.gres, lambda: watch.longest_s),
                 PackageStager(environments, place.fetcher, settings.python, runtimes=place.table),
                 offer,
                 describe=described,
@@ -152,7 +159,7 @@ class SlurmEngine(Engine):
         def nodes() -> int:
             return sum(pool.nodes for pool in look(slurm.slurm_partition).capacity.pools)
 
-        return doctor.findings(slurm.directory, nodes)
+        return doctor.findings(slurm.directory, nodes, slurm.defaults)
 
 
 @contextmanager

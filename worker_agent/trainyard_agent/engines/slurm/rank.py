@@ -30,6 +30,7 @@ import time
 if __name__ == "__main__":  # started by its path, without site-packages
     sys.path.append(__file__.rpartition("/trainyard_agent/")[0])
 
+from trainyard_agent.engines.slurm import setup
 from trainyard_agent.host import procfs
 from trainyard_agent.runtimes import ports
 from trainyard_agent.runtimes.masking import Mask
@@ -245,6 +246,7 @@ def _supervise(
 ) -> None:
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
         launch = json.load(file)
+    launch["environment"] = setup.changed(launch["environment"], run, launch["fixed"])
     addresses = meet(run, rank, tasks)
     if addresses:
         launch["environment"] = with_addresses(launch["environment"], launch["placeholders"], addresses)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, Field
 
+from trainyard_agent.engines.slurm import setup
 from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import write_private
 from trainyard_agent.runtimes.base import METRIC_FILE, Handle, Launch
 from trainyard_agent.runtimes.run_directories import mount_variables, secret_path, write_secret_files
+from trainyard_protocol.errors import shown
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import RunOrder
@@ -110,6 +112,22 @@ def replica_environment(run_id: str, launch: Launch, directory: Path, inherited:
         },
         **process_tags.tag(run_id, launch.task),
     }
+
+
+def fixed_variables(environment: Mapping[str, str], launch: Launch, inherited: Mapping[str, str]) -> list[str]:
+    """Names of variables that a setup does not change: those of the service, of the job and of the agent's settings."""
+    open_ = job_environment.of_replica(inherited, None, Path()).keys() | {"PATH"}
+    return sorted((environment.keys() - open_) | launch.environment.keys())
+
+
+def failed_setup(run: Path, order: RunOrder | None) -> str:
+    """The line of the job's setup that failed, for people; "" if none has."""
+    lines = order.training_input.engine_options.slurm.setup if order is not None else ()
+    try:
+        number = int((run / setup.FAILED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return f"Line {number + 1} ({shown(lines[number])})" if number < len(lines) else ""
 
 
 def metric_file(directory: Path) -> Path:

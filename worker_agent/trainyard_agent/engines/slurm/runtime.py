@@ -11,6 +11,7 @@ say why: other work, a node that was lost, a user's scancel.
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import time
@@ -33,6 +34,7 @@ from trainyard_agent.engines.slurm.run_files import (
     SlurmStop,
     Times,
 )
+from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_agent.engines.slurm.step_attachment import StepAttachment
 from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree, write_json
@@ -63,14 +65,15 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
     def __init__(
         self,
         shared_dir: Path,
-        partition: str = "",
-        account: str = "",
+        defaults: SlurmDefaults | None = None,
         gres: Callable[[str], str] = str.lower,
+        longest_s: Callable[[], float] = lambda: math.inf,
         times: Times | None = None,
     ) -> None:
-        """`gres`: what Slurm calls an accelerator type, such as `gpu:a100` without its `gpu:`."""
+        """`gres`: what Slurm calls an accelerator type, such as `gpu:a100` without its `gpu:`. `longest_s`: the time
+        limit of the partition now."""
         super().__init__(shared_dir / "runs", SlurmRecord, _log)
-        self._partition, self._account, self._gres = partition, account, gres
+        self._defaults, self._gres, self._longest_s = defaults or SlurmDefaults(), gres, longest_s
         self._times = times or Times()
         self._table = JobTable(self._times.queue)
         self._reports: dict[str, tuple[float, tuple[ReplicaReport, ...]]] = {}
@@ -230,9 +233,9 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             directory = run / launch.task
             run_files.write_secrets(launch, directory)
             write_json(directory / "launch.json", self._spec(record, launch, directory))
-        arguments = spec.arguments(order, str(run), self._gres, self._partition, self._account)
+        arguments = spec.arguments(order, str(run), self._gres, self._defaults, self._longest_s())
         program = [sys.executable, "-I", "-S", rank.__file__, str(run)]
-        job = commands.submit(arguments, spec.script(order, self._gres, program))
+        job = commands.submit(arguments, spec.script(order, self._gres, program, str(run)))
         launched = record.model_copy(update={"job": job, "launched": True})
         self._write(launched)
         self._table.expect(job)
@@ -241,9 +244,11 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
 
     def _spec(self, record: SlurmRecord, launch: Launch, directory: Path) -> dict[str, object]:
         """The content of launch.json."""
+        environment = run_files.replica_environment(record.run_id, launch, directory, os.environ)
         return {
             "command": kept(launch.command, launch.keep, launch.task, alone=False),
-            "environment": run_files.replica_environment(record.run_id, launch, directory, os.environ),
+            "environment": environment,
+            "fixed": run_files.fixed_variables(environment, launch, os.environ),
             "placeholders": record.addresses,
             "directory": str(directory / "work"),
             "cpus": [],
@@ -398,7 +403,9 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             if after_stop and stop is not None and (end is None or job.state not in spec.TAKEN):
                 return stopped_exit(code, stop.reason, at)
             never = not any((run / other / "started.json").exists() for other in record.addresses)
-            if never and job.state == "FAILED":
+            if never and (line := run_files.failed_setup(run, record.order)):
+                reason, message = Reason.START_FAILED, f"{line} of its setup failed: {job.words.rstrip('.')}."
+            elif never and job.state == "FAILED":
                 reason, message = Reason.HOST_FAILED, f"Slurm could not start it: {job.words.rstrip('.')}."
             return ExitReport(code=code, reason=reason, message=message, finished_at=at)
         code = None if end.status is None else code_of_status(end.status)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_agent.settings import EngineSettings, absolute
 from trainyard_protocol.settings import setting
 
@@ -22,6 +23,7 @@ class SlurmSettings(EngineSettings):
     )
     slurm_partition: str = setting("", "partition of the jobs", metavar="NAME", default_text="the site's")
     slurm_account: str = setting("", "account of the jobs", metavar="NAME", default_text="this user's")
+    slurm_qos: str = setting("", "QOS of the jobs", metavar="NAME", default_text="the site's")
 
     def problem(self, serves: bool, one_user: bool) -> str:
         if self.shared_dir is None:
@@ -29,6 +31,10 @@ class SlurmSettings(EngineSettings):
         if serves and not one_user:
             return "--runtime slurm runs all jobs with the rights of this user: add --one-user if they are its own"
         return ""
+
+    @property
+    def defaults(self) -> SlurmDefaults:
+        return SlurmDefaults(self.slurm_partition, self.slurm_account, self.slurm_qos)
 
     @property
     def directory(self) -> Path:

@@ -1,11 +1,16 @@
 """Translation between Slurm's terms and the contract's. Pure."""
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
+from trainyard_agent.engines.slurm import setup
 from trainyard_agent.engines.slurm.run_files import SlurmJobEnd
+from trainyard_protocol.fields import seconds
+from trainyard_protocol.job.engine_options import SlurmOptions
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import ReplicaOrder, RunOrder
 
@@ -75,6 +80,9 @@ _PASSING = re.compile(
 _RESOLUTION_S = 60
 """Slurm sends the signal before a time limit up to so long earlier (sbatch, `--signal`)."""
 
+_STARTS_S = 240
+"""Between the start of a job in Slurm, from which its time limit counts, and that of its programs, for the server."""
+
 _WAITS: Mapping[str, str] = {
     "None": "it has not looked at the job yet",
     "Priority": "jobs of a higher priority come first",
@@ -88,6 +96,15 @@ _WAITS: Mapping[str, str] = {
     "Licenses": "a licence is not free",
     "Reservation": "its reservation has not begun",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmDefaults:
+    """The choices of the agent's settings for jobs; "" is the site's."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
 
 
 def job_name(run_id: str) -> str:
@@ -115,27 +132,50 @@ def _shape(replica: ReplicaOrder) -> tuple[int, int, str, int]:
     return replica.vcpus, replica.memory_bytes, replica.accelerator_type, replica.accelerator_count
 
 
-def arguments(order: RunOrder, directory: str, gres: Callable[[str], str], partition: str, account: str) -> list[str]:
-    """The arguments of sbatch. `gres`: what Slurm calls an accelerator type."""
+def arguments(
+    order: RunOrder, directory: str, gres: Callable[[str], str], agents: SlurmDefaults, longest_s: float = math.inf
+) -> list[str]:
+    """The arguments of sbatch. `gres`: what Slurm calls an accelerator type; `agents`: what the agent's settings choose
+    where the job does not; `longest_s`: the time limit of the partition."""
+    asked = order.training_input.engine_options.slurm
+    account, qos = asked.account or agents.account, asked.qos or agents.qos
     of_each_part = [
         f"--job-name={job_name(order.run_id)}",
         f"--comment={order.project}/{order.job_id}",
-        *([f"--partition={partition}"] if partition else []),
+        *([f"--partition={agents.partition}"] if agents.partition else []),
         *([f"--account={account}"] if account else []),
+        *([f"--qos={qos}"] if qos else []),
+        *([f"--constraint={asked.constraint}"] if asked.constraint else []),
+        *([f"--reservation={asked.reservation}"] if asked.reservation else []),
+        *(["--exclusive"] if asked.exclusive else []),
+        *_time_limit(order, longest_s),
         "--no-requeue",  # a run never starts over
         f"--signal=TERM@{min(_LONGEST_GRACE_S, max(1, round(order.grace_s)))}",  # before a time limit
         f"--chdir={directory}",
         f"--output={directory}/slurm.out",
         "--open-mode=append",
     ]
-    return _separated([*of_each_part, *_resources(part, gres)] for part in parts(order.replicas))
+    return _separated([*of_each_part, *_resources(part, gres, asked)] for part in parts(order.replicas))
 
 
-def script(order: RunOrder, gres: Callable[[str], str], program: Sequence[str]) -> str:
-    """The batch script: one task of `program` for each replica, none of which ends another."""
+def _time_limit(order: RunOrder, longest_s: float) -> list[str]:
+    """The time limit of a job that has a maxRunningTime of its own, by which Slurm's backfill finds room for it. The
+    server, which counts from a later time, stops the job first."""
+    scheduling = order.training_input.scheduling
+    if scheduling is None or "max_running_time" not in scheduling.model_fields_set:
+        return []
+    wanted_s = seconds(scheduling.max_running_time) + order.grace_s + _RESOLUTION_S + _STARTS_S
+    minutes = math.floor(longest_s / 60) if longest_s < wanted_s else math.ceil(wanted_s / 60)
+    return [f"--time={max(1, minutes)}"]
+
+
+def script(order: RunOrder, gres: Callable[[str], str], program: Sequence[str], directory: str) -> str:
+    """The batch script: one task of `program` for each replica, none of which ends another. With a setup it is bash."""
+    asked = order.training_input.engine_options.slurm
     never_ends = ["--mpi=none", "--kill-on-bad-exit=0", "--wait=0", "--input=none"]
-    step = _separated([*never_ends, *_resources(part, gres), *program] for part in parts(order.replicas))
-    return f"#!/bin/sh\nexec {shlex.join(['srun', *step])}\n"
+    step = _separated([*never_ends, *_resources(part, gres, asked), *program] for part in parts(order.replicas))
+    before = f"#!/bin/bash\n{setup.script(asked.setup, directory)}\n" if asked.setup else "#!/bin/sh\n"
+    return f"{before}exec {shlex.join(['srun', *step])}\n"
 
 
 def step_beside(
@@ -158,14 +198,16 @@ def _separated(several: Iterable[list[str]]) -> list[str]:
     return [*first, *(word for part in others for word in (":", *part))]
 
 
-def _resources(part: Sequence[ReplicaOrder], gres: Callable[[str], str]) -> list[str]:
-    """The tasks and the resources of each. Slurm has no memory of a task, so it is that of its CPUs."""
+def _resources(part: Sequence[ReplicaOrder], gres: Callable[[str], str], asked: SlurmOptions) -> list[str]:
+    """The tasks and the resources of each. Slurm has no memory of a task, so it is that of its CPUs; on a whole node,
+    whose CPUs are all the job's, it is the node's."""
     replica = part[0]
     cpus = max(1, replica.vcpus)
     memory = -(-replica.memory_bytes // (cpus * _MEBIBYTE))
     kind, count = replica.accelerator_type, replica.accelerator_count
     gpus = [f"--gpus-per-task={gres(kind)}:{count}"] if count else []
-    return [f"--ntasks={len(part)}", f"--cpus-per-task={cpus}", f"--mem-per-cpu={memory}M", *gpus]
+    of_memory = "--mem=0" if asked.exclusive else f"--mem-per-cpu={memory}M"
+    return [f"--ntasks={len(part)}", f"--cpus-per-task={cpus}", of_memory, *gpus]
 
 
 def telling(state: str) -> int:
@@ -202,11 +244,11 @@ def state_of_end(left: str, grace_s: float, was_preempted: bool) -> str:
     those alone that it has to kill."""
     if was_preempted:
         return "PREEMPTED"
-    seconds = _seconds(left)
-    return TIMEOUT if seconds is not None and seconds <= grace_s + _RESOLUTION_S else ""
+    left_s = duration_s(left)
+    return TIMEOUT if left_s is not None and left_s <= grace_s + _RESOLUTION_S else ""
 
 
-def _seconds(duration: str) -> float | None:
+def duration_s(duration: str) -> float | None:
     """Parse Slurm's `DAYS-HOURS:MINUTES:SECONDS`, of which only the last two are always there; None for its words.
     INVALID: it took longer."""
     if duration == "INVALID":
@@ -214,8 +256,8 @@ def _seconds(duration: str) -> float | None:
     match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", duration)
     if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
 def end(ended: SlurmJobEnd, job: str) -> tuple[Reason, str]:

@@ -13,6 +13,7 @@ from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
 from trainyard_agent.runtimes.installing import InstallLimits
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
+from trainyard_protocol.job.training_input import parse_training_input
 
 CHIEF, RUN = "master-replica-0", "AB" * 16
 VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
@@ -38,6 +39,14 @@ FULL = replace(
         runtime_class="nvidia",
     ),
 )
+OPTIONS = {
+    "labels": {"team": "vision"},
+    "annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"},
+    "nodeSelector": {"topology.kubernetes.io/zone": "a"},
+    "serviceAccount": "trainer",
+    "resources": {"rdma/hca": 1},
+    "capabilities": ["IPC_LOCK"],
+}
 INSTALLATION = Installation(
     names=("a.whl",), limits=InstallLimits(), files=("plan.json",), environment={"A": "b"}, command=("python3",)
 )
@@ -46,11 +55,14 @@ INSTALLATION = Installation(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_of_a_run_are_what_the_api_knows(version: str) -> None:
     owner, run = objects.PodOwner("agent"), order(RUN, CHIEF, "worker-replica-0")
+    asking = run.model_copy(update={"training_input": parse_training_input({"engineOptions": {"kubernetes": OPTIONS}})})
     for found in (
         objects.root(owner, run),
         objects.service(owner, run, "uid"),
         objects.secret(owner, run, "uid", FULL),
         objects.pod(owner, run, PLAIN, "uid"),
+        objects.pod(owner, asking, PLAIN, "uid"),
+        objects.pod(owner, asking, FULL, "uid"),
         objects.pod(owner, run, FULL, "uid", peers.parts(run, FULL, "python")),
         objects.pod(owner, run, FULL, "uid", installation.parts(run, FULL, INSTALLATION)),
         installation.config(owner, run, "uid", [b"plan"]),

@@ -33,8 +33,8 @@ def test_consecutive_replicas_of_one_machine_are_one_part_with_its_own_resources
         ["--ntasks=1", "--cpus-per-task=2", "--mem-per-cpu=4096M"],
     ]
 
-    arguments = spec.arguments(order, "/d", lambda _: "a100", "gpu", "")
-    script = spec.script(order, lambda _: "a100", ["rank"])
+    arguments = spec.arguments(order, "/d", lambda _: "a100", spec.SlurmDefaults("gpu"))
+    script = spec.script(order, lambda _: "a100", ["rank"], "/d")
 
     split = arguments.index(":")
     for part, resources in zip((arguments[:split], arguments[split + 1 :]), each, strict=True):

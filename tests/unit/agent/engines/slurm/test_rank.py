@@ -36,6 +36,7 @@ def replica(tmp_path: Path) -> Path:
     launch = {
         "command": [sys.executable, "-c", _WRITER],
         "environment": {"PATH": os.environ["PATH"]},
+        "fixed": [],
         "placeholders": {TASK: "host:1"},
         "directory": str(directory / "work"),
         "cpus": [],

@@ -22,6 +22,7 @@ RULES = [
     # Where the cluster has them.
     _rule(["podgroups"], "create", group="scheduling.k8s.io"),
     _rule(["workloads"], "list", group="kueue.x-k8s.io"),
+    _rule(["localqueues"], "get", "list", group="kueue.x-k8s.io"),
 ]
 """No nodes, and nothing outside the namespace."""
 

@@ -56,6 +56,10 @@ class KubeDown(KubeError):
     """The API server does not answer."""
 
 
+class KubeNamespaceMissing(KubeDown):
+    """There is no such namespace, or it is removed now."""
+
+
 class KubeRefused(KubeError):
     """The API server answered with an error status."""
 
@@ -184,7 +188,7 @@ class KubeClient:
                     continue
             break
         if created is None:
-            raise KubeDown(f"{self.server} has no namespace {self.namespace}, or removes it.")
+            raise KubeNamespaceMissing(f"{self.server} has no namespace {self.namespace}, or removes it.")
         return created
 
     def patch(self, kind: str, name: str, body: KubeObject) -> KubeObject | None:
@@ -260,6 +264,13 @@ class KubeClient:
     def serve(self, kind: str, path: str) -> None:
         """Find a kind that is not of the core there from now on."""
         self._groups[kind] = path
+
+    def lacks_namespace(self) -> bool:
+        """Whether the namespace is certainly not there: most roles of agents may not look."""
+        try:
+            return self._call("GET", f"/api/v1/namespaces/{self.namespace}") is None
+        except KubeRefused:
+            return False
 
     def may(self, verb: str, group: str, kind: str) -> bool:
         """Whether the caller's roles allow it in the namespace. Anybody may ask."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject, KubeRefused
 from trainyard_agent.engines.kubernetes.pods.objects import PodOwner, owned, run_name
+from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
 
 KUEUE = "kueue.x-k8s.io/"
@@ -26,6 +27,7 @@ _KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 _SCHEDULING = "scheduling.k8s.io"
 _POD_GROUPS = f"{_SCHEDULING}/v1beta1"
 _EVERY_S = 5.0
+_FORBIDDEN = 403
 _NO_QUEUE = re.compile(r"Queue \S+ (?:doesn't|does not) exist")
 _SURE_S = 30.0
 """So long a queue must be missing: a Kueue that has just started may not know it yet."""
@@ -34,7 +36,11 @@ _log = logging.getLogger(__name__)
 
 
 class NotAdmitted(Exception):
-    """Pods that somebody else queues than the operator says."""
+    """Pods that somebody else queues than the operator, or their job, says."""
+
+    def __init__(self, message: str, reason: Reason = Reason.HOST_FAILED) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(slots=True)
@@ -53,8 +59,9 @@ class GangAdmission:
         """The objects to make before the pods, all PodGroups."""
         return []
 
-    def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:  # noqa: ARG002
-        """The pod as one of its run's gang."""
+    def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
+        """The pod as one of its run's gang. Raises NotAdmitted for a job that names a queue."""
+        _refuse_queue(order)
         return pod
 
     def check(self, created: KubeObject) -> None:
@@ -94,6 +101,7 @@ class SchedulerGroups(GangAdmission):
         return [{"apiVersion": _POD_GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}]
 
     def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
+        _refuse_queue(order)
         if len(order.replicas) < 2:
             return pod
         group = {"podGroupName": run_name(order.run_id)}
@@ -124,8 +132,8 @@ class LocalQueue(GangAdmission):
         return cls(f"LocalQueue {name} of Kueue", name, classes, workloads)
 
     def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
-        metadata = pod["metadata"]
-        labels = {**metadata["labels"], QUEUE: self.name, GROUP: run_name(order.run_id)}
+        metadata, asked = pod["metadata"], order.training_input.engine_options.kubernetes.queue
+        labels = {**metadata["labels"], QUEUE: asked or self.name, GROUP: run_name(order.run_id)}
         if name := self._class_of(order.priority):
             labels[PRIORITY] = name
         annotations = {
@@ -149,7 +157,8 @@ class LocalQueue(GangAdmission):
             self._read_at = self.clock()
             self._read_reasons()
         reason = self._reasons.get(run_name(run_id), self._unread or "Kueue has made no Workload of it yet")
-        return f"in the LocalQueue {self.name}: {reason or 'admitted, and about to start'}"
+        name = pod["metadata"]["labels"].get(QUEUE, self.name)
+        return f"in the LocalQueue {name}: {reason or 'admitted, and about to start'}"
 
     def refusal(self, run_id: str) -> str:
         name = run_name(run_id)
@@ -214,9 +223,32 @@ def _local_queue(client: KubeClient, name: str, classes: Mapping[int, str]) -> L
     version = next((served for served in _KUEUE_VERSIONS if client.has(served, "workloads")), "")
     if not version:
         raise NotAdmitted(f"--local-queue {name}: the cluster has no Kueue, or one that is older than v1beta1.")
-    client.serve("workloads", f"/apis/{version}")
-
+    for kind in ("workloads", "localqueues"):
+        client.serve(kind, f"/apis/{version}")
+    if problem := missing_queue(client, name):
+        raise NotAdmitted(problem)
     return LocalQueue.of(name, classes, lambda: client.list("workloads", "")[0])
+
+
+def missing_queue(client: KubeClient, name: str) -> str:
+    """A sentence about a LocalQueue that is not in the namespace; "" if it is, or if the agent may not look. Kueue has
+    been found before. Raises KubeError."""
+    try:
+        if client.get("localqueues", name) is not None:
+            return ""
+        names = sorted(str(queue["metadata"]["name"]) for queue in client.list("localqueues", "")[0])
+    except KubeRefused as refused:
+        if refused.status != _FORBIDDEN:
+            raise
+        return ""
+    there = f"There are: {', '.join(names)}." if names else "There is none: make one."
+    return f"--local-queue {name}: the namespace {client.namespace} has no such LocalQueue. {there}"
+
+
+def _refuse_queue(order: RunOrder) -> None:
+    if queue := order.training_input.engine_options.kubernetes.queue:
+        words = f"The job names the queue {queue} of Kueue, which the agent does not use: start it with --local-queue."
+        raise NotAdmitted(words, Reason.REFUSED)
 
 
 def _is_managed(pod: KubeObject) -> bool:

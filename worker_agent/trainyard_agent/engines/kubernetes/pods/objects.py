@@ -10,6 +10,7 @@ from math import ceil
 from typing import Any
 
 from trainyard_agent.control.keeping import kept
+from trainyard_agent.engines.kubernetes.pods.job_options import with_options
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import PRIMARY, Task
@@ -161,7 +162,7 @@ def pod(owner: PodOwner, order: RunOrder, launch: Launch, uid: str, *further: Po
     metadata = owned(owner, order, uid, name)
     metadata["labels"][TASK] = launch.task
     metadata["annotations"] |= parts.annotations
-    return {
+    plain = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {**metadata, "finalizers": [FINALIZER]},
@@ -181,6 +182,7 @@ def pod(owner: PodOwner, order: RunOrder, launch: Launch, uid: str, *further: Po
             "volumes": list(parts.volumes),
         },
     }
+    return with_options(plain, order.training_input.engine_options.kubernetes)
 
 
 def whole_seconds(grace_s: float) -> int:

@@ -27,6 +27,7 @@ from trainyard_agent.opening import open_engines
 from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.server_client import ServerClient
 from trainyard_protocol.job.resources import Capacity, Pool
+from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.sync import RunOrder
@@ -39,6 +40,7 @@ KUEUE, SCHEDULER = {"kueue.x-k8s.io/v1beta2": ["workloads"]}, {"scheduling.k8s.i
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 WORKLOADS = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
+QUEUES = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/localqueues"
 FULL = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 2 more needed"
 
 
@@ -108,6 +110,8 @@ def test_first_admission_that_the_cluster_has_is_chosen() -> None:
     for groups, allowed, queue, _ in table:
         with fake_cluster() as api, closing(api.client()) as client:
             api.groups = groups
+            for version in ("v1beta1", "v1beta2"):
+                api.create(QUEUES.replace("v1beta2", version), {"metadata": {"name": "team-a"}})
             api.fail("POST", REVIEWS, review(allowed))
             found.append((groups, allowed, queue, choose(client, queue, {}).about))
     assert found == table
@@ -140,6 +144,13 @@ async def test_agent_of_a_cluster_offers_the_queue_that_its_options_name(
             with pytest.raises(SettingsRefused, match="the cluster has no Kueue"):
                 opened("--pool", "1x1x1", "--local-queue", "team-a")
             api.groups = KUEUE
+            api.create(QUEUES, {"metadata": {"name": "team-a"}})
+            api.create(QUEUES, {"metadata": {"name": "shared"}})
+            missing = f"--local-queue b: the namespace {NAMESPACE} has no such LocalQueue. There are: shared, team-a."
+            with pytest.raises(SettingsRefused, match=missing):
+                opened("--pool", "1x1x1", "--local-queue", "b")
+            api.fail("GET", f"{QUEUES}/b", Fault(403))
+            assert opened("--pool", "1x1x1", "--local-queue", "b").in_flight
             found = opened("--pool", "1x1x1", "--local-queue", "team-a", "--in-flight", "7")
             assert found.in_flight == 7
             (offer,) = (one for one in found.runtimes if one.name == "kubernetes")
@@ -151,6 +162,8 @@ class Lab:
 
     def __init__(self, api: FakeCluster, directory: Path, queue: str = "") -> None:
         self.api, self.client = api, api.client()
+        if queue:
+            api.create(QUEUES, {"metadata": {"name": queue}})
         self.admission = choose(self.client, queue, {0: "low", 100: "high", 500: "highest"})
         self.runtime = KubernetesRuntime(directory, self.client, OWNER, self.admission)
 
@@ -222,7 +235,7 @@ def test_run_in_a_queue_is_a_pod_group_that_waits_with_kueues_words_and_is_remov
 
 
 def test_reasons_of_kueue_that_cannot_be_read_hold_nothing_up() -> None:
-    gated = {"spec": {"schedulingGates": [{"name": "g"}]}}
+    gated = {"metadata": {"labels": {}}, "spec": {"schedulingGates": [{"name": "g"}]}}
     answers: list[Callable[[], list[dict[str, Any]]]] = []
 
     def fail(error: Exception) -> Callable[[], list[dict[str, Any]]]:
@@ -243,7 +256,7 @@ def test_reasons_of_kueue_that_cannot_be_read_hold_nothing_up() -> None:
 
 def test_queue_that_is_not_there_refuses_a_run_once_kueue_has_said_so_for_a_while() -> None:
     """Kueue may only just have started: then it knows no queue yet."""
-    gated = {"spec": {"schedulingGates": [{"name": "g"}]}}
+    gated = {"metadata": {"labels": {}}, "spec": {"schedulingGates": [{"name": "g"}]}}
     missing = "LocalQueue team-a doesn't exist"
     workload = {"metadata": {"name": "ty-111111111111"}, "spec": {}}
 
@@ -261,6 +274,28 @@ def test_queue_that_is_not_there_refuses_a_run_once_kueue_has_said_so_for_a_whil
         queue.waits(RUN, gated)
         refusals.append(queue.refusal(RUN))
     assert refusals == [""] * 5 + [f"{missing}."]
+
+
+def test_queue_of_a_job_comes_before_the_agents_and_is_refused_without_kueue(tmp_path: Path) -> None:
+    training_input = parse_training_input({"engineOptions": {"kubernetes": {"queue": "team-b"}}})
+    asked = order(CHIEF).model_copy(update={"training_input": training_input})
+    with fake_cluster() as api:
+        api.groups, api.webhook = KUEUE, kueue_webhook
+        with lab_on(api, tmp_path / "kueue", "team-a") as lab:
+            lab.runtime.place(asked)
+            lab.runtime.start(RUN, [launch(CHIEF)])
+            pod = api.objects[f"{PODS}/{objects.pod_name(RUN, CHIEF)}"]
+            assert pod["metadata"]["labels"][admission.QUEUE] == "team-b"
+            (report,) = lab.runtime.observe(RUN)
+            assert report.waits.startswith("in the LocalQueue team-b: ")
+    with fake_cluster() as api, lab_on(api, tmp_path / "plain") as lab:
+        lab.runtime.place(asked)
+        with pytest.raises(
+            StartFailed, match="names the queue team-b of Kueue, which the agent does not use"
+        ) as failed:
+            lab.runtime.start(RUN, [launch(CHIEF)])
+        assert failed.value.reason is Reason.REFUSED
+        assert api.names("pods") == []
 
 
 @pytest.mark.parametrize(

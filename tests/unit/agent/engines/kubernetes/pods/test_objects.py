@@ -6,6 +6,7 @@ from contract.runtimes.runtime_labs import order
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
+from trainyard_protocol.job.training_input import parse_training_input
 
 CHIEF, WORKER, RUN = "master-replica-0", "worker-replica-1", "AB" * 16
 LAUNCH = Launch(WORKER, ("-c", "echo $$ $(HOME)"), {"PRICE": "$5"}, (), 1 << 30, image="i", entrypoint=("sh",))
@@ -105,3 +106,36 @@ def test_pod_gets_what_the_site_says_and_a_user_without_capabilities() -> None:
     assert spec["imagePullSecrets"] == [{"name": "registry"}]
     assert {"runAsUser": 1000, "runAsNonRoot": True}.items() <= spec["securityContext"].items()
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_pod_gets_the_options_of_its_job_beside_what_the_site_and_the_service_say() -> None:
+    options = {
+        "labels": {"team": "vision"},
+        "annotations": {"example.com/net": "rdma"},
+        "nodeSelector": {"pool": "large", "zone": "a"},
+        "serviceAccount": "trainer",
+        "resources": {"rdma/hca": 2, "nvidia.com/gpu": 8},
+        "capabilities": ["IPC_LOCK", "CHOWN"],
+    }
+    training_input = parse_training_input({"engineOptions": {"kubernetes": options}})
+    run = order(RUN, CHIEF, WORKER)
+    asking = run.model_copy(update={"training_input": training_input})
+    site = PodSettings(node_selector={"pool": "spot"})
+    launch = replace(LAUNCH, accelerator_count=1, accelerator_type="NVIDIA_L4", pod=site)
+    plain, pod = (objects.pod(OWNER, one, launch, "uid") for one in (run, asking))
+    assert pod["metadata"]["labels"] == {**plain["metadata"]["labels"], "team": "vision"}
+    assert pod["metadata"]["annotations"] == {**plain["metadata"]["annotations"], "example.com/net": "rdma"}
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert spec["nodeSelector"] == {"pool": "spot", "zone": "a"}
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("trainer", True)
+    amounts = {"memory": str(1 << 30), "nvidia.com/gpu": "1", "rdma/hca": "2"}
+    assert container["resources"] == {"limits": amounts, "requests": amounts}
+    capabilities = container["securityContext"]["capabilities"]
+    assert capabilities["drop"] == ["ALL"]
+    assert capabilities["add"] == [
+        *plain["spec"]["containers"][0]["securityContext"]["capabilities"]["add"],
+        "IPC_LOCK",
+    ]
+    restricted = replace(launch, pod=PodSettings(run_as_user=1000))
+    (container,) = objects.pod(OWNER, asking, restricted, "uid")["spec"]["containers"]
+    assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK", "CHOWN"]

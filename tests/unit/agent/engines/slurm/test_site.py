@@ -1,0 +1,53 @@
+"""Partitions of a site, and settings of the agent that name what the site does not have."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from trainyard_agent.engines.slurm import commands, site
+from trainyard_agent.engines.slurm.commands import SlurmError
+from trainyard_agent.engines.slurm.spec import SlurmDefaults
+
+_ACCOUNT = "Invalid account or account/partition combination specified"
+_QOS = "Invalid qos specification"
+_REFUSES = "Slurm refuses it (sbatch: "
+SINFO = "main*|infinite\ngpu|2-00:00:00\nbrief|1:00\n"
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, refusal: str = "", known: str = "") -> None:
+    """Let Slurm's commands answer so: sbatch with a refusal, sacctmgr with what it lists."""
+
+    def run(command: Sequence[str], text: str = "") -> str:
+        if command[0] == "sbatch" and refusal:
+            raise SlurmError(0, f"sbatch: {refusal}")
+        if command[0] == "sacctmgr" and not known:
+            raise SlurmError(0, "sacctmgr: accounting storage is disabled")
+        return {"sinfo": SINFO, "sacctmgr": known}.get(command[0], "")
+
+    monkeypatch.setattr(commands, "run", run)
+
+
+def test_time_limit_is_that_of_the_chosen_partition_or_of_the_default() -> None:
+    there = site.parse_partitions(SINFO)
+    limits = {"": float("inf"), "gpu": 172_800.0, "brief": 60.0, "gpu,brief": 60.0, "gone": float("inf")}
+    assert {chosen: site.longest_s(there, chosen) for chosen in limits} == limits
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal", "known", "says"),
+    [
+        (SlurmDefaults("gpu,main", "a", "q"), "", "", ""),
+        (SlurmDefaults("gpux"), "", "", "partition gpux: Slurm has no partition gpux. There are: main (the default),"),
+        (SlurmDefaults("main", "a"), _ACCOUNT, "vision\nspeech\n", f"account a: {_REFUSES}{_ACCOUNT}). There are: s"),
+        (SlurmDefaults(qos="q"), _QOS, "normal,high\n", f"qos q: {_REFUSES}{_QOS}). There are: high, normal."),
+        (SlurmDefaults(qos="q"), _QOS, "", f"qos q: {_REFUSES}{_QOS})."),
+        (SlurmDefaults(qos="q"), "Requested nodes are busy", "", ""),
+    ],
+)
+def test_setting_that_names_what_is_not_there_is_a_problem_with_what_is(
+    monkeypatch: pytest.MonkeyPatch, settings: SlurmDefaults, refusal: str, known: str, says: str
+) -> None:
+    answering(monkeypatch, refusal, known)
+    found = list(site.problems(settings))
+    assert len(found) == bool(says)
+    assert all(problem.startswith(f"--slurm-{says}") for problem in found), found

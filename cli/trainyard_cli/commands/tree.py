@@ -11,6 +11,7 @@ jobs                   |                                   | Submit and manage t
 jobs cancel            | jobs.delete.cancel                | Cancel a job.
 jobs delete            | jobs.delete.delete                | Delete jobs that have ended: record, log, curves, resource usage.
 jobs describe          | jobs.jobs.describe                | Show a job.
+jobs dev               | jobs.dev.dev                      | Open a shell in a job that waits, with the code of a directory in it, synchronised while the shell is open.
 jobs diff              | jobs.jobs.diff                    | Show what differs between two jobs: arguments, config, labels, origin, outcome, last value of each metric.
 jobs exec              | jobs.attach.execute               | Run a command in a running replica, and exit with its exit code.
 jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.

@@ -243,8 +243,13 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--runtime-version", "Version of the pre-built runtime.", "trainingInput.runtimeVersion"),
     Flag("--python-version", "Version of Python.", "trainingInput.pythonVersion"),
-    Flag("--service-account", "Allow `jobs exec`, `shell` and `port-forward`.", "trainingInput.serviceAccount"),
-    Flag("--enable-web-access", "Recorded with the job.", "trainingInput.enableWebAccess", {"is_flag": True}),
+    Flag("--service-account", "Recorded with the job.", "trainingInput.serviceAccount"),
+    Flag(
+        "--enable-web-access",
+        "Allow `jobs exec`, `shell` and `port-forward`.",
+        "trainingInput.enableWebAccess",
+        {"is_flag": True},
+    ),
     Flag(
         "--use-chief-in-tf-config",
         'Name the master "chief" in TF_CONFIG.',

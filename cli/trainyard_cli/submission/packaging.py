@@ -100,6 +100,21 @@ def build(package: Path, requirements: Sequence[str] = ()) -> Iterator[Archive]:
         yield check_archive(archive)
 
 
+@contextmanager
+def build_project(project: Path) -> Iterator[Archive | None]:
+    """Make the source distribution that a directory's setup.py or pyproject.toml declares; None without one. Raises
+    InvalidArgument with the end of the build's output."""
+    backend = _own_backend(project)
+    if backend is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="trainyard-package-") as scratch:
+        source, out = Path(scratch, "source"), Path(scratch, "out")
+        out.mkdir()
+        _copy(project, source)
+        yield check_archive(_distribution(project, source, out, *backend))
+
+
 def declares_itself(project: Path) -> bool:
     """Whether a directory has a setup.py or pyproject.toml that declares a package. Raises InvalidArgument."""
     return _own_backend(project) is not None
@@ -183,10 +198,15 @@ def _sdist(package: Path, source: Path, out: Path, backend: str, paths: tuple[st
     """The source distribution of the package's project, made by its backend."""
     _copy(package.parent, source, keep={package.name})
     _add_init(source / package.name)
-    _run(source, out, backend, paths, package)
+    return _distribution(package, source, out, backend, paths)
+
+
+def _distribution(shown: Path, source: Path, out: Path, backend: str, paths: tuple[str, ...]) -> Path:
+    """The source distribution of a copy of a project. `shown` is what messages name."""
+    _run(source, out, backend, paths, shown)
     built = sorted(out.iterdir())
     if len(built) != 1 or not built[0].name.endswith(".tar.gz"):
-        raise InvalidArgument(f"Packaging {package} made no .tar.gz archive.")
+        raise InvalidArgument(f"Packaging {shown} made no .tar.gz archive.")
     _normalise(built[0])
     return built[0]
 

@@ -37,7 +37,8 @@ Uploader = Callable[[str, packaging.Archive], str]
 class JobDraft:
     """Job before it is sent: the merged config and flags, and the program to package.
 
-    `name` is the command line's JOB or the config's jobId; may be empty.
+    `name` is the command line's JOB or the config's jobId; may be empty. Default names then begin with `base`, which is
+    made from the config where it is "".
     """
 
     data: Mapping[str, Any]
@@ -47,6 +48,7 @@ class JobDraft:
     packages: tuple[str, ...] = ()
     program: Program | None = None
     automatic: bool = False
+    base: str = ""
 
     def named(self, job_id: str) -> dict[str, Any]:
         """The body of a create request with that job id."""
@@ -209,7 +211,7 @@ def job_names(draft: JobDraft, clock: Callable[[], float] = time.time) -> Iterat
         yield draft.name
         return
     stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(clock()))
-    base = f"{_base_name(draft)}_{stamp}"
+    base = f"{draft.base or _base_name(draft)}_{stamp}"
     yield base
     yield from (f"{base}_{n}" for n in range(2, _MAX_NAMES + 1))
 

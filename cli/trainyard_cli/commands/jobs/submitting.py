@@ -6,7 +6,7 @@ run that much sooner.
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +58,8 @@ _PUSH = "trainyard build DIR --tag REGISTRY/NAME:TAG, docker push, and --master-
 class JobRequest:
     """A job as the command line gives it. `words`: those of the command after its name, before `--`. `rerun_of`: the
     job whose config it has, in whose arguments `set_args` are changed. `no_diff`: its origin has no diff. `repeats`:
-    the job or the trial whose config it has, once that is read."""
+    the job or the trial whose config it has, once that is read. `code`: the directory that it comes from, where it has
+    no program of its own. `change` is applied to its draft."""
 
     flags: JobFlags
     name: str
@@ -70,6 +71,17 @@ class JobRequest:
     set_args: tuple[tuple[str, str], ...] = ()
     no_diff: bool = False
     repeats: str = ""
+    code: str = ""
+    change: Callable[[submission.JobDraft], submission.JobDraft] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedJob:
+    """A job, and the server that has it. `is_new`: it was not there before."""
+
+    server: Server
+    job: dict[str, Any]
+    is_new: bool
 
 
 def submit(
@@ -87,6 +99,17 @@ def submit(
     With `if_not_exists` a job of that name with the same content counts as the submitted one; with another content it
     is an AlreadyExists with the differences.
     """
+    created = create(target, request, if_not_exists=if_not_exists)
+    if stream_logs:  # Ctrl-C is answered by who follows the job, which is still to be loaded
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    _announce(created.job, output, target.flags, stream_logs=stream_logs, is_new=created.is_new)
+    if not stream_logs:
+        return 0
+    return _follow(created.server, target, created.job["jobId"], raw, cancel_on_interrupt)
+
+
+def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) -> CreatedJob:
+    """Create one job, as `submit` does."""
     request = _of_job(target, request)
     draft, project = _draft(request)
     if if_not_exists and not draft.name:
@@ -128,7 +151,7 @@ def submit(
         activity = Activity()
         upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
         submitted = record.Submitted(
-            draft, request.config, request.flags.text("build"), request.repeats, no_diff=request.no_diff
+            draft, request.config, request.code or request.flags.text("build"), request.repeats, no_diff=request.no_diff
         )
         with activity, _proposing_build(draft, request), _naming_again(if_not_exists):
             origin = record.prepare(client, submitted, activity.notify)
@@ -142,10 +165,7 @@ def submit(
             )
             if not existing:
                 record.send(client, job, origin, activity.notify)
-        if stream_logs:  # Ctrl-C is answered by who follows the job, which is still to be loaded
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        _announce(job, output, target.flags, stream_logs=stream_logs, is_new=not existing)
-    return _follow(server, target, job["jobId"], raw, cancel_on_interrupt) if stream_logs else 0
+    return CreatedJob(server, job, not existing)
 
 
 def _follow(server: Server, target: Target, job: str, raw: bool, cancel_on_interrupt: bool) -> int:
@@ -234,12 +254,13 @@ def _draft(request: JobRequest) -> tuple[submission.JobDraft, "Recipe | None"]:
     draft = submission.draft(
         request.config, request.flags, current_dir=_current_dir(), name=request.name, user_args=request.user_args
     )
+    change = request.change or (lambda draft: draft)
     if not request.flags.text("build"):
-        return draft, None
+        return change(draft), None
     from trainyard_cli.runtimes import images
 
     project = images.project(Path(request.flags.text("build")).expanduser())
-    return submission.with_image(draft, project.image), project
+    return change(submission.with_image(draft, project.image)), project
 
 
 @contextmanager

@@ -39,9 +39,10 @@ class DevJob:
         """Give the job its default name and, with an image, the waiting program in place of the image's."""
         data = copy.deepcopy(dict(draft.data))
         roles = ("master", *(role for role in _ROLES if str(get(data, f"{_TRAINING}.{role}Count") or 0) != "0"))
-        if _has_image(data):
+        if _has_image(data) and not draft.module:
+            put(data, f"{_TRAINING}.args", [])
             for role in roles:
-                put(data, f"{_TRAINING}.{role}Config.containerCommand", ["python3", "-c", _source()])
+                put(data, f"{_TRAINING}.{role}Config.containerCommand", ["python3", "-c", _source(), *self.arguments])
                 put(data, f"{_TRAINING}.{role}Config.containerArgs", [])
         user = re.sub(r"[^A-Za-z0-9]+", "_", self.user).strip("_")[:64]
         return replace(draft, data=data, base=f"dev_{user}" if user else "dev")
@@ -51,8 +52,8 @@ class DevJob:
 def dev_job(
     config: ConfigFile | None, flags: JobFlags, code: CodeDirectory, *, idle_s: float, notebook: bool
 ) -> Iterator[DevJob]:
-    """The job that waits, while its packages are there to be uploaded. Raises InvalidArgument for a study, and for
-    requirements that a package cannot have."""
+    """The job that waits, while its packages are there to be uploaded. An image has its own packages, unless the config
+    installs others in it. Raises InvalidArgument for a study, and for requirements that a package cannot have."""
     data = config.data if config is not None else {}
     if get(data, f"{_TRAINING}.hyperparameters"):
         raise InvalidArgument(
@@ -62,8 +63,9 @@ def dev_job(
     given["labels"] = ({**_labels(data, flags), LABEL: "true", _STALL_LIMIT: str(_A_WEEK_S)},)
     given["enable_web_access"] = True
     has_image = _has_image(data) or bool(flags.text("master_image_uri") or flags.text("build"))
+    installs = bool(get(data, f"{_TRAINING}.pythonModule") or get(data, f"{_TRAINING}.packageUris") or flags.packages)
     with ExitStack() as scratch:
-        if not has_image:
+        if installs or not has_image:
             built = scratch.enter_context(packaging.build_project(code.project))
             directory = Path(scratch.enter_context(TemporaryDirectory(prefix="trainyard-package-")))
             needs = _needs(code, is_built=built is not None)

@@ -135,7 +135,7 @@ class Synchroniser:
         self._pipe.send(json.dumps(message).encode() + b"\n")
 
     def _answer(self, key: str) -> Any:
-        """What the receiver answers with that key. Raises Unavailable for anything else."""
+        """The answer of the receiver with that key. Raises Unavailable for anything else."""
         line = self._pipe.read_line(_MOST_LINE)
         try:
             return json.loads(line)[key]

@@ -16,8 +16,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Sequence  # noqa: UP035 - older Pythons need them
+from typing import NamedTuple
 
 TAG = "TRAINYARD_REPLICA"
 """The variable by which processes of a replica without a container are found."""
@@ -58,7 +59,7 @@ def is_idle(samples: Sequence[UseSample], idle_s: float) -> bool:
     return not any(sample.attached for sample in within) and used_s < _SHARE * idle_s
 
 
-def others(processes: Mapping[int, ReplicaProcess], own: int) -> Dict[int, ReplicaProcess]:  # noqa: UP006
+def others(processes: Mapping[int, ReplicaProcess], own: int) -> dict[int, ReplicaProcess]:
     """The processes without this one and those above it. Pure."""
     above = {own}
     while own in processes and processes[own].parent not in above:
@@ -90,7 +91,7 @@ def used_between(before: Mapping[int, ReplicaProcess], after: Mapping[int, Repli
     return used_s
 
 
-def read_processes(tag: str) -> Dict[int, ReplicaProcess]:  # noqa: UP006
+def read_processes(tag: str) -> dict[int, ReplicaProcess]:
     """The processes with this tag; "": all that a container has. Zombies are none."""
     found = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - as older Pythons have it
@@ -160,7 +161,7 @@ def start_notebook(directory: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def environment(directory: Path) -> Dict[str, str]:  # noqa: UP006
+def environment(directory: Path) -> dict[str, str]:
     """The environment of a notebook: that of a shell of `jobs dev`."""
     code = directory / "code"
     paths = [str(code), str(code / "src"), *filter(None, [os.environ.get("PYTHONPATH", "")])]
@@ -201,7 +202,7 @@ def _wait(directory: Path, idle_s: float) -> None:
     tag, own = os.environ.get(TAG, ""), os.getpid()
     notebooks = []
     before = read_processes(tag)
-    samples: List[UseSample] = [UseSample(time.monotonic(), False, 0.0)]  # noqa: UP006
+    samples: list[UseSample] = [UseSample(time.monotonic(), False, 0.0)]
     interval_s = min(max(idle_s / _MOST_SAMPLES, _POLL_S), _LONGEST_S)
     while not is_idle(samples, idle_s):
         time.sleep(_POLL_S)
@@ -229,7 +230,7 @@ def _reap(kept: set[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def _zombies() -> Dict[int, int]:  # noqa: UP006
+def _zombies() -> dict[int, int]:
     """The parent of each zombie."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208

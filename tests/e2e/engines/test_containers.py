@@ -1,6 +1,7 @@
 """Jobs in containers: the installed program and a real engine."""
 
 import json
+import re
 import socket
 import subprocess
 
@@ -190,3 +191,23 @@ def test_down_leaves_no_container(containers: Service, engine: Engine) -> None:
     containers.ok("up")
     containers.ok("jobs", "cancel", "interrupted")
     containers.wait_for("interrupted", "CANCELLED")
+
+
+@pytest.mark.parametrize("words", [("--runtime-version", "2.11"), ("--master-image-uri", "IMAGE")])
+def test_code_is_synchronised_into_a_container_which_ends_when_it_is_idle(
+    containers: Service, engine: Engine, words: tuple[str, str]
+) -> None:
+    job = "dev_image" if "IMAGE" in words else "dev_package"
+    code = containers.work / job
+    code.mkdir()
+    (code / "train.py").write_text("print('by the container')\n")
+    given = [word.replace("IMAGE", engine.base_image) for word in words]
+    machine = ("--scale-tier", "custom", "--master-machine-type", "small")
+    done = containers.done("jobs", "dev", job, *given, *machine, "--idle", "15s", cwd=code)
+    assert "Synchronised 1 files, 1 of them changed: " in done.stderr
+    place = re.search(r"changed: (/\S+)$", done.stderr, re.MULTILINE)
+    assert place is not None
+    run = containers.ok("jobs", "exec", job, "--", "python3", f"{place[1]}/train.py")
+    assert run == "by the container\n"
+    assert containers.wait_for(job, "SUCCEEDED", "FAILED") == "SUCCEEDED"
+    assert "Nothing used it for 15 s: it ends." in containers.log(job)

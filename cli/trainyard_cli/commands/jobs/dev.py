@@ -1,5 +1,7 @@
 """`jobs dev`: a job that waits, with a shell or a notebook in it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from trainyard_cli.commands.shared.options import JobName, server_options
 from trainyard_cli.local.options import Duration
 from trainyard_cli.settings import Target
 from trainyard_cli.submission.flags import JobFlags, job_flags, pop_flags
+from trainyard_protocol.states import FINAL_JOB_STATES
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -49,7 +52,7 @@ def dev(
     flags = pop_flags(given)
     _check(flags, idle, notebook=notebook, no_shell=no_shell)
     from trainyard_cli.dev.tree import CodeDirectory
-    from trainyard_cli.local.connect import client_of, find_server, running_server
+    from trainyard_cli.local.connect import client_of, find_server, notify, running_server
 
     code = CodeDirectory.of(Path(flags.text("package_path") or ".").expanduser())
     server = running_server(target)
@@ -59,6 +62,8 @@ def dev(
     if job is not None and server is not None:
         with client_of(server, target) as client:
             exists = _is_there(client, job)
+    if exists and flags.given.keys() - {"package_path"}:
+        notify(f"{job} exists, and keeps the flags that it was submitted with.")
     if job is None or not exists:
         server, job = _submit(target, job, code, flags, given, idle=idle, notebook=notebook)
     assert server is not None
@@ -149,14 +154,28 @@ def _enter(
     if no_shell or (not notebook and not is_terminal()):
         kind = VisitKind.ONCE
     has_path = bool(flags.text("package_path"))
-    try:
+    with _leaving(client, job, rm=rm):
         wait_until_running(client, job)
         return visit(client, job, code, kind, replaces=has_path, notify=notify, opens=not no_open and is_terminal())
+
+
+@contextmanager
+def _leaving(client: "Client", job: str, *, rm: bool) -> Iterator[None]:
+    """Cancel the job at the end with --rm, or say what can be done with it unless there was an error."""
+    from trainyard_cli.local.connect import notify
+    from trainyard_protocol.errors import TrainyardError
+
+    failed = False
+    try:
+        yield
+    except TrainyardError:
+        failed = True
+        raise
     finally:
-        if rm:
+        if rm and client.get_job(job)["state"] not in FINAL_JOB_STATES:
             client.cancel_job(job)
             notify(f"Cancelled {job}.")
-        else:
+        elif not failed:
             notify(
                 f"{job} goes on until it is idle. Enter it again: jobs dev {job}{client.flags}   "
                 f"End it: jobs cancel {job}{client.flags}"

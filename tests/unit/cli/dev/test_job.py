@@ -1,0 +1,107 @@
+"""The job of `jobs dev`, from its flags and its config."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_cli.dev.job import DevJob, dev_job, is_dev_job
+from trainyard_cli.dev.tree import CodeDirectory
+from trainyard_cli.submission import submit
+from trainyard_cli.submission.config_file import ConfigFile, load
+from trainyard_cli.submission.flags import JobFlags
+from trainyard_protocol.errors import InvalidArgument
+
+
+def config_of(directory: Path, text: str) -> ConfigFile:
+    path = directory.parent / "config.yaml"
+    path.write_text(text)
+    return load(path)
+
+
+def drafted(config: ConfigFile | None, waiting: DevJob, directory: Path) -> dict[str, Any]:
+    """The body of the job with its default name."""
+    draft = submit.draft(config, waiting.flags, current_dir=directory, user_args=waiting.arguments)
+    draft = waiting.change(draft)
+    return draft.named(next(submit.job_names(draft)))
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    directory = tmp_path / "code"
+    directory.mkdir()
+    return directory
+
+
+def test_job_waits_with_the_requirements_of_the_directory_and_the_fields_of_the_config(code: Path) -> None:
+    (code / "requirements.txt").write_text("numpy>=2\n")
+    config = config_of(
+        code,
+        "labels: {team: vision}\n"
+        "trainingInput: {pythonModule: trainer.task, args: [--epochs, '5'], packageUris: ['gs://b/own.tar.gz']}\n",
+    )
+    flags = JobFlags({"package_path": str(code)})
+    with dev_job(config, flags, CodeDirectory.of(code), idle_s=90, notebook=True) as waiting:
+        body = drafted(config, waiting, code)
+        uri, wheel = waiting.flags.packages
+        with zipfile.ZipFile(wheel) as archive:
+            needs = archive.read("trainyard_dev-0.0.0.dist-info/METADATA").decode()
+    assert uri == "gs://b/own.tar.gz"
+    assert "Requires-Dist: numpy>=2\nRequires-Dist: jupyterlab\n" in needs
+    assert is_dev_job(body)
+    assert body["labels"] == {"team": "vision", "trainyard-dev": "true", "trainyard_stall_limit": "604800"}
+    fields = body["trainingInput"]
+    assert (fields["pythonModule"], fields["args"], fields["enableWebAccess"]) == ("trainyard_dev", ["90"], True)
+
+
+def test_default_name_has_the_user(code: Path) -> None:
+    flags = JobFlags({})
+    for user, start in {"alice": "dev_alice_2", "jo.doe@site": "dev_jo_doe_site_2", "é": "dev_2"}.items():
+        draft = submit.draft(None, flags, current_dir=code)
+        (name, *_) = submit.job_names(DevJob(flags, (), user).change(draft))
+        assert name.startswith(start)
+
+
+def test_project_is_installed_as_it_declares_itself(code: Path) -> None:
+    (code / "setup.py").write_text("from setuptools import setup\nsetup(name='digits', version='1.0')\n")
+    (code / "requirements.txt").write_text("-e .\n")
+    with dev_job(None, JobFlags({}), CodeDirectory.of(code), idle_s=1, notebook=False) as waiting:
+        assert [Path(package).name for package in waiting.flags.packages] == [
+            "digits-1.0.tar.gz",
+            "trainyard_dev-0.0.0-py3-none-any.whl",
+        ]
+
+
+def test_image_waits_by_a_command_in_each_role_that_has_replicas(code: Path) -> None:
+    config = config_of(
+        code,
+        "trainingInput:\n  workerCount: 2\n  masterConfig: {imageUri: img, containerArgs: [--train]}\n"
+        "  workerConfig: {imageUri: img}\n",
+    )
+    with dev_job(config, JobFlags({}), CodeDirectory.of(code), idle_s=3600, notebook=False) as waiting:
+        fields = drafted(config, waiting, code)["trainingInput"]
+    assert "packageUris" not in fields
+    assert fields["args"] == []
+    for role in ("master", "worker"):
+        start, option, source, idle = fields[f"{role}Config"]["containerCommand"]
+        assert (start, option, "def is_idle" in source, idle) == ("python3", "-c", True, "3600")
+        assert fields[f"{role}Config"]["containerArgs"] == []
+    assert "parameterServerConfig" not in fields
+
+
+def test_image_in_which_the_config_installs_packages_waits_as_a_package(code: Path) -> None:
+    config = config_of(code, "trainingInput: {pythonModule: trainer.task, masterConfig: {imageUri: img}}\n")
+    with dev_job(config, JobFlags({}), CodeDirectory.of(code), idle_s=3600, notebook=False) as waiting:
+        fields = drafted(config, waiting, code)["trainingInput"]
+        assert len(waiting.flags.packages) == 1
+    assert (fields["pythonModule"], fields["masterConfig"]) == ("trainyard_dev", {"imageUri": "img"})
+
+
+def test_study_is_refused(code: Path) -> None:
+    config = config_of(code, "trainingInput: {hyperparameters: {goal: MAXIMIZE}}\n")
+    with (
+        pytest.raises(InvalidArgument, match="that of a study"),
+        dev_job(config, JobFlags({}), CodeDirectory.of(code), idle_s=1, notebook=False),
+    ):
+        pass

@@ -33,6 +33,7 @@ class CodeReceiver:
         self._directory = directory
         self._code = directory / "code"
         self._state = directory / "state.json"
+        self._part = directory / f"part.{os.getpid()}"
         self._source = source
         self._answers = answers
 
@@ -79,7 +80,7 @@ class CodeReceiver:
     def _receive(self, entry: dict[str, Any], written: dict[str, Any], problems: list[str]) -> None:
         """Write the content that follows. It is read to its end also where it cannot be written."""
         name, left = entry["name"], entry["size"]
-        part = self._directory / "part"
+        part = self._part
         failure: OSError | None = None
         try:
             file = part.open("wb")
@@ -109,7 +110,7 @@ class CodeReceiver:
             written[name] = {"sha256": entry["sha256"], "mode": entry["mode"]}
 
     def _link(self, name: str, entry: dict[str, Any], written: dict[str, Any], problems: list[str]) -> None:
-        part, target = self._directory / "part", self._path(name)
+        part, target = self._part, self._path(name)
         try:
             if os.path.lexists(part):
                 part.unlink()
@@ -162,9 +163,8 @@ class CodeReceiver:
         return state
 
     def _write_state(self, state: dict[str, Any]) -> None:
-        part = self._state.with_name("state.part")
-        part.write_text(json.dumps(state))
-        part.replace(self._state)
+        self._part.write_text(json.dumps(state))
+        self._part.replace(self._state)
 
 
 if __name__ == "__main__":

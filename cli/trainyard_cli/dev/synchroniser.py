@@ -81,17 +81,18 @@ class Synchroniser:
         messages: set[str] = set()
         quiet_s = 0.0
         while not ended.wait(POLL_S):
+            quiet_s += POLL_S
+            texts: tuple[str, ...] = ()
             try:
-                result = self.synchronise()
-                texts = result.notices if result is not None else ()
-                quiet_s = 0.0 if result is not None else quiet_s + POLL_S
                 if quiet_s >= ALIVE_S:
                     self._send({})
                     quiet_s = 0.0
+                if (result := self.synchronise()) is not None:
+                    texts, quiet_s = result.notices, 0.0
+            except Unavailable as error:
+                notify(f"Files are no longer synchronised: {error.message}")
+                return
             except TrainyardError as error:
-                if isinstance(error, Unavailable):
-                    notify(f"Files are no longer synchronised: {error.message}")
-                    return
                 texts = (error.message,)
             for text in texts:
                 if text not in messages:

@@ -70,10 +70,12 @@ class CodeTree:
 
 def scan(directory: CodeDirectory) -> CodeTree:
     """The files of the directory now. Raises InvalidArgument for more, or larger ones, than are synchronised."""
+    if not directory.path.is_dir():
+        raise InvalidArgument(f"{directory.path} is not there any more; nothing is removed in the replica.")
     files: dict[str, CodeFile] = {}
     notices: list[str] = []
     total = 0
-    for name in _names(directory.path):
+    for name in _names(directory.path, notices):
         path = directory.path / name
         try:
             status = path.lstat()
@@ -135,14 +137,18 @@ def _leads_out(path: Path, link: str, root: Path) -> bool:
     return Path(link).is_absolute() or not target.is_relative_to(root)
 
 
-def _names(directory: Path) -> Iterator[str]:
+def _names(directory: Path, notices: list[str]) -> Iterator[str]:
     """The names below a directory: in a repository of git those that it does not ignore."""
-    listed = _in_git(directory)
-    yield from _walked(directory) if listed is None else listed
+    listed = _in_git(directory, notices)
+    yield from _walked(directory, notices) if listed is None else listed
 
 
-def _walked(directory: Path) -> Iterator[str]:
-    for parent, directories, names in os.walk(directory):
+def _walked(directory: Path, notices: list[str]) -> Iterator[str]:
+    def left_out(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed in between
+            notices.append(f"{shown(str(error.filename))} is not synchronised: {error.strerror}.")
+
+    for parent, directories, names in os.walk(directory, onerror=left_out):
         inside = Path(parent).relative_to(directory)
         links = [name for name in directories if Path(parent, name).is_symlink()]
         directories[:] = [name for name in directories if name not in IGNORED and name not in links]
@@ -151,7 +157,7 @@ def _walked(directory: Path) -> Iterator[str]:
                 yield str(inside / name)
 
 
-def _in_git(directory: Path) -> list[str] | None:
+def _in_git(directory: Path, notices: list[str]) -> list[str] | None:
     """None where the directory is in no repository, or ignored by it as a whole. Repositories within it count as their
     own. Raises InvalidArgument where git cannot list the files: what it ignores must not be sent."""
     if not any((above / ".git").exists() for above in (directory, *directory.parents)):
@@ -168,7 +174,7 @@ def _in_git(directory: Path) -> list[str] | None:
         if inner == directory:
             continue
         if inner.is_dir() and not inner.is_symlink():
-            names += [f"{name.rstrip('/')}/{below}" for below in _names(inner)]
+            names += [f"{name.rstrip('/')}/{below}" for below in _names(inner, notices)]
         else:
             names.append(name)
     return names

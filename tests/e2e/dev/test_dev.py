@@ -47,18 +47,10 @@ def test_change_is_in_the_replica_after_the_next_call_and_the_job_ends_when_it_i
     assert (ended.returncode, "edited has ended: it is SUCCEEDED." in ended.stderr) == (1, True), ended.stderr
 
 
-def test_shell_is_in_the_code_which_follows_what_is_edited_and_leaving_cancels_with_rm(service: Service) -> None:
+def test_shell_is_in_the_code_which_follows_what_is_edited_and_keeps_the_job_while_it_is_open(service: Service) -> None:
     code = source(service, "typed")
     (code / "setup.py").write_text("from setuptools import setup\nsetup(name='typed', py_modules=['train'])\n")
-    shell = pexpect.spawn(
-        "trainyard",
-        [*words(service, "typed", "--idle", "2s", "--rm")],
-        env={**service.environment, "TERM": "xterm"},
-        cwd=str(code),
-        encoding="utf-8",
-        timeout=PATIENCE_S,
-    )
-    shell.expect(r"[#$] ")
+    shell = on_terminal(service, code, *words(service, "typed", "--idle", "5s"))
     shell.sendline("python train.py; basename $PWD; python -c 'import train; print(train.__file__)'")
     shell.expect("first\r\n")
     shell.expect("code\r\n")
@@ -66,13 +58,37 @@ def test_shell_is_in_the_code_which_follows_what_is_edited_and_leaving_cancels_w
     (code / "train.py").write_text("print('edited')\n")
     shell.sendline("until grep -q edited train.py; do sleep 0.1; done; python train.py")
     shell.expect(r"[\r\n]edited\r\n")
-    assert service.state("typed") == "RUNNING"  # an open shell is use, although nothing happens in it
+    stays_in(service, shell, "typed")
+    assert left(shell) == 3
+    shell = on_terminal(service, code, "jobs", "shell", "typed")
+    stays_in(service, shell, "typed")
+    service.done("jobs", "dev", "typed", "--no-shell", "--rm", cwd=code)
+    service.wait_for("typed", "CANCELLED")
+    shell.close()
+
+
+def on_terminal(service: Service, directory: Path, *words: str) -> "pexpect.spawn[str]":
+    """A command with a shell on a terminal, once that prompts."""
+    environment = {**service.environment, "TERM": "xterm"}
+    shell = pexpect.spawn("trainyard", list(words), env=environment, cwd=str(directory), encoding="utf-8")
+    shell.timeout = PATIENCE_S
+    shell.expect(r"[#$] ")
+    return shell
+
+
+def stays_in(service: Service, shell: "pexpect.spawn[str]", job: str) -> None:
+    """Let the shell use nothing for longer than the job may be idle."""
+    shell.sendline("sleep 8; echo slept$((1 + 1))")
+    shell.expect("slept2\r\n")
+    assert service.state(job) == "RUNNING"
+
+
+def left(shell: "pexpect.spawn[str]") -> int:
     shell.sendline("exit 3")
-    shell.expect("Cancelled typed")
+    shell.expect("goes on until it is idle")
     shell.expect(pexpect.EOF)
     shell.close()
-    assert shell.exitstatus == 3
-    service.wait_for("typed", "CANCELLED", "SUCCEEDED")
+    return int(shell.exitstatus)
 
 
 def test_usage_that_cannot_be_is_refused_in_a_sentence(service: Service) -> None:

@@ -161,6 +161,24 @@ def test_job_has_what_it_asks_of_slurm_and_is_refused_what_is_not_allowed(cluste
     assert "cuda-n3" in done.stdout + done.stderr
 
 
+def test_code_is_synchronised_to_the_node_of_the_primary_and_the_gang_ends_when_that_is_idle(
+    cluster: SlurmService,
+) -> None:
+    code = cluster.work / "waits"
+    code.mkdir()
+    (code / "train.py").write_text("print('on the node')\n")
+    config = cluster.config("waits.yaml", scaleTier="CUSTOM", pythonModule=None, masterType="node-2")
+    worker = ("--worker-machine-type", "node-2", "--worker-count", "1")
+    done = cluster.done("jobs", "dev", "waits", "--config", str(config), *worker, "--idle", "20s", cwd=code)
+    assert "Synchronised 1 files, 1 of them changed: " in done.stderr
+    run = ("sh", "-c", "cd trainyard-dev/code && python train.py")
+    assert cluster.ok("jobs", "exec", "waits", "--", *run) == "on the node\n"
+    cluster.wait_for("waits", "SUCCEEDED")
+    log = cluster.log("waits")
+    assert "Nothing used it for 20 s: it ends." in log
+    assert "It waits for the end of the primary." in log
+
+
 def test_exit_code_of_a_worker_is_its_own_and_fails_the_job(cluster: SlurmService) -> None:
     cluster.submit("fails", "fail")
     cluster.wait_for("fails", "FAILED")

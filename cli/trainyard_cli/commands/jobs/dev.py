@@ -1,5 +1,6 @@
 """`jobs dev`: a job that waits, with a shell or a notebook in it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,6 +148,7 @@ def _enter(
     rm: bool,
 ) -> int:
     from trainyard_cli.attach.command import is_terminal
+    from trainyard_cli.commands.service.dashboard import has_browser
     from trainyard_cli.dev.session import VisitKind, visit, wait_until_running
     from trainyard_cli.local.connect import notify
 
@@ -156,7 +158,8 @@ def _enter(
     has_path = bool(flags.text("package_path"))
     with _leaving(client, job, rm=rm):
         wait_until_running(client, job)
-        return visit(client, job, code, kind, replaces=has_path, notify=notify, opens=not no_open and is_terminal())
+        opens = not no_open and has_browser(os.environ)
+        return visit(client, job, code, kind, replaces=has_path, notify=notify, opens=opens)
 
 
 @contextmanager

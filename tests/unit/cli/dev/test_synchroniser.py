@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from beds.waiting import until
 from trainyard_cli.dev import receiver, tree
 from trainyard_cli.dev.synchroniser import Synchroniser, SyncResult
 from trainyard_cli.dev.tree import CodeDirectory
@@ -206,6 +208,39 @@ def test_broken_repository_is_refused_rather_than_sent_with_what_it_ignores(benc
     bench.write({".git": "gitdir: /nowhere", ".env": "SECRET"})
     with closing(bench.open()) as synchroniser, pytest.raises(InvalidArgument, match="git does not list the files"):
         synchroniser.synchronise()
+
+
+def test_directory_that_is_gone_removes_nothing(bench: Bench, opened: Synchroniser) -> None:
+    bench.write({"file": "1"})
+    opened.synchronise()
+    bench.here.rename(bench.root / "moved")
+    with pytest.raises(InvalidArgument, match="is not there any more"):
+        opened.synchronise()
+    (bench.root / "moved").rename(bench.here)
+    assert opened.synchronise() is None
+    assert bench.names() == {"file"}
+
+
+def test_file_that_cannot_be_sent_is_named_once_and_the_others_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard_cli.dev.synchroniser.POLL_S", 0.01)
+    monkeypatch.setattr(tree, "MAX_FILE_BYTES", 3)
+    bench.write({"file": "1"})
+    ended, notices = threading.Event(), list[str]()
+    with closing(bench.open()) as synchroniser:
+        thread = threading.Thread(target=synchroniser.keep, args=(ended, notices.append))
+        thread.start()
+        until(lambda: bench.names() == {"file"}, "the first file")
+        bench.write({"large": "1234"})
+        until(lambda: notices, "the notice")
+        (bench.here / "large").unlink()
+        bench.write({"later": "1"})
+        until(lambda: bench.names() == {"file", "later"}, "the other file")
+        ended.set()
+        thread.join()
+    assert len(notices) == 1
+    assert notices[0].startswith("large has more than 3 B")
 
 
 def test_package_keeps_its_name(bench: Bench) -> None:

@@ -168,7 +168,8 @@ def _commands(
         **shell,
         "Describe": f"trainyard jobs describe {job}",
         "Stream its log": f"trainyard jobs stream-logs {job}",
-        "Reproduce a replica by hand": f"trainyard jobs explain {job_id}{task} --project {project}",
+        "Show a replica's environment": f"trainyard jobs explain {job_id}{task} --project {project}",
+        "Run it by hand": f"trainyard jobs repro {job}",
         "Run it again": f"trainyard jobs rerun {job}",
         **({"Compare with the last success": f"trainyard jobs diff {success} {job}"} if success else {}),
     }

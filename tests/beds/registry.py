@@ -13,7 +13,7 @@ import socket
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -62,8 +62,11 @@ class Registry:
 
     def add(self, engine: Engine, image: str, as_name: str) -> str:
         """Take a copy of an engine's image; the name (`127.0.0.1:PORT/as_name:tag`) that pulls it."""
+        return self.put(*_saved(engine, image), as_name)
+
+    def put(self, config: bytes, layers: Sequence[bytes], as_name: str) -> str:
+        """Take an image, as its configuration and its layers as tars; its name."""
         repository, _, tag = as_name.partition(":")
-        config, layers = _saved(engine, image)
         parts = [self._keep(_Content(_CONFIG, config))]
         parts += [self._keep(_Content(_LAYER, gzip.compress(layer, 1, mtime=0))) for layer in layers]
         listed = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": parts[0], "layers": parts[1:]}

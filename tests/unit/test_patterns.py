@@ -15,7 +15,7 @@ OF_OUR_OWN = {
     "server/trainyard_server/storage/logs/index.py": {"pattern"},  # bytes of the index
     "protocol/trainyard_protocol/job/engine_options.py": {"pattern"},  # constants of the module
     "worker_agent/trainyard_agent/runtimes/masking.py": {"classes"},  # of escaped bytes: linear
-    "worker_agent/trainyard_agent/engines/docker/puller.py": {"pattern"},  # the patterns of a constant table
+    "worker_agent/trainyard_agent/staging/image_errors.py": {"pattern"},  # the patterns of a constant table
 }
 """Names of local variables that hold a pattern of the module's own, and of modules that make patterns of such."""
 

@@ -114,10 +114,10 @@ def _make(scratch: Path, made: Path) -> None:
 class Apt:
     """apt with lists of its own: of one release, with its sources."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, release: str = RELEASE) -> None:
         for folder in ("lists/partial", "cache/archives/partial", "files"):
             (root / folder).mkdir(parents=True)
-        where = f"[signed-by={_KEYRING}] {debian.mirror()} {RELEASE} main\n"
+        where = f"[signed-by={_KEYRING}] {debian.mirror()} {release} main\n"
         (root / "sources.list").write_text(f"deb {where}deb-src {where}")
         settings = {
             "Dir::Etc::SourceList": root / "sources.list",

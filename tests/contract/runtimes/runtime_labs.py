@@ -339,12 +339,13 @@ class SlurmLab(ShellLab):
         self._bed = bed
         self.partition = "main"
         self.longest_s = math.inf
+        self.images = ""
         super().__init__(shared_dir)
 
     def open(self) -> Runtime:
         times = Times(files=0.02, queue=0.2, rank=0.05, usage=0.1, settle=0.2, refusal=0.5)
         defaults = SlurmDefaults(self.partition)
-        return SlurmRuntime(self.state_dir, defaults, longest_s=lambda: self.longest_s, times=times)
+        return SlurmRuntime(self.state_dir, defaults, longest_s=lambda: self.longest_s, times=times, images=self.images)
 
     @contextmanager
     def left(self) -> Iterator[tuple[str, AgentSettings]]:

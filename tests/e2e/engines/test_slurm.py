@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from beds.installed import apptainer
+from beds.registry import Registry
 from beds.slurm import SlurmBed
 from beds.token_files import long_token
 from beds.waiting import until
@@ -196,6 +198,29 @@ def test_agent_that_was_killed_finds_its_run_again(cluster: SlurmService, slurm:
     assert slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split() == [job]
     cluster.ok("jobs", "cancel", "goes_on")
     cluster.wait_for("goes_on", "CANCELLED")
+
+
+def test_job_with_an_image_runs_in_it_by_apptainer(cluster: SlurmService, tmp_path: Path) -> None:
+    config = cluster.config("image.yaml", scaleTier="CUSTOM", masterType="node-2", pythonModule=None)
+    submit = ("jobs", "submit", "training", "--config", str(config))
+    script = 'echo "$TF_CONFIG"; cat only-here; sleep 1000'
+    cluster.restart_agent("--slurm-images", apptainer.program_or_skip(tmp_path / "bin"))
+    try:
+        with Registry.start() as registry:
+            image = apptainer.put_tiny(registry)
+            cluster.ok(*submit, "imaged", "--master-image-uri", image, "--", script)
+            cluster.wait_for("imaged", "RUNNING")
+            until(lambda: "of the image" in cluster.log("imaged"), "its line")
+            assert '"type": "master"' in cluster.log("imaged")
+            assert cluster.ok("jobs", "exec", "imaged", "--", "cat", "only-here") == "of the image\n"
+            cluster.ok("jobs", "cancel", "imaged")
+            cluster.wait_for("imaged", "CANCELLED")
+
+            cluster.ok(*submit, "missing", "--master-image-uri", f"{registry.address}/none:1")
+            cluster.wait_for("missing", "FAILED")
+            assert "none:1: image not found (" in cluster.value("missing", "errorMessage")
+    finally:
+        cluster.restart_agent()
 
 
 @pytest.mark.long

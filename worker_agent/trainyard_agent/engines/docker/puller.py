@@ -1,6 +1,5 @@
 """Pulling of images: policy, progress and errors."""
 
-import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineRefused, EngineTimeout
 from trainyard_agent.engines.docker.settings import PullPolicy
 from trainyard_agent.staging.base import StagingFailed
+from trainyard_agent.staging.image_errors import verdict
 from trainyard_protocol.states import Reason
 
 PULL_SILENCE_S = 120.0
@@ -15,34 +15,7 @@ PULL_SILENCE_S = 120.0
 
 _STEP = 10  # percent between two reports
 _NO_SIZE_YET, _NOTHING_YET = -1, -2
-
-_VERDICTS: tuple[tuple[str, Reason, str], ...] = (
-    # The engine forwards the registries' messages, most of them with status 500: only the text differs.
-    (
-        r"repository does not exist or may require",
-        Reason.IMAGE_FAILED,
-        "image not found, or not visible without `docker login`",
-    ),
-    (
-        r"unauthorized|authentication required|no basic auth credentials|denied: requested|access denied|forbidden",
-        Reason.IMAGE_FAILED,
-        "unauthorized: the registry does not let this agent pull it; run `docker login` on its machine as the "
-        "agent's user",
-    ),
-    (
-        r"not found|manifest unknown|name unknown|no such image|invalid reference format",
-        Reason.IMAGE_FAILED,
-        "image not found",
-    ),
-    (r"toomanyrequests|rate limit", Reason.STAGING_FAILED, "the registry's rate limit is reached"),
-    (r"no space left on device", Reason.HOST_FAILED, "the disk of the container engine is full"),
-    (
-        r"dial tcp|no such host|connection refused|i/o timeout|timeout exceeded|request canceled"
-        r"|deadline exceeded|tls|eof|connection reset|network is unreachable|server misbehaving|x509",
-        Reason.STAGING_FAILED,
-        "registry unreachable",
-    ),
-)
+_LOGIN, _DISK = "docker login", "the disk of the container engine"
 
 
 class PullCancelled(Exception):
@@ -74,18 +47,10 @@ def ensure_image(
     except EngineDown as down:
         raise StagingFailed(Reason.HOST_FAILED, f"{down}.") from down
     except EngineRefused as refused:
-        raise StagingFailed(*verdict(name, refused.message)) from refused
+        raise StagingFailed(*verdict(name, refused.message, _LOGIN, _DISK)) from refused
     if image is None:
         raise StagingFailed(Reason.STAGING_FAILED, f"{name}: it was removed as soon as it was pulled.")
     return str(image["Id"])
-
-
-def verdict(name: str, error: str) -> tuple[Reason, str]:
-    """The reason and message for an error of the engine or registry; pure."""
-    for pattern, reason, meaning in _VERDICTS:
-        if re.search(pattern, error, re.IGNORECASE):
-            return reason, f"{name}: {meaning} ({error.strip().rstrip('.')})."
-    return Reason.STAGING_FAILED, f"{name}: it could not be pulled ({error.strip().rstrip('.')})."
 
 
 class PullProgress:

@@ -10,16 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, OpenEngine, Place, SettingsRefused
+from trainyard_agent.engines.contract import ENVIRONMENTS, Claim, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.slurm import commands, doctor, site
 from trainyard_agent.engines.slurm.commands import SlurmError
 from trainyard_agent.engines.slurm.runtime import SlurmRuntime
 from trainyard_agent.engines.slurm.settings import SlurmSettings
+from trainyard_agent.engines.slurm.stager import SlurmStager
 from trainyard_agent.host.accelerators import gpu_type
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.settings import AgentSettings
-from trainyard_agent.staging.environments.python_environment import PackageStager
 from trainyard_protocol.job.resources import Capacity, Pool
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
@@ -126,22 +127,30 @@ class SlurmEngine(Engine):
         with closing(watch):
             watch.start()
             environments = slurm.directory / ENVIRONMENTS
+            images = f"images by {slurm.slurm_images}" if slurm.slurm_images else ""
 
             def offer() -> RuntimeOffer:
                 return RuntimeOffer(
                     name=self.name,
                     replica_environment=settings.environment,
-                    about=f"{about}, partition {slurm.slurm_partition or 'default'}",
+                    about=", ".join(filter(None, (about, f"partition {slurm.slurm_partition or 'default'}", images))),
                     problem=watch.problem,
                 )
 
             def described(info: AgentInfo) -> AgentInfo:
-                return info.model_copy(update={"capacity_mode": "strict", "capacity": watch.nodes.capacity})
+                update = {"capacity_mode": "strict", "capacity": watch.nodes.capacity, "runs_images": bool(images)}
+                return info.model_copy(update=update)
+
+            def claim(wanted: TrainingInput, _uses_gpus: bool) -> Claim | None:
+                return Claim() if images or not wanted.image_uri else None
 
             yield OpenEngine(
-                SlurmRuntime(slurm.directory, slurm.defaults, watch.gres, lambda: watch.longest_s),
-                PackageStager(environments, place.fetcher, settings.python, runtimes=place.table),
+                SlurmRuntime(
+                    slurm.directory, slurm.defaults, watch.gres, lambda: watch.longest_s, images=slurm.slurm_images
+                ),
+                SlurmStager(environments, place.fetcher, settings.python, runtimes=place.table),
                 offer,
+                claim,
                 describe=described,
                 written=(slurm.directory,),
             )

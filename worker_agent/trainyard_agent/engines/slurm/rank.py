@@ -30,7 +30,7 @@ import time
 if __name__ == "__main__":  # started by its path, without site-packages
     sys.path.append(__file__.rpartition("/trainyard_agent/")[0])
 
-from trainyard_agent.engines.slurm import setup
+from trainyard_agent.engines.slurm import containers, setup
 from trainyard_agent.host import procfs
 from trainyard_agent.runtimes import ports
 from trainyard_agent.runtimes.masking import Mask
@@ -71,6 +71,8 @@ class RankSupervisor(Supervisor):
         self._notes.close()
 
     def _start(self) -> str:
+        if not self._launch["command"]:
+            return containers.NO_PROGRAM
         command, environment = self._launch["command"], self._launch["environment"]
         assert isinstance(command, list)
         assert isinstance(environment, dict)
@@ -98,8 +100,10 @@ class RankSupervisor(Supervisor):
             self._kill_at = min(self._kill_at, time.monotonic() + float(stop["grace_s"]))
             if not self._stopping and self._program:
                 self._stopping = True
+                # Apptainer passes a signal on to the program, which is in its group too.
+                send = os.kill if "container" in self._launch else os.killpg
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._program, signal.SIGTERM)
+                    send(self._program, signal.SIGTERM)
         if not self._has_answered and read(self._run, _ASK):
             self._has_answered = True
             with contextlib.suppress(OSError):  # a full disk
@@ -247,17 +251,47 @@ def _supervise(
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
         launch = json.load(file)
     launch["environment"] = setup.changed(launch["environment"], run, launch["fixed"])
+    container = launch.get("container")
+    environment = containers.variables(container["environment"], run) if container else launch["environment"]
     addresses = meet(run, rank, tasks)
     if addresses:
-        launch["environment"] = with_addresses(launch["environment"], launch["placeholders"], addresses)
+        environment = with_addresses(environment, launch["placeholders"], addresses)
     devices = {name: os.environ[name] for name in _DEVICES if name in os.environ}
-    launch["environment"] |= {"TMPDIR": temporary, "CUDA_VISIBLE_DEVICES": "", **devices, **secrets}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", **devices, **secrets}
+    if container:
+        launch["environment"] |= {"TMPDIR": temporary, **devices}
+        _contain(launch, container, environment, run, directory, temporary)
+    else:
+        launch["environment"] = {**environment, "TMPDIR": temporary, **secrets}
     supervisor = RankSupervisor(directory, launch, mask, spools)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if addresses:
         supervisor.run()
     else:
         supervisor.end_before_start()
+
+
+def _contain(
+    launch: dict[str, object],
+    container: dict[str, list[str]],
+    variables: dict[str, str],
+    run: str,
+    directory: str,
+    temporary: str,
+) -> None:
+    """Make the program one of its container, with these variables, and write down how another one is started beside it.
+    Its command is empty if it has no program."""
+    image = f"{run}/{containers.IMAGES}/{container['image']}"
+    config = read(f"{run}/{containers.IMAGES}", f"{container['image']}.json")
+    program, node = str(container["program"]), launch["environment"]
+    assert isinstance(node, dict)
+    binds = [containers.Bind(*bind) for bind in container["binds"]]
+    working = containers.working_directory(config)
+    start = containers.start(program, container["options"], binds, f"{image}.sif", working, temporary)
+    words = containers.words(config, container["entrypoint"], container["arguments"])
+    write(directory, containers.CONTAINER, {"command": start, "environment": node})
+    launch["command"] = [*start, *container["before"], *words] if words else []
+    launch["environment"] = {**node, **containers.passed(variables, program)}
 
 
 def main(run: str) -> None:

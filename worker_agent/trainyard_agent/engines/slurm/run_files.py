@@ -2,18 +2,21 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, Field
 
+from trainyard_agent.control.keeping import kept
 from trainyard_agent.engines.slurm import setup
+from trainyard_agent.engines.slurm.containers import Bind
 from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import write_private
 from trainyard_agent.runtimes.base import METRIC_FILE, Handle, Launch
 from trainyard_agent.runtimes.run_directories import mount_variables, secret_path, write_secret_files
 from trainyard_protocol.errors import shown
+from trainyard_protocol.net.gcs import PROXY_ROOTS
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import RunOrder
@@ -86,6 +89,15 @@ class SlurmJobEnd(BaseModel):
     limit: str = ""
 
 
+class PullFailure(BaseModel):
+    """image-failed.json: the words of the program that pulls, or `missing`: the node has no such program."""
+
+    image: str
+    words: str
+    node: str = ""
+    missing: bool = False
+
+
 class RankAddress(BaseModel):
     host: str
     port: int
@@ -100,6 +112,8 @@ class RankUsage(BaseModel):
 def replica_environment(run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """The variables of one replica. Its node adds TMPDIR and those of its devices."""
     path = inherited.get("PATH", os.defpath)
+    if launch.image:  # what its program needs is in its container
+        return {**job_environment.of_replica(inherited, None, directory / "work"), "PATH": path}
     return {
         **job_environment.of_replica(inherited, None, directory / "work"),
         "PATH": f"{Path(launch.command[0]).parent}{os.pathsep}{path}",
@@ -111,6 +125,38 @@ def replica_environment(run_id: str, launch: Launch, directory: Path, inherited:
             file.variable: str(secret_path(directory / "secrets", file.name, file.path)) for file in launch.secret_files
         },
         **process_tags.tag(run_id, launch.task),
+    }
+
+
+def container(run_id: str, launch: Launch, images: Sequence[str], directory: Path, program: str) -> dict[str, object]:
+    """The container of a replica, for its rank: its image and program, its directories and its variables. Those of the
+    node are `replica_environment`."""
+    roots = launch.environment.get(PROXY_ROOTS, "")
+    secrets = directory / "secrets"
+    binds = [
+        *([Bind(launch.job_dir_source, launch.job_dir)] if launch.job_dir_source else []),
+        *(Bind(mount.source, mount.path, mount.read_only) for mount in launch.mounts),
+        *(Bind(str(secret_path(secrets, file.name, file.path)), file.path, True) for file in launch.secret_files),
+        *([Bind(str(directory / "work"), str(directory / "work"))] if launch.writes_metrics else []),
+        *([Bind(roots, roots, True, True)] if roots.startswith("/") else []),
+    ]
+    of_mounts = (mount.variables_at(mount.path) for mount in launch.mounts)
+    return {
+        "program": program,
+        "options": ["--nv"] if launch.accelerator_count else [],
+        "binds": binds,
+        "image": images.index(launch.image),
+        "before": kept((), launch.keep, launch.task, alone=True),
+        "entrypoint": list(launch.entrypoint),
+        "arguments": list(launch.command),
+        "environment": {
+            "PYTHONUNBUFFERED": "1",
+            **({METRIC_FILE: str(metric_file(directory))} if launch.writes_metrics else {}),
+            **{name: value for variables in of_mounts for name, value in variables.items()},
+            **launch.environment,
+            **{file.variable: file.path for file in launch.secret_files},
+            **process_tags.tag(run_id, launch.task),
+        },
     }
 
 

@@ -21,9 +21,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trainyard_agent.control.keeping import kept
-from trainyard_agent.engines.slurm import commands, rank, run_files, spec, step
+from trainyard_agent.engines.slurm import commands, containers, inside, pull, rank, run_files, spec, step
 from trainyard_agent.engines.slurm.commands import JobTable, SlurmError, SlurmJob
 from trainyard_agent.engines.slurm.run_files import (
+    PullFailure,
     RankAddress,
     RankUsage,
     SignsAsked,
@@ -69,12 +70,14 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         gres: Callable[[str], str] = str.lower,
         longest_s: Callable[[], float] = lambda: math.inf,
         times: Times | None = None,
+        images: str = "",
     ) -> None:
         """`gres`: what Slurm calls an accelerator type, such as `gpu:a100` without its `gpu:`. `longest_s`: the time
-        limit of the partition now."""
+        limit of the partition now. `images`: the program of the nodes that runs images."""
         super().__init__(shared_dir / "runs", SlurmRecord, _log)
         self._defaults, self._gres, self._longest_s = defaults or SlurmDefaults(), gres, longest_s
         self._times = times or Times()
+        self._images = images
         self._table = JobTable(self._times.queue)
         self._reports: dict[str, tuple[float, tuple[ReplicaReport, ...]]] = {}
         self._ended_since: dict[str, float] = {}
@@ -164,6 +167,11 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         return None if use is None else ReplicaUse(use.cpu_s, use.memory)
 
     def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        return self._execute(run_id, task, command, terminal, in_container=True)
+
+    def _execute(
+        self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None, *, in_container: bool
+    ) -> Attachment:
         record, directory = self._record(run_id), self._runs / run_id
         replicas = record.order.replicas if record is not None and record.order is not None else ()
         tasks = [replica.task for replica in replicas]
@@ -176,12 +184,15 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         code = directory / task / f"step-{uuid.uuid4().hex}"
         python = (sys.executable, "-I", "-S")
         beside_it = [*python, beside.__file__, str(directory / task), "0", "0", *command]
+        if in_container and (directory / task / containers.CONTAINER).exists():
+            beside_it = [*python, inside.__file__, str(directory / task), *command]
         program = [*python, step.__file__, str(code), *beside_it]
         srun = spec.step_beside(record.job, replicas, task, address.node, program, on_terminal=terminal is not None)
         return StepAttachment(srun, terminal, code)
 
     def connect(self, run_id: str, task: str, port: int) -> Attachment:
-        return self.execute(run_id, task, port_command(port, sys.executable), None)
+        """The network of a container is its node's."""
+        return self._execute(run_id, task, port_command(port, sys.executable), None, in_container=False)
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         with self._lock:
@@ -229,24 +240,33 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             (run / MOUNTS).mkdir(mode=0o700, exist_ok=True)
             link_mounts(run, launches[0].mounts)
         write_json(run / "tasks.json", {"tasks": [launch.task for launch in launches]})
+        images = list(dict.fromkeys(launch.image for launch in launches if launch.image))
+        if images:
+            (run / containers.IMAGES).mkdir(mode=0o700, exist_ok=True)
+            write_json(run / containers.LIST, {"images": images})
         for launch in launches:
             directory = run / launch.task
             run_files.write_secrets(launch, directory)
-            write_json(directory / "launch.json", self._spec(record, launch, directory))
+            write_json(directory / "launch.json", self._spec(record, launch, images, directory))
         arguments = spec.arguments(order, str(run), self._gres, self._defaults, self._longest_s())
         program = [sys.executable, "-I", "-S", rank.__file__, str(run)]
-        job = commands.submit(arguments, spec.script(order, self._gres, program, str(run)))
+        pulls = [sys.executable, "-I", "-S", pull.__file__, str(run), self._images] if images else []
+        job = commands.submit(arguments, spec.script(order, self._gres, program, str(run), pulls))
         launched = record.model_copy(update={"job": job, "launched": True})
         self._write(launched)
         self._table.expect(job)
         self._reports.pop(record.run_id, None)
         return _handle(launched)
 
-    def _spec(self, record: SlurmRecord, launch: Launch, directory: Path) -> dict[str, object]:
+    def _spec(self, record: SlurmRecord, launch: Launch, images: Sequence[str], directory: Path) -> dict[str, object]:
         """The content of launch.json."""
         environment = run_files.replica_environment(record.run_id, launch, directory, os.environ)
+        container = (
+            run_files.container(record.run_id, launch, images, directory, self._images) if launch.image else None
+        )
         return {
             "command": kept(launch.command, launch.keep, launch.task, alone=False),
+            **({"container": container} if container else {}),
             "environment": environment,
             "fixed": run_files.fixed_variables(environment, launch, os.environ),
             "placeholders": record.addresses,
@@ -315,13 +335,20 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
                 with contextlib.suppress(SlurmError):  # tried again
                     commands.cancel_pending([record.job])
                     return "", self._record_end(record, job.reason, job)
-            return spec.waits(state, job.reason), None
+            return spec.waits(state, job.reason) or self._pulls(record), None
         now = time.monotonic()
         if now - self._ended_since.setdefault(record.run_id, now) < self._times.settle:
             return "", None
         if job is not None and state in spec.BY_ITSELF and self._is_taken(record):
             state = spec.state_of_end(job.left, record.grace_s, _was_preempted(job)) or state
         return "", self._record_end(record, state, job)
+
+    def _pulls(self, record: SlurmRecord) -> str:
+        """The reason why no rank of a job that Slurm has started is there yet; "" if it is not its image."""
+        run = self._runs / record.run_id
+        if not (run / containers.LIST).exists() or any((run / "addresses").iterdir()):
+            return ""
+        return "its node pulls the image"
 
     def _is_taken(self, record: SlurmRecord) -> bool:
         """Whether Slurm has sent SIGTERM to a replica."""
@@ -403,7 +430,11 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             if after_stop and stop is not None and (end is None or job.state not in spec.TAKEN):
                 return stopped_exit(code, stop.reason, at)
             never = not any((run / other / "started.json").exists() for other in record.addresses)
-            if never and (line := run_files.failed_setup(run, record.order)):
+            pulling = self._files.read(run / containers.FAILED, PullFailure)
+            if never and pulling is not None:
+                words = "" if pulling.missing else pulling.words
+                reason, message = spec.failed_pull(pulling.image, words, pulling.node, self._images)
+            elif never and (line := run_files.failed_setup(run, record.order)):
                 reason, message = Reason.START_FAILED, f"{line} of its setup failed: {job.words.rstrip('.')}."
             elif never and job.state == "FAILED":
                 reason, message = Reason.HOST_FAILED, f"Slurm could not start it: {job.words.rstrip('.')}."

@@ -1,5 +1,6 @@
 """Settings of an agent on a login node of Slurm."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -7,6 +8,8 @@ from typing import ClassVar
 from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_agent.settings import EngineSettings, absolute
 from trainyard_protocol.settings import setting
+
+_PROGRAM = re.compile(r"(?:/(?:[^\0\n]*/)?)?(?:apptainer|singularity)")
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,24 @@ class SlurmSettings(EngineSettings):
     slurm_partition: str = setting("", "partition of the jobs", metavar="NAME", default_text="the site's")
     slurm_account: str = setting("", "account of the jobs", metavar="NAME", default_text="this user's")
     slurm_qos: str = setting("", "QOS of the jobs", metavar="NAME", default_text="the site's")
+    slurm_images: str = setting(
+        "",
+        "program of the nodes that runs images: apptainer, singularity, or the path of one; without it jobs with an "
+        "image do not run",
+        metavar="PROGRAM",
+        default_text="none",
+    )
 
     def problem(self, serves: bool, one_user: bool) -> str:
         if self.shared_dir is None:
             return "--runtime slurm needs --shared-dir, a directory that the nodes of Slurm have too"
         if serves and not one_user:
             return "--runtime slurm runs all jobs with the rights of this user: add --one-user if they are its own"
+        if self.slurm_images and not _PROGRAM.fullmatch(self.slurm_images):
+            return (
+                "--slurm-images must be apptainer, singularity, or the absolute path of one of them; "
+                f"this is {self.slurm_images!r}"
+            )
         return ""
 
     @property

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from trainyard_agent.engines.slurm import setup
 from trainyard_agent.engines.slurm.run_files import SlurmJobEnd
+from trainyard_agent.staging.image_errors import verdict
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.engine_options import SlurmOptions
 from trainyard_protocol.states import Reason
@@ -82,6 +83,9 @@ _RESOLUTION_S = 60
 
 _STARTS_S = 240
 """Between the start of a job in Slurm, from which its time limit counts, and that of its programs, for the server."""
+
+_PULL_S = 1800
+"""The same for the pull of images."""
 
 _WAITS: Mapping[str, str] = {
     "None": "it has not looked at the job yet",
@@ -165,17 +169,22 @@ def _time_limit(order: RunOrder, longest_s: float) -> list[str]:
     if scheduling is None or "max_running_time" not in scheduling.model_fields_set:
         return []
     wanted_s = seconds(scheduling.max_running_time) + order.grace_s + _RESOLUTION_S + _STARTS_S
+    wanted_s += _PULL_S if order.training_input.image_uri else 0
     minutes = math.floor(longest_s / 60) if longest_s < wanted_s else math.ceil(wanted_s / 60)
     return [f"--time={max(1, minutes)}"]
 
 
-def script(order: RunOrder, gres: Callable[[str], str], program: Sequence[str], directory: str) -> str:
-    """The batch script: one task of `program` for each replica, none of which ends another. With a setup it is bash."""
+def script(
+    order: RunOrder, gres: Callable[[str], str], program: Sequence[str], directory: str, before: Sequence[str] = ()
+) -> str:
+    """The batch script: the command `before`, if any, and one task of `program` for each replica, none of which ends
+    another. With a setup it is bash."""
     asked = order.training_input.engine_options.slurm
     never_ends = ["--mpi=none", "--kill-on-bad-exit=0", "--wait=0", "--input=none"]
     step = _separated([*never_ends, *_resources(part, gres, asked), *program] for part in parts(order.replicas))
-    before = f"#!/bin/bash\n{setup.script(asked.setup, directory)}\n" if asked.setup else "#!/bin/sh\n"
-    return f"{before}exec {shlex.join(['srun', *step])}\n"
+    head = f"#!/bin/bash\n{setup.script(asked.setup, directory)}\n" if asked.setup else "#!/bin/sh\n"
+    first = f"{shlex.join(before)} || exit 1\n" if before else ""
+    return f"{head}{first}exec {shlex.join(['srun', *step])}\n"
 
 
 def step_beside(
@@ -232,6 +241,14 @@ def refusal(words: str) -> Reason:
     if _REFUSED.search(words):
         return Reason.REFUSED
     return Reason.GIVEN_BACK if _PASSING.search(words) else Reason.HOST_FAILED
+
+
+def failed_pull(image: str, words: str, node: str, program: str) -> tuple[Reason, str]:
+    """The reason and message of an image that `program` could not pull; `words`: "" where there is no such program."""
+    if not words:
+        why = f"there is no program {program} on {node or 'its node'}, by which this agent runs images (--slurm-images)"
+        return Reason.HOST_FAILED, f"{image}: {why}."
+    return verdict(image, words, f"{program} registry login", "the disk for images")
 
 
 def will_never_start(state: str, reason: str) -> bool:

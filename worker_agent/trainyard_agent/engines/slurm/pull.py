@@ -1,0 +1,83 @@
+"""Pulls the images of a run on the first node of its job: `python -I -S pull.py RUN_DIR PROGRAM`, in the batch step.
+
+Each becomes one file on the shared file system, which all nodes read. What a registry has sent stays in a cache, so
+that the same image is fetched once. It needs the standard library alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+if __name__ == "__main__":  # started by its path, without site-packages
+    sys.path.append(__file__.rpartition("/trainyard_agent/")[0])
+
+from trainyard_agent.engines.slurm import containers
+
+_CACHE = "image-cache"
+_LONGEST = 2000
+_MARKS = ("FATAL:", "ERROR:")
+
+
+class PullFailed(Exception):
+    """The message has the program's words."""
+
+
+def main(run: str, program: str) -> int:
+    with open(f"{run}/{containers.LIST}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
+        images = json.load(file)["images"]
+    name = os.path.basename(program).upper()  # noqa: PTH119
+    os.environ.setdefault(f"{name}_CACHEDIR", f"{os.path.dirname(os.path.dirname(run))}/{_CACHE}")  # noqa: PTH120
+    for number, image in enumerate(images):
+        path = f"{run}/{containers.IMAGES}/{number}"
+        try:
+            _run([program, "--quiet", "pull", "--force", f"{path}.sif", f"docker://{image}"])
+            config = image_config(program, f"{path}.sif")
+        except (OSError, PullFailed) as error:
+            print(error, file=sys.stderr)
+            failure = {"image": image, "words": str(error), "node": os.environ.get("SLURMD_NODENAME", "")}
+            _write(f"{run}/{containers.FAILED}", {**failure, "missing": isinstance(error, FileNotFoundError)})
+            return 1
+        _write(f"{path}.json", config)
+    return 0
+
+
+def image_config(program: str, sif: str) -> dict[str, object]:
+    """The configuration of an OCI image (Entrypoint, Cmd, WorkingDir), which the program keeps in the file. Raises
+    PullFailed, OSError."""
+    rows = [line.split("|") for line in _run([program, "sif", "list", sif]).splitlines()]
+    for row in rows:
+        if len(row) > 1 and row[-1].strip() == "JSON.Generic":
+            config = json.loads(_run([program, "sif", "dump", row[0].strip(), sif]))
+            if isinstance(config, dict) and "data" not in config:  # that of `inspect` has it
+                return config
+    return {}
+
+
+def last_words(output: str) -> str:
+    """The program's own error in its output, else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for line in reversed(lines):
+        for mark in _MARKS:
+            if mark in line:
+                return line.partition(mark)[2].strip()[-_LONGEST:]
+    return lines[-1][-_LONGEST:] if lines else "it said nothing"
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        raise PullFailed(last_words(done.stdout + done.stderr))
+    return done.stdout
+
+
+def _write(path: str, value: object) -> None:
+    with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
+        json.dump(value, file)
+    os.replace(f"{path}.new", path)  # noqa: PTH105
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from beds.installed import apptainer
-from beds.registry import Registry
+from beds.registry import Pauses, Registry, RequiresAuth
 from beds.run_ids import unique_run
 from beds.slurm import SlurmBed
 from contract.runtimes.runtime_labs import Driver, SlurmLab, order
@@ -152,6 +152,13 @@ def test_image_that_cannot_be_pulled_is_the_reason(driver: Driver, registry: Reg
     assert end.message.startswith(f"{missing}: image not found (")
     assert "manifest unknown" in end.message
 
+    with RequiresAuth.start() as closed:
+        run_id, private = unique_run("3"), apptainer.put_tiny(closed)
+        start(driver, run_id, launch(private))
+        end = driver.end(run_id, CHIEF)
+    assert end.reason is Reason.IMAGE_FAILED
+    assert end.message.startswith(f"{private}: unauthorized: the registry does not let this agent pull it; run `")
+
     lab = driver.lab
     assert isinstance(lab, SlurmLab)
     lab.images = "/nowhere/apptainer"
@@ -160,3 +167,12 @@ def test_image_that_cannot_be_pulled_is_the_reason(driver: Driver, registry: Reg
     end = driver.end(NEXT, CHIEF)
     assert end.reason is Reason.HOST_FAILED
     assert "there is no program /nowhere/apptainer on n" in end.message
+
+
+def test_run_waits_for_the_pull_of_its_image_and_says_so(driver: Driver) -> None:
+    with Pauses.start() as slow:
+        start(driver, RUN, launch(apptainer.put_tiny(slow)))
+        driver.until(slow.held.is_set)
+        driver.until(lambda: driver.reports(RUN)[CHIEF].waits == "its node pulls the image")
+        slow.released.set()
+        assert driver.end(RUN, CHIEF).reason is Reason.COMPLETED

@@ -244,7 +244,8 @@ def _check_engines(reader: Reader) -> None:
                 "master_config.image_uri",
                 f"no agent here can run container images: {names}. Submit a Python package "
                 "(packageUris and pythonModule), or add an agent with a container engine (on one machine: "
-                "`trainyard down`, then `trainyard up --runtime auto`, and start Docker).",
+                "`trainyard down`, then `trainyard up --runtime auto`, and start Docker; on Slurm: --slurm-images of "
+                "its agent, where the nodes have Apptainer).",
             )
         )
 

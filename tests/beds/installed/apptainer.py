@@ -14,9 +14,8 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from beds.installed.caches import made_once
+from beds.installed.missing import needing
 from beds.kubernetes.build import Apt, NoKubernetes
 from beds.registry import Registry
 
@@ -75,12 +74,10 @@ def _root() -> Path:
         raise NoApptainer(f"Apptainer's packages cannot be fetched on this machine: {error}") from error
 
 
-def program_or_skip(directory: Path) -> str:
-    """The program. The release of its packages changes: a test is skipped where they do not fit together, in CI too."""
-    try:
+def needed_program(directory: Path) -> str:
+    """The program. The release of its packages changes, and they may not fit together: its tests are `long`."""
+    with needing(NoApptainer):
         return str(program(directory))
-    except NoApptainer as error:
-        pytest.skip(str(error))
 
 
 def put_tiny(registry: Registry) -> str:

@@ -17,13 +17,15 @@ from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.attachments import STDOUT
 
+pytestmark = pytest.mark.long
+
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, NEXT = unique_run("1"), unique_run("2")
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return apptainer.program_or_skip(tmp_path_factory.mktemp("apptainer") / "bin")
+    return apptainer.needed_program(tmp_path_factory.mktemp("apptainer") / "bin")
 
 
 @pytest.fixture(scope="module")

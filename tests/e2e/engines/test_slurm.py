@@ -200,11 +200,12 @@ def test_agent_that_was_killed_finds_its_run_again(cluster: SlurmService, slurm:
     cluster.wait_for("goes_on", "CANCELLED")
 
 
+@pytest.mark.long
 def test_job_with_an_image_runs_in_it_by_apptainer(cluster: SlurmService, tmp_path: Path) -> None:
     config = cluster.config("image.yaml", scaleTier="CUSTOM", masterType="node-2", pythonModule=None)
     submit = ("jobs", "submit", "training", "--config", str(config))
     script = 'echo "$TF_CONFIG"; cat only-here; sleep 1000'
-    cluster.restart_agent("--slurm-images", apptainer.program_or_skip(tmp_path / "bin"))
+    cluster.restart_agent("--slurm-images", apptainer.needed_program(tmp_path / "bin"))
     try:
         with Registry.start() as registry:
             image = apptainer.put_tiny(registry)

@@ -19,7 +19,6 @@ from pydantic import BaseModel, ValidationError
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import V1Client, error_of, foreign, reason_of, wait_after
 from trainyard_protocol.errors import TooManyRequests, Unavailable
-from trainyard_protocol.net.trust import client_context
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
 from trainyard_protocol.views.google import GoogleKey
@@ -158,7 +157,7 @@ class Client(V1Client):
             return open_socket(
                 f"{server.url}/trainyard/v1/attachments/{attachment_id}/streams/{stream}",
                 {"Authorization": f"Bearer {server.token}"},
-                client_context(server.ca_file) if server.url.startswith("https://") else None,
+                self._tls,
                 proxy=None if server.local else True,
                 most_bytes=MOST_MESSAGE,
             )

@@ -73,13 +73,14 @@ class V1Client:
         self._notify = notify
         self._sleep = sleep
         self._timeout = timeout
+        # Loading the certificates takes 50 ms.
+        self._tls = client_context(server.ca_file) if server.url.startswith("https://") else None
         self._http = httpx.Client(
             base_url=server.url,
             headers={"Authorization": f"Bearer {server.token}"},
             timeout=timeout,
             trust_env=not server.local,  # no proxy for loopback
-            # Loading the certificates takes 50 ms.
-            verify=client_context(server.ca_file) if server.url.startswith("https://") else False,
+            verify=self._tls or False,
         )
         project_path = quote(project, safe="")
         self._jobs = f"/v1/projects/{project_path}/jobs"

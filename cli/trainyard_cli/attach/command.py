@@ -145,10 +145,15 @@ def _follow_size(connection: ClientConnection) -> None:
     threading.Thread(target=send, daemon=True).start()
 
 
+def why_closed(connection: ClientConnection) -> str:
+    """The reason of the other side, in words."""
+    return connection.close_reason or "The connection to the server was lost."
+
+
 def _why(connection: ClientConnection, task: str) -> str:
+    words = why_closed(connection)
     if connection.close_code == REFUSED and connection.close_reason:
-        return connection.close_reason
-    words = connection.close_reason or "The connection to the server was lost."
+        return words
     return f"{words} Whatever ran in {task} was ended, or will be."
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from trainyard_cli.attach.command import LOST
+from trainyard_cli.attach.command import LOST, why_closed
 from trainyard_cli.output.text.safe import echo
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError
 from trainyard_protocol.wire.attachments import CHUNK, ENDED, REFUSED, STDIN, AttachRequest, Control
@@ -60,9 +60,17 @@ class Forwarder:
             while True:
                 self._requests.recv()
         if not self._is_closed:
-            reason = self._requests.close_reason or "The connection to the server was lost."
-            echo(f"ERROR: {reason}", err=True)
+            echo(f"ERROR: {why_closed(self._requests)}", err=True)
         return LOST
+
+    def serve_until_interrupted(self) -> int:
+        """The same until Ctrl-C, which is 0, and close."""
+        try:
+            return self.serve()
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            self.close()
 
     def close(self) -> None:
         self._is_closed = True

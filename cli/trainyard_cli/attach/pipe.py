@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from websockets.exceptions import ConnectionClosed
 
+from trainyard_cli.attach.command import why_closed
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.wire.attachments import CHUNK, REFUSED, STDERR, STDIN, AttachRequest, Control
 
@@ -68,4 +69,4 @@ class PipedCommand:
             return f"{ended} Its last line: {lines[-1]}".strip()
         if self._connection.close_code == REFUSED and self._connection.close_reason:
             return self._connection.close_reason
-        return ended or self._connection.close_reason or "The connection to the server was lost."
+        return ended or why_closed(self._connection)

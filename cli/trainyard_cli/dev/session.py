@@ -102,12 +102,7 @@ def _notebook(client: "Client", job: str, notify: Notify, *, opens: bool) -> int
     echo(url)
     if opens:
         webbrowser.open(url)
-    try:
-        return forwarder.serve()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        forwarder.close()
+    return forwarder.serve_until_interrupted()
 
 
 def notebook_address(client: "Client", job: str) -> tuple[int, str]:

@@ -47,7 +47,7 @@ trap - TERM
 [ "$code" -ne 137 ] || kill -KILL $$
 exit "$code"
 """
-"""By 137 the program was killed, as for want of memory: some engines look at the signal."""
+"""The wait, and the program's code. 137 is a kill, as for want of memory: some engines look at the signal."""
 
 
 def kept(words: Sequence[str], keep: Keep | None, task: str, *, alone: bool) -> tuple[str, ...]:

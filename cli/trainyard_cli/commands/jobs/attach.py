@@ -85,12 +85,7 @@ def port_forward(client: "Client", job: str, words: Sequence[str], address: str)
     forwarder = Forwarder(client, job, _task(words[0]) if is_task else "", forwards, address)
     for local, port in forwarder.addresses.items():
         echo(f"Forwarding {local} -> {forwarder.task}:{port}")
-    try:
-        return forwarder.serve()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        forwarder.close()
+    return forwarder.serve_until_interrupted()
 
 
 def _task(name: str) -> str:

@@ -82,7 +82,7 @@ _RESOLUTION_S = 60
 """Slurm sends the signal before a time limit up to so long earlier (sbatch, `--signal`)."""
 
 _STARTS_S = 240
-"""Between the start of a job in Slurm, from which its time limit counts, and that of its programs, for the server."""
+"""The time from the start of a job in Slurm, when its time limit begins, to that of its programs, for the server."""
 
 _PULL_S = 1800
 """The same for the pull of images."""

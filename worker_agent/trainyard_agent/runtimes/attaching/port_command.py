@@ -32,7 +32,7 @@ with os.fdopen(1, "wb", 0) as output:
             data = data[output.write(data):]
     os._exit(0)
 """
-"""For any Python 3."""
+"""A program for any Python 3."""
 
 _CHOOSE: Final = """
 for python in python3 python; do

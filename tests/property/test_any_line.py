@@ -210,7 +210,7 @@ def test_any_line_is_stored_and_sent_as_it_is(stored: tuple[Store, LogStore], pr
     tracker = ProgressTracker(store, logs)
     tracker.add("run", TASK, 0, len(sent), sent)
     tracker.flush()
-    values = tracker.final_values("p", job, STREAM, "run", len(printed))
+    values, _ = tracker.final_values("p", job, STREAM, "run", len(printed))
     if values["metrics"]:
         MetricsDigest.model_validate_json(json.dumps(values["metrics"], allow_nan=False))
     JobCurves("p", job).catch_up(logs)

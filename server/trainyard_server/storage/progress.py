@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.lines.progress import CHECKPOINT, ProgressEvent
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.logs import LogLine
-from trainyard_server.domain.metrics.summary import CurveSummary
+from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
 from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.tables import job_values
 from trainyard_server.storage.logs.records import NO_TIME, microseconds
 from trainyard_server.storage.logs.store import LogFilter, LogStore, Stream
 
@@ -169,10 +171,13 @@ class ProgressTracker:
         with self._lock:
             replicas = dict(self._replicas)
         changed: dict[tuple[str, str], tuple[ReplicaProgress, dict[str, object]]] = {}
+        measured: dict[str, dict[str, MetricSummary]] = {}
         for key, log in replicas.items():
             with log.lock:
                 if log.progress != log.written or log.is_digest_new:
                     changed[key] = log.progress, log.values()
+                    if log.is_digest_new and key[1] == PRIMARY.name:
+                        measured[key[0]] = dict(log.digest.summaries())
                     log.is_digest_new = False
         if len(replicas) > _REMEMBERED:
             oldest = [key for key in replicas if key not in changed][: -_REMEMBERED // 2]
@@ -185,6 +190,8 @@ class ProgressTracker:
             with self._store.write() as writer:
                 for (run_id, task), (_, values) in changed.items():
                     writer.record_progress(run_id, task, values, complete=False)
+                jobs = job_values.job_keys(writer, measured) if measured else {}
+                job_values.record(writer, {key: measured[run_id] for run_id, key in jobs.items()})
         except BaseException:
             for key in changed:
                 replicas[key].is_digest_new = True
@@ -193,8 +200,11 @@ class ProgressTracker:
             replicas[key].written = progress
         return True
 
-    def final_values(self, project: str, job_id: str, stream: Stream, run_id: str, count: int) -> dict[str, object]:
-        """Values of the row of a replica whose log is complete with `count` lines. Forgets the replica."""
+    def final_values(
+        self, project: str, job_id: str, stream: Stream, run_id: str, count: int
+    ) -> tuple[dict[str, object], Mapping[str, MetricSummary]]:
+        """Values of the row of a replica whose log is complete with `count` lines, and its metrics. Forgets
+        the replica."""
         with self._lock:
             log = self._replicas.pop((run_id, stream.task), _ReplicaLog())
         if log.next != count:
@@ -202,4 +212,4 @@ class ProgressTracker:
             reports = LogFilter(frozenset((stream.task,)), run=stream.run, reports=True)
             for line in self._logs.entries(project, job_id, reports):
                 log.add(line)
-        return log.values()
+        return log.values(), dict(log.digest.summaries())

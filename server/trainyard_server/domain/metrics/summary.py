@@ -4,11 +4,12 @@ For each metric it has the newest value and every `every`-th point. When there a
 is removed and `every` doubles, so a summary depends only on the points, not on how they were batched.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from trainyard_protocol.lines.progress import ProgressEvent
+from trainyard_protocol.lines.progress import ProgressEvent, lower_is_better
 from trainyard_protocol.views.views import number
 
 METRICS = 8
@@ -18,6 +19,32 @@ FURTHER = 100
 """Metrics beyond METRICS, of which only the newest value is kept."""
 
 _FIRST = ("loss", "train_loss")
+
+
+class MetricSummary(NamedTuple):
+    """The last value of a metric with its step, and its extremes. Values that are not finite are None."""
+
+    step: int
+    last: float | None
+    lowest: float | None
+    highest: float | None
+
+    @classmethod
+    def of(cls, step: int, last: float, values: Iterable[float] = ()) -> Self:
+        """The summary of a curve with these values."""
+        finite = [value for value in (last, *values) if math.isfinite(value)]
+        return cls(step, last if math.isfinite(last) else None, min(finite, default=None), max(finite, default=None))
+
+    def best(self, name: str) -> float | None:
+        """The lowest or the highest value, by the words of the metric's name; None where they do not tell."""
+        lower = lower_is_better(name)
+        return None if lower is None else self.lowest if lower else self.highest
+
+    def joined(self, later: "MetricSummary") -> "MetricSummary":
+        """The later one, with the extremes of both."""
+        lowest = [value for value in (self.lowest, later.lowest) if value is not None]
+        highest = [value for value in (self.highest, later.highest) if value is not None]
+        return later._replace(lowest=min(lowest, default=None), highest=max(highest, default=None))
 
 
 @dataclass(slots=True)
@@ -46,13 +73,14 @@ class _Curve:
 @dataclass(slots=True)
 class CurveSummary:
     """The curves of one replica. `taken` counts its points, to find the fuller of two summaries. `further` has the
-    newest step and value of metrics that have no curve."""
+    newest step and value of metrics that have no curve, `ranges` the lowest and highest finite value of all."""
 
     taken: int = 0
     epoch: float | None = None
     epochs: float | None = None
     curves: dict[str, _Curve] = field(default_factory=dict)
     further: dict[str, tuple[int, float]] = field(default_factory=dict)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, mark: ProgressEvent) -> None:
         if mark.epoch is not None:
@@ -68,11 +96,24 @@ class CurveSummary:
                     if name in self.further or len(self.further) < FURTHER:
                         self.further[name] = (mark.step, value)
                         self.taken += 1
+                        self._widen(name, value)
                     continue
                 self.further.pop(name, None)
                 curve = self.curves[name] = _Curve(mark.step, value)
             curve.add(mark.step, value)
             self.taken += 1
+            self._widen(name, value)
+
+    def summaries(self) -> Iterator[tuple[str, MetricSummary]]:
+        """Each metric with its last value and its extremes."""
+        newest = {name: (curve.step, curve.value) for name, curve in self.curves.items()}
+        for name, (step, value) in (newest | self.further).items():
+            yield name, MetricSummary.of(step, value, self.ranges.get(name, ()))
+
+    def _widen(self, name: str, value: float) -> None:
+        if math.isfinite(value):
+            lowest, highest = self.ranges.get(name, (value, value))
+            self.ranges[name] = min(lowest, value), max(highest, value)
 
     def json(self) -> dict[str, Any] | None:
         """The value of the replica's column: a `views.MetricsDigest` and a little more. None if it is empty."""
@@ -80,13 +121,18 @@ class CurveSummary:
             return None
         names = ordered(self.curves)
         further = [{"name": name, "step": step, "value": number(value)} for name, (step, value) in self.further.items()]
-        return {
-            "main": names[0] if names else "",
-            "epoch": self.epoch,
-            "epochs": self.epochs,
-            "taken": self.taken,
-            "metrics": [_curve_json(name, self.curves[name]) for name in names],
-        } | ({"further": further} if further else {})
+        ranges = {name: list(values) for name, values in self.ranges.items()}
+        return (
+            {
+                "main": names[0] if names else "",
+                "epoch": self.epoch,
+                "epochs": self.epochs,
+                "taken": self.taken,
+                "metrics": [_curve_json(name, self.curves[name]) for name in names],
+            }
+            | ({"further": further} if further else {})
+            | ({"ranges": ranges} if ranges else {})
+        )
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> Self:
@@ -104,7 +150,8 @@ class CurveSummary:
             for row in stored["metrics"]
         }
         further = {row["name"]: (row["step"], float(row["value"])) for row in stored.get("further", ())}
-        return cls(stored["taken"], stored["epoch"], stored["epochs"], curves, further)
+        ranges = {name: (lowest, highest) for name, (lowest, highest) in stored.get("ranges", {}).items()}
+        return cls(stored["taken"], stored["epoch"], stored["epochs"], curves, further, ranges)
 
     def _has_room(self, name: str) -> bool:
         """Whether the metric fits. A loss replaces a less important metric."""

@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.fields import sized
-from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.job.cluster import PRIMARY, TrialOrder
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.lines.progress import MAX_NAME
 from trainyard_protocol.states import FINAL_JOB_STATES, ReplicaState, RunState
@@ -47,7 +47,7 @@ from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import SERVICE_ACTOR, Event, Writer
-from trainyard_server.storage.db.tables import attachments, studies
+from trainyard_server.storage.db.tables import attachments, job_values, studies
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.storage.failures import DatabaseError
 from trainyard_server.storage.logs.store import LogMismatch, Stream
@@ -290,10 +290,12 @@ class AgentSync:
             if event is None and replica.log_complete:
                 message = f"The log of {task} is complete: its agent is back, and has sent its end."
                 event = Event("log-complete", message, run.number, task)
-            steps = backend.progress.final_values(job.project, job.job_id, stream, run_id, appended.next)
+            steps, measured = backend.progress.final_values(job.project, job.job_id, stream, run_id, appended.next)
             actor = _actor(str(agent.info["name"])) if agent is not None else SERVICE_ACTOR
             with backend.store.write(actor) as writer:
                 writer.record_progress(run_id, task, steps, complete=True)
+                if task == PRIMARY.name:
+                    job_values.record(writer, {job.key: measured})
                 now, end = backend.clock(), chunk.end if not appended.full else None
                 end = end and end.model_copy(update={"sha256": end_sha256})
                 writer.complete_log(run, task, now, event, end=end, stored=stored)

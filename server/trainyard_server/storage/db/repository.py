@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.sql.dml import Update
 
+from trainyard_protocol.job.parameters import number_of, parameters_of
 from trainyard_protocol.states import (
     FINAL_JOB_STATES,
     JOB_MOVES,
@@ -45,7 +46,9 @@ from trainyard_server.storage.db.base.models import (
     EventRow,
     InstallationRow,
     JobLabelRow,
+    JobMetricRow,
     JobOriginRow,
+    JobParameterRow,
     JobRow,
     LeaseRow,
     ReplicaRow,
@@ -216,6 +219,13 @@ class Writer(Reader):
         ]
         if labels:
             self._session.execute(insert(JobLabelRow), labels)
+        parameters = [
+            {"job_key": job.row.key, "name": name, "value": value, "number": number_of(value)}
+            for job in jobs
+            for name, value in parameters_of(job.row.training_input.get("args") or ()).items()
+        ]
+        if parameters:
+            self._session.execute(insert(JobParameterRow), parameters)
         events = [
             self._event_row(job.row.key, number, event, job.now, job.actor)
             for job in jobs
@@ -443,6 +453,8 @@ class Writer(Reader):
             delete(EventRow).where(EventRow.job_key == job.key),
             delete(JobLabelRow).where(JobLabelRow.job_key == job.key),
             delete(JobOriginRow).where(JobOriginRow.job_key == job.key),
+            delete(JobParameterRow).where(JobParameterRow.job_key == job.key),
+            delete(JobMetricRow).where(JobMetricRow.job_key == job.key),
             delete(JobRow).where(JobRow.key == job.key),
         ):
             self._session.execute(statement.execution_options(synchronize_session=False))

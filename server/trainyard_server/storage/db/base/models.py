@@ -172,6 +172,10 @@ class JobRow(Table):
     position: Mapped[int] = mapped_column(default=0)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     log_removed_at: Mapped[datetime | None]  # by the retention; its record stays
+    note: Mapped[str] = mapped_column(AnyText, default="")  # of people, about the job
+    measured: Mapped[bool] = mapped_column(
+        default=False
+    )  # its rows of metrics are of its whole log and its event files
     # Revision at which it, its run or its labels changed.
     changed: Mapped[int] = mapped_column(BigInteger, default=0)
 
@@ -216,6 +220,55 @@ class JobOriginRow(Table):
     summary: Mapped[dict[str, Any]]
     content: Mapped[dict[str, Any]]
     diff: Mapped[str] = mapped_column(AnyText)
+
+
+class JobParameterRow(Table):
+    """A parameter of a job, to find jobs by: read from its arguments (`parameters_of`), or logged by its program.
+
+    `number`: the number that `value` is, if any."""
+
+    __tablename__ = "job_parameters"
+    __table_args__ = (
+        Index("ix_job_parameters_by_number", "name", "number", "job_key"),
+        Index("ix_job_parameters_by_value", "name", "value", "job_key"),
+    )
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    value: Mapped[str] = mapped_column(AnyText)
+    number: Mapped[float | None]
+
+
+class JobMetricRow(Table):
+    """A metric of a job, to find and to sort jobs by. Values that are not finite are null.
+
+    `best` is the lowest or the highest value, by the words in the name; null where they do not tell."""
+
+    __tablename__ = "job_metrics"
+    __table_args__ = (
+        Index("ix_job_metrics_by_last", "name", "last", "job_key"),
+        Index("ix_job_metrics_by_best", "name", "best", "job_key"),
+    )
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    step: Mapped[int] = mapped_column(BigInteger)  # of the last value
+    last: Mapped[float | None]
+    best: Mapped[float | None]
+    lowest: Mapped[float | None]
+    highest: Mapped[float | None]
+
+
+class SavedViewRow(Table):
+    """A view of the table of jobs that a project has saved: the query of its address."""
+
+    __tablename__ = "saved_views"
+
+    project: Mapped[str] = mapped_column(String(128), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    query: Mapped[str] = mapped_column(Text)
+    saved_by: Mapped[str] = mapped_column(String(128))
+    saved_at: Mapped[datetime]
 
 
 class DeletedJobRow(Table):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainyard_protocol.lines.progress import ProgressEvent
 from trainyard_protocol.views.views import MetricsDigest
-from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, ordered
+from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, MetricSummary, ordered
 
 VALUES = st.one_of(st.floats(), st.integers(-10, 10).map(float))
 EVENTS = st.builds(
@@ -115,3 +115,15 @@ def test_the_newest_value_is_the_last_that_was_said(points: list[tuple[int, floa
     one = digest(*(ProgressEvent("progress", step, metrics={"loss": value}) for step, value in points)).curves["loss"]
     step, value = points[-1]
     assert (one.step, repr(one.value)) == (step, repr(value))
+
+
+def test_each_metric_has_its_last_value_and_its_extremes() -> None:
+    lines = [("loss", 3.0), ("loss", 1.0), ("loss", math.nan), ("accuracy", 0.5)]
+    summary = digest(
+        *(ProgressEvent("progress", step, metrics={name: value}) for step, (name, value) in enumerate(lines))
+    )
+    kept = dict(CurveSummary.of(json.loads(json.dumps(summary.json()))).summaries())
+    assert kept == {"loss": MetricSummary(2, None, 1.0, 3.0), "accuracy": MetricSummary(3, 0.5, 0.5, 0.5)}
+    assert [kept[name].best(name) for name in kept] == [1.0, 0.5]
+    assert kept["loss"].joined(MetricSummary(9, 2.0, 2.0, 7.0)) == MetricSummary(9, 2.0, 1.0, 7.0)
+    assert kept["accuracy"].best("steps") is None

@@ -1,0 +1,104 @@
+"""Parameters and metrics of jobs: to find and to sort jobs by, and to show them beside each other."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+
+from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, number_of
+from trainyard_server.domain.metrics.summary import MetricSummary
+from trainyard_server.storage.db.base.models import JobMetricRow, JobParameterRow, JobRow, RunRow
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.repository import Writer
+
+MAX_OF_A_JOB = 1000
+"""Limit of the parameters of one job, and of its metrics."""
+
+
+class JobValues(NamedTuple):
+    """The parameters and the metrics of a job, by name."""
+
+    parameters: Mapping[str, str]
+    metrics: Mapping[str, MetricSummary]
+
+
+def values_of(
+    reader: Reader, keys: Collection[int], parameters: Collection[str] | None, metrics: Collection[str] | None
+) -> dict[int, JobValues]:
+    """The named parameters and metrics of jobs; None for all of them."""
+    values: dict[int, JobValues] = {key: JobValues({}, {}) for key in keys}
+    of_parameters = select(JobParameterRow).where(JobParameterRow.job_key.in_(keys)).order_by(JobParameterRow.name)
+    if parameters is not None:
+        of_parameters = of_parameters.where(JobParameterRow.name.in_(parameters))
+    own: dict[int, dict[str, str]] = {key: {} for key in keys}
+    for row in reader.session.scalars(of_parameters):
+        own[row.job_key][row.name] = row.value
+    measured: dict[int, dict[str, MetricSummary]] = {key: {} for key in keys}
+    of_metrics = select(JobMetricRow).where(JobMetricRow.job_key.in_(keys)).order_by(JobMetricRow.name)
+    if metrics is not None:
+        of_metrics = of_metrics.where(JobMetricRow.name.in_(metrics))
+    for metric in reader.session.scalars(of_metrics):
+        measured[metric.job_key][metric.name] = _summary(metric)
+    return {key: JobValues(own[key], measured[key]) for key in values}
+
+
+def add_parameters(writer: Writer, key: int, parameters: Mapping[str, str]) -> int:
+    """Add or replace parameters of a job, those that it has room for. Returns the number of those left out."""
+    present = {row.name: row for row in writer.session.scalars(select(JobParameterRow).filter_by(job_key=key))}
+    room, left_out = MAX_OF_A_JOB - len(present), 0
+    for name, value in parameters.items():
+        cut = value[:MAX_PARAMETER_VALUE]
+        if row := present.get(name):
+            row.value, row.number = cut, number_of(cut)
+        elif room > 0 and 0 < len(name) <= MAX_PARAMETER_NAME:
+            writer.session.add(JobParameterRow(job_key=key, name=name, value=cut, number=number_of(cut)))
+            room -= 1
+        else:
+            left_out += 1
+    writer.session.flush()
+    writer.changes.jobs.add(key)
+    return left_out
+
+
+def record(writer: Writer, metrics: Mapping[int, Mapping[str, MetricSummary]], *, whole: bool = False) -> None:
+    """Record what jobs have measured. `whole`: it is all that a job has; else its extremes widen the recorded ones."""
+    keys = list(metrics)
+    rows = writer.session.scalars(select(JobMetricRow).where(JobMetricRow.job_key.in_(keys))).all()
+    present = {(row.job_key, row.name): row for row in rows}
+    counts = dict.fromkeys(keys, 0)
+    for row in rows:
+        counts[row.job_key] += 1
+    for key, summaries in metrics.items():
+        for name, summary in summaries.items():
+            before = present.get((key, name))
+            if before is None and counts[key] >= MAX_OF_A_JOB:
+                continue
+            row = before or JobMetricRow(job_key=key, name=name)
+            if before is None:
+                counts[key] += 1
+                writer.session.add(row)
+            elif not whole:
+                summary = _summary(before).joined(summary)
+            row.step, row.last, row.best = summary.step, summary.last, summary.best(name)
+            row.lowest, row.highest = summary.lowest, summary.highest
+    writer.session.flush()
+
+
+def job_keys(reader: Reader, run_ids: Collection[str]) -> dict[str, int]:
+    """The job of each run."""
+    rows = reader.session.execute(select(RunRow.run_id, RunRow.job_key).where(RunRow.run_id.in_(run_ids)))
+    return {row.run_id: row.job_key for row in rows}
+
+
+def names(reader: Reader, project: str, limit: int) -> tuple[list[str], list[str]]:
+    """The most frequent names of parameters and of metrics among the newest jobs of a project."""
+    newest = select(JobRow.key).filter_by(project=project).order_by(JobRow.key.desc()).limit(200)
+    found = []
+    for row in (JobParameterRow, JobMetricRow):
+        query = select(row.name).where(row.job_key.in_(newest)).group_by(row.name)
+        found.append(list(reader.session.scalars(query.order_by(func.count().desc(), row.name).limit(limit))))
+    return found[0], found[1]
+
+
+def _summary(row: JobMetricRow) -> MetricSummary:
+    return MetricSummary(row.step, row.last, row.lowest, row.highest)

@@ -17,7 +17,7 @@ from trainyard_server.api.middleware.hosts import HostCheck
 from trainyard_server.api.middleware.limits import LimitCheck
 from trainyard_server.api.middleware.security_headers import SecurityHeaders
 from trainyard_server.api.middleware.storage_names import StorageNames
-from trainyard_server.background import flush_forever, tick_forever
+from trainyard_server.background import flush_forever, measure_forever, tick_forever
 from trainyard_server.config.settings import Settings
 from trainyard_server.context import Clock, system_clock
 from trainyard_server.control.leader_election import LeaderElection
@@ -56,7 +56,8 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
                 use_cases.health.heartbeat,
             )
             flushing = flush_forever(backend.progress, backend.notifier, settings.tick_s)
-            loops = [asyncio.create_task(ticking), asyncio.create_task(flushing)]
+            measuring = measure_forever(use_cases.written_metrics, leadership, backend.notifier)
+            loops = [asyncio.create_task(loop) for loop in (ticking, flushing, measuring)]
         if bus is not None:
             bus.start()
         try:

@@ -10,6 +10,7 @@ from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
 from trainyard_server.services.health.health import Heartbeat
+from trainyard_server.services.measurements.written_metrics import WrittenMetrics
 from trainyard_server.services.people.audit import Audit
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
 from trainyard_server.storage.failures import FailureLog
@@ -21,6 +22,9 @@ _REST = 2.0
 """Least pause between two ticks, as a multiple of the first one's time."""
 
 _TICK_FAILURE = "Jobs cannot be moved forward"
+
+_MEASURE_S = 5.0
+_MEASURE_FAILURE = "Metrics in event files cannot be recorded"
 
 
 async def tick_forever(
@@ -73,3 +77,18 @@ async def flush_forever(progress: ProgressTracker, notifier: Notifier, every_s: 
                 failures.record("Steps cannot be written", error)
             else:
                 failures.resolved("Steps cannot be written", "Steps are written again.")
+
+
+async def measure_forever(written: WrittenMetrics, leadership: LeaderElection, notifier: Notifier) -> None:
+    """Record the metrics in event files, in the process that ticks, until the notifier closes."""
+    failures = FailureLog(logger)
+    with notifier.subscribe("closing") as closing:
+        while not notifier.closed:
+            await closing.wait(_MEASURE_S)
+            try:
+                if leadership.is_held and not notifier.closed:
+                    await run_in_threadpool(written.step, time.monotonic())
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
+                failures.record(_MEASURE_FAILURE, error)
+            else:
+                failures.resolved(_MEASURE_FAILURE, "Metrics in event files are recorded again.")

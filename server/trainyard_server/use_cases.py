@@ -34,6 +34,7 @@ from trainyard_server.services.logs.streaming import LogStreaming
 from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.metrics import Metrics
 from trainyard_server.services.measurements.usage import UsageQueries
+from trainyard_server.services.measurements.written_metrics import WrittenMetrics
 from trainyard_server.services.people.audit import Audit
 from trainyard_server.services.people.guess_limits import GuessLimits
 from trainyard_server.services.people.limits import CallerLimits, RateLimit, StreamLimit
@@ -118,6 +119,7 @@ class UseCases:
         self.cluster = ClusterOverview(backend)
         self.studies = Studies(backend)
         self.job_files = JobFiles(backend)
+        self.written_metrics = WrittenMetrics(backend, self.job_files)
         self.metrics = Metrics(backend, self.job_files)
         self.usage = UsageQueries(backend)
         self.log_executors = LogExecutors()

@@ -36,6 +36,11 @@ class LeaderElection:
         self._renewed: float | None = None  # None: not the holder
         self._seen: _ObservedLease | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this process was the one that ticks when `held` was last called."""
+        return self._store.exclusive or self._renewed is not None
+
     def held(self) -> bool:
         """Acquire or renew the lease. Whether this process ticks now; call it before each tick."""
         if self._store.exclusive:

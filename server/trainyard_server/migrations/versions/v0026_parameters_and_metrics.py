@@ -52,6 +52,7 @@ def upgrade() -> None:
     )
     op.add_column("jobs", sa.Column("note", sa.Text(), nullable=False, server_default=""))
     op.add_column("jobs", sa.Column("measured", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.create_index("ix_jobs_measured_ended_at", "jobs", ["measured", "ended_at"])
     _read_arguments(parameters)
 
 

@@ -121,12 +121,12 @@ class Jobs:
         with self._backend.store.read() as reader:
             condition = None
             if expression is not None:
-                common = reader.common_labels(filters.labels_of(expression))
-                condition = filters.to_sql(expression, common)
+                condition = filters.to_sql(expression, filters.common_in(reader, expression))
             below = reader.key_of(project, last) if last else None
             if last and below is None:
                 raise _foreign_token()
-            rows, more = reader.jobs(project, condition, below, size)
+            trials = filters.finds_trials(expression)
+            rows, more = reader.jobs(project, condition, below, size, trials=trials)
             outputs = training_outputs(reader, rows)
             page = [_with_pointer(v1_job(row, outputs[row.key])) for row in rows]
             if with_results:

@@ -19,7 +19,9 @@ _AGAIN_S = 60.0  # after a failure
 _WATCHED_S = 30.0  # after the last request
 _FIRST_WAIT_S = 5.0
 _THREADS = 2
-_SKEW_S = 60.0  # between the clocks of server and agent
+
+CLOCK_SKEW_S = 60.0
+"""Between the clocks of server and agent."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class WrittenCurves:
             with self._backend.store.read() as reader:
                 row = reader.job(project, job_id)
                 is_final = row is None or row.state in FINAL_JOB_STATES
-                runs = sorted((run.created_at.timestamp() - _SKEW_S, run.number) for run in reader.runs(key))
+                runs = sorted((run.created_at.timestamp() - CLOCK_SKEW_S, run.number) for run in reader.runs(key))
             scalars, more = job.event_files.read(self._files.tree(project, job_id)) if runs else ([], False)
             starts = [start for start, _ in runs]
             points = [(runs[at - 1][1], item) for item in scalars if (at := bisect_right(starts, item.time)) > 0]

@@ -10,7 +10,8 @@ from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.filters.time_bounds import time_bound
 from trainyard_server.services.jobs.jobs import known_job
-from trainyard_server.storage.db.queries.job_queries import JobList, JobListEntry, JobQuery, Order, shape_of
+from trainyard_server.storage.db.queries import filters
+from trainyard_server.storage.db.queries.job_queries import JobList, JobListEntry, JobQuery, Order, ValueOrder, shape_of
 from trainyard_server.storage.db.tables import studies
 
 PAGE_SIZE = 50
@@ -24,7 +25,8 @@ _MOST_LABELS = 20
 
 @dataclass(frozen=True, slots=True)
 class JobSearchRequest:
-    """A search as requested. `since` and `until` are times or ages; `page` counts from 1."""
+    """A search as requested. `since` and `until` are times or ages; `page` counts from 1; `filter` is a text as in
+    `storage.db.queries.filters`; `trials`: trials in place of jobs."""
 
     text: str = ""
     project: str = ""
@@ -36,6 +38,8 @@ class JobSearchRequest:
     attention: bool = False
     order: str = "-created"
     page: int = 1
+    filter: str = ""
+    trials: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class JobSearch:
     def find(self, visible: Visible, question: JobSearchRequest) -> JobListing:
         """A page of the matching jobs of visible projects. Raises InvalidArgument with every violation."""
         now = self._backend.clock()
-        query, order, descending = _parsed(question, now)
+        query, order, descending = parsed(question, now)
         with self._backend.store.read() as reader:
             jobs = JobList(reader, visible)
             result = jobs.find(
@@ -94,11 +98,14 @@ class JobSearch:
             return jobs.projects(), jobs.owners()
 
 
-def _parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order, bool]:
+def parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order | ValueOrder, bool]:
+    """The query, its order, and whether that is descending. Raises InvalidArgument with every violation."""
     wrong: list[Violation] = []
-    order = question.order.removeprefix("-")
-    if order not in list(Order):
-        wrong.append(Violation("sort", f"{question.order!r} is not an order; orders are {', '.join(Order)}."))
+    name = question.order.removeprefix("-")
+    order = Order(name) if name in list(Order) else ValueOrder.of(name)
+    if order is None:
+        orders = f"{', '.join(Order)}, params.NAME, metrics.NAME and metrics.NAME.best"
+        wrong.append(Violation("sort", f"{question.order!r} is not an order; orders are {orders}."))
     states = tuple(state.upper() for state in question.states if state)
     unknown = [state for state in states if state not in JobState.__members__]
     if unknown:
@@ -115,7 +122,7 @@ def _parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order,
         wrong.append(Violation("label", message))
     since = time_bound("since", question.since, now, wrong)
     until = time_bound("until", question.until, now, wrong)
-    if wrong:
+    if wrong or order is None:
         raise InvalidArgument(wrong)
     labels = tuple(_label(label) for label in question.labels if label.strip())
     return (
@@ -128,8 +135,10 @@ def _parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order,
             created_after=since,
             created_before=until,
             attention_since=now - timedelta(seconds=ATTENTION_S) if question.attention else None,
+            filter=filters.parse(question.filter),
+            trials=question.trials,
         ),
-        Order(order),
+        order,
         question.order.startswith("-"),
     )
 

@@ -143,6 +143,7 @@ class JobRow(Table):
         _list_index("ix_jobs_by_name", "name", "created_at", "key", "state"),
         _list_index("ix_jobs_by_start", "started_at", "created_at", "key", "state"),
         _list_index("ix_jobs_by_state_and_end", "state", "ended_at", "key"),
+        Index(None, "measured", "ended_at"),
         _list_index("ix_jobs_by_end", "ended_at", "created_at", "key", "state"),
     )
 

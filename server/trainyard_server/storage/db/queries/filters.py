@@ -6,7 +6,8 @@ trainingInput.masterConfig.imageUri, createTime, startTime and endTime. `=` comp
 text. `:` does the same, but without a `*` it looks into errorMessage and the training input, whatever the case.
 A `*` alone is any value: jobs that have none are not found. `!=` is the opposite of `=`; `~` looks for a simple
 pattern, of text, `.`, `.*`, `^` and `$`. `<`, `<=`, `>`, `>=` compare times, which are in whole seconds as in answers.
-`state:(FAILED CANCELLED)` is any of the values.
+`state:(FAILED CANCELLED)` is any of the values. `note` is a text, as errorMessage; `value_filters` has the fields of
+parameters, metrics, origins and studies.
 """
 
 import re
@@ -15,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic.alias_generators import to_camel, to_snake
-from sqlalchemy import ColumnElement, and_, false, not_, or_, select, true
+from sqlalchemy import ColumnElement, and_, false, not_, or_, select
 from sqlalchemy.orm import aliased
 
 from trainyard_protocol.fields import did_you_mean
@@ -23,7 +24,9 @@ from trainyard_protocol.states import JobState
 from trainyard_server.domain.filters import filter_syntax
 from trainyard_server.domain.filters.filter_syntax import And, Expression, FilterError, FilterToken, Not, Or, Term
 from trainyard_server.storage.db.base.models import JobLabelRow, JobRow
-from trainyard_server.storage.db.queries.reader import UNFINISHED_JOBS, Label
+from trainyard_server.storage.db.queries import value_filters
+from trainyard_server.storage.db.queries.like import escaped, like
+from trainyard_server.storage.db.queries.reader import UNFINISHED_JOBS, Label, Reader
 
 _TIMES = {"createTime": "created_at", "startTime": "started_at", "endTime": "ended_at"}
 _SPELLINGS = {
@@ -33,7 +36,7 @@ _SPELLINGS = {
     "end_time": "endTime",
     "error_message": "errorMessage",
 }
-_FIELDS = ("jobId", "state", "owner", "errorMessage", *_TIMES)
+_FIELDS = ("jobId", "state", "owner", "errorMessage", "note", *_TIMES)
 _INPUT, _LABELS = "trainingInput.", "labels."
 _INPUT_FIELD = re.compile(r"(?:trainingInput|training_input)((?:\.[A-Za-z][A-Za-z0-9_]*){1,8})")
 _SECOND = timedelta(seconds=1)
@@ -48,8 +51,11 @@ def parse(text: str) -> Expression | None:
     return filter_syntax.parse(text, _term, _OPERATORS, spaced_values=True)
 
 
-def to_sql(expression: Expression, common: Collection[Label] = frozenset()) -> ColumnElement[bool]:
-    """`common`: labels that so many jobs have that a look at each job is faster than a list of those jobs."""
+Common = Label | Term
+
+
+def to_sql(expression: Expression, common: Collection[Common] = frozenset()) -> ColumnElement[bool]:
+    """`common`: what so many jobs have that a look at each job is faster than a list of those jobs (`common_in`)."""
     match expression:
         case And(parts):
             return and_(*(to_sql(part, common) for part in parts))
@@ -61,7 +67,19 @@ def to_sql(expression: Expression, common: Collection[Label] = frozenset()) -> C
         case Not(part):
             return not_(to_sql(part, common))
         case Term(field, op, value):
+            if value_filters.is_value(field):
+                return value_filters.condition(expression, is_frequent=expression in common)
             return _condition(field, op, value, common)
+
+
+def common_in(reader: Reader, expression: Expression) -> frozenset[Common]:
+    """What the expression names and many jobs have, for `to_sql`."""
+    return reader.common_labels(labels_of(expression)) | value_filters.frequent(reader.session, expression)
+
+
+def finds_trials(expression: Expression | None) -> bool:
+    """Whether the expression names a study: then its trials are meant, which no list has otherwise."""
+    return any(term.field == value_filters.STUDY for term in value_filters.terms(expression))
 
 
 def labels_of(expression: Expression) -> Iterator[Label]:
@@ -81,13 +99,15 @@ def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
     field = _field(name)
     if op.text not in _OPERATORS.split():
         raise FilterError(op.column, f"one of {_OPERATORS} is expected after {name.text}.")
-    if op.text == "~":
+    if op.text == "~" and not value_filters.is_value(field):
         _check_pattern(field, value)
     elif field == "state" and "*" not in value.text and value.text.upper() not in JobState.__members__:
         hint = did_you_mean(value.text.upper(), JobState.__members__)
         allowed = ", ".join(JobState.__members__)
         raise FilterError(value.column, f"{value.text!r} is not a state; states are {allowed}. {hint}")
-    if field in _TIMES:
+    if value_filters.is_value(field):
+        value_filters.check(field, op, value)
+    elif field in _TIMES:
         if value.text != "*" or op.text not in _EQUALITY:
             _check_time(value)
     elif op.text not in (*_EQUALITY, "~"):
@@ -102,7 +122,10 @@ def _field(name: FilterToken) -> str:
         return field
     if inside := _INPUT_FIELD.fullmatch(field):
         return _INPUT + ".".join(to_camel(to_snake(part)) for part in inside[1].lstrip(".").split("."))
-    allowed = ", ".join((*_FIELDS, "labels.KEY", "trainingInput.FIELD"))
+    if value := value_filters.value_field(name.text):
+        return value
+    further = ("labels.KEY", "params.NAME", "metrics.NAME", "trainingInput.FIELD", "origin.commit", "origin.branch")
+    allowed = ", ".join((*_FIELDS, *further, "origin.dirty", "study"))
     hint = did_you_mean(field, _FIELDS)
     raise FilterError(name.column, f"{name.text!r} cannot be filtered by; fields are {allowed}. {hint}")
 
@@ -126,7 +149,7 @@ def _check_time(value: FilterToken) -> None:
         ) from None
 
 
-def _condition(field: str, op: str, value: str, common: Collection[Label]) -> ColumnElement[bool]:
+def _condition(field: str, op: str, value: str, common: Collection[Common]) -> ColumnElement[bool]:
     if field in _TIMES:
         column = getattr(JobRow, _TIMES[field])
         if value == "*":
@@ -158,8 +181,8 @@ def _condition(field: str, op: str, value: str, common: Collection[Label]) -> Co
 def _search(field: str, op: str, value: str) -> Callable[[Any, str], ColumnElement[bool]]:
     if op == "~":
         return _pattern_like
-    looks_inside = op == ":" and "*" not in value and (field == "errorMessage" or field.startswith(_INPUT))
-    return _contains if looks_inside else _like
+    looks_inside = op == ":" and "*" not in value and (field in ("errorMessage", "note") or field.startswith(_INPUT))
+    return _contains if looks_inside else like
 
 
 def _states(op: str, value: str) -> set[JobState]:
@@ -179,7 +202,7 @@ def _in_states(states: Collection[JobState]) -> ColumnElement[bool]:
     return JobRow.state.in_(chosen)
 
 
-_COLUMNS = {"jobId": JobRow.job_id, "owner": JobRow.owner, "errorMessage": JobRow.error_message}
+_COLUMNS = {"jobId": JobRow.job_id, "owner": JobRow.owner, "errorMessage": JobRow.error_message, "note": JobRow.note}
 
 
 def _pattern_parts(pattern: str) -> Iterator[re.Match[str]]:
@@ -207,7 +230,7 @@ def _pattern_like(column: Any, pattern: str) -> ColumnElement[bool]:
     def part(match: re.Match[str]) -> str:
         if match["any"] or match["one"]:
             return "%" if match["any"] else "_"
-        return _escaped(match["escaped"] or match["plain"])
+        return escaped(match["escaped"] or match["plain"])
 
     like: ColumnElement[bool] = column.like(start + "".join(map(part, _pattern_parts(pattern))) + end, escape="\\")
     return like
@@ -229,24 +252,9 @@ def _compare(column: Any, op: str, time: datetime) -> ColumnElement[bool]:
     return and_(column.is_not(None), comparisons[op])
 
 
-def _like(column: Any, value: str) -> ColumnElement[bool]:
-    if value == "*":
-        return true()
-    if "*" not in value:
-        exact: ColumnElement[bool] = column == value
-        return exact
-    like: ColumnElement[bool] = column.like(_escaped(value).replace("*", "%"), escape="\\")
-    return like
-
-
 def _contains(column: Any, value: str) -> ColumnElement[bool]:
     contains: ColumnElement[bool] = column.icontains(value, autoescape=True)
     return contains
-
-
-def _escaped(text: str) -> str:
-    """The text for LIKE, as it is."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _matches(pattern: str, text: str) -> bool:

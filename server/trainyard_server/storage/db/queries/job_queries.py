@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, case, func, or_, select, union
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -18,8 +18,17 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.views.views import MetricsDigest, Verdict
 from trainyard_server.domain.access.permissions import Visible, is_visible
+from trainyard_server.domain.filters.filter_syntax import Expression
 from trainyard_server.domain.scheduling.resources import needs
-from trainyard_server.storage.db.base.models import JobLabelRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.models import (
+    JobLabelRow,
+    JobMetricRow,
+    JobParameterRow,
+    JobRow,
+    ReplicaRow,
+    RunRow,
+)
+from trainyard_server.storage.db.queries import filters, value_filters
 from trainyard_server.storage.db.queries.job_inputs import gang_from_json
 from trainyard_server.storage.db.queries.reader import (
     LIVE_RUNS,
@@ -40,6 +49,19 @@ class Order(StrEnum):
     OWNER = "owner"
     STARTED = "started"
     ENDED = "ended"
+
+
+class ValueOrder(NamedTuple):
+    """The order by a parameter, or by a number of a metric. It has only the jobs that have one."""
+
+    field: str
+
+    @classmethod
+    def of(cls, text: str) -> "ValueOrder | None":
+        """The order by a field such as `params.lr` or `metrics.loss.best`; None for another field."""
+        field = value_filters.value_field(text)
+        is_value = field is not None and field.startswith((value_filters.PARAMETERS, value_filters.METRICS))
+        return cls(field) if field is not None and is_value else None
 
 
 COUNTED = 1_000
@@ -63,6 +85,7 @@ class JobQuery:
     """Conditions of a list. `text` is part of an id, in any case; a label without a value matches all of that name.
 
     `attention_since`: only jobs that failed after that time, and unfinished ones that are stalled, silent or restarted.
+    `filter`: as in `filters`. `trials`: trials in place of jobs and studies, as where the filter names a study.
     """
 
     project: str = ""
@@ -73,11 +96,14 @@ class JobQuery:
     created_after: datetime | None = None
     created_before: datetime | None = None
     attention_since: datetime | None = None
+    filter: Expression | None = None
+    trials: bool = False
 
     @property
     def is_indexed(self) -> bool:
         """Whether an index alone counts the jobs."""
-        return not (self.text or self.labels or self.attention_since or (self.project and self.owner))
+        searched = self.text or self.labels or self.attention_since or self.filter or self.trials
+        return not (searched or (self.project and self.owner))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +131,7 @@ class JobListEntry:
     position: int
     verdict: Verdict | None
     error_message: str
+    note: str
     run: int | None = None
     activity: str = ""
     first_step: int | None = None
@@ -148,27 +175,39 @@ class JobList:
         self._session: Session = reader.session
         self._visible = visible
 
-    def find(self, conditions: JobQuery, order: Order, *, descending: bool, offset: int, limit: int) -> JobQueryResult:
-        common = self._reader.common_labels(conditions.labels)
-        if conditions.is_indexed and not (conditions.owner and self._visible is not None):
-            counts, more = self._counts(conditions), False
-            keys = self._page(conditions, common, order, descending=descending, offset=offset, limit=limit)
+    def find(
+        self, conditions: JobQuery, order: Order | ValueOrder, *, descending: bool, offset: int, limit: int
+    ) -> JobQueryResult:
+        search = _Search(self._reader, conditions)
+        is_indexed = conditions.is_indexed and not isinstance(order, ValueOrder)
+        if is_indexed and not (conditions.owner and self._visible is not None):
+            counts, more = self._counts(search), False
+            keys = self._page(search, order, descending=descending, offset=offset, limit=limit)
         else:
             # One scan of the matches for both counts and page.
-            matches = self._matches(conditions, common, order, descending=descending)
+            matches = self.matches(conditions, order, descending=descending, search=search)
             counts, more = Counter(state for _, state in matches), len(matches) > COUNTED
             these = [key for key, state in matches if not conditions.states or state in conditions.states]
             keys = these[offset : offset + limit]
             if more and len(keys) < limit:
-                keys = self._page(conditions, common, order, descending=descending, offset=offset, limit=limit)
-        return JobQueryResult(self._entries(keys), counts, more)
+                keys = self._page(search, order, descending=descending, offset=offset, limit=limit)
+        return JobQueryResult(self.entries(keys), counts, more)
+
+    def matches(
+        self, conditions: JobQuery, order: Order | ValueOrder, *, descending: bool, search: "_Search | None" = None
+    ) -> Sequence[tuple[int, JobState]]:
+        """Keys and states of the matches in any state, at most one more than are counted."""
+        chosen = search or _Search(self._reader, conditions)
+        query = self._limited(chosen.where(select(JobRow.key, JobRow.state), with_states=False))
+        rows = self._session.execute(self._ordered(query, order, descending).limit(COUNTED + 1))
+        return [(key, state) for key, state in rows]
 
     def queue(self, offset: int, limit: int, *, trials: bool = True) -> Sequence[JobListEntry]:
         """Queued jobs by their positions; those without a position come last. Without `trials`: studies instead."""
         order = (case((JobRow.position > 0, 0), else_=1), JobRow.position, JobRow.key)
         waiting = select(JobRow.key).where(JobRow.state == JobState.QUEUED, NO_STUDY if trials else NO_TRIAL)
         keys = self._limited(waiting).order_by(*order)
-        return self._entries(self._session.scalars(keys.offset(offset).limit(limit)).all())
+        return self.entries(self._session.scalars(keys.offset(offset).limit(limit)).all())
 
     def queue_length(self) -> int:
         """Number of jobs in the queue."""
@@ -197,7 +236,8 @@ class JobList:
         """The query of jobs without those of other projects."""
         return query if self._visible is None else query.where(JobRow.project.in_(self._visible))
 
-    def _entries(self, keys: Sequence[int]) -> Sequence[JobListEntry]:
+    def entries(self, keys: Sequence[int]) -> Sequence[JobListEntry]:
+        """The jobs with these keys, in their order."""
         rows = {row.key: row._mapping for row in self._session.execute(_COLUMNS.where(JobRow.key.in_(keys)))}
         runs, unwell = self._latest_runs(keys), self._unwell(keys)
         return [_entry(rows[key], runs.get(key, {}), unwell.get(key, "")) for key in keys]
@@ -240,26 +280,37 @@ class JobList:
         return problems
 
     def _page(
-        self, conditions: JobQuery, common: frozenset[Label], order: Order, *, descending: bool, offset: int, limit: int
+        self, search: "_Search", order: Order | ValueOrder, *, descending: bool, offset: int, limit: int
     ) -> Sequence[int]:
-        query = self._limited(_where(select(JobRow.key).where(NO_TRIAL), conditions, common, with_states=True))
-        return self._session.scalars(_ordered(query, order, descending).offset(offset).limit(limit)).all()
+        query = self._limited(search.where(select(JobRow.key), with_states=True))
+        return self._session.scalars(self._ordered(query, order, descending).offset(offset).limit(limit)).all()
 
-    def _matches(
-        self, conditions: JobQuery, common: frozenset[Label], order: Order, *, descending: bool
-    ) -> Sequence[tuple[int, JobState]]:
-        """Keys and states of the matches in any state, at most one more than are counted."""
-        every = select(JobRow.key, JobRow.state).where(NO_TRIAL)
-        every = _where(every, conditions, common, with_states=False)
-        query = self._limited(every)
-        rows = self._session.execute(_ordered(query, order, descending).limit(COUNTED + 1))
-        return [(key, state) for key, state in rows]
+    def _counts(self, search: "_Search") -> dict[JobState, int]:
+        query = self._limited(search.where(select(JobRow.state, func.count()), with_states=False))
+        return {state: count for state, count in self._session.execute(query.group_by(JobRow.state))}  # noqa: C416
 
-    def _counts(self, conditions: JobQuery) -> dict[JobState, int]:
-        every = select(JobRow.state, func.count()).where(NO_TRIAL)
-        every = _where(every, conditions, frozenset(), with_states=False)
-        query = self._limited(every).group_by(JobRow.state)
-        return {state: count for state, count in self._session.execute(query)}  # noqa: C416 - rows are tuples by name
+    def _ordered(self, query: Select, order: Order | ValueOrder, descending: bool) -> Select:  # type: ignore[type-arg]
+        if isinstance(order, ValueOrder):
+            return self._ordered_by_value(query, order.field, descending)
+        columns = list(dict.fromkeys((_ORDER_COLUMNS[order], JobRow.created_at, JobRow.key)))
+        if order in (Order.STARTED, Order.ENDED):
+            query = query.where(columns[0].is_not(None))
+        return query.order_by(*(column.desc() if descending else column for column in columns))
+
+    def _ordered_by_value(self, query: Select, field: str, descending: bool) -> Select:  # type: ignore[type-arg]
+        """A parameter with any number is sorted by its numbers, others by their text."""
+        row: type[JobParameterRow | JobMetricRow]
+        if field.startswith(value_filters.METRICS):
+            row, (name, number) = JobMetricRow, value_filters.split_metric(field)
+            column: InstrumentedAttribute[Any] = value_filters.NUMBERS[number]
+        else:
+            row, name = JobParameterRow, field.removeprefix(value_filters.PARAMETERS)
+            numbers = select(JobParameterRow.job_key).where(JobParameterRow.name == name)
+            any_number = numbers.where(JobParameterRow.number.is_not(None)).limit(1)
+            is_numeric = self._session.scalar(any_number) is not None
+            column = JobParameterRow.number if is_numeric else JobParameterRow.value
+        query = query.join(row, and_(row.job_key == JobRow.key, row.name == name)).where(column.is_not(None))
+        return query.order_by(*(each.desc() if descending else each for each in (column, row.job_key)))
 
     def _distinct(self, column: InstrumentedAttribute[str], *conditions: ColumnElement[bool]) -> list[str]:
         """Distinct values by a loose index scan, one step for each value."""
@@ -310,6 +361,7 @@ _COLUMNS = select(
     JobRow.position,
     JobRow.verdict,
     JobRow.error_message,
+    JobRow.note,
     JobRow.retries_used,
 )
 
@@ -329,42 +381,43 @@ def _entry(job: Mapping[Any, Any], run: Mapping[Any, Any], unwell: str) -> JobLi
     )
 
 
-def _ordered(query: Select, order: Order, descending: bool) -> Select:  # type: ignore[type-arg]
-    columns = list(dict.fromkeys((_ORDER_COLUMNS[order], JobRow.created_at, JobRow.key)))
-    if order in (Order.STARTED, Order.ENDED):
-        query = query.where(columns[0].is_not(None))
-    return query.order_by(*(column.desc() if descending else column for column in columns))
+class _Search:
+    """The conditions of a query in SQL, with what many jobs have: there a test for each job is faster than a list of
+    the jobs."""
 
+    def __init__(self, reader: Reader, conditions: JobQuery) -> None:
+        self._conditions = conditions
+        self._common_labels = reader.common_labels(conditions.labels)
+        expression = conditions.filter
+        common = filters.common_in(reader, expression) if expression is not None else frozenset()
+        self._filter = filters.to_sql(expression, common) if expression is not None else None
+        self._trials = conditions.trials or filters.finds_trials(expression)
 
-def _where(
-    query: Select,  # type: ignore[type-arg]
-    conditions: JobQuery,
-    common: frozenset[Label],
-    *,
-    with_states: bool,
-) -> Select:  # type: ignore[type-arg]
-    """`common`: labels of so many jobs that a test for each job is faster than a list of the jobs with the label."""
-    if conditions.project:
-        query = query.where(JobRow.project == conditions.project)
-    if conditions.owner:
-        query = query.where(JobRow.owner == conditions.owner)
-    if conditions.text:
-        query = query.where(JobRow.name.contains(conditions.text.lower(), autoescape=True))
-    if with_states and conditions.states:
-        query = query.where(JobRow.state.in_(conditions.states))
-    for label in conditions.labels:
-        labelled = jobs_labelled(*label)
-        if label in common:
-            query = query.where(labelled.where(JobLabelRow.job_key == JobRow.key).exists())
-        else:
-            query = query.where(JobRow.key.in_(labelled))
-    if conditions.created_after is not None:
-        query = query.where(JobRow.created_at >= conditions.created_after)
-    if conditions.created_before is not None:
-        query = query.where(JobRow.created_at <= conditions.created_before)
-    if conditions.attention_since is not None:
-        query = query.where(JobRow.key.in_(_needs_attention(conditions.attention_since)))
-    return query
+    def where(self, query: Select, *, with_states: bool) -> Select:  # type: ignore[type-arg]
+        """The query of jobs with the conditions, those of the states left out unless `with_states`."""
+        conditions = self._conditions
+        query = query.where(JobRow.study_key.is_not(None) if self._trials else NO_TRIAL)
+        if conditions.project:
+            query = query.where(JobRow.project == conditions.project)
+        if conditions.owner:
+            query = query.where(JobRow.owner == conditions.owner)
+        if conditions.text:
+            query = query.where(JobRow.name.contains(conditions.text.lower(), autoescape=True))
+        if with_states and conditions.states:
+            query = query.where(JobRow.state.in_(conditions.states))
+        for label in conditions.labels:
+            labelled = jobs_labelled(*label)
+            if label in self._common_labels:
+                query = query.where(labelled.where(JobLabelRow.job_key == JobRow.key).exists())
+            else:
+                query = query.where(JobRow.key.in_(labelled))
+        if conditions.created_after is not None:
+            query = query.where(JobRow.created_at >= conditions.created_after)
+        if conditions.created_before is not None:
+            query = query.where(JobRow.created_at <= conditions.created_before)
+        if conditions.attention_since is not None:
+            query = query.where(JobRow.key.in_(_needs_attention(conditions.attention_since)))
+        return query if self._filter is None else query.where(self._filter)
 
 
 def _needs_attention(since: datetime) -> CompoundSelect[tuple[int]]:

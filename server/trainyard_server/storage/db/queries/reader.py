@@ -162,13 +162,20 @@ class Reader:
         return self._inputs.of(job)
 
     def jobs(
-        self, project: str, condition: ColumnElement[bool] | None, below: int | None, limit: int
+        self,
+        project: str,
+        condition: ColumnElement[bool] | None,
+        below: int | None,
+        limit: int,
+        *,
+        trials: bool = False,
     ) -> tuple[Sequence[JobRow], bool]:
-        """The project's jobs without trials, the newest first, from the first whose key is below `below`, and whether
-        there are more: at most `limit`, and at most PAGE_BYTES of their configs unless one alone is larger."""
-        query = (
-            select(JobRow.key).where(JobRow.project == project, JobRow.study_key.is_(None)).order_by(JobRow.key.desc())
-        )
+        """The project's jobs, without trials unless asked for, the newest first, from the first whose key is below
+        `below`, and whether there are more: at most `limit`, and at most PAGE_BYTES of their configs unless one alone
+        is larger."""
+        query = select(JobRow.key).where(JobRow.project == project).order_by(JobRow.key.desc())
+        if not trials:
+            query = query.where(JobRow.study_key.is_(None))
         if condition is not None:
             query = query.where(condition)
         if below is not None:

@@ -1,13 +1,16 @@
 """Parameters and metrics of jobs: to find and to sort jobs by, and to show them beside each other."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
+from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, number_of
-from trainyard_server.domain.metrics.summary import MetricSummary
-from trainyard_server.storage.db.base.models import JobMetricRow, JobParameterRow, JobRow, RunRow
+from trainyard_protocol.states import JobState
+from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
+from trainyard_server.storage.db.base.models import JobMetricRow, JobParameterRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 
@@ -20,6 +23,14 @@ class JobValues(NamedTuple):
 
     parameters: Mapping[str, str]
     metrics: Mapping[str, MetricSummary]
+
+
+class MeasuredJob(NamedTuple):
+    """A job whose event files are to be read."""
+
+    key: int
+    project: str
+    job_id: str
 
 
 def values_of(
@@ -82,6 +93,30 @@ def record(writer: Writer, metrics: Mapping[int, Mapping[str, MetricSummary]], *
             row.step, row.last, row.best = summary.step, summary.last, summary.best(name)
             row.lowest, row.highest = summary.lowest, summary.highest
     writer.session.flush()
+
+
+def to_measure(
+    reader: Reader, ended_after: datetime, limit: int
+) -> tuple[Sequence[MeasuredJob], Sequence[MeasuredJob]]:
+    """Jobs that run, and those that have ended since a time and are not measured, at most `limit` of each."""
+    columns = (JobRow.key, JobRow.project, JobRow.job_id)
+    running = select(*columns).where(JobRow.state == JobState.RUNNING).order_by(JobRow.key.desc()).limit(limit)
+    ended = select(*columns).where(JobRow.measured.is_(False), JobRow.ended_at >= ended_after)
+    of_each = (running, ended.order_by(JobRow.ended_at.desc()).limit(limit))
+    first, second = ([MeasuredJob(*row) for row in reader.session.execute(query)] for query in of_each)
+    return first, second
+
+
+def mark_measured(writer: Writer, key: int) -> None:
+    writer.session.execute(update(JobRow).where(JobRow.key == key).values(measured=True))
+
+
+def printed_names(reader: Reader, key: int) -> set[str]:
+    """The names of the metrics that the job's primaries have printed."""
+    rows = reader.session.scalars(
+        select(ReplicaRow.metrics).join(RunRow).where(RunRow.job_key == key, ReplicaRow.task == PRIMARY.name)
+    )
+    return {name for digest in rows for name, _ in CurveSummary.of(digest).summaries()}
 
 
 def job_keys(reader: Reader, run_ids: Collection[str]) -> dict[str, int]:

@@ -1,0 +1,129 @@
+"""Parameters and metrics of jobs: filters, orders, and what is recorded of them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beds.databases import on_every_database
+from integration.api.api_support import ADMIN, BOSS, Clock, ScriptedAgent, Server, package_job, server
+from trainyard_server.services.views.job_search import JobSearchRequest
+from trainyard_server.storage.db.tables import job_values
+
+JOBS = "/v1/projects/p/jobs"
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Server]:
+    with server(tmp_path, Clock()) as api:
+        yield api
+
+
+def run(api: Server, agent: ScriptedAgent, job_id: str, args: list[str], *lines: dict[str, object]) -> None:
+    """A job from its submission to its end."""
+    training = package_job(args=args)
+    api.use_cases.jobs.create(BOSS, "p", {"jobId": job_id, "trainingInput": training})
+    agent.sync()
+    api.tick(1)
+    agent.sync()
+    agent.start()
+    agent.log(*(json.dumps(line) for line in lines))
+    agent.exit()
+    api.tick()
+    agent.sync()
+
+
+@pytest.fixture
+def trained(api: Server) -> Server:
+    """Four jobs: `a` to `c` with learning rates, `text` without."""
+    agent = ScriptedAgent(api)
+    for name, rate, accuracies in (("a", "0.1", (0.7, 0.6)), ("b", "1e-2", (0.8, 0.95)), ("c", "0.5", (0.3,))):
+        lines = [{"step": step, "accuracy": value, "loss": 1 - value} for step, value in enumerate(accuracies, 1)]
+        run(api, agent, name, ["--learning-rate", rate, "--opt", "adam_w"], *lines)
+    run(api, agent, "text", ["--learning-rate", "warm"], {"step": 3, "loss": float("nan")})
+    return api
+
+
+def listed(api: Server, text: str) -> list[str]:
+    return [job["jobId"] for job in api.get(JOBS, filter=text).get("jobs", [])]
+
+
+@on_every_database
+def test_jobs_are_found_by_their_parameters_and_metrics(trained: Server) -> None:
+    expected = {
+        "params.learning_rate<0.2": ["b", "a"],
+        "params.learning-rate<=0.1 AND metrics.accuracy.best>0.9": ["b"],
+        "parameters.learning_rate=0.10": ["a"],
+        "params.learning_rate=warm": ["text"],
+        "params.learning_rate!=0.1": ["text", "c", "b"],
+        "params.opt:adam*": ["c", "b", "a"],
+        "params.opt=adam%": [],
+        "params.opt:*": ["c", "b", "a"],
+        "-params.opt:*": ["text"],
+        "metrics.accuracy<0.65": ["c", "a"],
+        "metrics.accuracy.best=0.7": ["a"],
+        "metrics.accuracy.max>=0.7 AND metrics.accuracy.min<0.7": ["a"],
+        "metrics.loss.step:2": ["b", "a"],
+        "metrics.loss:*": ["c", "b", "a"],
+        "metrics.none>-1": [],
+        'params."learning_rate">0.4 OR metrics.accuracy>0.9': ["c", "b"],
+    }
+    assert {text: listed(trained, text) for text in expected} == expected
+
+
+@on_every_database
+def test_jobs_are_sorted_by_their_parameters_and_metrics(trained: Server) -> None:
+    def names(order: str, **search: str) -> list[str]:
+        listing = trained.use_cases.job_search.find(None, JobSearchRequest(order=order, **search))
+        assert listing.total == len(listing.jobs)
+        return [job.job_id for job in listing.jobs]
+
+    assert names("params.learning_rate") == ["b", "a", "c"]  # the text is no number
+    assert names("-metrics.accuracy.best") == ["b", "a", "c"]
+    assert names("metrics.accuracy", filter="params.learning_rate>0.05") == ["c", "a"]
+    assert names("-created", filter="metrics.accuracy.best>0.6") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("metrics.accuracy>high", "is not a number"),
+        ("params.lr<fast", "is not a number, which < compares"),
+        ("params.lr~a", "takes : = != < <= > and >="),
+        ("origin.branch<1", "compares numbers and times"),
+        ("origin.author=x", "cannot be filtered by"),
+        ("metrics.=1", "cannot be filtered by"),
+    ],
+)
+def test_a_term_that_a_value_does_not_take_is_refused(api: Server, text: str, problem: str) -> None:
+    answer = api.client.get(JOBS, params={"filter": text}, headers=ADMIN)
+    assert answer.status_code == 400
+    assert problem in answer.json()["error"]["message"]
+
+
+@on_every_database
+def test_values_that_are_not_finite_are_left_out_and_deleted_jobs_take_theirs_along(trained: Server) -> None:
+    store = trained.use_cases.backend.store
+    with store.read() as reader:
+        jobs = {name: reader.job("p", name) for name in ("a", "text")}
+        keys = {name: job.key for name, job in jobs.items() if job is not None}
+        values = job_values.values_of(reader, list(keys.values()), None, None)
+        assert job_values.names(reader, "p", 10) == (["learning_rate", "opt"], ["loss", "accuracy"])
+    assert dict(values[keys["a"]].parameters) == {"learning_rate": "0.1", "opt": "adam_w"}
+    assert values[keys["a"]].metrics["accuracy"] == (2, 0.6, 0.6, 0.7)
+    assert values[keys["text"]].metrics["loss"] == (3, None, None, None)
+    assert trained.client.request("DELETE", "/trainyard/v1/projects/p/jobs/a", headers=ADMIN).status_code == 200
+    assert listed(trained, "params.opt:*") == ["c", "b"]
+
+
+@on_every_database
+def test_trials_are_found_by_their_study(api: Server) -> None:
+    parameter = {"parameterName": "lr", "type": "DISCRETE", "discreteValues": [0.1, 0.2]}
+    spec = {"goal": "MAXIMIZE", "maxTrials": 2, "maxParallelTrials": 2, "params": [parameter]}
+    api.create("study", hyperparameters=spec)
+    api.create("other")
+    api.tick()
+    assert sorted(listed(api, "study=study")) == ["study.1", "study.2"]
+    assert listed(api, "study=study AND params.lr<0.15") in (["study.1"], ["study.2"])
+    assert listed(api, "study=other") == []

@@ -21,6 +21,7 @@ from trainyard_cli.v1_client import V1Client, error_of, foreign, reason_of, wait
 from trainyard_protocol.errors import TooManyRequests, Unavailable
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
+from trainyard_protocol.views.experiments import JobNote
 from trainyard_protocol.views.google import GoogleKey
 from trainyard_protocol.views.health import ServerHealth
 from trainyard_protocol.views.people import (
@@ -137,6 +138,11 @@ class Client(V1Client):
 
     def detail(self, job: str) -> JobDetail:
         return self._read(JobDetail, "GET", f"{self._extensions}/{quote(job, safe='')}")
+
+    def set_note(self, job: str, note: str) -> None:
+        """Replace the note about a job; "" removes it."""
+        path = f"{self._extensions}/{quote(job, safe='')}/note"
+        self._read(JobNote, "PUT", path, json={"note": note})
 
     def attach(self, job: str, request: AttachRequest) -> AttachReceipt:
         """Create an attachment to a replica. Raises FailedPrecondition for one that does not run."""

@@ -9,7 +9,18 @@ from trainyard_server.api.agents import agent, agent_attachments, packages, uplo
 from trainyard_server.api.description import discovery, openapi
 from trainyard_server.api.google import batch, cloud_logging, google_access, google_resources, object_storage, v1
 from trainyard_server.api.middleware import audit
-from trainyard_server.api.own import agents, attachments, extensions, files, health, logs, origins, people, secrets
+from trainyard_server.api.own import (
+    agents,
+    attachments,
+    experiments,
+    extensions,
+    files,
+    health,
+    logs,
+    origins,
+    people,
+    secrets,
+)
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard import pages, static_files
 from trainyard_server.domain.access.route_access import AccessTable
@@ -26,6 +37,7 @@ ROUTERS: Sequence[Router] = [
     cloud_logging.router,
     health.router,
     extensions.router,
+    experiments.router,
     attachments.router,
     agent_attachments.router,
     people.router,

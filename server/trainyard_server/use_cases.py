@@ -46,8 +46,12 @@ from trainyard_server.services.people.single_sign_on import SingleSignOn
 from trainyard_server.services.views.cluster import ClusterOverview
 from trainyard_server.services.views.configs import Configs
 from trainyard_server.services.views.job_details import JobDetails
+from trainyard_server.services.views.job_groups import JobGroups
 from trainyard_server.services.views.job_search import JobSearch
 from trainyard_server.services.views.queue_explanation import QueueExplanation
+from trainyard_server.services.views.run_table import RunTables
+from trainyard_server.services.views.saved_views import SavedViews
+from trainyard_server.services.views.standings import Standings
 from trainyard_server.services.views.studies import Studies
 from trainyard_server.storage.agent_liveness import AgentLiveness, Stopwatch
 from trainyard_server.storage.audit_file import AuditFile
@@ -114,6 +118,10 @@ class UseCases:
         self.origins = Origins(backend)
         self.job_details = JobDetails(backend)
         self.job_search = JobSearch(backend)
+        self.run_tables = RunTables(backend, self.job_search)
+        self.job_groups = JobGroups(backend)
+        self.saved_views = SavedViews(backend)
+        self.standings = Standings(backend)
         self.queue_explanation = QueueExplanation(backend)
         self.configs = Configs(backend, self.jobs, self.job_details)
         self.cluster = ClusterOverview(backend)

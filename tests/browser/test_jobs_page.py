@@ -96,17 +96,17 @@ def test_filters_live_in_the_address(busy: DashboardServer, open_page: Open) -> 
     page.get_by_role("searchbox").press("Enter")
     page.wait_for_url("**/?q=TRANSFORMER")
     expect(page.locator("[data-row]")).to_have_count(2)
-    page.get_by_label("Label").fill("team=vision")
-    page.get_by_label("Label").press("Enter")
+    page.get_by_role("textbox", name="Label").fill("team=vision")
+    page.get_by_role("textbox", name="Label").press("Enter")
     expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
     page.get_by_role("link", name="Clear filters").click()
     expect(page.locator("[data-row]")).to_have_count(5)
-    page.get_by_label("Project").select_option("research")
+    page.locator("#filters [name=project]").select_option("research")
     page.wait_for_url("**/?project=research")
     expect(page.locator("[data-row]")).to_have_count(1)
     page.reload()
     expect(page.locator("[data-row]")).to_have_count(1)
-    expect(page.get_by_label("Project")).to_have_value("research")
+    expect(page.locator("#filters [name=project]")).to_have_value("research")
 
 
 def test_jobs_that_need_attention_are_one_click_away(busy: DashboardServer, open_page: Open) -> None:
@@ -256,7 +256,10 @@ def test_missing_page_is_a_page(dashboard: DashboardServer, open_page: Open) -> 
 def test_viewer_has_nothing_to_press(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/", role="viewer")
     expect(row(page, "waits")).to_be_visible()
-    expect(page.get_by_role("checkbox")).to_have_count(0)
+    page.get_by_label("Select all jobs of this page").check()
+    expect(page.locator("#bulk")).to_be_visible()
+    expect(page.locator("#bulk").get_by_role("button")).to_have_text(["Select none"])
+    expect(page.get_by_role("button", name="Save view")).to_have_count(0)
     expect(page.get_by_role("link", name="New job")).to_have_count(0)
     page.goto("/projects/p/jobs/waits")
     expect(page.get_by_role("heading", name="waits")).to_be_visible()

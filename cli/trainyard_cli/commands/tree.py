@@ -28,7 +28,7 @@ jobs submit training   | jobs.submit.submit_training       | Submit a training j
 jobs tensorboard       | jobs.jobs.tensorboard             | Run TensorBoard on this machine for a job, until Ctrl-C.
 jobs top               | jobs.top.top                      | Show all active jobs and what they do, live; q quits.
 jobs trials            | jobs.trials.trials                | Show the trials of a study, best first: state, metric, hyperparameters and times.
-jobs update            | jobs.jobs.update                  | Change a job's labels.
+jobs update            | jobs.jobs.update                  | Change a job's labels, or the note about it.
 jobs validate          | jobs.submit.validate              | Check a job and show its replicas, without submitting it.
 jobs wait              | jobs.logs.wait                    | Wait for jobs to end, without their logs.
 jobs why               | jobs.jobs.why                     | Show why a job is queued and what would start it.

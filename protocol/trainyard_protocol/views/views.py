@@ -259,10 +259,11 @@ class JobDetail(Wire):
     set in a final state. `job_dir` is the job's directory: its jobDir, else the service's default; "" without one.
     `is_study`: it has trials. `study`, `trial` and `trial_metric`: of a trial the id of its study, its number, and what
     it has reported of the study's metric. `origin` is where it was submitted from, of a trial its study; None where
-    that was not recorded."""
+    that was not recorded. `note` is of people, about it."""
 
     job: dict[str, Any]
     job_dir: str = ""
+    note: str = ""
     owner: str = ""
     is_study: bool = False
     study: str = ""

@@ -104,8 +104,7 @@ def test_terminal_has_a_size_and_ctrl_c(real_driver: Driver) -> None:
     terminal = Terminal(rows=33, columns=111, kind="xterm")
     with attached(driver.runtime.execute(run_id, CHIEF, ["sh"], terminal)) as shell:
         shell.write(b"stty size; echo kind:$TERM:\n")
-        until(shell, b"33 111")
-        until(shell, b"kind:xterm:")
+        assert b"33 111" in until(shell, b"kind:xterm:")
         shell.resize(TerminalSize(rows=44, columns=99))
         deadline = time.monotonic() + 60
         seen = b""

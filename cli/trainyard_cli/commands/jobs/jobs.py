@@ -68,11 +68,12 @@ def describe(target: Target, output: Output, job: str, everything: bool, summari
 @click.option("--update-labels", type=KeyValues(), multiple=True, help="Set these labels.")
 @click.option("--remove-labels", type=CommaSeparated(), multiple=True, metavar="KEY,...", help="Remove these labels.")
 @click.option("--clear-labels", is_flag=True, help="Remove all labels, before --update-labels.")
+@click.option("--note", default=None, help='Set the note about the job; "" removes it.')
 @gcloud_wide_flags
 @server_options
 @output_options
-def update(target: Target, output: Output, job: str, **parameters: Any) -> None:
-    """Change a job's labels."""
+def update(target: Target, output: Output, job: str, note: str | None, **parameters: Any) -> None:
+    """Change a job's labels, or the note about it."""
     changes = {key: value for pairs in parameters["update_labels"] for key, value in pairs.items()}
     remove = [key for words in parameters["remove_labels"] for key in words]
     clear = parameters["clear_labels"]
@@ -80,10 +81,18 @@ def update(target: Target, output: Output, job: str, **parameters: Any) -> None:
         raise click.UsageError(
             "argument --clear-labels: At most one of --clear-labels | --remove-labels can be specified."
         )
-    if not (changes or remove or clear):
-        raise click.UsageError("At least one of --clear-labels | --remove-labels | --update-labels must be specified.")
+    has_labels = bool(changes or remove or clear)
+    if not has_labels and note is None:
+        raise click.UsageError(
+            "At least one of --clear-labels | --note | --remove-labels | --update-labels must be specified."
+        )
     with connect(target) as client:
-        updated = _update_labels(client, job, update=changes, remove=remove, clear=clear)
+        if note is not None:
+            client.set_note(job, note)
+        if has_labels:
+            updated = _update_labels(client, job, update=changes, remove=remove, clear=clear)
+        else:
+            updated = client.get_job(job)
     if not formats.printed(output, updated):
         echo(f"Updated job [{job}].", err=True)
 

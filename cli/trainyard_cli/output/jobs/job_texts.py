@@ -33,6 +33,7 @@ def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
     if detail.job_dir:
         lines.append(f"Job dir: {detail.job_dir}")
     lines += _origin_lines(detail.origin)
+    lines += [f"Note: {without_control(detail.note)}"] if detail.note else []
     if detail.waiting:
         lines.append(f"Waiting: {detail.waiting}")
     if detail.runs:

@@ -1,5 +1,6 @@
 """Routes beyond the v1 API: status, job details, configs, metrics and usage. Logs are in `api.logs`."""
 
+from itertools import chain
 from typing import Annotated
 
 from fastapi import Query, Request, Response
@@ -26,7 +27,8 @@ from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.domain.metrics.series import LEAST
-from trainyard_server.services.measurements.metrics import DEFAULT_POINTS, MOST_POINTS, MetricsQuery, csv_blocks
+from trainyard_server.services.measurements.csv_text import csv_blocks
+from trainyard_server.services.measurements.metrics import DEFAULT_POINTS, HEADER, MOST_POINTS, MetricsQuery
 from trainyard_server.services.measurements.usage import DEFAULT_POINTS as USAGE_POINTS
 from trainyard_server.services.measurements.usage import LEAST_POINTS
 from trainyard_server.services.measurements.usage import MOST_POINTS as MOST_USAGE_POINTS
@@ -198,6 +200,6 @@ def metrics_csv(project: str, job_id: str, cases: Cases) -> StreamingResponse:
     """Every point of every run: run, task, name, step, time, value."""
     rows = cases.metrics.rows(project, job_id)
     return CsvStream(
-        csv_blocks(rows),
+        csv_blocks(chain([HEADER], rows)),
         headers={"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{job_id}-metrics.csv"'},
     )

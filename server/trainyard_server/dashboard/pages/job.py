@@ -19,6 +19,7 @@ from trainyard_server.dashboard.usage_charts import UsageCharts, usage_charts
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.domain.lifecycle.timeline import bars, spans
+from trainyard_server.services.views.standings import longer
 from trainyard_server.storage.events.notifier import usage_topic
 from trainyard_server.use_cases import UseCases
 
@@ -65,6 +66,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "training_input": detail.job["trainingInput"],
             "waits": detail.state is JobState.QUEUED,
             **_program(detail.job["trainingInput"]),
+            **_standing(cases, project, job_id),
             **_result(cases, project, job_id, detail.state, files),
             **_usage(request, cases, project, job_id, latest),
         }
@@ -115,6 +117,20 @@ def _usage(request: Request, cases: UseCases, project: str, job_id: str, run: Ru
         shown = tasks[(page - 1) * _CHARTED_REPLICAS : page * _CHARTED_REPLICAS]
         charts = usage_charts(cases.usage.view(project, job_id, run.number, _CHART_POINTS, shown))
     return {"usage": charts, "usage_page": page, "usage_pages": pages}
+
+
+def _standing(cases: UseCases, project: str, job_id: str) -> Mapping[str, Any]:
+    """The context of job/_standing.html. `sweep` is the metric of a study around the job, "" where none is possible."""
+    parameters, metric = cases.standings.values(project, job_id)
+    doubled = longer(parameters)
+    rerun = f"trainyard jobs rerun {job_id} --project {project} --set-arg {shlex.quote(doubled)}" if doubled else ""
+    has_sweep = bool(metric) and cases.configs.sweep_clone(project, job_id, metric) is not None
+    return {
+        "parameters": parameters,
+        "longer": rerun,
+        "standing": cases.standings.of(project, job_id),
+        "sweep": metric if has_sweep else "",
+    }
 
 
 def _program(training_input: Mapping[str, Any]) -> Mapping[str, str]:

@@ -55,6 +55,7 @@ def job_view(
             "detail": detail,
             "job_id": job_id,
             "job_path": job_path(project, job_id),
+            "may_change": caller.may_change(project, detail.owner),
             "may_cancel": detail.state not in FINAL_JOB_STATES and caller.may_change(project, detail.owner),
             "now": cases.backend.clock(),
             "project": project,

@@ -33,6 +33,7 @@ def new_view(
     project: str = "",
     origin: Annotated[str, Query(alias="from")] = "",
     trials: str = "",
+    sweep: str = "",
 ) -> View:
     caller = caller_of(request)
 
@@ -40,7 +41,7 @@ def new_view(
         if not caller.may_anywhere(Role.SUBMITTER):
             return {"start": None}
         projects = _projects(cases, caller)
-        filled = _clone(cases, caller, origin, trials) if origin else _blank(cases, project or _first(projects))
+        filled = _clone(cases, caller, origin, trials, sweep) if origin else _blank(cases, project or _first(projects))
         return {
             "clones": filled["from"],
             "example_names": EXAMPLES,
@@ -69,9 +70,9 @@ def _projects(cases: UseCases, caller: Caller) -> list[str]:
     return sorted(name for name in {*with_jobs, *caller.grants} - {ALL_PROJECTS} if caller.may(Role.SUBMITTER, name))
 
 
-def _clone(cases: UseCases, caller: Caller, origin: str, trials: str) -> dict[str, Any]:
-    """`trials`: those of a study whose ranges the clone gets. Raises NotFound for a job that is not there,
-    PermissionDenied for one of a project that the caller does not see."""
+def _clone(cases: UseCases, caller: Caller, origin: str, trials: str, sweep: str) -> dict[str, Any]:
+    """`trials`: those of a study whose ranges the clone gets; `sweep`: the metric of a study around the job. Raises
+    NotFound for a job that is not there, PermissionDenied for one of a project that the caller does not see."""
     project, slash, job_id = origin.rpartition("/")
     if not slash:
         raise InvalidArgument(Violation("from", f"looks like PROJECT/JOB; this is {origin!r}."))
@@ -80,6 +81,8 @@ def _clone(cases: UseCases, caller: Caller, origin: str, trials: str) -> dict[st
     clone, count = config.clone, 0
     if trials:
         clone, count = cases.configs.narrowed_clone(project, job_id, trials)
+    elif sweep:
+        clone = cases.configs.sweep_clone(project, job_id, sweep) or clone
     return {
         "project": project,
         "job_id": clone.job_id,

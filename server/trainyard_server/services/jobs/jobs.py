@@ -53,6 +53,9 @@ from trainyard_server.storage.failures import failure_detail, failure_reason
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
 
+MAX_NOTE = 4000
+"""Limit of a note about a job, in characters."""
+
 logger = logging.getLogger(__name__)
 
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
@@ -144,9 +147,9 @@ class Jobs:
         """The newest other job of the project that succeeded with the same program; "" without one among the last
         ones. Raises NotFound."""
         with self._backend.store.read() as reader:
-            program = _program(known_job(reader, project, job_id).training_input)
+            program = program_of(known_job(reader, project, job_id).training_input)
             rows, _ = reader.jobs(project, JobRow.state == JobState.SUCCEEDED, None, DEFAULT_PAGE_SIZE)
-        names = (row.job_id for row in rows if row.job_id != job_id and _program(row.training_input) == program)
+        names = (row.job_id for row in rows if row.job_id != job_id and program_of(row.training_input) == program)
         return next(names, "")
 
     def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
@@ -225,6 +228,19 @@ class Jobs:
         self._backend.notifier.publish(job_topic(job.key))
         return patched
 
+    def set_note(self, caller: Caller, project: str, job_id: str, note: str) -> str:
+        """Replace the note about a job. Raises InvalidArgument, PermissionDenied for a job that the caller may not
+        change, NotFound."""
+        note = note.strip()
+        if len(note) > MAX_NOTE:
+            raise InvalidArgument(Violation("note", f"has at most {MAX_NOTE} characters; this has {len(note)}."))
+        with self._backend.store.write(caller.name) as writer:
+            job = known_job(writer, project, job_id)
+            check_change(caller, job)
+            writer.set_note(job, note)
+        self._backend.notifier.publish(job_topic(job.key))
+        return note
+
     def _check_operator(self, caller: Caller) -> None:
         """On a service of one person that others reach, jobs have the rights of that person on its machine: its files,
         and the token of its agent."""
@@ -292,10 +308,15 @@ def check_change(caller: Caller, job: JobRow) -> None:
     )
 
 
-def _program(training_input: Mapping[str, Any]) -> tuple[str, str]:
+def program_of(training_input: Mapping[str, Any]) -> tuple[str, str]:
     """The module, and the image without its tag."""
-    image, slash, name = training_input.get("masterConfig", {}).get("imageUri", "").rpartition("/")
-    return training_input.get("pythonModule", ""), f"{image}{slash}{name.partition('@')[0].partition(':')[0]}"
+    return training_input.get("pythonModule", ""), untagged(training_input.get("masterConfig", {}).get("imageUri", ""))
+
+
+def untagged(image_uri: str) -> str:
+    """The image without its tag and its digest."""
+    image, slash, name = image_uri.rpartition("/")
+    return f"{image}{slash}{name.partition('@')[0].partition(':')[0]}"
 
 
 def v1_job(job: JobRow, output: Mapping[str, Any]) -> dict[str, Any]:

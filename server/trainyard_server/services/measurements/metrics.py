@@ -1,7 +1,5 @@
 """Metric curves of jobs. They are read from the logs on request, and cached in memory."""
 
-import csv
-import io
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,10 +26,11 @@ _RESULTS = 8
 _RESULT_POINTS = 300
 _CACHED_POINTS = 4_000_000  # of all jobs, 24 bytes each
 _CACHED_JOBS = 256
-_BLOCK = 64 * 1024  # characters of CSV
-_FORMULAS = ("=", "+", "-", "@")
 
 Row = tuple[int, str, str, int, str, float | str]
+
+HEADER = ("run", "task", "metric", "step", "time", "value")
+"""Names of the values of a Row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +131,6 @@ class Metrics:
             job.catch_up(self._backend.logs)  # first: what is printed is not drawn from event files too
         self._written.refresh(project, job_id, key, job)
         return job
-
-
-def csv_blocks(rows: Iterable[Row]) -> Iterator[str]:
-    """A table with a header. A name that looks like a spreadsheet formula gets an apostrophe."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("run", "task", "metric", "step", "time", "value"))
-    for run, task, name, step, time, value in rows:
-        shown = f"'{name}" if name.startswith(_FORMULAS) else name
-        writer.writerow((run, task, shown, step, time, value))
-        if text.tell() > _BLOCK:
-            yield text.getvalue()
-            text.seek(0)
-            text.truncate()
-    yield text.getvalue()
 
 
 def _view(job: JobCurves, query: MetricsQuery) -> MetricsView:

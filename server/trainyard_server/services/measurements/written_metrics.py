@@ -74,7 +74,7 @@ class WrittenMetrics:
         if scalars:
             with self._backend.store.write() as writer:
                 printed = {name.casefold() for name in job_values.printed_names(writer, job.key)}
-                written = {name: one for name, one in _summaries(scalars).items() if name.casefold() not in printed}
+                written = {name: value for name, value in _summaries(scalars).items() if name.casefold() not in printed}
                 job_values.record(writer, {job.key: written})
         return True
 

@@ -40,6 +40,7 @@ from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.domain.configs import clone
 from trainyard_server.domain.configs import resolved as resolving
 from trainyard_server.domain.configs.draft import ConfigDraft, unreadable
+from trainyard_server.domain.configs.sweep import around
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
 from trainyard_server.domain.scheduling.spreading import listed
@@ -180,6 +181,19 @@ class Configs:
         parameters = [trial.parameters for trial in study.trials if trial.number in set(chosen)]
         sent["hyperparameters"] = narrowed(study.spec, sent["hyperparameters"], parameters)
         return clone.clone(job_id, new_id, sent, labels), len(chosen)
+
+    def sweep_clone(self, project: str, job_id: str, metric: str) -> CloneView | None:
+        """The form of a study around the numbers among a job's arguments; None for a study, and for a job without such
+        an argument. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            row = known_job(reader, project, job_id)
+            training_input, _ = reader.job_input(row)
+            new_id = _clone_id(reader, project, job_id)
+            labels = dict(row.labels)
+        spec = around(training_input.args, metric) if training_input.hyperparameters is None else None
+        if spec is None:
+            return None
+        return clone.clone(job_id, new_id, resolving.as_sent(training_input) | {"hyperparameters": spec}, labels)
 
     def _reproduce(self, project: str, job_id: str) -> Iterator[CommandView]:
         """The command that starts the primary by hand, if the job has been placed."""

@@ -107,6 +107,7 @@ class JobDetails:
                 project, job.owner, job_id, str(job.training_input.get("jobDir") or ""), job.created_at
             ),
             owner=job.owner,
+            note=job.note,
             is_study="isHyperparameterTuningJob" in output,
             study=study if trial else "",
             trial=int(trial) if trial else None,

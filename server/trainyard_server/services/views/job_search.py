@@ -1,8 +1,9 @@
 """The list of jobs as people look at it: over all projects that they may see, with what each one is doing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Self
 
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.states import JobState
@@ -26,7 +27,7 @@ _MOST_LABELS = 20
 @dataclass(frozen=True, slots=True)
 class JobSearchRequest:
     """A search as requested. `since` and `until` are times or ages; `page` counts from 1; `filter` is a text as in
-    `storage.db.queries.filters`; `trials`: trials in place of jobs."""
+    `storage.db.queries.filters`."""
 
     text: str = ""
     project: str = ""
@@ -39,7 +40,12 @@ class JobSearchRequest:
     order: str = "-created"
     page: int = 1
     filter: str = ""
-    trials: bool = False
+
+    def without_filter(self) -> Self:
+        return replace(self, filter="")
+
+    def on_page(self, page: int) -> Self:
+        return replace(self, page=page)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,6 @@ def parsed(question: JobSearchRequest, now: datetime) -> tuple[JobQuery, Order |
             created_before=until,
             attention_since=now - timedelta(seconds=ATTENTION_S) if question.attention else None,
             filter=filters.parse(question.filter),
-            trials=question.trials,
         ),
         order,
         question.order.startswith("-"),

@@ -485,6 +485,11 @@ class Writer(Reader):
         self._add_labels(job)
         self.add_event(job.key, Event("labels"), now)
 
+    def set_note(self, job: JobRow, note: str) -> None:
+        job.note = note
+        self.changes.jobs.add(job.key)
+        self._session.flush()
+
     def save_agent(
         self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime
     ) -> AgentHeartbeat:

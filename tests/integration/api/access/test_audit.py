@@ -84,6 +84,9 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "jobs.create": (ALICE, {"json": {"jobId": "job", "trainingInput": package_job()}}),
     "jobs.set-origin": (ALICE, {"json": {"python": "3.11.2"}}),
     "jobs.update": (ALICE, {"json": {"labels": {"a": "b"}}, "params": {"updateMask": "labels"}}),
+    "jobs.note": (ALICE, {"json": {"note": "a note"}}),
+    "views.save": (ALICE, {"json": {"query": "sort=name"}}),
+    "views.delete": (ALICE, {}),
     "jobs.cancel": (ALICE, {}),
     "jobs.delete": (ALICE, {}),
     "health.mend": (ADMIN, {}),
@@ -101,7 +104,15 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "agents.drain": (ADMIN, {"json": {"draining": True}}),
     "agents.remove": (ADMIN, {}),
 }
-SUBJECTS = {"jobs": "job", "members": "x", "secrets": "x", "agents": "laptop", "packages": "a.whl", "google-keys": "x"}
+SUBJECTS = {
+    "jobs": "job",
+    "members": "x",
+    "secrets": "x",
+    "views": "x",
+    "agents": "laptop",
+    "packages": "a.whl",
+    "google-keys": "x",
+}
 
 
 def concrete(route: Route, token_id: str) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, BOSS, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import ADMIN, BOB, BOSS, Clock, ScriptedAgent, Server, package_job, server
+from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.storage.db.tables import job_values
 
@@ -109,7 +110,7 @@ def test_values_that_are_not_finite_are_left_out_and_deleted_jobs_take_theirs_al
         jobs = {name: reader.job("p", name) for name in ("a", "text")}
         keys = {name: job.key for name, job in jobs.items() if job is not None}
         values = job_values.values_of(reader, list(keys.values()), None, None)
-        assert job_values.names(reader, "p", 10) == (["learning_rate", "opt"], ["loss", "accuracy"])
+        assert job_values.names(reader, None, 10) == (["learning_rate", "opt"], ["loss", "accuracy"])
     assert dict(values[keys["a"]].parameters) == {"learning_rate": "0.1", "opt": "adam_w"}
     assert values[keys["a"]].metrics["accuracy"] == (2, 0.6, 0.6, 0.7)
     assert values[keys["text"]].metrics["loss"] == (3, None, None, None)
@@ -127,3 +128,57 @@ def test_trials_are_found_by_their_study(api: Server) -> None:
     assert sorted(listed(api, "study=study")) == ["study.1", "study.2"]
     assert listed(api, "study=study AND params.lr<0.15") in (["study.1"], ["study.2"])
     assert listed(api, "study=other") == []
+
+
+def test_a_job_stands_among_those_with_its_program(trained: Server) -> None:
+    standings = trained.use_cases.standings
+    second = standings.of("p", "a")
+    assert second is not None
+    assert (second.metric, second.rank, second.of, second.best_job) == ("loss", 2, 3, "b")
+    assert [tuple(one) for one in second.differing] == [("learning_rate", "0.1", "1e-2")]
+    best = standings.of("p", "b")
+    assert best is not None
+    assert (best.rank, best.best_job, best.differing) == (1, "b", ())
+    assert standings.of("p", "text") is None
+
+
+def test_the_table_is_sent_as_csv(trained: Server) -> None:
+    params = {"column": ["job", "params.learning_rate", "metrics.accuracy.best", "state"], "sort": "name"}
+    answer = trained.client.get("/trainyard/v1/jobs.csv", params=params, headers=ADMIN)
+    rows = answer.text.splitlines()
+    assert rows[0] == "project,jobId,createTime,params.learning_rate,metrics.accuracy.best,state"
+    assert [row.split(",")[3:] for row in rows[1:]] == [
+        ["0.1", "0.7", "SUCCEEDED"],
+        ["1e-2", "0.95", "SUCCEEDED"],
+        ["0.5", "0.3", "SUCCEEDED"],
+        ["warm", "", "SUCCEEDED"],
+    ]
+    answer = trained.client.get("/trainyard/v1/jobs.csv", params={"column": "params"}, headers=ADMIN)
+    assert (answer.status_code, "'params' is not a column" in answer.text) == (400, True)
+
+
+def test_a_study_of_groups_is_of_its_trials(api: Server) -> None:
+    parameter = {"parameterName": "lr", "type": "DISCRETE", "discreteValues": [0.1, 0.2]}
+    spec = {"goal": "MAXIMIZE", "maxTrials": 2, "maxParallelTrials": 2, "params": [parameter]}
+    api.create("study", hyperparameters=spec)
+    api.create("other")
+    api.tick()
+    grouped = api.use_cases.job_groups.grouped(None, JobSearchRequest(), "study", ())
+    assert [(group.value, group.jobs, group.term) for group in grouped.groups] == [("study", 2, 'study="study"')]
+    with pytest.raises(InvalidArgument, match="is not a group"):
+        api.use_cases.job_groups.grouped(None, JobSearchRequest(), "metrics.loss", ())
+
+
+def test_views_and_notes_are_bounded_and_of_their_projects(api: Server) -> None:
+    api.create()
+    views = "/trainyard/v1/projects/p/views"
+    too_long = api.client.request("PUT", f"{views}/x", json={"query": "q" * 5000}, headers=ADMIN)
+    saved = api.client.request("PUT", f"{views}/best%20runs", json={"query": "?sort=name&page=3"}, headers=ADMIN)
+    assert (too_long.status_code, saved.json()["query"]) == (400, "sort=name")
+    assert [view["name"] for view in api.get("/trainyard/v1/views")["views"]] == ["best runs"]
+    assert api.client.request("DELETE", f"{views}/none", headers=ADMIN).status_code == 404
+    note = "/trainyard/v1/projects/p/jobs/job/note"
+    assert api.client.request("PUT", note, json={"note": "n" * 4001}, headers=ADMIN).status_code == 400
+    assert api.client.request("PUT", note, json={"note": " kept "}, headers=BOB).status_code == 403
+    assert api.client.request("PUT", note, json={"note": " kept "}, headers=ADMIN).json() == {"note": "kept"}
+    assert (api.detail()["note"], listed(api, "note:kept")) == ("kept", ["job"])

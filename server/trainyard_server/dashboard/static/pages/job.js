@@ -1,6 +1,9 @@
 // Actions on a job, on each of its tabs.
 import { call, jobPath } from "../base/api.js";
 import { note } from "../base/banner.js";
+import { followNotes } from "./notes.js";
+
+followNotes();
 
 const dialog = document.getElementById("confirm-cancel");
 

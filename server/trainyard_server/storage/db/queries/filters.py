@@ -36,7 +36,7 @@ _SPELLINGS = {
     "end_time": "endTime",
     "error_message": "errorMessage",
 }
-_FIELDS = ("jobId", "state", "owner", "errorMessage", "note", *_TIMES)
+_FIELDS = ("jobId", "state", "owner", "project", "errorMessage", "note", *_TIMES)
 _INPUT, _LABELS = "trainingInput.", "labels."
 _INPUT_FIELD = re.compile(r"(?:trainingInput|training_input)((?:\.[A-Za-z][A-Za-z0-9_]*){1,8})")
 _SECOND = timedelta(seconds=1)
@@ -73,7 +73,7 @@ def to_sql(expression: Expression, common: Collection[Common] = frozenset()) -> 
 
 
 def common_in(reader: Reader, expression: Expression) -> frozenset[Common]:
-    """What the expression names and many jobs have, for `to_sql`."""
+    """Labels and terms of the expression that many jobs have, for `to_sql`."""
     return reader.common_labels(labels_of(expression)) | value_filters.frequent(reader.session, expression)
 
 
@@ -202,7 +202,13 @@ def _in_states(states: Collection[JobState]) -> ColumnElement[bool]:
     return JobRow.state.in_(chosen)
 
 
-_COLUMNS = {"jobId": JobRow.job_id, "owner": JobRow.owner, "errorMessage": JobRow.error_message, "note": JobRow.note}
+_COLUMNS = {
+    "jobId": JobRow.job_id,
+    "owner": JobRow.owner,
+    "errorMessage": JobRow.error_message,
+    "note": JobRow.note,
+    "project": JobRow.project,
+}
 
 
 def _pattern_parts(pattern: str) -> Iterator[re.Match[str]]:

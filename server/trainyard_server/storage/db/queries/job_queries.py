@@ -6,14 +6,14 @@ thousand jobs as with fifty.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, case, func, or_, select, union
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from trainyard_protocol.states import JobState, ReplicaState
 from trainyard_protocol.views.views import MetricsDigest, Verdict
@@ -98,6 +98,9 @@ class JobQuery:
     attention_since: datetime | None = None
     filter: Expression | None = None
     trials: bool = False
+
+    def of_trials(self) -> "JobQuery":
+        return replace(self, trials=True)
 
     @property
     def is_indexed(self) -> bool:
@@ -201,6 +204,31 @@ class JobList:
         query = self._limited(chosen.where(select(JobRow.key, JobRow.state), with_states=False))
         rows = self._session.execute(self._ordered(query, order, descending).limit(COUNTED + 1))
         return [(key, state) for key, state in rows]
+
+    def values_of_field(self, keys: Sequence[int], field: str) -> dict[int, str]:
+        """The owner, project, state or study of each of these jobs, or its parameter or label; "" without one.
+
+        `field` is one of these words, `params.NAME` or `labels.NAME`.
+        """
+        study = aliased(JobRow)
+        columns: dict[str, ColumnElement[Any]] = {
+            "owner": JobRow.owner.expression,
+            "project": JobRow.project.expression,
+            "state": JobRow.state.expression,
+            "study": select(study.job_id).where(study.key == JobRow.study_key).scalar_subquery(),
+        }
+        if field in columns:
+            query = select(JobRow.key, columns[field]).where(JobRow.key.in_(keys))
+        elif field.startswith(value_filters.PARAMETERS):
+            name = field.removeprefix(value_filters.PARAMETERS)
+            query = select(JobParameterRow.job_key, JobParameterRow.value)
+            query = query.where(JobParameterRow.job_key.in_(keys), JobParameterRow.name == name)
+        else:
+            query = select(JobLabelRow.job_key, JobLabelRow.value)
+            query = query.where(JobLabelRow.job_key.in_(keys), JobLabelRow.name == field.removeprefix("labels."))
+        values = dict.fromkeys(keys, "")
+        values.update({key: str(value or "") for key, value in self._session.execute(query)})
+        return values
 
     def queue(self, offset: int, limit: int, *, trials: bool = True) -> Sequence[JobListEntry]:
         """Queued jobs by their positions; those without a position come last. Without `trials`: studies instead."""

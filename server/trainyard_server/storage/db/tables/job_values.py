@@ -9,6 +9,7 @@ from sqlalchemy import func, select, update
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, number_of
 from trainyard_protocol.states import JobState
+from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
 from trainyard_server.storage.db.base.models import JobMetricRow, JobParameterRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader
@@ -16,6 +17,8 @@ from trainyard_server.storage.db.repository import Writer
 
 MAX_OF_A_JOB = 1000
 """Limit of the parameters of one job, and of its metrics."""
+
+_NEWEST = 200  # jobs whose names are offered
 
 
 class JobValues(NamedTuple):
@@ -125,14 +128,52 @@ def job_keys(reader: Reader, run_ids: Collection[str]) -> dict[str, int]:
     return {row.run_id: row.job_key for row in rows}
 
 
-def names(reader: Reader, project: str, limit: int) -> tuple[list[str], list[str]]:
-    """The most frequent names of parameters and of metrics among the newest jobs of a project."""
-    newest = select(JobRow.key).filter_by(project=project).order_by(JobRow.key.desc()).limit(200)
-    found = []
-    for row in (JobParameterRow, JobMetricRow):
-        query = select(row.name).where(row.job_key.in_(newest)).group_by(row.name)
-        found.append(list(reader.session.scalars(query.order_by(func.count().desc(), row.name).limit(limit))))
-    return found[0], found[1]
+def names(reader: Reader, visible: Visible, limit: int) -> tuple[list[str], list[str]]:
+    """The most frequent names of parameters and of metrics among the newest jobs of visible projects."""
+    newest = select(JobRow.key).order_by(JobRow.key.desc()).limit(_NEWEST)
+    if visible is not None:
+        newest = newest.where(JobRow.project.in_(visible))
+    keys = reader.session.scalars(newest).all()
+    query = select(JobParameterRow.name).where(JobParameterRow.job_key.in_(keys)).group_by(JobParameterRow.name)
+    parameters = reader.session.scalars(query.order_by(func.count().desc(), JobParameterRow.name).limit(limit))
+    return list(parameters), metric_names(reader, keys, limit)
+
+
+def metric_names(reader: Reader, keys: Collection[int], limit: int) -> list[str]:
+    """The names of the metrics that most of these jobs have."""
+    query = select(JobMetricRow.name).where(JobMetricRow.job_key.in_(keys)).group_by(JobMetricRow.name)
+    return list(reader.session.scalars(query.order_by(func.count().desc(), JobMetricRow.name).limit(limit)))
+
+
+class JobResult(NamedTuple):
+    """The best value of a metric of a job, and its program: a module and an image, each may be ""."""
+
+    key: int
+    job_id: str
+    best: float
+    module: str
+    image: str
+
+
+def results_of(reader: Reader, project: str, metric: str, limit: int) -> list[JobResult]:
+    """The results of those of the newest jobs of a project that have the metric."""
+    newest = select(JobRow.key).where(JobRow.project == project, JobRow.study_key.is_(None))
+    module = func.coalesce(JobRow.training_input["pythonModule"].as_string(), "")
+    image = func.coalesce(JobRow.training_input[("masterConfig", "imageUri")].as_string(), "")
+    query = (
+        select(JobRow.key, JobRow.job_id, JobMetricRow.best, module, image)
+        .join(JobMetricRow, JobMetricRow.job_key == JobRow.key)
+        .where(JobRow.key.in_(newest.order_by(JobRow.key.desc()).limit(limit)))
+        .where(JobMetricRow.name == metric, JobMetricRow.best.is_not(None))
+    )
+    return [JobResult(*row) for row in reader.session.execute(query)]
+
+
+def differing_parameters(reader: Reader, keys: Collection[int], limit: int) -> list[str]:
+    """The names of parameters in which these jobs differ, those that most of them have first."""
+    query = select(JobParameterRow.name).where(JobParameterRow.job_key.in_(keys)).group_by(JobParameterRow.name)
+    differing = query.having(func.count(JobParameterRow.value.distinct()) > 1)
+    return list(reader.session.scalars(differing.order_by(func.count().desc(), JobParameterRow.name).limit(limit)))
 
 
 def _summary(row: JobMetricRow) -> MetricSummary:

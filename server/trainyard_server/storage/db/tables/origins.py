@@ -1,6 +1,8 @@
 """Origins of jobs. That of a trial is its study's."""
 
-from sqlalchemy import select
+from collections.abc import Collection
+
+from sqlalchemy import func, select
 
 from trainyard_protocol.views.origin import JobOrigin, OriginSummary
 from trainyard_protocol.wire.sync import ResolvedRun
@@ -24,6 +26,13 @@ def summary(reader: Reader, job: JobRow) -> OriginSummary | None:
     query = select(JobOriginRow.summary).where(JobOriginRow.job_key == (job.study_key or job.key))
     stored = reader.session.scalar(query)
     return None if stored is None else OriginSummary.model_validate(stored)
+
+
+def summaries(reader: Reader, keys: Collection[int]) -> dict[int, OriginSummary]:
+    """The origins of those of these jobs that have one; of a trial that of its study."""
+    query = select(JobRow.key, JobOriginRow.summary).where(JobRow.key.in_(keys))
+    rows = query.join(JobOriginRow, JobOriginRow.job_key == func.coalesce(JobRow.study_key, JobRow.key))
+    return {key: OriginSummary.model_validate(stored) for key, stored in reader.session.execute(rows)}
 
 
 def resolved(reader: Reader, job: JobRow) -> tuple[ResolvedRun, int] | None:

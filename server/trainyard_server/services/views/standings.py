@@ -1,0 +1,98 @@
+"""Standings: how a job's result compares with those of the jobs that ran the same program."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainyard_protocol.lines.progress import is_validation, lower_is_better
+from trainyard_server.context import Backend
+from trainyard_server.domain.metrics.summary import ordered
+from trainyard_server.services.jobs.jobs import known_job, program_of, untagged
+from trainyard_server.storage.db.tables import job_values
+from trainyard_server.storage.db.tables.job_values import JobValues
+
+NEWEST = 1000
+"""Jobs of a project that a result is compared with, the newest."""
+
+_MOST_PARAMETERS = 12
+_LONGER = ("epochs", "num_epochs", "max_epochs", "num_train_epochs", "steps", "max_steps", "train_steps")
+
+
+class DifferingParameter(NamedTuple):
+    """A parameter of the job and of the best one; None where a job does not have it."""
+
+    name: str
+    own: str | None
+    best: str | None
+
+
+class Standing(NamedTuple):
+    """The rank of a job, from 1, among `of` jobs of its project with the same program, by the best value of a metric.
+
+    `best_job` has the best value; `differing` are the parameters in which the two differ."""
+
+    metric: str
+    value: float
+    rank: int
+    of: int
+    best_job: str
+    best_value: float
+    differing: tuple[DifferingParameter, ...]
+
+
+class Standings:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def of(self, project: str, job_id: str) -> Standing | None:
+        """None where no other job ran the same program, or where no metric's name says what is better. Raises
+        NotFound."""
+        with self._backend.store.read() as reader:
+            job = known_job(reader, project, job_id)
+            own = job_values.values_of(reader, [job.key], None, None)[job.key]
+            metric = _main_metric(own)
+            if metric is None:
+                return None
+            value, program = own.metrics[metric].best(metric), program_of(job.training_input)
+            others = [
+                result
+                for result in job_values.results_of(reader, project, metric, NEWEST)
+                if (result.module, untagged(result.image)) == program and result.key != job.key
+            ]
+            if value is None or not others:
+                return None
+            sign = 1 if lower_is_better(metric) else -1
+            best = min(others, key=lambda result: sign * result.best)
+            better = sum(sign * result.best < sign * value for result in others)
+            if not better:
+                return Standing(metric, value, 1, len(others) + 1, job_id, value, ())
+            parameters = job_values.values_of(reader, [best.key], None, ())[best.key].parameters
+        differing = _differing(own.parameters, parameters)
+        return Standing(metric, value, better + 1, len(others) + 1, best.job_id, best.best, differing)
+
+    def values(self, project: str, job_id: str) -> tuple[Mapping[str, str], str]:
+        """The parameters of a job, and the metric that it is judged by; "" without one. Raises NotFound."""
+        with self._backend.store.read() as reader:
+            key = known_job(reader, project, job_id).key
+            own = job_values.values_of(reader, [key], None, None)[key]
+        return own.parameters, _main_metric(own) or ""
+
+
+def longer(parameters: Mapping[str, str]) -> str:
+    """The argument of `jobs rerun --set-arg` that trains twice as long, `epochs=10`; "" where no parameter says how
+    long it trains."""
+    for name in _LONGER:
+        if (value := parameters.get(name, "")).isdecimal() and 0 < int(value) < 10**9:
+            return f"{name}={2 * int(value)}"
+    return ""
+
+
+def _main_metric(values: JobValues) -> str | None:
+    """A metric of examples that are not trained on if there is one, else a loss, else another that has a direction."""
+    rated = [name for name in ordered(values.metrics) if lower_is_better(name) is not None]
+    validated = [name for name in rated if is_validation(name)]
+    return next(iter(validated or rated), None)
+
+
+def _differing(own: Mapping[str, str], best: Mapping[str, str]) -> tuple[DifferingParameter, ...]:
+    names = sorted(name for name in {*own, *best} if own.get(name) != best.get(name))
+    return tuple(DifferingParameter(name, own.get(name), best.get(name)) for name in names[:_MOST_PARAMETERS])

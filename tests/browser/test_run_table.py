@@ -1,0 +1,123 @@
+"""The list of jobs as a table of runs: columns of parameters and metrics, groups, saved views, notes, ticks."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.browser_support import DashboardServer, Open, Viewport, axe
+
+RATES = ("0.3", "0.1", "0.03", "0.01")
+
+
+@pytest.fixture
+def tuned(dashboard: DashboardServer) -> DashboardServer:
+    """Twenty jobs with a learning rate and an optimizer; 0.1 with adam is the best."""
+    agent = dashboard.agent(cpus=2)
+    for number in range(20):
+        rate, optimizer = RATES[number % 4], ("adam", "sgd")[number // 4 % 2]
+        labels = {"team": "vision"} if number % 3 else {"team": "vision", "stage": "final"}
+        args = ["--lr", rate, "--optimizer", optimizer, "--epochs=5", f"--seed={number}"]
+        run = dashboard.started(agent, f"cnn_{number:02}", labels=labels, args=args)
+        for step in (100, 200, 300):
+            best = 0.95 - abs(float(rate) - 0.1) - 0.1 * (optimizer == "sgd") - number / 1000 - 30 / step / 10
+            agent.log(f'{{"step": {step}, "loss": {1 - best:.4f}, "accuracy": {best:.4f}}}', run=run)
+        agent.exit(code=number % 7 == 6, run=run)
+    return dashboard
+
+
+def names(page: Page) -> list[str]:
+    return page.locator("[data-row] .name").all_inner_texts()
+
+
+def test_twenty_jobs_with_their_parameters_fit_on_a_screen(tuned: DashboardServer, open_page: Open) -> None:
+    page = open_page("/")
+    page.set_viewport_size({"width": 1280, "height": 860})
+    rows = page.locator("[data-row]")
+    expect(rows).to_have_count(20)
+    expect(page.locator("th.col-value")).to_have_text(["lr", "optimizer", "seed"])
+    last = rows.last.bounding_box()
+    assert last is not None
+    assert last["y"] + last["height"] <= 860
+    assert axe(page) == []
+    assert axe(open_page("/", viewport=Viewport.DARK), Viewport.DARK) == []
+
+
+def test_columns_are_chosen_ordered_and_sorted_by(tuned: DashboardServer, open_page: Open) -> None:
+    page = open_page("/?column=job&column=params.lr")
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_label("Another one").fill("metrics.loss@200")
+    page.get_by_role("group", name="Metrics, best").get_by_label("accuracy best").check()
+    page.get_by_role("button", name="Move lr to the front").click()
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**/?column=params.lr&column=job&**")
+    expect(page.locator("thead th")).to_have_text(["", "lr", "Job", "loss @200", "accuracy best"])
+    page.locator("thead").get_by_role("link", name="accuracy best").click()
+    expect(page.locator("[data-row] .name").first).to_have_text("cnn_01")
+    expect(page.locator("[data-row] .best")).to_have_text(["0.066", "0.939"])
+    expect(page.locator("[data-row]").first.get_by_role("cell")).to_have_text(["", "0.1", "cnn_01", "0.066", "0.939"])
+
+
+def test_a_filter_with_a_mistake_is_explained_and_kept(tuned: DashboardServer, open_page: Open) -> None:
+    page = open_page("/?filter=params.lr%3C0.05+AND+params.optimizer%3Dadam")
+    expect(page.locator("[data-row]")).to_have_count(6)
+    field = page.get_by_role("combobox", name="Filter")
+    field.fill("params.lr<small")
+    field.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("'small' is not a number, which < compares.")
+    expect(field).to_have_value("params.lr<small")
+    assert axe(page) == []
+
+
+def test_groups_have_the_mean_and_the_best_of_each_metric(tuned: DashboardServer, open_page: Open) -> None:
+    page = open_page("/?filter=state%3ASUCCEEDED&column=metrics.accuracy.best")
+    page.get_by_label("Group by").select_option("params.lr")
+    rows = page.get_by_role("table", name="Groups of jobs by params.lr").locator("tbody tr")
+    expect(rows).to_have_count(4)
+    best = rows.filter(has=page.get_by_role("link", name="0.1", exact=True))
+    expect(best.get_by_role("cell").last).to_have_text("0.939")
+    assert axe(page) == []
+    best.get_by_role("link", name="0.1").click()
+    expect(page.locator("table.jobs [data-row]")).to_have_count(4)
+    assert page.url.endswith("filter=%28state%3ASUCCEEDED%29+AND+params.lr%3D%220.1%22")
+
+
+def test_a_view_is_saved_opened_and_deleted(tuned: DashboardServer, open_page: Open) -> None:
+    page = open_page("/?column=job&column=params.lr&sort=params.lr")
+    page.get_by_role("button", name="Save view").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("by rate")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_function("() => document.getElementById('views')?.options.length === 2")
+    page.goto("/")
+    page.get_by_label("Saved views").select_option("by rate")
+    page.wait_for_url("**/?column=job&column=params.lr&sort=params.lr")
+    expect(page.locator("[data-row] .name").first).to_have_text("cnn_03")
+    page.get_by_role("button", name="Save view").click()
+    page.get_by_role("button", name="Delete the chosen view").click()
+    expect(page.get_by_label("Saved views")).to_have_count(0)
+
+
+def test_a_note_is_edited_in_its_cell_and_labels_are_added_to_what_is_ticked(
+    tuned: DashboardServer, open_page: Open
+) -> None:
+    page = open_page("/?column=job&column=note&column=labels.keep")
+    page.get_by_role("button", name="Edit the note of cnn_05").click()
+    page.get_by_label("Note of cnn_05").fill("diverges <b>late</b>")
+    page.get_by_label("Note of cnn_05").press("Enter")
+    row = page.locator("[data-row]").filter(has=page.get_by_role("link", name="cnn_05"))
+    expect(row.locator(".col-note")).to_have_text("diverges <b>late</b>")
+    for job in ("cnn_05", "cnn_06"):
+        page.get_by_label(f"Select {job}").check()
+    expect(page.get_by_role("link", name="Compare")).to_have_attribute("href", "/compare?job=p%2Fcnn_06&job=p%2Fcnn_05")
+    expect(page.get_by_role("button", name="Cancel them")).to_be_hidden()
+    page.get_by_role("button", name="Add label").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("keep=yes")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(row.get_by_role("cell").last).to_have_text("yes")
+    page.goto("/?filter=note:diverges")
+    expect(page.locator("[data-row]")).to_have_count(1)
+
+
+def test_the_table_is_a_stack_of_cards_on_a_telephone(tuned: DashboardServer, open_page: Open) -> None:
+    page = open_page("/", viewport=Viewport.NARROW)
+    expect(page.locator("[data-row]")).to_have_count(20)
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate("window.innerWidth")
+    assert axe(page, Viewport.NARROW) == []

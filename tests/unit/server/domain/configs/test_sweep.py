@@ -1,0 +1,22 @@
+"""Study around a job."""
+
+import pytest
+
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
+from trainyard_server.domain.configs.sweep import around
+
+
+def test_ranges_are_around_the_numbers_that_are_a_choice() -> None:
+    args = ["--learning-rate", "0.03", "--layers=4", "--seed", "7", "--num_epochs=5", "--opt", "adam", "--zero", "0"]
+    study = around(args, "val_loss")
+    assert study is not None
+    assert (study["goal"], study["hyperparameterMetricTag"]) == ("MINIMIZE", "val_loss")
+    low = {"parameterName": "learning-rate", "type": "DOUBLE", "minValue": 0.01, "maxValue": 0.09}
+    whole = {"parameterName": "layers", "type": "INTEGER", "minValue": 2, "maxValue": 8}
+    assert study["params"] == [low | {"scaleType": "UNIT_LOG_SCALE"}, whole | {"scaleType": "UNIT_LINEAR_SCALE"}]
+    HyperparameterSpec.model_validate(study)
+
+
+@pytest.mark.parametrize("args", [[], ["--opt", "adam"], ["lr=0.1"], ["--seed", "3"], ["--x", "-1"]])
+def test_without_such_a_number_there_is_no_study(args: list[str]) -> None:
+    assert around(args, "accuracy") is None

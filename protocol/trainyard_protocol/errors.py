@@ -12,6 +12,7 @@ TrainyardError
 ├── ResourceExhausted    429 RESOURCE_EXHAUSTED   exceeds a quota; retrying does not help
 │   └── TooManyRequests                           has a Retry-After header: nothing was done, try again then
 ├── Internal             500 INTERNAL             a bug in Trainyard
+├── Unimplemented        501 UNIMPLEMENTED        of another service's API, and not built here
 └── Unavailable          503 UNAVAILABLE          transient: try again later; also: the server does not answer
 
 `trainyard_server.api.errors` translates it to HTTP, `trainyard_cli.main` to exit codes. The envelope
@@ -166,6 +167,11 @@ class TooManyRequests(ResourceExhausted):
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Unimplemented(TrainyardError):
+    http_status = 501
+    status = "UNIMPLEMENTED"
 
 
 class Internal(TrainyardError):

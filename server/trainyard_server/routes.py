@@ -22,6 +22,7 @@ from trainyard_server.api.own import (
     secrets,
 )
 from trainyard_server.api.routing import Router
+from trainyard_server.api.tracking import mlflow
 from trainyard_server.dashboard import pages, static_files
 from trainyard_server.domain.access.route_access import AccessTable
 
@@ -38,6 +39,7 @@ ROUTERS: Sequence[Router] = [
     health.router,
     extensions.router,
     experiments.router,
+    mlflow.router,
     attachments.router,
     agent_attachments.router,
     people.router,

@@ -43,6 +43,7 @@ from trainyard_server.services.people.principals import Principals, RevokedSessi
 from trainyard_server.services.people.secrets import Secrets
 from trainyard_server.services.people.sign_in import SignIn
 from trainyard_server.services.people.single_sign_on import SingleSignOn
+from trainyard_server.services.tracking.tracking import Tracking
 from trainyard_server.services.views.cluster import ClusterOverview
 from trainyard_server.services.views.configs import Configs
 from trainyard_server.services.views.job_details import JobDetails
@@ -112,6 +113,7 @@ class UseCases:
         self.audit = Audit(backend, audit_file)
         self.agents = Agents(backend, self.controller)
         self.agent_sync = AgentSync(backend, self.controller, run_tokens, _peer_key(key))
+        self.tracking = Tracking(backend, run_tokens)
         self.packages = Packages(backend, key)
         self.jobs = Jobs(backend, self.controller)
         self.attachments = Attachments(backend)

@@ -263,7 +263,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         run = next(iter(running_agent(api).runs.values()))
         port = urlsplit(url).port
         assert port is not None
-        made = World(api, storage, port, front, run.storage_token)
+        made = World(api, storage, port, front, run.run_token)
         check = ObjectStorage.check
 
         def checked(self: ObjectStorage, caller: Caller, call: StorageCall) -> None:

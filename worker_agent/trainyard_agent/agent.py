@@ -36,6 +36,7 @@ from trainyard_agent.control.reconcile import (
 )
 from trainyard_agent.control.server_clock import ServerClock
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
+from trainyard_agent.control.tracking import TrackingAddresses
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.lease.majority import Majority
@@ -119,16 +120,18 @@ class Agent:
         meet: Callable[[str], Meeting] = Meeting,
         members: PeerMembers | None = None,
         mounts: AgentMounts | None = None,
+        tracking: TrackingAddresses | None = None,
     ) -> None:
         """`info`: what the agent offers now, which may change. `disks`: those that it and its runs write to. `usage_s`:
         seconds between two usage measurements; 0: none. `start_deadline_s`: how long an engine may give the same
         reasons for not starting a run. `meet` makes the listeners of a part of a gang over several agents, before its
         start. `members`: the other agents of its server, by which it keeps `lease`. `mounts`: the
-        directories that jobs may name."""
+        directories that jobs may name. `tracking`: where replicas reach the server."""
         self._runtime = runtime
         self._control_plane = control_plane
         self._stager = stager
         self._mounts = mounts or AgentMounts(SiteMounts())
+        self._tracking = tracking or TrackingAddresses()
         self._parts = Parts(runtime, meet)
         self._attachments = ReplicaAttachments(runtime, control_plane)
         self._server_clock = ServerClock()
@@ -570,7 +573,17 @@ class Agent:
                 placed = self._runtime.place(order)
                 mounts = self._mounts_of(order, staging.job_dir_target)
                 environment = self._info().environment_in(placed.runtime)
-                gang = launches(order, placed.addresses, staging, environment, secrets, placed.interface, mounts)
+                gang = launches(
+                    order,
+                    placed.addresses,
+                    staging,
+                    environment,
+                    secrets,
+                    placed.interface,
+                    mounts,
+                    self._tracking.uri_in(placed.runtime),
+                    self._tracking.ca_file,
+                )
                 return self._runtime.start(order.run_id, gang)
             except StartFailed:
                 raise

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainyard_agent.agent import Agent
+from trainyard_agent.control.tracking import TrackingAddresses
 from trainyard_agent.engines import registry
 from trainyard_agent.engines.capacity import BadCapacity
 from trainyard_agent.engines.contract import Engine, Exclusion, SettingsRefused
@@ -204,6 +205,7 @@ async def _run_agent(settings: AgentSettings) -> None:
                 disks,
                 members=members,
                 mounts=mounts,
+                tracking=TrackingAddresses(settings.server, settings.tracking_url, str(settings.ca_file or "")),
             )
             if not engine.spans_hosts and (problem := settings.reach.host_name_problem):
                 logger.warning("%s", problem)

@@ -168,6 +168,12 @@ class AgentSettings:
         metavar="FILE",
         default_text=f"${CA_FILE_VARIABLE}, else those of the operating system",
     )
+    tracking_url: str = setting(
+        "",
+        "the server's address for replicas in containers, for MLflow's tracking; processes have that of --server",
+        metavar="URL",
+        default_text="none",
+    )
     state_dir: Path = required("directory for the agent's state", metavar="DIR")
     runtime: str = setting(
         AUTO,

@@ -21,6 +21,8 @@ TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
 
 _TASK_NAME = re.compile(r"(master|worker|ps|evaluator)-replica-(\d+)")
 _FIRST_RUNTIME_WITH_CHIEF = (2, 1)
+TRACKING_URI = "MLFLOW_TRACKING_URI"
+
 INTEROP_THREADS = "TF_NUM_INTEROP_THREADS"
 _LEAST_INTEROP_THREADS = 4
 
@@ -168,6 +170,20 @@ def storage_variables(
     if not may_be_tensorflow or not any(SCHEME in text for text in texts):
         return {}
     return proxy_variables(environment, [address.rpartition(":")[0] for address in addresses.values()])
+
+
+def tracking_variables(
+    training_input: TrainingInput, uri: str, run: str, token: str, ca_file: str = ""
+) -> dict[str, str]:
+    """Variables of MLflow's clients: the address of the server, the job as a run, and the token of its run. None where
+    the job has an address of its own, or none is known.
+
+    Source: https://mlflow.org/docs/latest/api_reference/cli.html, mlflow/environment_variables.py
+    """
+    if not (uri and run and token) or TRACKING_URI in training_input.env:
+        return {}
+    certificate = {"MLFLOW_TRACKING_SERVER_CERT_PATH": ca_file} if ca_file and uri.startswith("https://") else {}
+    return {TRACKING_URI: uri, "MLFLOW_RUN_ID": run, "MLFLOW_TRACKING_TOKEN": token, **certificate}
 
 
 def job_dir_variables(job_dir: str) -> dict[str, str]:

@@ -221,8 +221,9 @@ class RunOrder(Wire):
     job's directory where its training input has no jobDir; "" if it has none. `owner` submitted the job; "" if unknown.
     `priority` is the job's, for an engine with a queue of its own.
     `trial` is set for a trial of a study. `peers` are addresses by task that the cluster has beside those of this run's
-    replicas: of the gang, for an evaluator that is started again alone. `storage_token` is for calls of the server's
-    storage while the run lives; "" without a storage. `spread` is set for a part of a run over several agents.
+    replicas: of the gang, for an evaluator that is started again alone. `run_token` is for calls of the server's
+    storage and of MLflow's tracking while the run lives; "" for an engine that would show it.
+    `tracking_run` is the job as a run of MLflow. `spread` is set for a part of a run over several agents.
     `wants_resolved` until the server has what the run has resolved.
     `retried_codes` are exit codes that lead to another run: with them keepOnFailure keeps nothing.
     """
@@ -242,7 +243,8 @@ class RunOrder(Wire):
     priority: int = 0
     trial: TrialOrder | None = None
     peers: dict[str, str] = Field(default_factory=dict)
-    storage_token: str = Field(default="", repr=False)
+    run_token: str = Field(default="", repr=False)
+    tracking_run: str = ""
     spread: SpreadOrder | None = None
     wants_resolved: bool = False
     retried_codes: Many[int] = ()

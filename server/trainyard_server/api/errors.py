@@ -27,7 +27,7 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_server.api.middleware import security_headers
-from trainyard_server.domain.access.route_access import AccessTable, wants_page
+from trainyard_server.domain.access.route_access import MLFLOW, AccessTable, wants_page
 from trainyard_server.services.people.guess_limits import TooManyGuesses
 from trainyard_server.storage.db.repository import ConcurrentUpdate
 from trainyard_server.storage.failures import DatabaseError, FailureLog, UnstorableValue, failure_detail, failure_of
@@ -62,6 +62,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+_MLFLOW_CODES = {
+    "NOT_FOUND": "RESOURCE_DOES_NOT_EXIST",
+    "INVALID_ARGUMENT": "INVALID_PARAMETER_VALUE",
+    "UNAVAILABLE": "TEMPORARILY_UNAVAILABLE",
+    "UNIMPLEMENTED": "NOT_IMPLEMENTED",
+}
+"""Codes of MLflow's errors where they are not ours. Source: mlflow/protos/databricks.proto"""
+
+
 async def database_error(request: Request, error: DatabaseError) -> Response:
     """The response to a database error that is raised in a middleware, before routing."""
     response: Response = await request.app.exception_handlers[DatabaseError](request, error)
@@ -74,7 +83,11 @@ def error_json(error: TrainyardError, headers: dict[str, str] | None = None) -> 
 
 
 def error_response(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
-    """The error as a page if the browser asks for one, else as its JSON envelope."""
+    """The error as a page if the browser asks for one, else as its JSON envelope; as MLflow's clients read it for
+    them."""
+    if request.url.path.startswith(MLFLOW):
+        code = _MLFLOW_CODES.get(error.status, error.status)
+        return JSONResponse({"error_code": code, "message": str(error)}, error.http_status, _headers(error, headers))
     if not wants_page(request.method, request.url.path, request.headers.get("accept", "")):
         return error_json(error, headers)
     page: Callable[[Request, TrainyardError], Response] = request.app.state.error_page

@@ -69,10 +69,10 @@ def test_program_gets_its_variables_and_secrets_and_nothing_else_does(real_drive
 def test_log_has_no_token_of_the_storage(host_driver: Driver) -> None:
     """Errors of Google's clients have the address that it is in."""
     driver = host_driver
-    driver.runtime.place(order(RUN, CHIEF).model_copy(update={"storage_token": TOKEN}))
+    driver.runtime.place(order(RUN, CHIEF).model_copy(update={"run_token": TOKEN}))
     launch = driver.lab.launch(CHIEF, Program(python="import os; print(os.environ['ADDRESS'])"))
     environment = {**launch.environment, "ADDRESS": f"http://127.0.0.1/{TOKEN}/b"}
-    driver.runtime.start(RUN, [replace(launch, environment=environment, storage_token=TOKEN)])
+    driver.runtime.start(RUN, [replace(launch, environment=environment, run_token=TOKEN)])
 
     assert driver.wait_for_log(RUN, CHIEF) == ["http://127.0.0.1/***/b"]
 

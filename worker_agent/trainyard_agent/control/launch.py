@@ -24,18 +24,23 @@ def launches(
     secrets: Mapping[str, str] = MappingProxyType({}),
     interface: str = "",
     mounts: tuple[Mount, ...] = (),
+    tracking_uri: str = "",
+    ca_file: str = "",
 ) -> list[Launch]:
     """One launch for each replica, in the order's sequence, with what was staged for the run.
 
     The service's variables override those of `replica_environment`: a replica must never see another replica's
     TF_CONFIG. OF_RUN in the address of gs:// becomes the run's token. `secrets` are the values of those that the job
     refers to, by name. `interface` is the network interface of the addresses, where replicas have to name it.
+    `tracking_uri` is the server's address for replicas, "" where they reach none, with the certificates of `ca_file`.
     """
     training_input = order.training_input
     given = {**replica_environment}
-    token = order.storage_token if OF_RUN in given.get(EMULATOR, "") else ""
+    token = order.run_token if OF_RUN in given.get(EMULATOR, "") else ""
     if EMULATOR in given:
         given[EMULATOR] = given[EMULATOR].replace(OF_RUN, token)
+    tracking = cluster.tracking_variables(training_input, tracking_uri, order.tracking_run, order.run_token, ca_file)
+    token = order.run_token if tracking else token
     hosts = {**order.peers, **(order.spread.addresses if order.spread is not None else {}), **addresses}
     by_task = {cluster.Task.parse(task): address for task, address in hosts.items()}
     # As of a shell's $(cat file): the newline at the end of a file is no part of a variable's value.
@@ -58,7 +63,7 @@ def launches(
         variables = cluster.environment(order, by_task, task, job_dir=order.directory)
         threads = cluster.thread_variables(len(replica.cpus) or replica.vcpus)
         names = cluster.storage_variables(order, by_task, order.directory, given)
-        environment = {**threads, **names, **cluster.interface_variables(interface), **given, **variables}
+        environment = {**threads, **names, **cluster.interface_variables(interface), **tracking, **given, **variables}
         result.append(
             Launch(
                 task=replica.task,
@@ -83,7 +88,7 @@ def launches(
                 writes_metrics=order.trial is not None and task == cluster.PRIMARY,
                 secrets=variables_of_secrets,
                 secret_files=files,
-                storage_token=token,
+                run_token=token,
                 mounts=mounts,
             )
         )

@@ -157,7 +157,7 @@ class Launch:
     `mounts` are further directories; their variables are replaced by those in `environment`.
 
     `secrets` are further variables: no runtime writes their values to a file of its own, and each masks them, and those
-    of `secret_files`, in the log. So do the runtimes of a machine with `storage_token`, which is in `environment`.
+    of `secret_files`, in the log. So do the runtimes of a machine with `run_token`, which is in `environment`.
     """
 
     task: str
@@ -181,7 +181,7 @@ class Launch:
     writes_metrics: bool = False
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_files: tuple[SecretFile, ...] = ()
-    storage_token: str = field(default="", repr=False)
+    run_token: str = field(default="", repr=False)
     pod: PodSettings = field(default_factory=PodSettings)
     mounts: tuple[Mount, ...] = ()
 
@@ -193,7 +193,7 @@ class Launch:
     @property
     def secret_values(self) -> list[str]:
         """The values that are masked."""
-        token = [self.storage_token] if self.storage_token else []
+        token = [self.run_token] if self.run_token else []
         return [*self.secrets.values(), *(file.value for file in self.secret_files), *token]
 
 

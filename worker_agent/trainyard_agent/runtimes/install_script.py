@@ -6,7 +6,7 @@ standard library of any Python 3. PLAN is JSON:
     environment   the directory to create
     with_base     packages that the image's own setuptools can build, without an index
     isolated      packages that require other build tools
-    module        a module for programs whose environment has none of that name; optional
+    module        a package (directory) for programs whose environment has none of that name; optional
     startup       name and content of a .pth file: what each Python of the environment runs at its start
     files         `path` and `sha256` of packages to check first, and the `url` of those that are to be downloaded;
                   optional
@@ -54,8 +54,7 @@ def main(plan_file: str) -> None:
     module_lines = []
     if plan.get("module"):
         module = pathlib.Path(plan["module"])
-        (environment / "module").mkdir()
-        (environment / "module" / module.name).write_bytes(module.read_bytes())
+        shutil.copytree(module, environment / "module" / module.name)
         module_lines.append(f"{environment}/module\n")
     # The module is behind the base: an installed package of that name comes first.
     (packages / "trainyard-base.pth").write_text("".join([*lines, *module_lines]))

@@ -28,9 +28,7 @@ def write(source: Path, inside: Mapping[Path, str], isolated: Sequence[Path], **
         "startup": {lost_files.NAME: lost_files.pth()},
         **more,
     }
-    module = program_module.source()
-    if module is not None:
-        shutil.copyfile(module, source / program_module.NAME)
+    if program_module.copy_to(source) is not None:
         plan["module"] = f"{SOURCE}/{program_module.NAME}"
     write_json(source / "plan.json", plan)
     shutil.copyfile(install_script.__file__, source / "install.py")

@@ -50,7 +50,7 @@ class PackageFetcher:
             if staged:
                 await self._control_plane.download(staged[1], name, target)
             elif stored:
-                emulator = self._emulator.replace(OF_RUN, order.storage_token)
+                emulator = self._emulator.replace(OF_RUN, order.run_token)
                 await asyncio.to_thread(_download, CloudStorage("The agent", emulator), uri, target)
         except (InvalidArgument, NoSuchObject) as error:
             raise StagingFailed(Reason.PACKAGES_FAILED, error.message) from error

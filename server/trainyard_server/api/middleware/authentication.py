@@ -209,7 +209,7 @@ class Authentication:
         need = match.need
         assert need is not None
         if credentials.principal is not None and credentials.principal.of_run and not match.route.is_for_runs:
-            raise PermissionDenied("The token of a run is for the storage alone.")
+            raise PermissionDenied("The token of a run is for the storage and for MLflow's tracking alone.")
         if caller.meets(need):
             return match
         if need.project != ALL_PROJECTS:

@@ -19,12 +19,16 @@ OIDC_CALLBACK = f"{OIDC}/callback"
 
 API_REFERENCE = "/docs"
 
+MLFLOW = "/api/2.0/mlflow"
+"""The beginning of all paths of MLflow's tracking and artifacts."""
+
 _LIVE = "/live"
 _OPEN_AREA = "/static/"
 _API = (
     "/openapi.json",
     *("/v1/", "/v2/", "/batch", "/$discovery/", "/discovery/", "/trainyard/", "/agent/"),
     *("/storage/", "/download/", "/upload/", "/resumable/"),
+    MLFLOW,
 )
 STORAGE_AREAS = ("/storage/", *(f"/{area}/storage/" for area in ("download", "upload", "resumable/upload")))
 """The beginnings of all paths of the API of Google Cloud Storage."""
@@ -75,8 +79,9 @@ class Route:
 
     @property
     def is_for_runs(self) -> bool:
-        """Whether the program of a job may make the call: of the storage, or a batch, whose calls are each checked."""
-        return self.is_storage or self.path.startswith("/batch")
+        """Whether the program of a job may make the call: of the storage, a batch, whose calls are each checked, or of
+        MLflow's tracking."""
+        return self.is_storage or self.path.startswith(("/batch", MLFLOW))
 
     @property
     def is_page(self) -> bool:

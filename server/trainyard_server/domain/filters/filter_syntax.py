@@ -197,9 +197,13 @@ class _Parser:
         return make_call(name, arguments)
 
     def _with_quoted_parts(self, name: FilterToken) -> FilterToken:
-        """A field's name, whose parts may be in quotes: `labels."a/b"`."""
+        """A field's name, whose parts may be in quotes: `labels."a/b"`, `metrics."a b".best`."""
         while name.text.endswith(".") and (part := self._peek()) and part.kind == "quoted":
-            name = FilterToken("word", name.text + self._next("").text, name.column)
+            text = name.text + self._next("").text
+            following = self._peek()
+            if following is not None and following.kind == "word" and following.text.startswith("."):
+                text += self._next("").text
+            name = FilterToken("word", text, name.column)
         return name
 
     def _count(self, token: FilterToken) -> None:

@@ -43,6 +43,7 @@ from trainyard_server.domain.reports import bounded_sync, checked_chunk, related
 from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.domain.tuning.measurements import merged
 from trainyard_server.services.agents.agent_keys import check_key, run_with
+from trainyard_server.services.tracking.tracking import run_id
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
@@ -65,8 +66,7 @@ class AgentSync:
         """`peer_key` signs what agents say to each other."""
         self._backend = backend
         self._peer_key = peer_key
-        settings = backend.settings
-        self._run_tokens = run_tokens if settings.storage or settings.storage_emulator else None
+        self._run_tokens = run_tokens
         self._controller = controller
         self._newest: dict[str, object] = {}  # the latest sync of each agent
 
@@ -205,7 +205,7 @@ class AgentSync:
             elif not fronts_engine and self._has_company(reader, agent_id):
                 lease_s = backend.settings.lease_s
             peers = Peers(key=self._peer_key, addresses=offer.addresses) if offer.addresses else None
-            # An engine's objects, which others may read, have no token of the storage.
+            # An engine's objects, which others may read, have no token of the run.
             orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
             attached = attachments.orders_for(reader, agent_id, backend.clock()) if orders else ()
         answer = SyncResponse(
@@ -410,7 +410,7 @@ class AgentSync:
         job: JobRow,
         training_input: TrainingInput,
         trial: TrialOrder | None,
-        storage_token: str,
+        run_token: str,
         spread: SpreadOrder | None,
         retried_codes: tuple[int, ...],
     ) -> RunOrder:
@@ -439,7 +439,8 @@ class AgentSync:
             priority=job.priority,
             trial=trial,
             peers=peers_of(gang, peers),
-            storage_token=storage_token,
+            run_token=run_token,
+            tracking_run=run_id(job.key) if run_token else "",
             spread=spread,
             wants_resolved=not run.has_resolved,
             retried_codes=retried_codes,

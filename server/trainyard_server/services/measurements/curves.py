@@ -26,6 +26,9 @@ _LINES_PER_CALL = 500_000
 _REPORTS = LogFilter(reports=True)
 _EPOCHS = 10_000
 
+_PRINTED, _LOGGED, _WRITTEN = range(3)
+"""Sources of curves: a metric of several sources is drawn as the first one has it."""
+
 Key = tuple[str, Stream]
 """Name and stream of a metric."""
 
@@ -61,8 +64,8 @@ class JobCurves:
         self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, by stream first
         self._touched: dict[Stream, set[str]] = {}
         self._readers: dict[Stream, ProgressReader] = {}
-        self._printed: set[str] = set()  # names in lower case
-        self._written: set[str] = set()
+        self._sources: dict[str, int] = {}  # of each metric, by its name in lower case
+        self.logged = 0  # the number of the last points that were logged and added
         self.event_files = EventFiles()
         self.next_read_at = 0.0
         self._after = 0  # the cursor up to which the log was read
@@ -95,15 +98,20 @@ class JobCurves:
         self.points = sum(len(curve.points()) for curve in self.curves.values())  # after they were sorted
         self.complete = self._after >= total
 
+    def add_logged(self, points: Sequence[tuple[int, Scalar]]) -> bool:
+        """Add points that the program has logged, each with its run, but for metrics that are printed too. True if any
+        was new."""
+        return self._add_all(points, _LOGGED)
+
     def add_written(self, points: Sequence[tuple[int, Scalar]]) -> bool:
-        """Add points of event files, each with its run, but for metrics that are printed too. True if any was new."""
+        """Add points of event files, but for metrics that are printed or logged too. True if any was new."""
+        return self._add_all(points, _WRITTEN)
+
+    def _add_all(self, points: Sequence[tuple[int, Scalar]], source: int) -> bool:
         for run, (name, step, value, time) in points:
             stream = Stream(run, PRIMARY.name)
-            if name.casefold() in self._printed:
-                continue
-            curve = self._curve(name, stream)
+            curve = self._curve(name, stream, source)
             if curve is not None:
-                self._written.add(name.casefold())
                 self.start = time if self.start is None else min(self.start, time)
                 self._touched.setdefault(stream, set()).add(name)
                 curve.add(step, value, time)
@@ -135,31 +143,33 @@ class JobCurves:
         self.start = time if self.start is None else min(self.start, time)
         self._touched.setdefault(stream, set()).update(event.metrics)
         for name, value in event.metrics.items():
-            curve = self._curve(name, stream, printed=True)
+            curve = self._curve(name, stream, _PRINTED)
             if curve is not None:
                 curve.add(event.step, value, time)
 
-    def _curve(self, name: str, stream: Stream, *, printed: bool = False) -> Curve | None:
-        """The curve of a metric; None if there are too many. A printed metric replaces a written one of its name."""
+    def _curve(self, name: str, stream: Stream, source: int) -> Curve | None:
+        """The curve of a metric from a source; None if it has a better one, and if there are too many. The first point
+        of a better source replaces all of the others."""
+        folded = name.casefold()
+        best = self._sources.get(folded, source)
+        if best < source:
+            return None
+        if best > source:
+            self._drop(folded)
         own = self._of.setdefault(stream, {})
         curve = own.get(name)
-        if curve is not None and not (printed and self._written and name.casefold() in self._written):
+        if curve is not None:
             return curve
-        if printed:
-            self._drop_written(name.casefold())
         if len(self.curves) >= CURVES:
             self.left_out = True
             return None
-        if printed:
-            self._printed.add(name.casefold())
+        self._sources[folded] = source
         curve = own[name] = self.curves[name, stream] = Curve()
         return curve
 
-    def _drop_written(self, folded: str) -> None:
-        if folded in self._written:
-            self._written.remove(folded)
-            for name, stream in [key for key in self.curves if key[0].casefold() == folded]:
-                del self.curves[name, stream], self._of[stream][name]
+    def _drop(self, folded: str) -> None:
+        for name, stream in [key for key in self.curves if key[0].casefold() == folded]:
+            del self.curves[name, stream], self._of[stream][name]
 
     def _note_changes(self) -> None:
         for stream, names in self._touched.items():

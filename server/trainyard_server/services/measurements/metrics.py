@@ -16,6 +16,8 @@ from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.services.measurements.curves import JobCurves, utc_time
 from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.written_curves import WrittenCurves
+from trainyard_server.storage.db.tables import tracking
+from trainyard_server.storage.job_files.event_files import Scalar
 
 DEFAULT_POINTS = 1000
 MOST_POINTS = 10_000
@@ -26,6 +28,7 @@ _RESULTS = 8
 _RESULT_POINTS = 300
 _CACHED_POINTS = 4_000_000  # of all jobs, 24 bytes each
 _CACHED_JOBS = 256
+_LOGGED_AT_ONCE = 1000  # rows of logged metrics
 
 Row = tuple[int, str, str, int, str, float | str]
 
@@ -116,6 +119,22 @@ class Metrics:
         curves.sort(key=lambda row: (row[0], _task_order(row[1]), row[2]))
         return _rows(curves)
 
+    def _add_logged(self, key: int, job: JobCurves) -> None:
+        """Add what the program has logged since. Hold the job's lock."""
+        more = True
+        while more:
+            with self._backend.store.read() as reader:
+                rows = tracking.points_after(reader, key, job.logged, _LOGGED_AT_ONCE)
+            points = [
+                (row.run, Scalar(name, step, float(value), time / 1000))
+                for row in rows
+                for name, step, value, time in row.points
+            ]
+            if rows:
+                job.add_logged(points)
+                job.logged = rows[-1].number
+            more = len(rows) == _LOGGED_AT_ONCE
+
     def _job(self, project: str, job_id: str) -> JobCurves:
         with self._backend.store.read() as reader:
             key = known_job(reader, project, job_id).key
@@ -128,7 +147,8 @@ class Metrics:
             while len(self._jobs) > 1 and (points > _CACHED_POINTS or len(self._jobs) > _CACHED_JOBS):
                 points -= self._jobs.popitem(last=False)[1].points
         with job.lock:
-            job.catch_up(self._backend.logs)  # first: what is printed is not drawn from event files too
+            job.catch_up(self._backend.logs)  # first: what is printed is not drawn from other sources too
+            self._add_logged(key, job)
         self._written.refresh(project, job_id, key, job)
         return job
 

@@ -51,9 +51,11 @@ from trainyard_server.storage.db.base.models import (
     JobParameterRow,
     JobRow,
     LeaseRow,
+    LoggedMetricsRow,
     ReplicaRow,
     RunRow,
     Table,
+    TrackedRunRow,
 )
 from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
@@ -455,6 +457,8 @@ class Writer(Reader):
             delete(JobOriginRow).where(JobOriginRow.job_key == job.key),
             delete(JobParameterRow).where(JobParameterRow.job_key == job.key),
             delete(JobMetricRow).where(JobMetricRow.job_key == job.key),
+            delete(LoggedMetricsRow).where(LoggedMetricsRow.job_key == job.key),
+            delete(TrackedRunRow).where(TrackedRunRow.job_key == job.key),
             delete(JobRow).where(JobRow.key == job.key),
         ):
             self._session.execute(statement.execution_options(synchronize_session=False))

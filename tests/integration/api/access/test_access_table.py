@@ -202,7 +202,7 @@ def test_what_is_anothers_is_refused(api: Server) -> None:
         "filename": "x-1.tar.gz",
     }
     another = AGENT | {AGENT_KEY: AgentKey("1" * 64).secret}
-    bodies = {"PATCH": {"labels": {}}, "POST": {"start": 0}}
+    bodies = {"PATCH": {"labels": {}}, "POST": {"start": 0}, "PUT": {"note": "x"}}
     answers = {}
     for route in (route for route in ACCESS.rows if route.own):
         people = (ALICE, BOB, OPERATOR) if route.access is Access.SUBMITTER else (AGENT, another)

@@ -44,6 +44,10 @@ READERS = ("narwhal-viewer", "leopard-owner", "leopard-admin", "nobody")
 
 _JOB = "/projects/{project}/jobs/{job_id}"
 _MORE = "/trainyard/v1"
+_MLFLOW = "/api/2.0/mlflow"
+NOT_BUILT = 501
+"""The answer to what MLflow has and this service has not."""
+
 _SUBMIT = '{"jobId": "$job_id", "trainingInput": {"scaleTier": "CUSTOM", "masterType": "local-1", '
 _V1 = "/v1/projects/{project}"
 _CONFIG = '{"config": "trainingInput: {pythonModule: a.b, scaleTier: BASIC}", "job_id": "$job_id"'
@@ -99,6 +103,20 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"GET {_MORE}/audit": ("", "?project=$project", "?actor=$name", "?pageSize=1"),
     f"GET {_MORE}/jobs": ("", "?q=$word", "?q=_"),
     f"PUT {_MORE}{_JOB}/origin": ('{"rerun_of": "$job_id"}',),
+    f"GET {_MLFLOW}/experiments/get-by-name": ("?experiment_name=$project",),
+    f"GET {_MLFLOW}/experiments/get": ("?experiment_id=1",),
+    f"POST {_MLFLOW}/experiments/create": ('{"name": "$project"}',),
+    f"POST {_MLFLOW}/experiments/search": ("{}",),
+    f"POST {_MLFLOW}/runs/create": ('{"run_name": "$word"}',),
+    f"GET {_MLFLOW}/runs/get": ("?run_id=job-1", "?run_id=job-2", "?run_id=job-3"),
+    f"POST {_MLFLOW}/runs/update": ('{"run_id": "job-1"}',),
+    f"POST {_MLFLOW}/runs/search": ('{"experiment_ids": ["1"]}',),
+    f"POST {_MLFLOW}/runs/log-metric": ('{"run_id": "job-1", "key": "a", "value": 1}',),
+    f"POST {_MLFLOW}/runs/log-parameter": ('{"run_id": "job-1", "key": "a", "value": "1"}',),
+    f"POST {_MLFLOW}/runs/log-batch": ('{"run_id": "job-1"}',),
+    f"POST {_MLFLOW}/runs/set-tag": ('{"run_id": "job-1", "key": "a"}',),
+    f"POST {_MLFLOW}/runs/log-inputs": ('{"run_id": "job-1"}',),
+    f"GET {_MLFLOW}/metrics/get-history": ("?run_id=job-1&metric_key=loss",),
     f"PUT {_MORE}{_JOB}/note": ('{"note": "x"}',),
     f"PUT {_MORE}/projects/{{project}}/views/{{name}}": ('{"query": "sort=name"}',),
     f"GET {_MORE}/jobs.csv": ("", "?filter=jobId:*&column=params.a"),
@@ -352,7 +370,7 @@ def test_no_answer_has_a_word_of_another_project(world: World, person: str) -> N
     asked = calls_in_all_states(world, own, READS) if person == "leopard-owner" else calls(world.names(own), READS)
     for call in asked:
         status, headers, text = world.ask(person, call)
-        if any(word in f"{headers}{text}".lower() for word in foreign) or status >= 500:
+        if any(word in f"{headers}{text}".lower() for word in foreign) or (status >= 500 and status != NOT_BUILT):
             wrong.append(f"{status} {call}: {text[:400]}")
     assert not wrong, "\n".join(wrong)
 
@@ -432,6 +450,6 @@ def test_changing_calls_have_no_word_of_another_project(world: World) -> None:
     wrong = []
     for call in calls_in_all_states(world, "leopard", OTHERS):
         status, headers, text = world.ask("leopard-owner", call)
-        if "narwhal" in f"{headers}{text}".lower() or status >= 500:
+        if "narwhal" in f"{headers}{text}".lower() or (status >= 500 and status != NOT_BUILT):
             wrong.append(f"{status} {call}: {text[:400]}")
     assert not wrong, "\n".join(wrong)

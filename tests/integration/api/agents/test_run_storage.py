@@ -23,7 +23,7 @@ class Site:
 
     @property
     def token(self) -> str:
-        return next(iter(self.agent.runs.values())).storage_token
+        return next(iter(self.agent.runs.values())).run_token
 
     def status(self, method: str, path: str, token: str) -> int:
         headers = {"Authorization": f"Bearer {token}"}

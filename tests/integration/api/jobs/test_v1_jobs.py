@@ -277,7 +277,7 @@ def test_list_is_filtered_by_any_field_and_by_patterns(api: Server) -> None:
         ("createTime~2026", "~ looks into texts"),
         ("createTime>*", "'*' is not a time"),
         ("trainingInput.a-b:c", "cannot be filtered by"),
-        ("priority=3", "fields are jobId, state, owner, errorMessage"),
+        ("priority=3", "fields are jobId, state, owner, project, errorMessage"),
     ):
         answer = api.client.get(JOBS, params={"filter": wrong}, headers=ADMIN)
         assert (answer.status_code, says in answer.text) == (400, True), answer.text

@@ -83,7 +83,7 @@ def test_service_wins_over_what_the_agent_adds() -> None:
 
 @pytest.mark.parametrize(("address", "masked"), [("http://front/{job}", ["its-token"]), ("http://gs/s", [])])
 def test_token_of_the_run_is_in_an_address_that_asks_for_it_and_masked(address: str, masked: list[str]) -> None:
-    order = run_order(RUN, MASTER).model_copy(update={"storage_token": "its-token"})
+    order = run_order(RUN, MASTER).model_copy(update={"run_token": "its-token"})
     (made,) = launches(order, ADDRESSES, Staging("ready"), {"STORAGE_EMULATOR_HOST": address})
     assert made.environment["STORAGE_EMULATOR_HOST"] == address.replace("{job}", "its-token")
     assert made.secret_values == masked

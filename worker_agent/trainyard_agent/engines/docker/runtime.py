@@ -622,7 +622,7 @@ class DockerRuntime:
         def secrets() -> list[str]:
             if record is None:
                 return []
-            token = [record.order.storage_token] if record.order.storage_token else []
+            token = [record.order.run_token] if record.order.run_token else []
             info = self._engine.inspect(container) if record.order.training_input.secrets else None
             if info is None:
                 return token

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -202,11 +201,8 @@ class _Installer:
         return [directory for directory in directories if not Path(directory).is_relative_to(self._directory)]
 
     def add_module(self) -> None:
-        """Put the module beside the environment that programs report with."""
-        module = program_module.source()
-        if module is not None:
-            self._module.mkdir()
-            shutil.copyfile(module, self._module / program_module.NAME)
+        """Put the package beside the environment that programs report with."""
+        program_module.copy_to(self._module)
 
     async def create(self, site_packages: Sequence[str]) -> None:
         await self._run_base(["-m", "venv", "--without-pip", str(self._venv)])

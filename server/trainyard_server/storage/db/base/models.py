@@ -260,6 +260,31 @@ class JobMetricRow(Table):
     highest: Mapped[float | None]
 
 
+class LoggedMetricsRow(Table):
+    """Points of metrics that a program has logged in one call: [name, step, value, time in ms]. `run` is the number of
+    the job's run."""
+
+    __tablename__ = "logged_metrics"
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    run: Mapped[int]
+    points: Mapped[list[Any]]
+
+
+class TrackedRunRow(Table):
+    """A further run that a program has made through MLflow, beside the one that its job is."""
+
+    __tablename__ = "tracked_runs"
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    status: Mapped[str] = mapped_column(String(16))
+    started_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
 class SavedViewRow(Table):
     """A view of the table of jobs that a project has saved: the query of its address."""
 

@@ -1,0 +1,150 @@
+"""Routes of MLflow's REST API, those that its clients call while a program trains and while people read.
+
+A program calls with the token of its run. Everything else of MLflow answers 501, with a sentence.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import Request
+
+from trainyard_protocol.errors import Unimplemented
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
+from trainyard_server.api.middleware.csrf import bearer
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
+from trainyard_server.services.tracking.messages import (
+    CreateRun,
+    LoggedBatch,
+    LogMetric,
+    LogParam,
+    NamedExperiment,
+    OfRun,
+    SearchExperiments,
+    SearchRuns,
+    UpdateRun,
+)
+from trainyard_server.services.tracking.tracking import no_artifacts
+
+_MAX_BATCH = 1 << 20  # bytes, as MLflow's server has it
+
+router = Router(prefix="/api/2.0")
+
+Json = dict[str, Any]
+
+
+@router.get("/mlflow/experiments/get-by-name", Access.PERSON, "MLflow: an experiment, which is a project")
+def experiment_by_name(cases: Cases, caller: AuthenticatedCaller, experiment_name: str) -> Json:
+    return {"experiment": cases.tracking.experiment(caller, name=experiment_name)}
+
+
+@router.get("/mlflow/experiments/get", Access.PERSON, "MLflow: an experiment by its id")
+def experiment(cases: Cases, caller: AuthenticatedCaller, experiment_id: str) -> Json:
+    return {"experiment": cases.tracking.experiment(caller, wanted_id=experiment_id)}
+
+
+@router.post("/mlflow/experiments/create", Access.PERSON, "MLflow: the experiment of a job's project", UNRECORDED)
+def create_experiment(
+    body: Annotated[NamedExperiment, json_of(NamedExperiment)], cases: Cases, caller: AuthenticatedCaller
+) -> Json:
+    """The project of the calling job, whatever name it asks for. People make projects with their first job."""
+    found = cases.tracking.experiment(caller, name=body.name)
+    return {"experiment_id": found["experiment_id"]}
+
+
+@router.post("/mlflow/experiments/search", Access.PERSON, "MLflow: the projects that one sees", UNRECORDED)
+def search_experiments(
+    body: Annotated[SearchExperiments, json_of(SearchExperiments)], cases: Cases, caller: AuthenticatedCaller
+) -> Json:
+    if body.filter:
+        raise Unimplemented("Filters of experiments are not implemented: leave the filter out.")
+    return {"experiments": cases.tracking.experiments(caller)}
+
+
+@router.post("/mlflow/runs/create", Access.PERSON, "MLflow: a further run of the calling job", UNRECORDED)
+def create_run(body: Annotated[CreateRun, json_of(CreateRun)], request: Request, cases: Cases) -> Json:
+    """A further run, whose metrics and parameters its job has with the run's name before theirs."""
+    return {"run": cases.tracking.create_run(bearer(request), body)}
+
+
+@router.get("/mlflow/runs/get", Access.PERSON, "MLflow: a run, which is a job")
+def get_run(cases: Cases, caller: AuthenticatedCaller, run_id: str = "", run_uuid: str = "") -> Json:
+    return {"run": cases.tracking.run(caller, run_id or run_uuid)}
+
+
+@router.post("/mlflow/runs/update", Access.PERSON, "MLflow: the status of a run", UNRECORDED)
+def update_run(body: Annotated[UpdateRun, json_of(UpdateRun)], request: Request, cases: Cases) -> Json:
+    """Set the status of a further run; a job's own follows its program."""
+    return {"run_info": cases.tracking.update_run(bearer(request), body.run_id or body.run_uuid, body.status)["info"]}
+
+
+@router.post("/mlflow/runs/search", Access.PERSON, "MLflow: the jobs of projects", UNRECORDED)
+def search_runs(body: Annotated[SearchRuns, json_of(SearchRuns)], cases: Cases, caller: AuthenticatedCaller) -> Json:
+    """The newest jobs first, whatever order is asked for."""
+    if body.filter:
+        raise Unimplemented("Filters of runs are not implemented here: use jobs list --filter, or leave it out.")
+    runs, token = cases.tracking.search(caller, body.experiment_ids, min(body.max_results, 1000), body.page_token)
+    return {"runs": runs} | ({"next_page_token": token} if token else {})
+
+
+@router.post("/mlflow/runs/log-metric", Access.PERSON, "MLflow: a value of a metric", UNRECORDED)
+def log_metric(body: Annotated[LogMetric, json_of(LogMetric)], request: Request, cases: Cases) -> Json:
+    cases.tracking.log(bearer(request), body.run_id or body.run_uuid, metrics=[body])
+    return {}
+
+
+@router.post("/mlflow/runs/log-parameter", Access.PERSON, "MLflow: a parameter", UNRECORDED)
+def log_parameter(body: Annotated[LogParam, json_of(LogParam)], request: Request, cases: Cases) -> Json:
+    cases.tracking.log(bearer(request), body.run_id or body.run_uuid, params=[body])
+    return {}
+
+
+@router.post("/mlflow/runs/log-batch", Access.PERSON, "MLflow: metrics and parameters", UNRECORDED)
+def log_batch(
+    body: Annotated[LoggedBatch, large_json_of(LoggedBatch, _MAX_BATCH)], request: Request, cases: Cases
+) -> Json:
+    cases.tracking.log(bearer(request), body.run_id, body.metrics, body.params)
+    return {}
+
+
+@router.post("/mlflow/runs/set-tag", Access.PERSON, "MLflow: a tag, which is not kept", UNRECORDED)
+def set_tag(body: Annotated[LogParam, json_of(LogParam)], request: Request, cases: Cases) -> Json:
+    """Accepted and not kept: labels and the note of a job are for people."""
+    cases.tracking.check_own(bearer(request), body.run_id or body.run_uuid)
+    return {}
+
+
+@router.post("/mlflow/runs/log-inputs", Access.PERSON, "MLflow: data sets, which are not kept", UNRECORDED)
+def log_inputs(body: Annotated[OfRun, large_json_of(OfRun, _MAX_BATCH)], request: Request, cases: Cases) -> Json:
+    cases.tracking.check_own(bearer(request), body.run_id)
+    return {}
+
+
+@router.get("/mlflow/metrics/get-history", Access.PERSON, "MLflow: the logged points of a metric")
+def history(cases: Cases, caller: AuthenticatedCaller, metric_key: str, run_id: str = "", run_uuid: str = "") -> Json:
+    return {"metrics": cases.tracking.history(caller, run_id or run_uuid, metric_key)}
+
+
+@router.get("/mlflow-artifacts/artifacts", Access.PERSON, "MLflow: artifacts of a job without a job-dir: none")
+def artifacts() -> Json:
+    return {"files": []}
+
+
+@router.put("/mlflow-artifacts/artifacts/{path:path}", Access.PERSON, "MLflow: refused without a job-dir", UNRECORDED)
+def put_artifact(path: str) -> Json:  # noqa: ARG001 - the route has it
+    raise no_artifacts()
+
+
+def _unimplemented(name: str) -> Json:
+    raise Unimplemented(
+        f"MLflow's {name} is not implemented here: the tracking of metrics, parameters and runs is (docs/tracking.md)."
+    )
+
+
+@router.get("/mlflow/{name:path}", Access.PERSON, "MLflow: anything else is not implemented")
+def other_read(name: str) -> Json:
+    return _unimplemented(name)
+
+
+@router.post("/mlflow/{name:path}", Access.PERSON, "MLflow: anything else is not implemented", UNRECORDED)
+def other_call(name: str) -> Json:
+    return _unimplemented(name)

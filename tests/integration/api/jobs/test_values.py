@@ -1,7 +1,7 @@
 """Parameters and metrics of jobs: filters, orders, and what is recorded of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ def api(tmp_path: Path) -> Iterator[Server]:
         yield api
 
 
-def run(api: Server, agent: ScriptedAgent, job_id: str, args: list[str], *lines: dict[str, object]) -> None:
+def run(api: Server, agent: ScriptedAgent, job_id: str, args: list[str], *lines: Mapping[str, object]) -> None:
     """A job from its submission to its end."""
     training = package_job(args=args)
     api.use_cases.jobs.create(BOSS, "p", {"jobId": job_id, "trainingInput": training})
@@ -75,15 +75,15 @@ def test_jobs_are_found_by_their_parameters_and_metrics(trained: Server) -> None
 
 @on_every_database
 def test_jobs_are_sorted_by_their_parameters_and_metrics(trained: Server) -> None:
-    def names(order: str, **search: str) -> list[str]:
-        listing = trained.use_cases.job_search.find(None, JobSearchRequest(order=order, **search))
+    def names(order: str, text: str = "") -> list[str]:
+        listing = trained.use_cases.job_search.find(None, JobSearchRequest(order=order, filter=text))
         assert listing.total == len(listing.jobs)
         return [job.job_id for job in listing.jobs]
 
     assert names("params.learning_rate") == ["b", "a", "c"]  # the text is no number
     assert names("-metrics.accuracy.best") == ["b", "a", "c"]
-    assert names("metrics.accuracy", filter="params.learning_rate>0.05") == ["c", "a"]
-    assert names("-created", filter="metrics.accuracy.best>0.6") == ["b", "a"]
+    assert names("metrics.accuracy", "params.learning_rate>0.05") == ["c", "a"]
+    assert names("-created", "metrics.accuracy.best>0.6") == ["b", "a"]
 
 
 @pytest.mark.parametrize(

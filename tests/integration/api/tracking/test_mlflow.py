@@ -71,7 +71,8 @@ def test_what_a_program_logs_is_curves_values_and_parameters_of_its_job(api: Ser
     run = program.get("runs/get", run_id=program.run_id).json()["run"]["info"]
     assert (run["experiment_id"], run["status"], run["run_name"]) == (own["experiment_id"], "RUNNING", "job")
     program.done("runs/update", run_id=program.run_id, status="RUNNING")
-    for step, value in enumerate((0.5, 0.25, "NaN")):
+    values: tuple[float | str, ...] = (0.5, 0.25, "NaN")
+    for step, value in enumerate(values):
         program.metric("val/loss", value, step)
     metrics = [{"key": f"m{n}", "value": n, "step": 7, "timestamp": 1} for n in range(1000)]
     program.done("runs/log-batch", run_id=program.run_id, metrics=metrics, params=[{"key": "lr", "value": "0.1"}])

@@ -21,7 +21,16 @@ from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.net.loopback import free_port
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.agents import AgentInfo
-from trainyard_server.storage.db.base.models import AgentRow, EventRow, JobLabelRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.models import (
+    AgentRow,
+    EventRow,
+    JobLabelRow,
+    JobMetricRow,
+    JobParameterRow,
+    JobRow,
+    ReplicaRow,
+    RunRow,
+)
 from trainyard_server.storage.db.repository import Store, Writer
 
 TOKEN = "a-token-of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes
@@ -222,6 +231,20 @@ def _end(rows: Rows, failed: bool) -> None:
             "metrics": {"main": "loss", "epoch": 5, "epochs": 5, "metrics": [curve]},
         }
     )
+    accuracy = (job["key"] * 37 % 1000) / 1000
+    rows[JobParameterRow] += [
+        {"job_key": job["key"], "name": name, "value": str(value), "number": value}
+        for name, value in (("lr", 10.0 ** -(job["key"] % 5)), ("seed", float(job["key"])), ("layers", 3.0))
+    ]
+    rows[JobMetricRow] += [
+        {
+            "job_key": job["key"],
+            "name": name,
+            "step": 4000,
+            **dict.fromkeys(("last", "best", "lowest", "highest"), value),
+        }
+        for name, value in (("loss", 1 - accuracy), ("accuracy", accuracy))
+    ]
     rows[EventRow].append(_event(job["key"], 3, ended, "job", message, "RUNNING", job["state"].value))
 
 

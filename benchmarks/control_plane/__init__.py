@@ -1,6 +1,14 @@
 """Rows of the control plane: the queue, submissions, lists, starts and the command line."""
 
-from benchmarks.control_plane import commands, gangs, lists, queue, submits, suggestions
+from benchmarks.control_plane import commands, gangs, lists, queue, submits, suggestions, tables
 from benchmarks.rows import Row
 
-ROWS: tuple[Row, ...] = (*queue.ROWS, *gangs.ROWS, *submits.ROWS, *lists.ROWS, *suggestions.ROWS, *commands.ROWS)
+ROWS: tuple[Row, ...] = (
+    *queue.ROWS,
+    *gangs.ROWS,
+    *submits.ROWS,
+    *lists.ROWS,
+    *tables.ROWS,
+    *suggestions.ROWS,
+    *commands.ROWS,
+)

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +23,7 @@ _LISTS = {
 
 
 @cache
-def _filled(count: int) -> tuple[tempfile.TemporaryDirectory[str], Path]:
+def filled(count: int) -> tuple[tempfile.TemporaryDirectory[str], Path]:
     """A directory with so many jobs, for all rows of a run."""
     directory = tempfile.TemporaryDirectory()
     fill(Path(directory.name) / "data", count)
@@ -31,9 +32,9 @@ def _filled(count: int) -> tuple[tempfile.TemporaryDirectory[str], Path]:
 
 def _requests(path: str, parameters: dict[str, str], quick: bool) -> Samples:
     with ExitStack() as stack:
-        directories = [_filled(count)[1] for count in _counts(quick)]
+        directories = [filled(count)[1] for count in _counts(quick)]
         many, few = [stack.enter_context(started(directory)) for directory in directories]
-        return _compared(many, few, path, parameters, quick)
+        return compared(many, few, path, parameters, quick)
 
 
 def _list_on_postgresql(quick: bool) -> Samples:
@@ -44,14 +45,18 @@ def _list_on_postgresql(quick: bool) -> Samples:
             fill(directory / "data", count, database=url)
             servers.append(stack.enter_context(started(directory, "--database", url)))
         many, few = servers
-        return _compared(many, few, _LIST, {"filter": "labels.stage=final"}, quick)
+        return compared(many, few, _LIST, {"filter": "labels.stage=final"}, quick)
 
 
 def _counts(quick: bool) -> tuple[int, int]:
     return 20_000 if quick else 100_000, 100
 
 
-def _compared(many: FilledServer, few: FilledServer, path: str, parameters: dict[str, str], quick: bool) -> Samples:
+def compared(
+    many: FilledServer, few: FilledServer, path: str, parameters: Mapping[str, str | list[str]], quick: bool
+) -> Samples:
+    """The time of a request to each of the two servers."""
+
     def get(server: FilledServer) -> float:
         began = time.perf_counter()
         server.client.get(path, params=parameters).raise_for_status()

@@ -40,20 +40,23 @@ def values_of(
     reader: Reader, keys: Collection[int], parameters: Collection[str] | None, metrics: Collection[str] | None
 ) -> dict[int, JobValues]:
     """The named parameters and metrics of jobs; None for all of them."""
-    values: dict[int, JobValues] = {key: JobValues({}, {}) for key in keys}
-    of_parameters = select(JobParameterRow).where(JobParameterRow.job_key.in_(keys)).order_by(JobParameterRow.name)
-    if parameters is not None:
-        of_parameters = of_parameters.where(JobParameterRow.name.in_(parameters))
     own: dict[int, dict[str, str]] = {key: {} for key in keys}
-    for row in reader.session.scalars(of_parameters):
-        own[row.job_key][row.name] = row.value
     measured: dict[int, dict[str, MetricSummary]] = {key: {} for key in keys}
-    of_metrics = select(JobMetricRow).where(JobMetricRow.job_key.in_(keys)).order_by(JobMetricRow.name)
-    if metrics is not None:
-        of_metrics = of_metrics.where(JobMetricRow.name.in_(metrics))
-    for metric in reader.session.scalars(of_metrics):
-        measured[metric.job_key][metric.name] = _summary(metric)
-    return {key: JobValues(own[key], measured[key]) for key in values}
+    if parameters is None or parameters:
+        columns = (JobParameterRow.job_key, JobParameterRow.name, JobParameterRow.value)
+        query = select(*columns).where(JobParameterRow.job_key.in_(keys)).order_by(JobParameterRow.name)
+        if parameters is not None:
+            query = query.where(JobParameterRow.name.in_(parameters))
+        for key, name, value in reader.session.execute(query):
+            own[key][name] = value
+    if metrics is None or metrics:
+        numbers = (JobMetricRow.step, JobMetricRow.last, JobMetricRow.lowest, JobMetricRow.highest)
+        of_metrics = select(JobMetricRow.job_key, JobMetricRow.name, *numbers).where(JobMetricRow.job_key.in_(keys))
+        if metrics is not None:
+            of_metrics = of_metrics.where(JobMetricRow.name.in_(metrics))
+        for key, name, step, last, lowest, highest in reader.session.execute(of_metrics.order_by(JobMetricRow.name)):
+            measured[key][name] = MetricSummary(step, last, lowest, highest)
+    return {key: JobValues(own[key], measured[key]) for key in own}
 
 
 def add_parameters(writer: Writer, key: int, parameters: Mapping[str, str]) -> int:

@@ -3,6 +3,7 @@ as the tests have them, and Slurm; and a wait for any of them."""
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from beds.slurm import SlurmBed
 
 RAY = "ray[default]==2.60.0"
+MLFLOW = "mlflow==3.17.2"
 
 _ROOT = Path(__file__).parents[1]
 sys.path += [str(_ROOT / "tests"), str(_ROOT / "trainer_library/tests")]  # whose beds start engines and databases
@@ -121,6 +123,30 @@ def ray() -> Iterator[httpx.Client]:
         finally:  # `--block` ends what it has started
             head.terminate()
             head.wait()
+
+
+@contextmanager
+def mlflow() -> Iterator[tuple[httpx.Client, str]]:
+    """A client of MLflow's own server, on SQLite, and the id of a run there."""
+    programs, port = installed(MLFLOW), free_port()
+    with tempfile.TemporaryDirectory(prefix="mlflow-") as directory:
+        place = ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db", "--default-artifact-root", directory]
+        server = subprocess.Popen(
+            [programs / "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *place],
+            env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+            cwd=directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+                wait_for(lambda: answers(client, "/health"), "MLflow's server does not come up.")
+                answer = client.post("/api/2.0/mlflow/runs/create", json={"experiment_id": "0"})
+                yield client, str(answer.raise_for_status().json()["run"]["info"]["run_id"])
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait()
 
 
 def wait_for_ray(client: httpx.Client) -> None:

@@ -6,7 +6,7 @@ after its last line as often as it is cut.
 
 import contextlib
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +17,7 @@ import httpx_sse
 from pydantic import BaseModel, ValidationError
 
 from trainyard_cli.settings import Server
-from trainyard_cli.v1_client import V1Client, error_of, foreign, reason_of, wait_after
+from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, reason_of, wait_after
 from trainyard_protocol.errors import TooManyRequests, Unavailable
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
@@ -219,16 +219,46 @@ class Client(V1Client):
             if not token:
                 return
 
-    def download(self, job: str, path: str, to: Path) -> None:
-        """Download a file below the job-dir. `to` appears when it is complete."""
-        self._download(f"{self._extensions}/{quote(job, safe='')}/files/content", {"path": path}, path, to)
+    def file(self, job: str, path: str) -> FileEntry:
+        """The file or directory at a path below the job-dir. Raises NotFound."""
+        address = f"{self._extensions}/{quote(job, safe='')}/files/entry"
+        return self._read(FileEntry, "GET", address, params={"path": path})
+
+    def download(self, job: str, path: str, to: Path, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Download a file below the job-dir. `to` appears when it is complete; `progress` gets the length of each part.
+        A download that is cut or refused for the moment is begun again, a few times."""
+        address = f"{self._extensions}/{quote(job, safe='')}/files/content"
+        received = 0
+
+        def count(length: int) -> None:
+            nonlocal received
+            received += length
+            progress(length)
+
+        for pause in (*RETRY_DELAYS, None):
+            try:
+                self._download(address, {"path": path}, path, to, count)
+                break
+            except (Unavailable, TooManyRequests) as error:
+                if pause is None:
+                    raise
+                progress(-received)
+                received = 0
+                self._sleep(max(pause, wait_after(error)))
 
     def download_package(self, job: str, sha256: str, filename: str, to: Path) -> None:
         """Download a package of a job that was uploaded to the server. Raises NotFound."""
         address = f"{self._extensions}/{quote(job, safe='')}/packages/{sha256}/{quote(filename, safe='')}"
         self._download(address, {}, filename, to)
 
-    def _download(self, address: str, params: Mapping[str, str], what: str, to: Path) -> None:
+    def _download(
+        self,
+        address: str,
+        params: Mapping[str, str],
+        what: str,
+        to: Path,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
         part = to.with_name(f".{to.name}.part")
         try:
             with self._http.stream("GET", address, params=params) as response:
@@ -238,6 +268,7 @@ class Client(V1Client):
                 with part.open("wb") as file:
                     for chunk in response.iter_bytes(_CHUNK):
                         file.write(chunk)
+                        progress(len(chunk))
             part.replace(to)
         except httpx.TransportError as error:
             self._check_tls(error)

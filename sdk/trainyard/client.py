@@ -356,7 +356,7 @@ class Job:
             if not entries:
                 raise
             for entry in entries:
-                if entry.kind != "other":
+                if entry.kind == "file" or (entry.kind == "directory" and not entry.is_link):
                     self.download(f"{path}/{entry.name}".lstrip("/"), target)
         return target
 

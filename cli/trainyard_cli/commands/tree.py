@@ -13,8 +13,10 @@ jobs delete            | jobs.delete.delete                | Delete jobs that ha
 jobs describe          | jobs.jobs.describe                | Show a job.
 jobs dev               | jobs.dev.dev                      | Open a shell in a job that waits, with the code of a directory in it, synchronised while the shell is open.
 jobs diff              | jobs.jobs.diff                    | Show what differs between two jobs: arguments, config, labels, origin, outcome, last value of each metric.
+jobs download          | jobs.files.download               | Download a file or a directory of a job's job-dir.
 jobs exec              | jobs.attach.execute               | Run a command in a running replica, and exit with its exit code.
 jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.
+jobs files             | jobs.files.files                  | List the files in a job's job-dir: name, size and time.
 jobs list              | jobs.listing.list_jobs            | List jobs.
 jobs metrics           | jobs.jobs.metrics                 | Show the metrics of a job: the last value of each, its minimum and its maximum.
 jobs port-forward      | jobs.attach.port_forward          | Listen on this machine for ports of a running replica, until Ctrl-C.

@@ -609,12 +609,13 @@ class SignInCode(Wire):
 
 class FileEntry(Wire):
     """An entry of a directory. `size` is in bytes. A device, a link out of the job-dir or a name that is not text is
-    `other`, and cannot be downloaded."""
+    `other`, and cannot be downloaded. `is_link`: it is a link to a file or directory elsewhere in the job-dir."""
 
     name: str
     kind: Literal["file", "directory", "other"]
     size: int | None = None
     updated: datetime | None = None
+    is_link: bool = False
 
 
 class FileListing(Wire):

@@ -1,5 +1,6 @@
 """The files of a job: from directory to directory, and downloads."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_files_are_listed_and_downloaded(dashboard: DashboardServer, open_page: 
     assert Path(downloading.value.path()).read_text() == "what is in it"
     page.get_by_role("link", name="model/", exact=True).click()
     expect(page.locator("[data-row]")).to_have_count(2)
-    expect(page.get_by_text("1.5 MB")).to_be_visible()
+    expect(page.get_by_text("1.5 MB", exact=True)).to_be_visible()
     page.get_by_role("link", name="<img src=x onerror=alert(1)>/").click()
     expect(page.get_by_text("No files", exact=True)).to_be_visible()
     page.get_by_role("navigation", name="Directory").get_by_role("link", name="model").click()
@@ -85,3 +86,39 @@ def test_file_that_a_running_job_writes_appears(dashboard: DashboardServer, open
     (job_dir / "checkpoints" / "step-100").touch()
     agent.exit(run=agent.run)
     expect(page.get_by_role("link", name="step-100", exact=True)).to_be_visible()
+
+
+def test_file_has_a_preview_and_images_a_slider(dashboard: DashboardServer, open_page: Open, job_dir: Path) -> None:
+    for step in (9, 10, 1000):
+        (job_dir / "images" / "samples").mkdir(parents=True, exist_ok=True)
+        (job_dir / "images" / "samples" / f"{step}.svg").write_text(
+            '<svg xmlns="http://www.w3.org/2000/svg" width="30" height="20"><script>alert(1)</script></svg>'
+        )
+    (job_dir / "README.md").write_text("# Results\n\n<script>alert(1)</script> ![samples](images/samples/9.svg)")
+    (job_dir / "metrics.csv").write_text("step,loss\n1,<b>0.5</b>\n")
+    dashboard.submit("digits", jobDir=str(job_dir))
+    page = open_page(FILES, role="viewer")
+    slider = page.get_by_role("slider", name="Step of samples")
+    expect(page.get_by_text("step 1,000")).to_be_visible()
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_text("step 10", exact=True)).to_be_visible()
+    expect(slider).to_have_attribute("aria-valuetext", "step 10")
+    image = page.get_by_role("img", name="samples at step 10", exact=True)
+    expect(image).to_have_attribute("src", re.compile(r"images%2Fsamples%2F10\.svg$"))
+    assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 30
+    assert axe(page) == []
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Download all as zip").click()
+    assert downloading.value.suggested_filename == "digits.zip"
+    page.get_by_role("link", name="README.md", exact=True).click()
+    expect(page.get_by_role("heading", name="Results")).to_be_visible()
+    expect(page.get_by_text("<script>alert(1)</script>")).to_be_visible()
+    assert (
+        page.get_by_role("img", name="samples").evaluate("image => image.decode().then(() => image.naturalWidth)") == 30
+    )
+    assert axe(page) == []
+    page.get_by_role("navigation", name="Directory").get_by_role("link").first.click()
+    page.get_by_role("link", name="metrics.csv", exact=True).click()
+    expect(page.get_by_role("cell", name="<b>0.5</b>")).to_be_visible()
+    assert axe(page) == []

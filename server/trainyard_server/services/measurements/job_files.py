@@ -2,27 +2,38 @@
 
 import json
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import TypeVar
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
+from trainyard_protocol.fields import sized
 from trainyard_protocol.job.job_dirs import owner_parts
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN, SCHEME, split_url
-from trainyard_protocol.views.views import FileListing
+from trainyard_protocol.views.views import FileEntry, FileListing
 from trainyard_server.context import Backend
+from trainyard_server.domain.step_images import StepImages, step_images
 from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import buckets, studies
+from trainyard_server.storage.job_files.archive import zip_blocks
 from trainyard_server.storage.job_files.gcs import BucketTree
 from trainyard_server.storage.job_files.local import LocalTree
 from trainyard_server.storage.job_files.tree import Content, Tree, names
 from trainyard_server.storage.logs.store import Stream
 
 _T = TypeVar("_T")
+
+MAX_ENTRIES = 10_000
+"""Files and directories that a summary counts, and that an archive has."""
+
+MAX_ARCHIVE_BYTES = 100 * 10**9
 
 _TIMEOUT_S = 10.0
 _THREADS = 8
@@ -43,6 +54,20 @@ class _Location:
     emulator: str
     roots: tuple[Path, ...]
     buckets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySummary:
+    """Sizes and images below a directory. With `is_complete` false there is more than was counted."""
+
+    files: int
+    size: int
+    is_complete: bool
+    images: tuple[StepImages, ...]
+
+    @property
+    def fits_an_archive(self) -> bool:
+        return self.is_complete and self.size <= MAX_ARCHIVE_BYTES
 
 
 class JobFiles:
@@ -91,6 +116,59 @@ class JobFiles:
             raise FailedPrecondition("The job-dir is a directory: only files can be downloaded.")
         location = self._location(project, job_id)
         return self._with_timeout(lambda: self._tree(location).content(parts), location.job_dir)
+
+    def entry(self, project: str, job_id: str, path: str) -> FileEntry:
+        """The file or directory at a path. Raises what `listing` raises."""
+        parts = names(path)
+        location = self._location(project, job_id)
+        return self._with_timeout(lambda: self._tree(location).entry(parts), location.job_dir)
+
+    def head(self, project: str, job_id: str, path: str, length: int) -> tuple[FileEntry, bytes]:
+        """The entry at a path and, of a file, its first `length` bytes. Raises what `listing` raises."""
+        parts = names(path)
+        location = self._location(project, job_id)
+
+        def read() -> tuple[FileEntry, bytes]:
+            tree = self._tree(location)
+            entry = tree.entry(parts)
+            least = min(length, entry.size or 0) if entry.kind == "file" else 0
+            return entry, tree.read(parts, 0, least) if least else b""
+
+        return self._with_timeout(read, location.job_dir)
+
+    def summary(self, project: str, job_id: str, path: str, timeout_s: float | None = None) -> DirectorySummary:
+        """The sizes of what is below a directory, up to `MAX_ENTRIES` entries. Raises what `listing` raises."""
+        parts = names(path)
+        location = self._location(project, job_id)
+
+        def read() -> DirectorySummary:
+            entries, is_complete = _below(self._tree(location), parts)
+            files = [(path, entry) for path, entry in entries if entry.kind == "file"]
+            size = sum(entry.size or 0 for _, entry in files if not entry.is_link)
+            return DirectorySummary(len(files), size, is_complete, step_images(path for path, _ in files))
+
+        return self._with_timeout(read, location.job_dir, timeout_s)
+
+    def archive(self, project: str, job_id: str, path: str) -> tuple[str, Iterator[bytes]]:
+        """The name of a directory's archive, and its blocks. Raises what `listing` raises, and FailedPrecondition for
+        a directory with too much."""
+        parts = names(path)
+        location = self._location(project, job_id)
+
+        def read() -> tuple[Tree, list[tuple[tuple[str, ...], FileEntry]]]:
+            tree = self._tree(location)
+            entries, is_complete = _below(tree, parts)
+            size = sum(entry.size or 0 for _, entry in entries if entry.kind == "file")
+            if not is_complete or size > MAX_ARCHIVE_BYTES:
+                raise FailedPrecondition(
+                    f"{path or 'The job-dir'} has too much for one archive, which takes at most {MAX_ENTRIES:,} files "
+                    f"and directories and {sized(MAX_ARCHIVE_BYTES)}. Download its directories one by one, or run: "
+                    f"trainyard jobs download {job_id} {shlex.quote(path or '.')}"
+                )
+            return tree, sorted(entries, key=lambda item: item[0])
+
+        tree, entries = self._with_timeout(read, location.job_dir)
+        return f"{parts[-1] if parts else job_id}.zip", zip_blocks(tree, parts, entries)
 
     def _tree(self, location: _Location) -> Tree:
         """Raises FailedPrecondition for a job-dir that the operator has not allowed."""
@@ -153,6 +231,13 @@ class JobFiles:
             tuple(root.joinpath(*parts) for root in settings.job_dir_paths),
             tuple(_directory(root) + "/".join(parts) for root in settings.job_dir_buckets),
         )
+
+
+def _below(tree: Tree, parts: tuple[str, ...]) -> tuple[list[tuple[tuple[str, ...], FileEntry]], bool]:
+    """At most `MAX_ENTRIES` entries below a directory, and whether these are all."""
+    with closing(tree.walk(parts)) as walk:
+        entries = list(islice(walk, MAX_ENTRIES + 1))
+    return entries[:MAX_ENTRIES], len(entries) <= MAX_ENTRIES
 
 
 def _check_bucket(reader: Reader, project: str, job_dir: str) -> None:

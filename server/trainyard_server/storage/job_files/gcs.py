@@ -1,14 +1,14 @@
 """Job-dirs in Google Cloud Storage. Requests are not retried, since a person waits for the answer."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.net.gcs import SCHEME, CloudStorage, NoSuchObject, directory_prefix, split_url
 from trainyard_protocol.views.views import FileEntry
-from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
+from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, is_name, key
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Client
@@ -43,6 +43,30 @@ class BucketTree:
                 if len(entries) > PAGE_SIZE:
                     break
         return cut(sorted(entries.items(), key=lambda item: item[0]))
+
+    def entry(self, path: tuple[str, ...]) -> FileEntry:
+        below = self._below(path)
+        with self._errors(), closing(self._storage.client()) as client:
+            bucket = client.bucket(self._bucket)
+            blob = bucket.get_blob(below.removesuffix("/"), timeout=_TIMEOUT_S, retry=None) if path else None
+            if blob is not None:
+                return FileEntry(name=path[-1], kind="file", size=blob.size or 0, updated=blob.updated)
+            blobs = client.list_blobs(self._bucket, prefix=below, max_results=1, timeout=_TIMEOUT_S, retry=None)
+            if path and not any(True for _ in blobs):
+                raise NotFound(f"There is no {'/'.join(path)} in the job-dir.")
+        return FileEntry(name=path[-1] if path else "", kind="directory")
+
+    def walk(self, path: tuple[str, ...]) -> Generator[tuple[tuple[str, ...], FileEntry], None, None]:
+        """Files alone. A name whose parts are no names, such as `a//b` or `../b`, is `other`."""
+        below = self._below(path)
+        with self._errors(), closing(self._storage.client()) as client:
+            for blob in client.list_blobs(self._bucket, prefix=below, timeout=_TIMEOUT_S, retry=None):
+                if not (name := blob.name.removeprefix(below)) or name.endswith("/"):
+                    continue  # stands for a directory
+                parts = tuple(name.split("/"))
+                kind: Literal["file", "other"] = "file" if all(map(is_name, parts)) else "other"
+                entry = FileEntry(name=parts[-1], kind=kind, size=blob.size or 0, updated=blob.updated)
+                yield (*path, *parts), entry
 
     def content(self, path: tuple[str, ...]) -> Content:
         name = self._below(path).removesuffix("/")

@@ -9,9 +9,10 @@ import heapq
 import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound, PermissionDenied, TrainyardError
 from trainyard_protocol.views.views import FileEntry
@@ -59,6 +60,31 @@ class LocalTree:
             later = (item for item in keyed if item[0] > after)
             chosen = heapq.nsmallest(PAGE_SIZE + 1, later, key=lambda item: item[0])
             return cut((name, self._entry(target, entry)) for name, entry in chosen)
+
+    def entry(self, path: tuple[str, ...]) -> FileEntry:
+        handle = self._opened(self._resolved(path), path)
+        try:
+            return _described(path[-1] if path else "", os.fstat(handle))
+        finally:
+            os.close(handle)
+
+    def walk(self, path: tuple[str, ...]) -> Generator[tuple[tuple[str, ...], FileEntry], None, None]:
+        if self.entry(path).kind != "directory":
+            raise FailedPrecondition(f"{_shown(path)} is not a directory.")
+        waiting = [path]
+        while waiting:
+            parent = waiting.pop()
+            try:
+                target = self._resolved(parent)
+                handle = self._opened(target, parent)
+            except TrainyardError:  # removed or replaced meanwhile, or not readable
+                continue
+            with _Handle(handle) as directory, os.scandir(directory) as entries:
+                for item in entries:
+                    entry = self._entry(target, item)
+                    yield (*parent, entry.name), entry
+                    if entry.kind == "directory" and not entry.is_link:
+                        waiting.append((*parent, entry.name))
 
     def content(self, path: tuple[str, ...]) -> Content:
         handle = self._opened(self._resolved(path), path)
@@ -115,18 +141,17 @@ class LocalTree:
         name = os.fsencode(entry.name).decode(errors="replace")
         try:
             status = entry.stat(follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link:
                 target = (directory / entry.name).resolve(strict=True)
                 if not target.is_relative_to(self._base):
                     return FileEntry(name=name, kind="other")
                 status = target.stat()
         except (OSError, RuntimeError):  # removed meanwhile, or a broken link
             return FileEntry(name=name, kind="other")
-        updated = datetime.fromtimestamp(status.st_mtime, UTC)
-        if stat.S_ISDIR(status.st_mode):
-            return FileEntry(name=name, kind="directory", updated=updated)
-        readable = stat.S_ISREG(status.st_mode) and name == entry.name
-        return FileEntry(name=name, kind="file" if readable else "other", size=status.st_size, updated=updated)
+        described = _described(name, status)
+        kind = described.kind if name == entry.name else "other"
+        return described.model_copy(update={"kind": kind, "is_link": is_link})
 
 
 class _Handle:
@@ -151,6 +176,14 @@ def _blocks(file: io.BufferedReader, size: int) -> Iterator[bytes]:
                 raise OSError(errno.EIO, "the file became shorter during the download")
             left -= len(block)
             yield block
+
+
+def _described(name: str, status: os.stat_result) -> FileEntry:
+    updated = datetime.fromtimestamp(status.st_mtime, UTC)
+    if stat.S_ISDIR(status.st_mode):
+        return FileEntry(name=name, kind="directory", updated=updated)
+    kind: Literal["file", "other"] = "file" if stat.S_ISREG(status.st_mode) else "other"
+    return FileEntry(name=name, kind=kind, size=status.st_size, updated=updated)
 
 
 def _text(name: str) -> str:

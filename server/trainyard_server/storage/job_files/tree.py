@@ -1,6 +1,6 @@
 """Interface of the storages of job files: paths, pages and contents."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,12 @@ class Tree(Protocol):
     def page(self, path: tuple[str, ...], after: str) -> FilePage:
         """One page of a directory: the entries whose `key` is greater than `after`."""
 
+    def entry(self, path: tuple[str, ...]) -> FileEntry:
+        """The file or directory at a path. Raises NotFound."""
+
+    def walk(self, path: tuple[str, ...]) -> Generator[tuple[tuple[str, ...], FileEntry], None, None]:
+        """Everything below a directory, with its path. Links are not followed: those to files have the files' sizes."""
+
     def content(self, path: tuple[str, ...]) -> Content: ...
 
     def read(self, path: tuple[str, ...], offset: int, length: int) -> bytes:
@@ -48,12 +54,16 @@ class Tree(Protocol):
 def names(path: str) -> tuple[str, ...]:
     """Split a path relative to the job-dir. Raises InvalidArgument for absolute paths, `..` and the like."""
     parts = tuple(path.split("/")) if path else ()
-    invalid = any(part in ("", ".", "..") or "\0" in part for part in parts)
-    if invalid or len(path.encode(errors="replace")) > _MAX_LENGTH:
+    if not all(map(is_name, parts)) or len(path.encode(errors="replace")) > _MAX_LENGTH:
         raise InvalidArgument(
             Violation("path", f"must be names joined by '/', below the job-dir and without '..'; this is {path!r}.")
         )
     return parts
+
+
+def is_name(part: str) -> bool:
+    """Whether a part of a path names something inside its directory."""
+    return part not in ("", ".", "..") and "\0" not in part and "/" not in part
 
 
 def key(name: str, *, is_directory: bool) -> str:

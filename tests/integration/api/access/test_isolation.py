@@ -72,6 +72,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"GET {_JOB}/metrics": ("", "?with=$project/$job_id"),
     f"GET {_JOB}/config": ("",),
     f"GET {_JOB}/files": ("", "?path=$word"),
+    f"GET {_JOB}/files/view": ("?path=$word.txt",),
     "GET /cluster": ("", "?page=2"),
     "GET /audit": ("", "?project=$project", "?actor=$name"),
     "GET /new": (
@@ -134,6 +135,8 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"GET {_MORE}{_JOB}/logs/download": ("",),
     f"GET {_MORE}{_JOB}/files": ("",),
     f"GET {_MORE}{_JOB}/files/content": ("?path=$word.txt",),
+    f"GET {_MORE}{_JOB}/files/entry": ("?path=$word.txt",),
+    f"GET {_MORE}{_JOB}/files/archive": ("",),
     f"GET {_MORE}/runs/{{run_id}}/packages/{{sha256}}/{{filename}}": ("", "?signature=$word"),
     "POST /upload/trainyard/v1/projects/{project}/packages/{filename}": ("", "?jobId=$job_id the same content"),
 }

@@ -17,7 +17,6 @@ from trainyard_cli.output.jobs.formats import Output, count
 from trainyard_cli.output.text.bottom_line import BottomLine, is_live
 from trainyard_cli.output.text.safe import echo, printable
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.fields import sized
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -38,6 +37,8 @@ def files(client: "Client", output: Output, job: str, path: str, recursive: bool
 
     PATH is a directory or a file below the job-dir.
     """
+    from trainyard_protocol.fields import sized
+
     at = _path(path)
     entry = client.file(job, at)
     is_file = entry.kind == "file"
@@ -178,6 +179,8 @@ class _Progress:
     def add(self, length: int) -> None:
         self._bytes += length
         if self._line is not None:
+            from trainyard_protocol.fields import sized
+
             number = f"{self.files:,} of {self._total:,} files, " if self._total > 1 else ""
             self._line.draw(f"{number}{sized(self._bytes)} of {sized(self._size)}")
 

@@ -120,3 +120,13 @@ def test_download_that_is_cut_begins_again(
     monkeypatch.setattr(HttpClient, "_download", lambda *_: (_ for _ in ()).throw(Unavailable("cut")))
     assert jobs("download digits model/weights.bin other") == (1, "ERROR: cut\n")
     assert not (tmp_path / "other").exists()
+
+
+def test_download_shows_its_progress_on_a_terminal(
+    jobs: Jobs, job_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("trainyard_cli.commands.jobs.files.is_live", lambda _: True)
+    code, text = jobs("download digits . all")
+    assert code == 0, text
+    assert "2 of 3 files, 3.0 kB of 3.0 kB" in text
+    assert (tmp_path / "all" / "latest").read_bytes() == b"w" * 1500

@@ -7,13 +7,29 @@ for (const figure of document.querySelectorAll("figure.steps")) {
   const output = figure.querySelector("output");
   const name = figure.querySelector("strong").textContent;
   const page = link.getAttribute("href").split("?")[0];
+  let wanted = steps.length - 1;
+  let shown = wanted;
+  let loading = false;
+
+  // One image at a time: of those that a quick drag passes, only some are loaded, and the last one always is.
+  const load = () => {
+    if (loading || shown === wanted) return;
+    shown = wanted;
+    loading = true;
+    image.src = figure.dataset.download + encodeURIComponent(paths[shown]);
+    image.alt = `${name} at step ${steps[shown]}`;
+  };
+  const next = () => {
+    loading = false;
+    load();
+  };
+  image.addEventListener("load", next);
+  image.addEventListener("error", next);
   figure.querySelector("input").addEventListener("input", (event) => {
-    const number = event.target.valueAsNumber;
-    const path = encodeURIComponent(paths[number]);
-    image.src = figure.dataset.download + path;
-    image.alt = `${name} at step ${steps[number]}`;
-    link.href = `${page}?path=${path}`;
-    output.textContent = `step ${steps[number].toLocaleString("en")}`;
-    event.target.setAttribute("aria-valuetext", `step ${steps[number]}`);
+    wanted = event.target.valueAsNumber;
+    link.href = `${page}?path=${encodeURIComponent(paths[wanted])}`;
+    output.textContent = `step ${steps[wanted].toLocaleString("en")}`;
+    event.target.setAttribute("aria-valuetext", `step ${steps[wanted]}`);
+    load();
   });
 }

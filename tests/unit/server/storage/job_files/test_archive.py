@@ -1,0 +1,65 @@
+"""Archives that are made while they are sent."""
+
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard_protocol.errors import Unavailable
+from trainyard_server.storage.job_files.archive import zip_blocks
+from trainyard_server.storage.job_files.local import LocalTree
+from trainyard_server.storage.job_files.tree import Content
+
+
+def blocks(directory: Path) -> Iterator[bytes]:
+    tree = LocalTree(str(directory), [directory])
+    return zip_blocks(tree, (), sorted(tree.walk(()), key=lambda item: item[0]))
+
+
+def test_blocks_are_small_and_an_archive_may_be_left_half_way(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(20 * 2**20)
+    (tmp_path / "empty").touch()
+    sizes = []
+    whole = bytearray()
+    for block in blocks(tmp_path):
+        sizes.append(len(block))
+        whole += block
+    assert max(sizes) < 2 * 2**20
+    with zipfile.ZipFile(io.BytesIO(whole)) as opened:
+        assert opened.testzip() is None
+        assert [entry.file_size for entry in opened.infolist()] == [20 * 2**20, 20 * 2**20, 0]
+    half: Any = blocks(tmp_path)
+    next(half)
+    half.close()
+
+
+def test_storage_that_fails_ends_the_archive_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").touch()
+    read = blocks(tmp_path)
+
+    def failing(*_: object) -> Content:
+        raise Unavailable("Google Cloud Storage does not answer.")
+
+    monkeypatch.setattr(LocalTree, "content", failing)
+    with pytest.raises(OSError, match="does not answer"):
+        list(read)
+
+
+def test_walk_follows_no_link_and_skips_what_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "loop").symlink_to(tmp_path)
+    (tmp_path / "in" / "deep" / "file").write_text("x")
+    (tmp_path / "out").symlink_to("/etc")
+    walked = {}
+    for path, entry in LocalTree(str(tmp_path), [tmp_path]).walk(()):
+        walked["/".join(path)] = (entry.kind, entry.is_link)
+        if path == ("in", "deep"):
+            (tmp_path / "in" / "deep").rename(tmp_path / "in" / "moved")
+    assert walked["in/loop"] == ("directory", True)
+    assert walked["out"] == ("other", False)
+    assert "in/deep/file" not in walked

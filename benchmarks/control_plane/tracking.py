@@ -1,4 +1,4 @@
-"""What a program logs through MLflow, into this server and into MLflow's own."""
+"""Calls of MLflow that log, to this server and to its own."""
 
 import itertools
 import tempfile

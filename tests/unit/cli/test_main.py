@@ -81,7 +81,7 @@ def test_run_interrupted_exits_130(error: BaseException, capsys: pytest.CaptureF
         ("jobs submit training --labels novalue", "Bad syntax for dict arg: [novalue]"),
         ("jobs submit training --master-accelerator kind=x", "valid keys are [type, count]"),
         ("jobs submit training --staging-bucket b", "Must be of form gs://BUCKET"),
-        ("jobs update j", "At least one of --clear-labels | --remove-labels | --update-labels"),
+        ("jobs update j", "At least one of --clear-labels | --note | --remove-labels | --update-labels"),
         ("jobs update j --clear-labels --remove-labels a", "At most one of --clear-labels | --remove-labels"),
         ("jobs describe", "JOB"),
         ("jobs list --format xml", "is unknown"),

@@ -1,4 +1,4 @@
-"""Bodies of MLflow's REST API, of which only the fields that count are read.
+"""Bodies and answers of MLflow's REST API, with the fields that count.
 
 Source: https://mlflow.org/docs/latest/rest-api.html
 """
@@ -6,6 +6,8 @@ Source: https://mlflow.org/docs/latest/rest-api.html
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from trainyard_protocol.views.views import Number as Value
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 """Limits of one call of log-batch, as MLflow's server has them."""
@@ -85,3 +87,89 @@ class SearchExperiments(_Body):
 
 class NamedExperiment(_Body):
     name: Short
+
+
+class NothingToSay(_Body):
+    """An empty answer."""
+
+
+class Experiment(_Body):
+    experiment_id: str
+    name: str
+    artifact_location: str
+    lifecycle_stage: str
+    tags: tuple[KeyValue, ...] = ()
+
+
+class OneExperiment(_Body):
+    experiment: Experiment
+
+
+class ExperimentId(_Body):
+    experiment_id: str
+
+
+class Experiments(_Body):
+    experiments: tuple[Experiment, ...]
+
+
+class RunInfo(_Body):
+    """Times are in milliseconds since 1970; one without `end_time` goes on."""
+
+    run_id: str
+    run_uuid: str
+    run_name: str
+    experiment_id: str
+    user_id: str
+    status: str
+    start_time: int
+    end_time: int | None = None
+    artifact_uri: str
+    lifecycle_stage: str
+
+
+class MetricValue(_Body):
+    key: str
+    value: Value
+    step: int
+    timestamp: int
+
+
+class RunData(_Body):
+    metrics: tuple[MetricValue, ...] = ()
+    params: tuple[KeyValue, ...] = ()
+    tags: tuple[KeyValue, ...] = ()
+
+
+class TrackedRun(_Body):
+    info: RunInfo
+    data: RunData
+    inputs: NothingToSay = NothingToSay()
+
+
+class OneRun(_Body):
+    run: TrackedRun
+
+
+class UpdatedRun(_Body):
+    run_info: RunInfo
+
+
+class FoundRuns(_Body):
+    """A page of runs; without `next_page_token` it is the last one."""
+
+    runs: tuple[TrackedRun, ...]
+    next_page_token: str | None = None
+
+
+class MetricHistory(_Body):
+    metrics: tuple[MetricValue, ...]
+
+
+class ArtifactFile(_Body):
+    path: str
+    is_dir: bool = False
+
+
+class ArtifactList(_Body):
+    files: tuple[ArtifactFile, ...] = ()

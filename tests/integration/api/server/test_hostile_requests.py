@@ -226,7 +226,7 @@ async def failures(api: Server, table: Sequence[Attack]) -> list[str]:
             wrong.append(f"{type(error).__name__}: {attack}")
             continue
         largest = LARGEST_REFUSAL if status >= 400 else LARGEST
-        if status >= 500 or len(body) > largest or b"Traceback (most" in body:
+        if (status >= 500 and status != 501) or len(body) > largest or b"Traceback (most" in body:
             wrong.append(f"{status}, {len(body)} bytes: {attack}")
     return wrong
 

@@ -53,7 +53,9 @@ def test_columns_are_chosen_ordered_and_sorted_by(tuned: DashboardServer, open_p
     page.locator("thead").get_by_role("link", name="accuracy best").click()
     expect(page.locator("[data-row] .name").first).to_have_text("cnn_01")
     expect(page.locator("[data-row] .best")).to_have_text(["0.066", "0.939"])
-    expect(page.locator("[data-row]").first.get_by_role("cell")).to_have_text(["", "0.1", "cnn_01", "0.066", "0.939"])
+    expect(page.locator("[data-row]").first.get_by_role("cell")).to_have_text(
+        ["", "0.1", "cnn_01 team=vision", "0.066", "0.939"]
+    )
 
 
 def test_a_filter_with_a_mistake_is_explained_and_kept(tuned: DashboardServer, open_page: Open) -> None:

@@ -12,6 +12,7 @@ from trainyard_server.api.middleware import audit
 from trainyard_server.api.own import (
     agents,
     attachments,
+    comparisons,
     experiments,
     extensions,
     files,
@@ -39,6 +40,7 @@ ROUTERS: Sequence[Router] = [
     health.router,
     extensions.router,
     experiments.router,
+    comparisons.router,
     mlflow.router,
     attachments.router,
     agent_attachments.router,

@@ -45,6 +45,7 @@ from trainyard_server.services.people.sign_in import SignIn
 from trainyard_server.services.people.single_sign_on import SingleSignOn
 from trainyard_server.services.tracking.tracking import Tracking
 from trainyard_server.services.views.cluster import ClusterOverview
+from trainyard_server.services.views.comparisons import Comparisons
 from trainyard_server.services.views.configs import Configs
 from trainyard_server.services.views.job_details import JobDetails
 from trainyard_server.services.views.job_groups import JobGroups
@@ -124,6 +125,7 @@ class UseCases:
         self.job_groups = JobGroups(backend)
         self.saved_views = SavedViews(backend)
         self.standings = Standings(backend)
+        self.comparisons = Comparisons(backend)
         self.queue_explanation = QueueExplanation(backend)
         self.configs = Configs(backend, self.jobs, self.job_details)
         self.cluster = ClusterOverview(backend)

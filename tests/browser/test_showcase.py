@@ -28,7 +28,8 @@ PAGES = {
     "job-failed": f"{RESEARCH}/{FAILED}",
     "job-stalled": f"{RESEARCH}/translator_de_en",
     "logs": f"{RESEARCH}/{FAILED}/logs",
-    "metrics": f"{RESEARCH}/{RUNNING}/metrics?with=research/resnet50_lr0_03,research/resnet50_lr0_01",
+    "metrics": f"{RESEARCH}/{RUNNING}/metrics",
+    "compare": f"/compare?job=research/{RUNNING}&job=research/resnet50_lr0_03&job=research/resnet50_lr0_01",
     "config": f"{RESEARCH}/{RUNNING}/config",
     "files": f"{RESEARCH}/{WITH_FILES}/files",
     "file-table": f"{RESEARCH}/{WITH_FILES}/files/view?path=metrics.csv",
@@ -41,7 +42,7 @@ PAGES = {
     "new": f"/new?from=research/{RUNNING}",
 }
 
-DRAWN = {"metrics": "canvas", "job": "figure.chart svg", "jobs": "[data-row]", "logs": ".ln"}
+DRAWN = {"metrics": "canvas", "compare": "canvas", "job": "figure.chart svg", "jobs": "[data-row]", "logs": ".ln"}
 """Selector of what scripts draw, for each page that is complete with it."""
 
 

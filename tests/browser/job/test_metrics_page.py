@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from browser.browser_support import DashboardServer, Open, axe
 from integration.api.api_support import ScriptedAgent
@@ -211,42 +211,33 @@ def test_zoomed_in_a_long_curve_has_all_of_its_points(lab: Lab, open_page: Open)
     eventually(page, "lines[0].x.length <= 1000")
 
 
-def test_jobs_are_compared_and_choices_are_in_the_address(lab: Lab, open_page: Open) -> None:
+def test_choices_are_in_the_address_and_go_along_to_a_comparison(lab: Lab, open_page: Open) -> None:
     lab.trains()
-    lab.dashboard.submit("cnn_deep", project="research")
     page = open_page(PAGE)
     drawn(page)
-    held: list[Route] = []
-    page.route("**/jobs/cnn_wide/metrics?*", lambda route: held.append(route))
-    for job in ("wide", "deep"):  # each asks for all compared jobs
-        field = page.get_by_role("combobox", name="Compare with")
-        field.fill(job)
-        expect(page.locator("#compare-list li")).to_have_text([re.compile(f"^cnn_{job}")])
-        with page.expect_response(lambda answer: answer.url.endswith("/jobs/cnn_wide")):
-            field.press("Enter")
-    page.wait_for_timeout(100)  # for a second request
-    assert len(held) == 1, "it is asked for again while its first answer is late"
-    page.unroute("**/jobs/cnn_wide/metrics?*")  # what is held goes on
-    eventually(page, "lines.length === 4")
-    page.get_by_role("button", name="Without research/cnn_deep").click()
     page.get_by_label("Smoothing").fill("0.6")
     page.get_by_label("X axis").select_option("time")
     card(page, "loss").get_by_role("button", name="Log").click()
-    assert page.url.endswith("/metrics?with=research/cnn_wide&smooth=0.6&log=loss&x=time")
+    assert page.url.endswith("/metrics?smooth=0.6&log=loss&x=time")
     page.reload()
     drawn(page)
-    eventually(page, "lines.length === 8")
+    eventually(page, "lines.length === 4")
     assert chart(page, "[picture.y.log, picture.x.title]") == [True, "minutes since the start"]
     assert page.get_by_label("Smoothing").input_value() == "0.6"
-    assert chart(page, "lines.map((line) => line.opacity)").count(0.28) == 4
-    assert len(set(chart(page, "lines.map((line) => line.colour)"))) == 2
-    expect(card(page, "loss").locator("tbody th")).to_have_text(
-        ["cnn_small · loss", "cnn_small · held_out_loss", "cnn_wide · loss", "cnn_wide · held_out_loss"]
-    )
+    assert chart(page, "lines.map((line) => line.opacity)").count(0.28) == 2
     assert axe(page) == []
-    page.get_by_role("button", name="Without research/cnn_wide").click()
-    eventually(page, "lines.length === 4")
-    assert "with=" not in page.url
+    field = page.get_by_role("combobox", name="Compare with")
+    field.fill("wide")
+    expect(page.locator("#compare-list li")).to_have_text([re.compile("^cnn_wide")])
+    field.press("Enter")
+    page.wait_for_url("**/compare?job=p/cnn_small&job=research/cnn_wide&smooth=0.6&log=loss&x=time")
+    drawn(page)
+    eventually(page, "lines.length === 8")
+    expect(card(page, "loss").locator("tbody th")).to_have_text(
+        [f"{job} · {name}" for job in ("p/cnn_small", "research/cnn_wide") for name in ("loss", "held_out_loss")]
+    )
+    page.goto(f"{PAGE}?with=research/cnn_wide&x=epoch")  # as addresses were
+    page.wait_for_url("**/compare?job=p/cnn_small&job=research/cnn_wide&x=epoch")
 
 
 def test_raw_lost_and_unordinary_values_are_shown(lab: Lab, open_page: Open) -> None:
@@ -260,7 +251,7 @@ def test_raw_lost_and_unordinary_values_are_shown(lab: Lab, open_page: Open) -> 
     page = open_page(PAGE)
     drawn(page)
     assert chart(page, "picture.events.map(({ text }) => text)") == ["run 2"]
-    steps = chart(page, "lines.find((line) => line.texts).x")
+    steps = chart(page, "lines.find((line) => line.textOf).x")
     assert steps == sorted(set(steps))
     lost = chart(page, "lines.find((line) => line.opacity === 0.55).x")
     assert lost == list(range(steps[-1] + 10, 601, 10))
@@ -271,7 +262,7 @@ def test_raw_lost_and_unordinary_values_are_shown(lab: Lab, open_page: Open) -> 
     crosses = "lines.find((line) => line.symbol === 'cross')"
     eventually(page, crosses)
     assert chart(page, f"{crosses}.x") == [710, 720]
-    assert chart(page, f"{crosses}.texts") == ["loss is NaN, step 710", "loss is ∞, step 720"]
+    assert chart(page, f"[0, 1].map({crosses}.textOf)") == ["loss is NaN, step 710", "loss is ∞, step 720"]
     expect(card(page, "loss").locator("tbody tr").first).to_contain_text("∞")
     page.get_by_label("Smoothing").fill("0.5")
     drawn(page, "zigzag")

@@ -132,7 +132,7 @@ def test_ranges_select_trials_by_keyboard_and_by_dragging(open_page: Open) -> No
     expect(page.locator("#parallel path.off")).to_have_count(7)
     expect(page.locator("#parallel svg")).to_have_attribute("aria-label", re.compile("5 of them selected"))
     expect(page.locator("#clone-selection")).to_have_attribute("href", re.compile(r"trials=4,6,8-9,11$"))
-    expect(page.locator("#curves")).to_have_attribute("href", re.compile(r"digits_tuning\.11/metrics\?with=p%2F"))
+    expect(page.locator("#curves")).to_have_attribute("href", re.compile(r"/compare\?job=p%2Fdigits_tuning\.11&job="))
     page.get_by_role("button", name="held_out_accuracy").press("Enter")
     expect(rows(page).first).to_contain_text("0.9")
     page.get_by_role("button", name="Select all").press("Enter")

@@ -72,7 +72,8 @@ def _scaled(values: Sequence[float]) -> list[float]:
 def _groups(param: ParameterSpec, values: Sequence[Value]) -> list[Hashable]:
     """The group of each value."""
     most = min(_MOST_RANGES, math.isqrt(len(values)))
-    if param.type in (ParameterType.CATEGORICAL, ParameterType.DISCRETE) or len(set(values)) <= most:
+    few = min(_MOST_RANGES, max(most, len(values) // 2))  # each value has two trials, on average
+    if param.type in (ParameterType.CATEGORICAL, ParameterType.DISCRETE) or len(set(values)) <= few:
         return list(values)
     places = ranks([float(value) for value in values])
     return [int(place * most / len(values)) for place in places]

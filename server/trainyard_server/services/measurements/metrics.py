@@ -1,12 +1,13 @@
 """Metric curves of jobs. They are read from the logs on request, and cached in memory."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
 from trainyard_protocol.job.cluster import TASK_TYPES, Task
+from trainyard_protocol.views.comparison import CurvesView, JobCurvesView
 from trainyard_protocol.views.views import MetricSeries, MetricsView, number
 from trainyard_server.context import Backend
 from trainyard_server.domain.metrics.results import MetricResult, result
@@ -83,6 +84,24 @@ class Metrics:
             job.catch_up(self._backend.logs)
             return _view(job, query)
 
+    def views(self, names: Sequence[tuple[str, str]], query: MetricsQuery, points: int) -> CurvesView:
+        """The curves of several jobs, with at most about `points` points in all; without jobs that do not exist. Raises
+        InvalidArgument, OSError."""
+        if not LEAST <= points <= ANSWER_POINTS:
+            message = f"must be from {LEAST} to {ANSWER_POINTS}; this is {points}."
+            raise InvalidArgument(Violation("points", message))
+        answers = []
+        for project, job_id in names:
+            try:
+                job = self._job(project, job_id)
+            except NotFound:
+                continue
+            with job.lock:
+                job.catch_up(self._backend.logs)
+                curves = _view(job, query, points // len(names))
+            answers.append(JobCurvesView(project=project, job_id=job_id, curves=curves))
+        return CurvesView(jobs=tuple(answers))
+
     def version(self, project: str, job_id: str) -> tuple[str, bool]:
         """The version of the job's curves, and whether there are any. Raises NotFound; OSError."""
         job = self._job(project, job_id)
@@ -153,7 +172,7 @@ class Metrics:
         return job
 
 
-def _view(job: JobCurves, query: MetricsQuery) -> MetricsView:
+def _view(job: JobCurves, query: MetricsQuery, answer_points: int = ANSWER_POINTS) -> MetricsView:
     token, _, count = query.after.partition("-")
     after = int(count) if token == job.token and count.isdecimal() and len(count) < 20 else -1
     groups: dict[tuple[str, str], list[tuple[int, Points]]] = {}
@@ -169,7 +188,7 @@ def _view(job: JobCurves, query: MetricsQuery) -> MetricsView:
         for name, task in sorted(groups, key=lambda key: (order[key[0]], _task_order(key[1])))
         for run, points in joined(groups[name, task])
     ]
-    limit = min(query.points, max(LEAST, ANSWER_POINTS // max(1, len(series))))
+    limit = min(query.points, max(LEAST, answer_points // max(1, len(series))))
     start = job.start or 0.0
     return MetricsView(
         metrics=tuple(_series(name, task, run, points, limit, start) for name, task, run, points in series if points),

@@ -127,7 +127,7 @@ class Studies:
             best=best.number if best is not None else None,
             best_quarter=len(best_quarter(study.trials, maximize=maximize)),
             records=tuple(records(study.trials, maximize=maximize)),
-            parameters=tuple(_axes(spec, study.trials)),
+            parameters=tuple(axes(spec, _ended(study.trials))),
             trials=tuple(_point(trial, activities.get(trial.key, "")) for trial in trials),
         )
 
@@ -173,19 +173,23 @@ def _examples(study: StudySnapshot) -> list[int]:
     return [trial.key for trial in study.trials if trial.state is JobState.SUCCEEDED][:_EXAMPLES]
 
 
-def _axes(spec: HyperparameterSpec, trials: Sequence[TrialSnapshot]) -> list[ParameterAxis]:
-    """The parameters, each before its children."""
-    ended = [
+def _ended(trials: Sequence[TrialSnapshot]) -> list[tuple[Mapping[str, str], float]]:
+    """The parameters and the metric of the trials that succeeded."""
+    return [
         (trial.parameters, trial.value)
         for trial in trials
         if trial.value is not None and trial.state is JobState.SUCCEEDED
     ]
+
+
+def axes(spec: HyperparameterSpec, ended: Sequence[tuple[Mapping[str, str], float]]) -> list[ParameterAxis]:
+    """The parameters, each before its children, with their importance by (parameters, metric) of what has succeeded."""
     importance = importances(spec, ended)
-    axes = []
+    result = []
     for _, param, parent in spec.located():
         low, high = (param.min_value, param.max_value) if param.min_value is not None else (None, None)
         listed = param.categorical_values or param.discrete_values
-        axes.append(
+        result.append(
             ParameterAxis(
                 name=param.parameter_name,
                 type=param.type,
@@ -197,7 +201,7 @@ def _axes(spec: HyperparameterSpec, trials: Sequence[TrialSnapshot]) -> list[Par
                 importance=importance.get(param.parameter_name),
             )
         )
-    return axes
+    return result
 
 
 def _point(trial: TrialSnapshot, activity: str) -> TrialPoint:

@@ -7,11 +7,21 @@ const NEAR = 30; // pixels from the pointer to a point that is shown
 const MARKED = 60; // points of a line that get a symbol
 const TICK_WIDTH = 64;
 const TICK_HEIGHT = 16;
+const MANY = 8; // jobs with the colours of the theme; more have hues
 const WHOLE = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
+const charts = new Set();
+let isFollowing = false; // the pointer of another chart
+let pointed = null; // the group of the line that it points at
 
 /** Style of line number `index` of a chart: a colour from 0, and dashes for readers who do not see colours. */
 export function styleOf(index) {
   return { colour: index % COLOURS, dash: DASHES[(index % 2) + 2 * (Math.floor(index / COLOURS) % 2)] };
+}
+
+/** Style of job number `index` of `count`: of more than a few jobs each has a hue of its own, as hues.css has it. */
+export function styleAmong(index, count) {
+  return count > MANY ? { colour: COLOURS + index, dash: DASHES[index % DASHES.length] } : styleOf(index);
 }
 
 /**
@@ -20,8 +30,9 @@ export function styleOf(index) {
  * @property {number[]} x rising, except of points @property {(number|null)[]} y null: a gap
  * @property {number} colour from 0 @property {number[]} [dash] @property {number} [width] @property {number} [opacity]
  * @property {"circle"|"diamond"|"cross"} [symbol] marks points, some of them where there are many; crosses are red and
- * lie at the upper edge, without y @property {string[]} [texts] of the points, shown on hover @property {boolean} [stepped] level
+ * lie at the upper edge, without y @property {(index: number) => string} [textOf] of a point, shown on hover @property {boolean} [stepped] level
  * until the next point @property {boolean} [points] no line @property {number[]} [shades] of the points, from 0 to 1
+ * @property {boolean} [fills] the area between it and the line before it @property {string} [group] of lines in several charts
  *
  * @typedef {object} Axis
  * @property {string} [title] @property {boolean} [log] @property {string[]} [order] names for the values 0, 1, 2, ...
@@ -30,6 +41,7 @@ export function styleOf(index) {
  * @typedef {object} Picture
  * @property {Line[]} lines @property {Axis} x @property {Axis} y
  * @property {{x: number, text: string}[]} [events] upright lines with a word @property {boolean} [together] one hover for all
+ * @property {boolean} [crosshair] the pointer shows the same place of all such charts with the same `x.key`
  */
 export class Chart {
   #element;
@@ -59,6 +71,7 @@ export class Chart {
     this.#size.observe(element);
     document.addEventListener("trainyard:theme", this.#retheme);
     element.addEventListener("keydown", (event) => this.#key(event));
+    charts.add(this);
   }
 
   /** Shows a picture, as soon as the chart is in sight. @param {Picture} picture */
@@ -77,6 +90,7 @@ export class Chart {
   }
 
   close() {
+    charts.delete(this);
     this.#watch.disconnect();
     this.#size.disconnect();
     document.removeEventListener("trainyard:theme", this.#retheme);
@@ -93,8 +107,8 @@ export class Chart {
   #draw() {
     const picture = this.#picture;
     if (!picture || !this.#isSeen || !this.#element.clientWidth) return;
-    const theme = themed();
-    const look = JSON.stringify([theme, picture.x, picture.y, picture.together, picture.lines.map(({ x, y, texts, shades, ...style }) => style)]);
+    const theme = themed(picture.lines);
+    const look = JSON.stringify([theme, picture.x, picture.y, picture.together, picture.lines.map(({ x, y, shades, ...style }) => style)]);
     this.#element.picture = picture; // for whoever inspects the page
     if (look === this.#look && this.#plot) return this.#plot.setData(aligned(picture.lines));
     this.#look = look;
@@ -114,12 +128,13 @@ export class Chart {
       ...sizeOf(this.#element),
       padding: [12, 18, 0, 0],
       legend: { show: false },
-      cursor: { y: false, x: Boolean(picture.together), points: { show: false }, drag: { x: !isTouched, y: !isTouched, uni: 40, dist: 5, setScale: false } },
+      cursor: { y: false, x: Boolean(picture.together || picture.crosshair), points: { show: false }, drag: { x: !isTouched, y: !isTouched, uni: 40, dist: 5, setScale: false } },
       scales: {
         x: { time: false, distr: picture.x.log ? 3 : 1, range: (_, low, high) => this.#zoom.x ?? wholeOf(this.#picture, low, high) },
         y: { distr: picture.y.log ? 3 : 1, range: (_, low, high) => this.#zoom.y ?? heightOf(picture.y, low, high) },
       },
       axes: [axisOf(picture.x, theme, false), axisOf(picture.y, theme, true)],
+      bands: picture.lines.flatMap((line, at) => (line.fills ? [{ series: [at + 1, at], fill: `color-mix(in srgb, ${theme.colours[line.colour]} 16%, transparent)` }] : [])),
       series: [{}, ...picture.lines.map((line) => {
         if (line.points || line.symbol === "cross") return bare;
         const width = line.width ?? 1.75;
@@ -130,10 +145,26 @@ export class Chart {
         ready: [(plot) => plot.over.append(hover)],
         drawAxes: [(plot) => drawEvents(plot, this.#picture.events ?? [], theme)],
         drawSeries: [(plot, index) => drawSymbols(plot, this.#picture.lines[index - 1], theme)],
-        setCursor: [(plot) => showHover(plot, hover, this.#picture)],
+        setCursor: [(plot) => this.#pointed(plot, hover)],
         setSelect: [(plot) => this.#selected(plot)],
       },
     };
+  }
+
+  #pointed(plot, hover) {
+    const hits = showHover(plot, hover, this.#picture);
+    if (isFollowing || !this.#picture.crosshair) return;
+    const { left } = plot.cursor;
+    const x = left >= 0 ? plot.posToVal(left, "x") : null;
+    isFollowing = true;
+    pointed = hits.length === 1 ? hits[0].line.group : null;
+    for (const chart of charts) if (chart !== this) chart.#follow(x, this.#picture.x.key);
+    isFollowing = false;
+  }
+
+  #follow(x, key) {
+    if (!this.#plot || !this.#isSeen || !this.#picture.crosshair || this.#picture.x.key !== key) return;
+    this.#plot.setCursor({ left: x === null ? -10 : this.#plot.valToPos(x, "x"), top: -10 });
   }
 
   #selected(plot) {
@@ -159,11 +190,24 @@ export class Chart {
   }
 }
 
-function themed() {
+const colours = new Map(); // of this theme
+document.addEventListener("trainyard:theme", () => colours.clear());
+
+function colourOf(index) {
+  if (!colours.has(index)) {
+    const probe = el("i", { class: `series-${index + 1}`, hidden: true });
+    document.body.append(probe);
+    colours.set(index, getComputedStyle(probe).getPropertyValue("--series").trim());
+    probe.remove();
+  }
+  return colours.get(index);
+}
+
+function themed(lines) {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(name).trim();
   return {
-    colours: Array.from({ length: COLOURS }, (_, index) => value(`--series-${index + 1}`)),
+    colours: Object.fromEntries(lines.map(({ colour }) => [colour, colourOf(colour)])),
     text: value("--text"),
     dim: value("--dim"),
     line: value("--line"),
@@ -311,30 +355,51 @@ function outline(ctx, symbol, x, y, size) {
 function nearest(plot, line) {
   const { left, top } = plot.cursor;
   let best = null;
-  line.x.forEach((x, index) => {
+  const [from, to] = line.points ? [0, line.x.length] : around(plot, line, left);
+  for (let index = from; index < to; index++) {
+    const x = line.x[index];
     const y = line.symbol === "cross" ? null : (line.y[index] ?? null);
-    if (y === null && line.symbol !== "cross") return;
+    if (y === null && line.symbol !== "cross") continue;
     const [right, down] = [plot.valToPos(x, "x"), y === null ? 12 : plot.valToPos(y, "y")];
     const [across, distance] = [Math.abs(right - left), Math.hypot(right - left, down - top)];
     const order = line.points ? distance : across;
     if (!best || order < best.order) best = { order, across, distance, right, down, line, index };
-  });
+  }
   return best;
 }
 
+/** The points of a line to look at for the nearest one: those beside the pointer, as far as the next ones with a value. */
+function around(plot, line, left) {
+  const at = plot.posToVal(left, "x");
+  let [low, high] = [0, line.x.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (line.x[middle] < at) low = middle + 1;
+    else high = middle;
+  }
+  const isEmpty = (index) => line.symbol !== "cross" && (line.y[index] ?? null) === null;
+  let [from, to] = [low - 1, low];
+  while (from > 0 && isEmpty(from)) from -= 1;
+  while (to < line.x.length && isEmpty(to)) to += 1;
+  return [Math.max(0, from), Math.min(line.x.length, to + 1)];
+}
+
+/** Shows the points at the pointer, and returns them. */
 function showHover(plot, hover, { lines, together }) {
   const { left, top } = plot.cursor;
   let hits = [];
-  if (left >= 0) hits = lines.filter((line) => line.texts).map((line) => nearest(plot, line)).filter((hit) => hit !== null);
+  if (left >= 0) hits = lines.filter((line) => line.textOf).map((line) => nearest(plot, line)).filter((hit) => hit !== null);
   if (together) hits = hits.filter(({ line, across }) => line.symbol !== "cross" || across <= NEAR);
+  else if (isFollowing) hits = hits.filter(({ line }) => pointed && line.group === pointed && line.symbol !== "cross");
   else hits = hits.filter(({ distance }) => distance <= NEAR).sort((a, b) => a.distance - b.distance).slice(0, 1);
   hover.hidden = hits.length === 0;
   const dots = hits.filter(({ line }) => line.symbol !== "cross").map(({ line, right, down }) => placed(el("i", { class: `series-${line.colour + 1}` }), right, down));
-  const words = el("div", {}, ...hits.map(({ line, index }) => el("p", { class: `series-${line.colour + 1}` }, line.texts[index])));
+  const words = el("div", {}, ...hits.map(({ line, index }) => el("p", { class: `series-${line.colour + 1}` }, line.textOf(index))));
   hover.replaceChildren(...dots, words);
-  if (hits.length === 0) return;
+  if (hits.length === 0) return hits;
   const isRight = left > plot.over.clientWidth / 2;
-  placed(words, isRight ? left - words.offsetWidth - 12 : left + 12, Math.min(top, Math.max(0, plot.over.clientHeight - words.offsetHeight)));
+  placed(words, isRight ? left - words.offsetWidth - 12 : left + 12, Math.max(0, Math.min(top, plot.over.clientHeight - words.offsetHeight)));
+  return hits;
 }
 
 function placed(element, left, top) {

@@ -96,6 +96,32 @@ export function joined(runs) {
   return { main, lost, begins };
 }
 
+/**
+ * The curves of several replicas as one: at the steps of the one with the most points the mean, the lowest and the
+ * highest value, between the points of each replica on a straight line.
+ * @param {{main: object, lost: object[], begins: [number, number][]}[]} curves as of `joined`
+ */
+export function banded(curves) {
+  const most = curves.reduce((a, b) => (b.main.steps.length > a.main.steps.length ? b : a));
+  const others = curves.filter((curve) => curve !== most).map(({ main }) => valuesAt(main, most.main.steps));
+  const all = most.main.values.map((value, at) => [value, ...others.map((values) => values[at])].filter((one) => one !== null));
+  const over = (of) => all.map((values) => (values.every(Number.isFinite) ? of(values) : NaN));
+  const main = { ...most.main, values: over((values) => values.reduce((a, b) => a + b, 0) / values.length) };
+  return { main, lost: [], begins: most.begins, low: over((values) => Math.min(...values)), high: over((values) => Math.max(...values)) };
+}
+
+/** Values of a curve at rising steps, interpolated; null beyond its ends. */
+export function valuesAt({ steps, values }, at) {
+  let next = 0;
+  return at.map((step) => {
+    while (next < steps.length && steps[next] < step) next += 1;
+    if (steps[next] === step) return values[next];
+    if (next === 0 || next === steps.length) return null;
+    const share = (step - steps[next - 1]) / (steps[next] - steps[next - 1]);
+    return values[next - 1] + share * (values[next] - values[next - 1]);
+  });
+}
+
 /** A series with the points between two steps replaced by those of a more detailed answer. */
 export function withDetail(series, detail, from, to) {
   if (!detail) return series;

@@ -3,7 +3,6 @@ import { call, jobPath } from "../base/api.js";
 import { epochStarts, numberOf } from "./curves.js";
 
 const POINTS = 24_000; // of all curves of a job together
-const FINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
 
 export class MetricsJob {
   /** Series by `name\ttask`, each a list of its runs. */
@@ -11,15 +10,16 @@ export class MetricsJob {
   /** The newest answer. */
   view = null;
   starts = [];
-  error = "";
-  isDone = false;
+  #most;
   #path;
   #task = "";
   #restart = true;
   #running = Promise.resolve();
   #next = null;
 
-  constructor(project, job) {
+  /** @param {number} most points of all its curves together */
+  constructor(project, job, most = POINTS) {
+    this.#most = most;
     this.project = project;
     this.job = job;
     this.key = `${project}/${job}`;
@@ -31,7 +31,6 @@ export class MetricsJob {
     if (task === this.#task) return false;
     this.#task = task;
     this.#restart = true;
-    this.isDone = false;
     return true;
   }
 
@@ -47,6 +46,13 @@ export class MetricsJob {
       return loading;
     });
     return this.#next;
+  }
+
+  /** Shows an answer of the API that has all curves of the job. */
+  receive(view) {
+    this.#restart = false;
+    this.series.clear();
+    this.#add(view);
   }
 
   async #load() {
@@ -65,6 +71,12 @@ export class MetricsJob {
     }
     if (this.#restart) return this.#load(); // another replica was chosen meanwhile
     if (restart || known.split("-")[0] !== view.version.split("-")[0]) this.series.clear();
+    this.#add(view);
+    if (!view.complete) await this.#load();
+    return known !== view.version;
+  }
+
+  #add(view) {
     const runs = new Map();
     for (const one of view.metrics) {
       const key = `${one.name}\t${one.task}`;
@@ -74,8 +86,6 @@ export class MetricsJob {
     for (const [key, series] of runs) this.series.set(key, series);
     this.view = view;
     this.starts = epochStarts(view);
-    if (!view.complete) await this.#load();
-    return known !== view.version;
   }
 
   /** All points of some metrics between two steps, by `name\ttask\trun`; null where none were thinned. */
@@ -89,14 +99,8 @@ export class MetricsJob {
     return new Map(view.metrics.map((one) => [`${one.name}\t${one.task}\t${one.run}`, points(one)]));
   }
 
-  /** Asks the server. @returns {Promise<boolean>} whether the job has ended */
-  async hasEnded() {
-    const job = await call("GET", `/v1/${this.#path}`);
-    return FINAL.has(job.state);
-  }
-
   #points() {
-    return Math.min(1000, Math.max(100, Math.floor(POINTS / Math.max(1, this.series.size))));
+    return Math.min(1000, Math.max(100, Math.floor(this.#most / Math.max(1, this.series.size))));
   }
 }
 

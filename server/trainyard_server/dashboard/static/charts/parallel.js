@@ -44,7 +44,7 @@ export class Parallel {
     const x = (index) => EDGE + (axes.length > 1 ? (index * (width - 2 * EDGE)) / (axes.length - 1) : 0);
     const image = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img" });
     const within = selected.size === trials.length ? "" : `, ${selected.size.toLocaleString("en")} of them selected`;
-    image.setAttribute("aria-label", `${trials.length.toLocaleString("en")} trials over ${axes.map((axis) => axis.label).join(", ")}${within}. The table of trials has the values.`);
+    image.setAttribute("aria-label", `${trials.length.toLocaleString("en")} ${trials.some((trial) => trial.name) ? "jobs" : "trials"} over ${axes.map((axis) => axis.label).join(", ")}${within}. The table has the values.`);
     const ordered = [...trials].sort((a, b) => Number(selected.has(a.number)) - Number(selected.has(b.number)) || Number(a.number === best) - Number(b.number === best));
     for (const trial of ordered) {
       const points = axes.map((axis, index) => `${x(index).toFixed(1)} ${yOf(placeOf(axis, axis.of(trial))).toFixed(1)}`);

@@ -81,7 +81,7 @@ export function isWithin(axes, ranges, trial) {
 /** The values of a trial in words; axes on which it has none are left out. */
 export function titleOf(axes, trial) {
   const values = axes.map((axis) => [axis.label, axis.of(trial)]).filter(([, value]) => value !== null);
-  return `Trial ${trial.number}: ${values.map(([name, value]) => `${name} ${typeof value === "number" ? formatted(value) : value}`).join(", ")}`;
+  return `${trial.name ?? `Trial ${trial.number}`}: ${values.map(([name, value]) => `${name} ${typeof value === "number" ? formatted(value) : value}`).join(", ")}`;
 }
 
 /** Fields for the ranges, for the keyboard: two numbers, or a box for each value. */

@@ -1,5 +1,5 @@
-// Field that searches jobs to compare with, and a chip for each chosen job.
-import { call, jobPath } from "../base/api.js";
+// Field that searches jobs to compare with.
+import { call } from "../base/api.js";
 import { el } from "../base/dom.js";
 
 const REST_MS = 200;
@@ -79,15 +79,4 @@ export function findJobs(onPick, excluded) {
     const item = event.target.closest("li[id]");
     if (item) pick([...list.children].indexOf(item));
   });
-}
-
-/** The chips of the jobs that are compared. @param {HTMLElement} list @param {string[]} keys `project/job` */
-export function showCompared(list, keys, onRemove) {
-  list.hidden = keys.length === 0;
-  const chips = keys.map((key) => {
-    const [project, ...job] = key.split("/");
-    const button = { type: "button", class: "quiet", "aria-label": `Without ${key}`, onclick: () => onRemove(key) };
-    return el("li", { class: "chip" }, el("a", { href: `/${jobPath(project, job.join("/"))}/metrics` }, key), el("button", button, "×"));
-  });
-  list.replaceChildren(...chips);
 }

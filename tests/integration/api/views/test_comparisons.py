@@ -1,0 +1,110 @@
+"""Jobs beside each other, and the curves of several jobs."""
+
+import json
+from typing import Any
+
+import pytest
+
+from beds.databases import on_every_database
+from integration.api.api_support import ADMIN, VERA, ScriptedAgent, Server
+from trainyard_protocol.errors import PermissionDenied
+from trainyard_server.domain.access.permissions import Caller, Role
+from trainyard_server.services.measurements.metrics import ANSWER_POINTS
+from trainyard_server.services.views.comparisons import job_names
+
+COMPARE, CURVES = "/trainyard/v1/jobs:compare", "/trainyard/v1/metrics"
+
+
+@pytest.fixture
+def jobs(api: Server) -> Server:
+    """Eight jobs that have succeeded, two for each learning rate; a ninth waits."""
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    for number in range(8):
+        rate = ("0.3", "0.1", "0.03", "0.01")[number % 4]
+        api.create(f"job_{number}", args=["--lr", rate, f"--seed={number}", "--epochs=5"])
+        api.tick()
+        agent.sync()
+        agent.start()
+        loss = abs(float(rate) - 0.1) + number / 1000
+        agent.log(*(json.dumps({"step": step, "loss": loss + 1 / step, "rate": 9}) for step in range(1, 101)))
+        agent.exit(code=0)
+    api.use_cases.backend.progress.flush()
+    api.create("job_8", args=["--lr", "1", "--augment"])
+    return api
+
+
+def named(*numbers: int) -> list[str]:
+    return [f"p/job_{number}" for number in numbers]
+
+
+def refusal(api: Server, path: str, **params: Any) -> tuple[int, str]:
+    answer = api.client.get(path, params=params, headers=ADMIN)
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+@on_every_database
+def test_jobs_are_compared_and_judged(jobs: Server) -> None:
+    view = jobs.get(COMPARE, job=named(*range(9)))
+    assert [job["job_id"] for job in view["jobs"]] == [f"job_{number}" for number in range(9)]
+    assert (view["metric"], view["goal"], view["best"]) == ("loss", "MINIMIZE", 1)
+    rows = {(row["section"], row["name"]): row for row in view["differing"]}
+    assert rows["parameters", "lr"]["values"][:3] == ["0.3", "0.1", "0.03"]
+    assert rows["results", "loss, last"]["best"] == [1]
+    assert rows["results", "loss, last"]["values"][8] is None
+    axes = {axis["name"]: axis for axis in view["axes"]}
+    assert axes["lr"]["importance"] > 0.9
+    assert axes["augment"]["values"] == ["not set", "true"]
+    assert view["jobs"][0]["parameters"]["augment"] == "not set"
+    judged = jobs.get(COMPARE, job=named(0, 1), metric="rate")
+    assert (judged["metric"], judged["best"]) == ("rate", None)
+
+
+def test_a_deleted_job_is_missing_and_others_are_compared(jobs: Server) -> None:
+    answer = jobs.client.request("DELETE", "/trainyard/v1/projects/p/jobs/job_1", headers=ADMIN)
+    assert answer.status_code == 200, answer.text
+    view = jobs.get(COMPARE, job=[*named(0, 1, 2), "p/never"])
+    assert view["missing"] == ["p/job_1", "p/never"]
+    assert view["best"] == 1
+    curves = jobs.get(CURVES, job=named(0, 1))
+    assert [job["job_id"] for job in curves["jobs"]] == ["job_0"]
+    page = jobs.client.get("/compare", params={"job": named(0, 1, 2)}, headers=ADMIN)
+    assert "p/job_1 does not exist" in page.text
+    status, message = refusal(jobs, COMPARE, job=["p/job_1", "p/never"])
+    assert (status, message) == (404, "None of these jobs exists: p/job_1, p/never.")
+
+
+def test_points_of_several_jobs_are_bounded_together(jobs: Server) -> None:
+    whole = jobs.get(CURVES, job=named(0, 1))["jobs"]
+    assert [len(series["steps"]) for job in whole for series in job["curves"]["metrics"]] == [100] * 4
+    few = jobs.get(CURVES, job=named(0, 1), points=100)["jobs"]
+    assert all(len(series["steps"]) <= 25 for job in few for series in job["curves"]["metrics"])
+    losses = jobs.get(CURVES, job=named(0), name="loss")["jobs"]
+    assert [series["name"] for series in losses[0]["curves"]["metrics"]] == ["loss"]
+
+
+def test_what_cannot_be_compared_is_refused(jobs: Server) -> None:
+    table: list[tuple[str, dict[str, Any], str]] = [
+        (COMPARE, {}, "names 2 to 50 jobs"),
+        (COMPARE, {"job": named(0, 0)}, "names 2 to 50 jobs"),
+        (COMPARE, {"job": [f"p/{number}" for number in range(51)]}, "these are 51"),
+        (COMPARE, {"job": ["p/a", "p"]}, "'p' is not the name of a job"),
+        (COMPARE, {"job": ["p/a", "p/b/c"]}, "'p/b/c' is not the name of a job"),
+        (COMPARE, {"job": ["p/a", f"p/{'x' * 400}"]}, "is not the name of a job"),
+        (COMPARE, {"job": named(0, 1), "metric": "f1"}, "They measured loss, rate."),
+        (CURVES, {}, "names 1 to 50 jobs"),
+        (CURVES, {"job": named(0), "points": 3}, "must be from"),
+        (CURVES, {"job": named(0), "points": ANSWER_POINTS + 1}, "must be from"),
+    ]
+    for path, params, text in table:
+        status, message = refusal(jobs, path, **params)
+        assert (status, text in message) == (400, True), (params, status, message)
+
+
+def test_projects_without_a_role_are_refused(jobs: Server) -> None:
+    assert jobs.client.get(COMPARE, params={"job": named(0, 1)}, headers=VERA).status_code == 200
+    assert jobs.client.get(COMPARE, params={"job": named(0, 1)}).status_code == 401
+    someone = Caller("someone", {"p": Role.VIEWER})
+    assert job_names(someone, ["p/a", "p/b"]) == [("p", "a"), ("p", "b")]
+    with pytest.raises(PermissionDenied, match="no role in the project q"):
+        job_names(someone, ["p/a", "q/b"])

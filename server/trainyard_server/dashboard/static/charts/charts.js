@@ -5,6 +5,7 @@ const COLOURS = 8;
 const DASHES = [[], [7, 3], [2, 2], [9, 3, 2, 3]];
 const NEAR = 30; // pixels from the pointer to a point that is shown
 const MARKED = 60; // points of a line that get a symbol
+const MARKED_OF_ALL = 600; // points of many lines together
 const TICK_WIDTH = 64;
 const TICK_HEIGHT = 16;
 const MANY = 8; // jobs with the colours of the theme; more have hues
@@ -65,7 +66,7 @@ export class Chart {
     this.#watch = new IntersectionObserver((entries) => {
       this.#isSeen = entries.at(-1).isIntersecting;
       if (this.#isSeen) this.#draw();
-    }, { rootMargin: "300px" });
+    }, { rootMargin: "150px" });
     this.#watch.observe(element);
     this.#size = new ResizeObserver(() => element.clientWidth && this.#plot?.setSize(sizeOf(element)));
     this.#size.observe(element);
@@ -225,16 +226,31 @@ function sizeOf(element) {
 /** The columns that the library draws: x of all points in their order, and y of each line. It draws through what a line
  * does not have, and leaves a gap where it has null. */
 function aligned(lines) {
-  const points = lines.flatMap((line, at) => line.x.map((x, index) => [x, at + 1, line.y[index]]));
-  points.sort(([left], [right]) => left - right);
-  const columns = [[], ...lines.map(() => [])];
-  const [along] = columns;
-  for (const [x, at, y] of points) {
-    if (along.at(-1) !== x || columns[at][along.length - 1] !== undefined) along.push(x);
-    columns[at][along.length - 1] = y;
+  const orders = lines.map((line) => (line.points ? [...line.x.keys()].sort((a, b) => line.x[a] - line.x[b]) : null));
+  const counts = new Map(); // how often the line that has an x most often has it
+  lines.forEach(({ x }, at) => {
+    let times = 0;
+    for (let index = 0; index < x.length; index++) {
+      const here = x[orders[at]?.[index] ?? index];
+      times = index > 0 && here === x[orders[at]?.[index - 1] ?? index - 1] ? times + 1 : 1;
+      if (times > (counts.get(here) ?? 0)) counts.set(here, times);
+    }
+  });
+  const along = [];
+  for (const x of Float64Array.from(counts.keys()).sort()) for (let times = counts.get(x); times > 0; times--) along.push(x);
+  return [along, ...lines.map((line, at) => columnOf(line, orders[at], along))];
+}
+
+function columnOf({ x, y }, order, along) {
+  const column = new Array(along.length);
+  let place = 0;
+  for (let index = 0; index < x.length; index++) {
+    const from = order?.[index] ?? index;
+    while (along[place] < x[from]) place += 1;
+    column[place] = y[from];
+    place += 1;
   }
-  for (const column of columns) column.length = along.length;
-  return columns;
+  return column;
 }
 
 /** The whole range of x; points keep away from its ends. */
@@ -304,7 +320,7 @@ function drawSymbols(plot, line, theme) {
   const { ctx, bbox } = plot;
   const ratio = window.devicePixelRatio;
   const colour = line.symbol === "cross" ? theme.bad : theme.colours[line.colour];
-  const step = line.points || line.symbol === "cross" ? 1 : Math.ceil(line.x.length / MARKED);
+  const step = line.points || line.symbol === "cross" ? 1 : Math.ceil(line.x.length / Math.min(MARKED, Math.ceil(MARKED_OF_ALL / (plot.series.length - 1))));
   const size = ratio * (line.symbol === "diamond" ? 4.5 : line.points && line.x.length > 200 ? 2.5 : 3.5);
   ctx.save();
   ctx.beginPath();

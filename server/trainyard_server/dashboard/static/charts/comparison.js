@@ -9,7 +9,7 @@ import { swatch } from "./metrics_card.js";
 import { MetricsJob } from "./metrics_job.js";
 import { axesOf } from "./study_axes.js";
 
-const POINTS = 100_000; // of all curves together
+const POINTS = 60_000; // of all curves together
 const FIRST = 10; // jobs whose curves are shown before the others are read
 const OTHERS_MS = 5_000; // between two requests for jobs that run
 const FINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);

@@ -147,7 +147,7 @@ export class Card {
       ...(low ? [edge(low), { ...edge(high), fills: true }] : []),
       ...(smooth && !low ? [on({ x: along, y: raw, colour, width: 1.25, opacity: 0.28 })] : []),
       ...lost.map((points) => on({ x: this.#along(job, points), y: shown(points.values), colour, dash: [2, 3], width: 1.25, opacity: 0.55 })),
-      on({ x: along, y, colour, dash, symbol: symbolOf(metric), textOf, group: job.key }),
+      on({ x: along, y, colour, dash, width: this.#lines.length > TOGETHER ? 1.25 : 1.75, symbol: symbolOf(metric), textOf, group: job.key }),
       ...(strange.length ? [crosses] : []),
     ];
   }

@@ -71,7 +71,7 @@ def test_jobs_are_columns_and_the_best_is_marked(tuned: DashboardServer, open_pa
     expect(page.locator(".lead")).to_contain_text("The best is cnn_01: held_out_accuracy 0.94")
     expect(table).not_to_contain_text("epochs")
     page.get_by_text("equal field").click()
-    expect(page.get_by_text("epochs", exact=True)).to_be_visible()
+    expect(page.locator("#compared").get_by_text("epochs", exact=True)).to_be_visible()
     page.get_by_role("link", name="Without cnn_02").click()
     expect(table.locator("thead .name")).to_have_text(["cnn_00", "cnn_01"])
     page.locator(".lead").get_by_role("link", name="cnn_01").click()

@@ -133,14 +133,18 @@ function showCurves() {
   byId("metrics").hidden = measured.length === 0;
   byId("no-curves").hidden = measured.length > 0;
   const shown = measured.filter((job) => !off.has(job.key));
-  const tasks = new Set(measured.flatMap((job) => job.view.tasks));
-  byId("bands").hidden = tasks.size < 2;
+  byId("bands").hidden = !measured.some((job) => job.view.names.some((metric) => tasksOf(job, metric).length > 1));
   charts.show(shown, (names) => shown.flatMap((job) => names.flatMap((metric) => linesOf(job, metric, names))));
+}
+
+/** The replicas of a job that have a metric. */
+function tasksOf(job, metric) {
+  return job.view.tasks.filter((task) => job.series.has(`${metric}\t${task}`));
 }
 
 /** The line of a metric of a job, a band where several replicas have it. */
 function linesOf(job, metric, names) {
-  const tasks = job.view.tasks.filter((task) => job.series.has(`${metric}\t${task}`));
+  const tasks = tasksOf(job, metric);
   if (tasks.length === 0) return [];
   const name = names.length > 1 ? `${nameOf(job)} · ${metric}` : nameOf(job);
   return [{ key: `${job.key}\t${metric}`, name, metric, tasks, job, style: styles.get(job) }];

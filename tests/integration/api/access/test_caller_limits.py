@@ -23,7 +23,7 @@ from trainyard_server.domain.access.route_access import Access
 from trainyard_server.routes import ACCESS
 
 PARAMETERS = {"project": "p", "job_id": "job"}
-QUERY = {"follow": "true", "like": "job", "path": "x"}
+QUERY = {"follow": "true", "like": "job", "path": "x", "job": ["p/job", "p/deleted"]}
 
 
 def test_request_beyond_the_rate_gets_429_with_the_time_to_wait(tmp_path: Path) -> None:

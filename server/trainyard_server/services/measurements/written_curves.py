@@ -21,7 +21,7 @@ _FIRST_WAIT_S = 5.0
 _THREADS = 2
 
 CLOCK_SKEW_S = 60.0
-"""Between the clocks of server and agent."""
+"""Limit of the difference between the clocks of server and agent."""
 
 logger = logging.getLogger(__name__)
 

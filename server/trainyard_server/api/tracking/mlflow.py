@@ -122,7 +122,7 @@ def get_run(cases: Cases, caller: AuthenticatedCaller, run_id: str = "", run_uui
 )
 def update_run(body: Annotated[UpdateRun, json_of(UpdateRun)], request: Request, cases: Cases) -> Json:
     """Set the status of a further run; a job's own follows its program."""
-    return {"run_info": cases.tracking.update_run(bearer(request), body.run_id or body.run_uuid, body.status)["info"]}
+    return {"run_info": cases.tracking.update_run(bearer(request), body.wanted, body.status)["info"]}
 
 
 @router.post(
@@ -145,7 +145,7 @@ def search_runs(body: Annotated[SearchRuns, json_of(SearchRuns)], cases: Cases, 
     "/mlflow/runs/log-metric", Access.PERSON, "MLflow: a value of a metric", UNRECORDED, response_model=NothingToSay
 )
 def log_metric(body: Annotated[LogMetric, json_of(LogMetric)], request: Request, cases: Cases) -> Json:
-    cases.tracking.log(bearer(request), body.run_id or body.run_uuid, metrics=[body])
+    cases.tracking.log(bearer(request), body.wanted, metrics=[body])
     return {}
 
 
@@ -153,7 +153,7 @@ def log_metric(body: Annotated[LogMetric, json_of(LogMetric)], request: Request,
     "/mlflow/runs/log-parameter", Access.PERSON, "MLflow: a parameter", UNRECORDED, response_model=NothingToSay
 )
 def log_parameter(body: Annotated[LogParam, json_of(LogParam)], request: Request, cases: Cases) -> Json:
-    cases.tracking.log(bearer(request), body.run_id or body.run_uuid, params=[body])
+    cases.tracking.log(bearer(request), body.wanted, params=[body])
     return {}
 
 
@@ -172,7 +172,7 @@ def log_batch(
 )
 def set_tag(body: Annotated[LogParam, json_of(LogParam)], request: Request, cases: Cases) -> Json:
     """Accepted and not kept: labels and the note of a job are for people."""
-    cases.tracking.check_own(bearer(request), body.run_id or body.run_uuid)
+    cases.tracking.check_own(bearer(request), body.wanted)
     return {}
 
 
@@ -184,7 +184,7 @@ def set_tag(body: Annotated[LogParam, json_of(LogParam)], request: Request, case
     response_model=NothingToSay,
 )
 def log_inputs(body: Annotated[OfRun, large_json_of(OfRun, _MAX_BATCH)], request: Request, cases: Cases) -> Json:
-    cases.tracking.check_own(bearer(request), body.run_id)
+    cases.tracking.check_own(bearer(request), body.wanted)
     return {}
 
 

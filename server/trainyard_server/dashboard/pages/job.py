@@ -18,6 +18,7 @@ from trainyard_server.dashboard.result_chart import result_chart
 from trainyard_server.dashboard.usage_charts import UsageCharts, usage_charts
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
+from trainyard_server.domain.configs.sweep import around
 from trainyard_server.domain.lifecycle.timeline import bars, spans
 from trainyard_server.services.views.standings import longer
 from trainyard_server.storage.events.notifier import usage_topic
@@ -66,7 +67,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "training_input": detail.job["trainingInput"],
             "waits": detail.state is JobState.QUEUED,
             **_program(detail.job["trainingInput"]),
-            **_standing(cases, project, job_id),
+            **_standing(cases, project, job_id, detail.job["trainingInput"]),
             **_result(cases, project, job_id, detail.state, files),
             **_usage(request, cases, project, job_id, latest),
         }
@@ -119,17 +120,18 @@ def _usage(request: Request, cases: UseCases, project: str, job_id: str, run: Ru
     return {"usage": charts, "usage_page": page, "usage_pages": pages}
 
 
-def _standing(cases: UseCases, project: str, job_id: str) -> Mapping[str, Any]:
+def _standing(cases: UseCases, project: str, job_id: str, training_input: Mapping[str, Any]) -> Mapping[str, Any]:
     """The context of job/_standing.html. `sweep` is the metric of a study around the job, "" where none is possible."""
-    parameters, metric = cases.standings.values(project, job_id)
-    doubled = longer(parameters)
+    result = cases.standings.result(project, job_id)
+    doubled = longer(result.parameters)
     rerun = f"trainyard jobs rerun {job_id} --project {project} --set-arg {shlex.quote(doubled)}" if doubled else ""
-    has_sweep = bool(metric) and cases.configs.sweep_clone(project, job_id, metric) is not None
+    ranges = around(training_input.get("args", ()), result.metric) if result.metric else None
+    has_sweep = ranges is not None and "hyperparameters" not in training_input
     return {
-        "parameters": parameters,
+        "parameters": result.parameters,
         "longer": rerun,
-        "standing": cases.standings.of(project, job_id),
-        "sweep": metric if has_sweep else "",
+        "standing": result.standing,
+        "sweep": result.metric if has_sweep else "",
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from trainyard_protocol.lines.progress import ProgressEvent, lower_is_better
+from trainyard_protocol.lines.progress import ProgressEvent, is_validation, lower_is_better
 from trainyard_protocol.views.views import number
 
 METRICS = 8
@@ -168,6 +168,13 @@ class CurveSummary:
 def ordered(names: Iterable[str]) -> list[str]:
     """The names by importance: the loss, other losses, then the rest as given."""
     return sorted(names, key=_rank)
+
+
+def rated(names: Iterable[str]) -> list[str]:
+    """Those whose names say what is better, by importance to judge a job by: metrics of examples that it does not train
+    on, then the rest, each in the order of `ordered`."""
+    directed = [name for name in ordered(names) if lower_is_better(name) is not None]
+    return sorted(directed, key=lambda name: not is_validation(name))
 
 
 def _rank(name: str) -> int:

@@ -40,14 +40,23 @@ class KeyValue(_Body):
     value: Short = ""
 
 
-class LogMetric(LoggedMetric):
+class OfRun(_Body):
+    """A body about a run; older clients say `run_uuid`."""
+
     run_id: Short = ""
     run_uuid: Short = ""
 
+    @property
+    def wanted(self) -> str:
+        return self.run_id or self.run_uuid
 
-class LogParam(KeyValue):
-    run_id: Short = ""
-    run_uuid: Short = ""
+
+class LogMetric(LoggedMetric, OfRun):
+    """A value of a metric of a run."""
+
+
+class LogParam(KeyValue, OfRun):
+    """A parameter of a run, or a tag."""
 
 
 class LoggedBatch(_Body):
@@ -55,11 +64,6 @@ class LoggedBatch(_Body):
     metrics: Annotated[tuple[LoggedMetric, ...], Field(max_length=MAX_METRICS)] = ()
     params: Annotated[tuple[KeyValue, ...], Field(max_length=MAX_PARAMS)] = ()
     tags: Annotated[tuple[KeyValue, ...], Field(max_length=MAX_TAGS)] = ()
-
-
-class OfRun(_Body):
-    run_id: Short = ""
-    run_uuid: Short = ""
 
 
 class CreateRun(_Body):

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation, quoted
-from trainyard_protocol.lines.progress import MAX_NAME, is_validation, lower_is_better
+from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.comparison import ComparedJob, ComparedMetric, ComparisonView
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
-from trainyard_server.domain.metrics.summary import MetricSummary, ordered
+from trainyard_server.domain.metrics.summary import MetricSummary, ordered, rated
 from trainyard_server.domain.tuning.inferred_space import inferred_space
 from trainyard_server.services.views.comparison_fields import MOST_FIELDS, Fields, best_places, compared, fields_of
 from trainyard_server.services.views.studies import axes
@@ -70,8 +70,8 @@ class Comparisons:
                 if number is not None and job.state is JobState.SUCCEEDED
             ]
             lower = lower_is_better(metric)
-            rated = [None if job.state is JobState.FAILED else of for job, of in zip(jobs, numbers, strict=True)]
-            best = best_places(rated, lower=lower)
+            judged = [None if job.state is JobState.FAILED else of for job, of in zip(jobs, numbers, strict=True)]
+            best = best_places(judged, lower=lower)
             differing, equal = compared(given, _fields(reader, jobs), metrics)
             return ComparisonView(
                 jobs=tuple(_job(*of_job) for of_job in zip(jobs, parameters, metrics, strict=True)),
@@ -105,8 +105,7 @@ def _judged_by(measured: Sequence[str], metric: str) -> str:
     if metric and metric not in measured:
         measures = f"They measured {', '.join(measured[:20])}." if measured else "They measured nothing."
         raise InvalidArgument(Violation("metric", f"{quoted(metric[:MAX_NAME])} is in none of these jobs. {measures}"))
-    rated = [name for name in measured if lower_is_better(name) is not None]
-    return metric or next(iter([*filter(is_validation, rated), *rated, *measured]), "")
+    return metric or next(iter([*rated(measured), *measured]), "")
 
 
 def _number(metrics: Mapping[str, MetricSummary], metric: str) -> float | None:

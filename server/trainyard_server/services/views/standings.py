@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from trainyard_protocol.lines.progress import is_validation, lower_is_better
+from trainyard_protocol.lines.progress import lower_is_better
 from trainyard_server.context import Backend
-from trainyard_server.domain.metrics.summary import ordered
+from trainyard_server.domain.metrics.summary import rated
 from trainyard_server.services.jobs.jobs import known_job, program_of, untagged
+from trainyard_server.storage.db.base.models import JobRow
+from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import job_values
 from trainyard_server.storage.db.tables.job_values import JobValues
 
@@ -39,42 +41,45 @@ class Standing(NamedTuple):
     differing: tuple[DifferingParameter, ...]
 
 
+class OwnResult(NamedTuple):
+    """A job's parameters, the metric that it is judged by ("" without one whose name says what is better), and how it
+    compares; None where no other job ran the same program."""
+
+    parameters: Mapping[str, str]
+    metric: str
+    standing: Standing | None
+
+
 class Standings:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def of(self, project: str, job_id: str) -> Standing | None:
-        """None where no other job ran the same program, or where no metric's name says what is better. Raises
-        NotFound."""
+    def result(self, project: str, job_id: str) -> OwnResult:
+        """Raises NotFound."""
         with self._backend.store.read() as reader:
             job = known_job(reader, project, job_id)
             own = job_values.values_of(reader, [job.key], None, None)[job.key]
-            metric = _main_metric(own)
-            if metric is None:
-                return None
-            value, program = own.metrics[metric].best(metric), program_of(job.training_input)
-            others = [
-                result
-                for result in job_values.results_of(reader, project, metric, NEWEST)
-                if (result.module, untagged(result.image)) == program and result.key != job.key
-            ]
-            if value is None or not others:
-                return None
-            sign = 1 if lower_is_better(metric) else -1
-            best = min(others, key=lambda result: sign * result.best)
-            better = sum(sign * result.best < sign * value for result in others)
-            if not better:
-                return Standing(metric, value, 1, len(others) + 1, job_id, value, ())
-            parameters = job_values.values_of(reader, [best.key], None, ())[best.key].parameters
-        differing = _differing(own.parameters, parameters)
-        return Standing(metric, value, better + 1, len(others) + 1, best.job_id, best.best, differing)
+            metric = next(iter(rated(own.metrics)), "")
+            return OwnResult(own.parameters, metric, _standing(reader, job, own, metric) if metric else None)
 
-    def values(self, project: str, job_id: str) -> tuple[Mapping[str, str], str]:
-        """The parameters of a job, and the metric that it is judged by; "" without one. Raises NotFound."""
-        with self._backend.store.read() as reader:
-            key = known_job(reader, project, job_id).key
-            own = job_values.values_of(reader, [key], None, None)[key]
-        return own.parameters, _main_metric(own) or ""
+
+def _standing(reader: Reader, job: JobRow, own: JobValues, metric: str) -> Standing | None:
+    value, program = own.metrics[metric].best(metric), program_of(job.training_input)
+    others = [
+        result
+        for result in job_values.results_of(reader, job.project, metric, NEWEST)
+        if (result.module, untagged(result.image)) == program and result.key != job.key
+    ]
+    if value is None or not others:
+        return None
+    sign = 1 if lower_is_better(metric) else -1
+    best = min(others, key=lambda result: sign * result.best)
+    better = sum(sign * result.best < sign * value for result in others)
+    if not better:
+        return Standing(metric, value, 1, len(others) + 1, job.job_id, value, ())
+    parameters = job_values.values_of(reader, [best.key], None, ())[best.key].parameters
+    differing = _differing(own.parameters, parameters)
+    return Standing(metric, value, better + 1, len(others) + 1, best.job_id, best.best, differing)
 
 
 def longer(parameters: Mapping[str, str]) -> str:
@@ -84,13 +89,6 @@ def longer(parameters: Mapping[str, str]) -> str:
         if (value := parameters.get(name, "")).isdecimal() and 0 < int(value) < 10**9:
             return f"{name}={2 * int(value)}"
     return ""
-
-
-def _main_metric(values: JobValues) -> str | None:
-    """A metric of examples that are not trained on if there is one, else a loss, else another that has a direction."""
-    rated = [name for name in ordered(values.metrics) if lower_is_better(name) is not None]
-    validated = [name for name in rated if is_validation(name)]
-    return next(iter(validated or rated), None)
 
 
 def _differing(own: Mapping[str, str], best: Mapping[str, str]) -> tuple[DifferingParameter, ...]:

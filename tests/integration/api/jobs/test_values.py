@@ -132,14 +132,14 @@ def test_trials_are_found_by_their_study(api: Server) -> None:
 
 def test_a_job_stands_among_those_with_its_program(trained: Server) -> None:
     standings = trained.use_cases.standings
-    second = standings.of("p", "a")
+    second = standings.result("p", "a").standing
     assert second is not None
     assert (second.metric, second.rank, second.of, second.best_job) == ("loss", 2, 3, "b")
     assert [tuple(one) for one in second.differing] == [("learning_rate", "0.1", "1e-2")]
-    best = standings.of("p", "b")
+    best = standings.result("p", "b").standing
     assert best is not None
     assert (best.rank, best.best_job, best.differing) == (1, "b", ())
-    assert standings.of("p", "text") is None
+    assert standings.result("p", "text").standing is None
 
 
 def test_the_table_is_sent_as_csv(trained: Server) -> None:

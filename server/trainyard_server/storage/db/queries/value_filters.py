@@ -28,7 +28,7 @@ NUMBERS = {
 }
 """The numbers of a metric, by the words behind its name."""
 
-_ALIASES = {"parameters.": PARAMETERS, "min": "lowest", "max": "highest"}
+_ALIASES = {"min": "lowest", "max": "highest"}
 _ORIGIN_FIELDS = ("commit", "branch", "dirty")
 _ORDERS = ("<", "<=", ">", ">=")
 _MANY = 1000

@@ -23,9 +23,7 @@ def origin(reader: Reader, job: JobRow) -> JobOrigin | None:
 
 
 def summary(reader: Reader, job: JobRow) -> OriginSummary | None:
-    query = select(JobOriginRow.summary).where(JobOriginRow.job_key == (job.study_key or job.key))
-    stored = reader.session.scalar(query)
-    return None if stored is None else OriginSummary.model_validate(stored)
+    return summaries(reader, [job.key]).get(job.key)
 
 
 def summaries(reader: Reader, keys: Collection[int]) -> dict[int, OriginSummary]:

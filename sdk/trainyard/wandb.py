@@ -31,8 +31,8 @@ _OTHER = ("step", "event")  # names that mean something else in a line of ours
 _NOTICED: "set[str]" = set()
 
 
-class Config(dict):  # type: ignore[type-arg]
-    """The values of a run's config, also as attributes. What is set is a parameter of the job."""
+class Values(dict):  # type: ignore[type-arg]
+    """Values by name, also as attributes."""
 
     def __getattr__(self, name: str) -> "Any":
         try:
@@ -42,6 +42,10 @@ class Config(dict):  # type: ignore[type-arg]
 
     def __setattr__(self, name: str, value: object) -> None:
         self[name] = value
+
+
+class Config(Values):
+    """The values of a run's config. What is set is a parameter of the job."""
 
     def __setitem__(self, name: str, value: object) -> None:
         self.update({name: value})
@@ -57,17 +61,8 @@ class Config(dict):  # type: ignore[type-arg]
         self.update({name: value for name, value in values.items() if name not in self})
 
 
-class Summary(dict):  # type: ignore[type-arg]
+class Summary(Values):
     """Values that the last ones shall be at the end of a run."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self[name] = value
-
-    def __getattr__(self, name: str) -> "Any":
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
 
 class Image:
@@ -116,7 +111,7 @@ class Run:
             self._flush()
             self.step = step
         self._waiting.update(_flat(data))
-        if commit is False or (commit is None and step is not None and step > self.step):
+        if commit is False:
             return
         self._flush()
         if step is None:

@@ -17,6 +17,7 @@ from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
 from trainyard_protocol.settings import Declared, declared
 from trainyard_server.config.network import NetworkSettings
+from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
 from trainyard_server.routes import ACCESS
@@ -54,7 +55,10 @@ def action_table() -> str:
 
 def option_table() -> str:
     options = [
-        entry for kind in (Settings, NetworkSettings, OidcOptions) for entry in declared(kind) if entry.option.flag
+        entry
+        for kind in (Settings, NetworkSettings, NotificationOptions, OidcOptions)
+        for entry in declared(kind)
+        if entry.option.flag
     ]
     rows = [f"| `{entry.option.flag}` | {entry.default} | {entry.option.meaning} |\n" for entry in options]
     return "".join(["| option of the server | default | meaning |\n", "|---|---|---|\n", *rows])

@@ -24,6 +24,14 @@ from trainyard_protocol.views.audit import AuditEntry, AuditPage
 from trainyard_protocol.views.experiments import JobNote
 from trainyard_protocol.views.google import GoogleKey
 from trainyard_protocol.views.health import ServerHealth
+from trainyard_protocol.views.notifications import (
+    ChannelRequest,
+    ChannelsView,
+    ChannelView,
+    DeliveryTest,
+    NotificationsView,
+    SigningKey,
+)
 from trainyard_protocol.views.people import (
     MemberRequest,
     MembersView,
@@ -125,6 +133,8 @@ class Client(V1Client):
         project_path = quote(project, safe="")
         self._extensions = f"/trainyard/v1/projects/{project_path}/jobs"
         self._secrets = f"{_PROJECTS}/{project_path}/secrets"
+        self._channels = f"{_PROJECTS}/{project_path}/channels"
+        self._notifications = f"{_PROJECTS}/{project_path}/notifications"
 
     def another(self) -> "Client":
         """A second client of the same server, for another thread."""
@@ -370,6 +380,30 @@ class Client(V1Client):
     def delete_secret(self, name: str) -> None:
         """Raises NotFound, unless an earlier attempt of this call has deleted it."""
         self._delete(f"{self._secrets}/{quote(name, safe='')}")
+
+    def channels(self) -> ChannelsView:
+        """The notification channels of the project."""
+        return self._read(ChannelsView, "GET", self._channels)
+
+    def set_channel(self, name: str, request: ChannelRequest) -> ChannelView:
+        path = f"{self._channels}/{quote(name, safe='')}"
+        return self._read(ChannelView, "PUT", path, json=request.model_dump(mode="json"))
+
+    def delete_channel(self, name: str) -> None:
+        """Raises NotFound, unless an earlier attempt of this call has deleted it."""
+        self._delete(f"{self._channels}/{quote(name, safe='')}")
+
+    def test_channel(self, name: str) -> DeliveryTest:
+        """Send a test to a channel. It may take half a minute."""
+        return self._read(DeliveryTest, "POST", f"{self._channels}/{quote(name, safe='')}:test")
+
+    def notifications(self, job: str = "") -> NotificationsView:
+        """The newest notifications of the project, or of one of its jobs."""
+        return self._read(NotificationsView, "GET", self._notifications, params={"job": job} if job else {})
+
+    def signing_key(self) -> SigningKey:
+        """The key of the signatures of the project's webhooks."""
+        return self._read(SigningKey, "GET", f"{self._notifications}/signingKey")
 
     def logs(
         self, job: str, *, query: LogQuery = ALL_LINES, follow: bool = True, with_lines: bool = True

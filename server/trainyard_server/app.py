@@ -17,7 +17,7 @@ from trainyard_server.api.middleware.hosts import HostCheck
 from trainyard_server.api.middleware.limits import LimitCheck
 from trainyard_server.api.middleware.security_headers import SecurityHeaders
 from trainyard_server.api.middleware.storage_names import StorageNames
-from trainyard_server.background import flush_forever, measure_forever, tick_forever
+from trainyard_server.background import flush_forever, measure_forever, notify_forever, tick_forever
 from trainyard_server.config.settings import Settings
 from trainyard_server.context import Clock, system_clock
 from trainyard_server.control.leader_election import LeaderElection
@@ -57,7 +57,8 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
             )
             flushing = flush_forever(backend.progress, backend.notifier, settings.tick_s)
             measuring = measure_forever(use_cases.written_metrics, leadership, backend.notifier)
-            loops = [asyncio.create_task(loop) for loop in (ticking, flushing, measuring)]
+            notifying = notify_forever(use_cases.sender, leadership, backend.notifier)
+            loops = [asyncio.create_task(loop) for loop in (ticking, flushing, measuring, notifying)]
         if bus is not None:
             bus.start()
         try:
@@ -70,6 +71,7 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
             if loops:
                 await run_in_threadpool(leadership.release)
             await run_in_threadpool(use_cases.audit.write_counts, closing=True)
+            await use_cases.sender.close()
             await use_cases.object_storage.close()
             use_cases.health.close()
             use_cases.metrics.close()

@@ -11,8 +11,9 @@ from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
 from trainyard_server.services.health.health import Heartbeat
 from trainyard_server.services.measurements.written_metrics import WrittenMetrics
+from trainyard_server.services.notifications.sender import Sender
 from trainyard_server.services.people.audit import Audit
-from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
+from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC, PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.storage.progress import ProgressTracker
 
@@ -22,6 +23,8 @@ _REST = 2.0
 """Least pause between two ticks, as a multiple of the first one's time."""
 
 _TICK_FAILURE = "Jobs cannot be moved forward"
+
+_NOTIFY_S = 2.0
 
 _MEASURE_S = 5.0
 _MEASURE_FAILURE = "Metrics in event files cannot be recorded"
@@ -92,3 +95,18 @@ async def measure_forever(written: WrittenMetrics, leadership: LeaderElection, n
                 failures.record(_MEASURE_FAILURE, error)
             else:
                 failures.resolved(_MEASURE_FAILURE, "Metrics in event files are recorded again.")
+
+
+async def notify_forever(sender: Sender, leadership: LeaderElection, notifier: Notifier) -> None:
+    """Notify of events of jobs, in the process that ticks, until the notifier closes."""
+    failures = FailureLog(logger)
+    with notifier.subscribe(NOTIFICATIONS_TOPIC) as attempts:
+        while not notifier.closed:
+            try:
+                if leadership.is_held:
+                    await sender.step()
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
+                failures.record("Notifications cannot be sent", error)
+            else:
+                failures.resolved("Notifications cannot be sent", "Notifications are sent again.")
+            await attempts.wait(_NOTIFY_S)

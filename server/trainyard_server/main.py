@@ -21,6 +21,7 @@ from trainyard_protocol.views.google import GOOGLES_DOMAIN, host_of, names_of
 from trainyard_server import web_server
 from trainyard_server.app import create_app
 from trainyard_server.config.network import BACKLOG, NetworkSettings
+from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
 from trainyard_server.storage import descriptors
@@ -55,6 +56,7 @@ READER = SettingsReader(
     {
         Settings: "",
         NetworkSettings: "network\nAn address other than loopback needs a certificate, or a TLS proxy in front of it.",
+        NotificationOptions: "notifications\na mail server, and what webhooks may reach",
         OidcOptions: "single sign-on\nan OpenID Connect issuer for the dashboard",
         LogSettings: "",
     },
@@ -81,6 +83,8 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
     network.check()
     oidc = OidcOptions(**given[OidcOptions])
     oidc.check()
+    notifications = NotificationOptions(**given[NotificationOptions])
+    notifications.check()
     settings = Settings(**given[Settings])
     hosts = [*settings.allowed_hosts, *network.names, *_google_names(network.universe_domain)]
     settings = replace(
@@ -88,6 +92,8 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
         allowed_hosts=(*hosts, oidc.public_host) if oidc.issuer else tuple(hosts),
         google_domain=network.universe_domain,
         https_address=network.https_address,
+        public_url=oidc.public_url,
+        notifications=notifications,
         oidc=oidc if oidc.issuer else None,
         storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
     )
@@ -118,6 +124,8 @@ def _serve(settings: Settings, network: NetworkSettings) -> None:
                     TlsPort(google_listeners, _authority(settings, (host, GOOGLES_DOMAIN), _google_names(host)))
                 )
                 settings = replace(settings, google_ca=further[0].authority.ca)
+            if not settings.public_url:
+                settings = replace(settings, public_url=network.url_here(port))
             if network_listeners:
                 names = (network.https_address,)  # not the address of a name, which may change
                 further.append(TlsPort(network_listeners, _authority(settings, names, names)))

@@ -35,6 +35,10 @@ from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.metrics import Metrics
 from trainyard_server.services.measurements.usage import UsageQueries
 from trainyard_server.services.measurements.written_metrics import WrittenMetrics
+from trainyard_server.services.notifications.channels import Channels
+from trainyard_server.services.notifications.mail import Mail
+from trainyard_server.services.notifications.sender import Sender
+from trainyard_server.services.notifications.webhooks import Webhooks
 from trainyard_server.services.people.audit import Audit
 from trainyard_server.services.people.guess_limits import GuessLimits
 from trainyard_server.services.people.limits import CallerLimits, RateLimit, StreamLimit
@@ -115,6 +119,10 @@ class UseCases:
         self.agents = Agents(backend, self.controller)
         self.agent_sync = AgentSync(backend, self.controller, run_tokens, _peer_key(key))
         self.tracking = Tracking(backend, run_tokens)
+        allow_local = settings.notifications.local_webhooks or (settings.one_user and not settings.https_address)
+        webhooks = Webhooks(key, allow_local=allow_local)
+        self.sender = Sender(backend, webhooks, Mail(settings.notifications))
+        self.channels = Channels(backend, self.sender, key)
         self.packages = Packages(backend, key)
         self.jobs = Jobs(backend, self.controller)
         self.attachments = Attachments(backend)

@@ -54,7 +54,7 @@ MESSAGES: dict[str, type[Message]] = {
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
-    "TrainingInput": {"engineOptions", "env", "mounts", "secrets"},
+    "TrainingInput": {"engineOptions", "env", "mounts", "notifications", "secrets"},
     "Scheduling": {"keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }
@@ -64,6 +64,7 @@ NOT_THERE = {
     "EngineOptions",
     "KubernetesOptions",
     "MountReference",
+    "Notification",
     "RetryRule",
     "SlurmOptions",
     "SecretReference",

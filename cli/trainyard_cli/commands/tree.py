@@ -47,6 +47,13 @@ agents remove          | service.agents.remove             | Forget an agent wit
 audit                  |                                   | See who did what, from where.
 audit list             | people.audit.list_audit           | List changes, sign-ins and refused calls, the newest first.
 build                  | images.build.build                | Build the image of a Dockerfile, for jobs with a custom image.
+channels               |                                   | Set, list, test and delete the notification channels of a project.
+channels delete        | people.channels.delete_channels   | Delete channels of --project, with what waits to be delivered to them.
+channels history       | people.channels.history           | List the newest notifications of --project, and whether they were delivered.
+channels list          | people.channels.list_channels     | List the channels of --project, and whether the last notification was delivered.
+channels set           | people.channels.set_channel       | Set a channel of --project: a mail address, or a URL that gets a POST.
+channels signing-key   | people.channels.signing_key       | Print the key of the signatures of the project's webhooks.
+channels test          | people.channels.test_channel      | Send a test to a channel of --project now.
 connect                |                                   | Let clients of AI Platform on this machine use your server.
 connect google         | service.connect.connect_google    | Make names, certificates, a key and a gcloud configuration for Google's clients.
 dashboard              | service.dashboard.dashboard       | Open the dashboard in a browser, signed in.

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from trainyard_cli.submission.sweep import MAX_AT_ONCE, Sweep, fields
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _STUDY = "trainingInput.hyperparameters"
+_NOTIFICATIONS = "trainingInput.notifications"
 ENGINE_OPTIONS: Mapping[str, Mapping[str, type]] = {
     "slurm": {"account": str, "qos": str, "constraint": str, "reservation": str, "exclusive": str, "setup": list},
     "kubernetes": {
@@ -284,6 +285,20 @@ FLAGS: tuple[Flag, ...] = (
         {"type": DurationText()},
     ),
     Flag(
+        "--notify",
+        "A notification channel of the project, a mail address or a URL that is notified when the job ends or stalls. "
+        "May be given several times, and replaces the config's of this destination.",
+        _NOTIFICATIONS,
+        {"multiple": True, "metavar": "CHANNEL|ADDRESS|URL"},
+    ),
+    Flag(
+        "--notify-on",
+        "An event to notify of: end, failure, stall, or a metric beyond a bound such as 'loss > 5'. May be given "
+        "several times.  [default: end and stall]",
+        _NOTIFICATIONS,
+        {"multiple": True, "metavar": "EVENT"},
+    ),
+    Flag(
         "--engine-option",
         "An option of Slurm or Kubernetes that the operator allows, such as slurm.qos=high or "
         "kubernetes.labels.team=vision. May be given several times, and replaces the config's of this name.",
@@ -425,6 +440,8 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         given = get(job, path)
         kept = [item for item in given if _name_of(item) not in mounts] if isinstance(given, list | tuple) else []
         yield path, [*kept, *mounts.values()]
+    elif flag.name in ("--notify", "--notify-on"):
+        yield path, _notifications(flag, value, get(job, path))
     elif flag.name == "--engine-option":
         yield from _engine_options(path, value, job)
     elif flag.name == "--sweep":
@@ -442,6 +459,16 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         yield path, str(value)
     else:
         yield path, value
+
+
+def _notifications(flag: Flag, value: Sequence[str], given: object) -> list[object]:
+    """The destinations with those of the flag, or with the events of the flag."""
+    present = list(given) if isinstance(given, list | tuple) else []
+    if flag.name == "--notify":
+        kept = [item for item in present if not isinstance(item, Mapping) or item.get("to") not in value]
+        return [*kept, *({"to": to} for to in dict.fromkeys(value))]
+    events = {"events": list(value)}
+    return [{**item, **events} if isinstance(item, Mapping) else item for item in present] or [events]
 
 
 def _engine_options(

@@ -1,5 +1,5 @@
 """Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`, `mounts`,
-`engine_options` and some of `scheduling`.
+`engine_options`, `notifications` and some of `scheduling`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -30,7 +30,8 @@ from trainyard_protocol.fields import (
     seconds,
     validation_error,
 )
-from trainyard_protocol.job.config import env_rules, mount_rules, retry_limits, secret_rules
+from trainyard_protocol.job.config import env_rules, mount_rules, notification_rules, retry_limits, secret_rules
+from trainyard_protocol.job.config.notification_rules import JobEvent
 from trainyard_protocol.job.engine_options import EngineOptions
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.message import Message, message_at
@@ -161,6 +162,20 @@ class MountReference(Message):
         return self.path or f"/mnt/{self.name}"
 
 
+NotifiedEvent = Annotated[Text, AfterValidator(notification_rules.checked_event)]
+
+
+class Notification(Message):
+    """A destination that is notified of events of a job: a channel of the project, a mail address or a URL. `events`
+    has values of JobEvent, and bounds of metrics such as `loss > 5`. Not of the v1 API."""
+
+    to: Annotated[Text, AfterValidator(notification_rules.checked_destination)]
+    events: Annotated[tuple[NotifiedEvent, ...], BeforeValidator(notification_rules.not_too_many_notifications)] = (
+        JobEvent.END,
+        JobEvent.STALL,
+    )
+
+
 def _package_uris(value: tuple[str, ...]) -> tuple[str, ...]:
     if len(value) > MAX_PACKAGE_URIS:
         raise validation_error(f"may list at most {MAX_PACKAGE_URIS} packages; it lists {len(value)}.")
@@ -200,6 +215,9 @@ class TrainingInput(Message):
     env: Annotated[dict[str, str], BeforeValidator(env_rules.checked_env)] = Field(default_factory=dict)
     mounts: Annotated[tuple[MountReference, ...], BeforeValidator(mount_rules.not_too_many_mounts)] = ()
     engine_options: EngineOptions = EngineOptions()
+    notifications: Annotated[
+        tuple[Notification, ...], BeforeValidator(notification_rules.not_too_many_notifications)
+    ] = ()
 
     @property
     def runs_image(self) -> bool:

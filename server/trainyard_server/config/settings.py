@@ -9,6 +9,7 @@ from trainyard_protocol.settings import constant, number, required, setting
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import StallPolicy
 from trainyard_server.config.network import read_host_name
+from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.token_files import read_token
 from trainyard_server.domain.access.permissions import Token
@@ -104,6 +105,8 @@ class Settings:
         is_secret=True,
     )
     https_address: str = constant("", "the address for other machines, `--https-address`")
+    public_url: str = constant("", "the address of the dashboard in browsers, `--public-url`")
+    notifications: NotificationOptions = constant(NotificationOptions(), "[notifications](notifications.md)")
     peer_url: str = constant("", "where other servers on the database reach this one, `--peer-url`")
     oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](access.md#single-sign-on)")
     machine_types: Path | None = setting(

@@ -18,6 +18,7 @@ import trainyard_protocol
 from trainyard_protocol.fields import sized
 from trainyard_server.dashboard.frame import Frame
 from trainyard_server.dashboard.static_files import static_url, static_version
+from trainyard_server.domain.durations import duration
 
 LIVE = "live_"
 """Prefix of the names of blocks that change while a page is open."""
@@ -124,20 +125,6 @@ def clock(since: datetime | None, until: datetime | None = None, now: datetime |
         return _html(f"<span>{duration((until - since).total_seconds())}</span>")
     so_far = duration((now - since).total_seconds()) if now is not None else ""
     return _html(f'<span data-since="{_precise(since.astimezone(UTC))}">{so_far}</span>')
-
-
-def duration(seconds: float | None) -> str:
-    """`47s`, `3m 12s`, `5h 02m`, `3d 4h`: two units at most."""
-    if seconds is None:
-        return ""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600}h"
 
 
 def count(many: int, word: str) -> str:

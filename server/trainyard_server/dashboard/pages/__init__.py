@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages import (
     api_reference,
-    audit,
     cluster,
     compare,
     config,
@@ -15,15 +14,14 @@ from trainyard_server.dashboard.pages import (
     logs,
     metrics,
     new,
-    sign_in,
-    single_sign_on,
-    tokens,
 )
+from trainyard_server.dashboard.pages.people import audit, notifications, sign_in, single_sign_on, tokens
 
 ROUTERS: Sequence[Router] = [
     sign_in.router,
     single_sign_on.router,
     tokens.router,
+    notifications.router,
     jobs.router,
     compare.router,
     job.router,

@@ -47,7 +47,7 @@ from trainyard_server.services.tracking.tracking import run_id
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.repository import SERVICE_ACTOR, Event, Writer
+from trainyard_server.storage.db.repository import SERVICE_ACTOR, STALLED, Event, Writer
 from trainyard_server.storage.db.tables import attachments, job_values, studies
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.storage.failures import DatabaseError
@@ -339,7 +339,7 @@ class AgentSync:
             writer.record_stall(run, task, stall, stacks)
         before, now_stalled = stalls.diagnose(snapshot.members), stalls.diagnose(after.members)
         if now_stalled is not None and before is None:
-            writer.add_event(run.job_key, Event("stalled", now_stalled.message, run.number, now_stalled.task), now)
+            writer.add_event(run.job_key, Event(STALLED, now_stalled.message, run.number, now_stalled.task), now)
         if now_stalled is None and before is not None:
             message = f"{before.task} moves on." if len(snapshot.replicas) == 1 else "The replicas move on."
             writer.add_event(run.job_key, Event("moves-on", message, run.number, before.task), now)

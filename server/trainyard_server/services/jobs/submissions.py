@@ -12,6 +12,7 @@ from trainyard_protocol.errors import (
     TrainyardError,
     Violation,
 )
+from trainyard_protocol.job.config.notification_rules import is_channel_name
 from trainyard_protocol.job.training_input import Job, TrainingInput
 from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.agents import AgentInfo
@@ -24,7 +25,7 @@ from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.job_inputs import JobInput, gang_to_json
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Event, NewJob, Writer
-from trainyard_server.storage.db.tables import buckets, secrets, studies
+from trainyard_server.storage.db.tables import buckets, notifications, secrets, studies
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC
 from trainyard_server.storage.failures import is_database_failure
@@ -166,6 +167,8 @@ class _Checks:
             self._check_bucket(submission.project)
         if job.training_input.secrets:
             _check_secrets(self._reader, submission.project, job.training_input)
+        if job.training_input.notifications:
+            self._check_notifications(submission.project, job.training_input)
         self._check_queue(submission)
         if len(submission.parsed[1]) > 1:
             self._check_job_dir(row, submission.parsed)
@@ -187,6 +190,25 @@ class _Checks:
             raise FailedPrecondition(
                 f"The bucket gs://{bucket} for jobs without a job-dir is another project's: give the job a job-dir."
             )
+
+    def _check_notifications(self, project: str, training_input: TrainingInput) -> None:
+        """Raises FailedPrecondition for a destination that is no channel of the project, and for mail without a mail
+        server."""
+        wrong = []
+        for number, notification in enumerate(training_input.notifications):
+            field, to = f"notifications[{number}].to", notification.to
+            if is_channel_name(to) and notifications.channel(self._reader, project, to) is None:
+                wrong.append(
+                    Violation(
+                        field,
+                        f"The project {project} has no channel {to}. An admin of the project makes it: `trainyard "
+                        f"channels set {to} ADDRESS`; `trainyard channels list` shows which there are.",
+                    )
+                )
+            elif "://" not in to and "@" in to and not self._backend.settings.notifications.smtp:
+                wrong.append(Violation(field, "This server has no mail server: its operator gives it one (--smtp)."))
+        if wrong:
+            raise FailedPrecondition(wrong)
 
     def _check_queue(self, submission: Submission) -> None:
         most = self._backend.settings.queued_jobs

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.sql.dml import Update
 
+from trainyard_protocol.job.config.notification_rules import bound_of
 from trainyard_protocol.job.parameters import number_of, parameters_of
 from trainyard_protocol.states import (
     FINAL_JOB_STATES,
@@ -52,6 +53,8 @@ from trainyard_server.storage.db.base.models import (
     JobRow,
     LeaseRow,
     LoggedMetricsRow,
+    MetricAlertRow,
+    NoticeRow,
     ReplicaRow,
     RunRow,
     Table,
@@ -65,6 +68,12 @@ from trainyard_server.storage.failures import Failure
 
 SERVICE_ACTOR = "trainyard"
 """The actor of the events that the service causes by itself."""
+
+STALLED = "stalled"
+"""The kind of the event of a stalled run."""
+
+MOVED = "job"
+"""The kind of the event of a job that moves."""
 
 _ACTOR_LENGTH = 128
 
@@ -84,6 +93,11 @@ class Event:
     task: str = ""
     before: str = ""
     after: str = ""
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether people may be notified of it."""
+        return self.kind == STALLED or (self.kind == MOVED and self.after in FINAL_JOB_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +242,14 @@ class Writer(Reader):
         ]
         if parameters:
             self._session.execute(insert(JobParameterRow), parameters)
+        alerts = [
+            {"job_key": job.row.key, "position": position, "metric": name, "operator": operator, "bound": bound}
+            for job in jobs
+            for position, notification in enumerate(job.parsed[0].notifications)
+            for name, operator, bound in filter(None, map(bound_of, dict.fromkeys(notification.events)))
+        ]
+        if alerts:
+            self._session.execute(insert(MetricAlertRow), alerts)
         events = [
             self._event_row(job.row.key, number, event, job.now, job.actor)
             for job in jobs
@@ -301,7 +323,7 @@ class Writer(Reader):
         self._guarded(guard.values(state=after, **values))
         self.changes.jobs.add(job.key)
         _set(job, state=after, **values)
-        self.add_event(job.key, Event("job", message, run, before=before, after=after), now)
+        self.add_event(job.key, Event(MOVED, message, run, before=before, after=after), now)
 
     def move_run(self, run: RunRow, after: RunState, now: datetime, message: str = "", **values: Any) -> None:
         """Move the run with all its parts."""
@@ -459,6 +481,8 @@ class Writer(Reader):
             delete(JobMetricRow).where(JobMetricRow.job_key == job.key),
             delete(LoggedMetricsRow).where(LoggedMetricsRow.job_key == job.key),
             delete(TrackedRunRow).where(TrackedRunRow.job_key == job.key),
+            delete(NoticeRow).where(NoticeRow.job_key == job.key),
+            delete(MetricAlertRow).where(MetricAlertRow.job_key == job.key),
             delete(JobRow).where(JobRow.key == job.key),
         ):
             self._session.execute(statement.execution_options(synchronize_session=False))
@@ -579,6 +603,9 @@ class Writer(Reader):
             last[key] += 1
         rows = [self._event_row(key, last[key], event, now) for key, event in events.items()]
         self._session.execute(insert(EventRow), rows)
+        notices = [{"job_key": key, "number": last[key]} for key, event in events.items() if event.is_notice]
+        if notices:
+            self._session.execute(insert(NoticeRow), notices)
 
     def _event_row(
         self, job_key: int, number: int, event: Event, now: datetime, actor: str | None = None

@@ -125,6 +125,9 @@ def job_topic(key: int) -> str:
     return f"{_JOB}{key}"
 
 
+NOTIFICATIONS_TOPIC = "notifications"
+"""Attempts to deliver notifications that have ended."""
+
 PROGRESS_TOPIC = "progress"
 """The progress of replicas was written."""
 

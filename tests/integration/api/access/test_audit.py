@@ -101,6 +101,9 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "packages.upload": (ALICE, {"content": b"a package"}),
     "secrets.set": (ADMIN, {"json": {"value": "never-shown"}}),
     "secrets.delete": (ADMIN, {}),
+    "channels.set": (ADMIN, {"json": {"address": "http://127.0.0.1:1/never-shown"}}),
+    "channels.test": (ADMIN, {}),
+    "channels.delete": (ADMIN, {}),
     "agents.drain": (ADMIN, {"json": {"draining": True}}),
     "agents.remove": (ADMIN, {}),
 }
@@ -108,6 +111,7 @@ SUBJECTS = {
     "jobs": "job",
     "members": "x",
     "secrets": "x",
+    "channels": "x",
     "views": "x",
     "agents": "laptop",
     "packages": "a.whl",

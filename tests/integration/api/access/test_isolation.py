@@ -101,6 +101,8 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"POST {_MORE}/tokens": ('{"owner": "$name"}',),
     f"PUT {_MORE}/projects/{{project}}/members/{{name}}": ('{"role": "viewer"}',),
     f"PUT {_MORE}/projects/{{project}}/secrets/{{name}}": ('{"value": "a value"}',),
+    f"PUT {_MORE}/projects/{{project}}/channels/{{name}}": ('{"address": "ana@example.com"}',),
+    f"GET {_MORE}/projects/{{project}}/notifications": ("", "?job=$job_id"),
     f"GET {_MORE}/audit": ("", "?project=$project", "?actor=$name", "?pageSize=1"),
     f"GET {_MORE}/jobs": ("", "?q=$word", "?q=_"),
     f"PUT {_MORE}{_JOB}/origin": ('{"rerun_of": "$job_id"}',),

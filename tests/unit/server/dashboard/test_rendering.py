@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard_server.dashboard import rendering
 from trainyard_server.dashboard.rendering import Rendering
+from trainyard_server.domain.durations import duration
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 BAD = '<script>"&'
@@ -11,7 +12,7 @@ BAD = '<script>"&'
 
 def test_durations_and_numbers_are_short() -> None:
     durations = {0: "0s", 59.9: "59s", 60: "1m 00s", 3599: "59m 59s", 7380: "2h 03m", 90000: "1d 1h", -5: "0s"}
-    assert {seconds: rendering.duration(seconds) for seconds in durations} == durations
+    assert {seconds: duration(seconds) for seconds in durations} == durations
     numbers = [
         (0.000159, "0.000159"),
         (0.31457, "0.3146"),

@@ -7,7 +7,7 @@ from trainyard_protocol.errors import NotFound, TrainyardError, Unauthenticated
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.middleware.csrf import address_of, name_of_cookie, session_cookie
 from trainyard_server.api.routing import Router
-from trainyard_server.dashboard.pages.sign_in import sign_in_answer
+from trainyard_server.dashboard.pages.people.sign_in import sign_in_answer
 from trainyard_server.dashboard.views import Pages
 from trainyard_server.domain.access.oidc import ATTEMPT_LIFETIME
 from trainyard_server.domain.access.route_access import OIDC, OIDC_CALLBACK, SIGN_IN, Access, local_path

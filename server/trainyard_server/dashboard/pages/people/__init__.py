@@ -1,0 +1,1 @@
+"""Pages of people: signing in, tokens, the audit, notifications."""

@@ -1,0 +1,1 @@
+"""Contents, signatures and retries of notifications. Pure."""

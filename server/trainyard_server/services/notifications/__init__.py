@@ -1,0 +1,1 @@
+"""Channels of projects, and the delivery of notifications."""

@@ -1,0 +1,94 @@
+"""Delivery of notifications by HTTP: a POST of JSON, to addresses that may be reached."""
+
+import asyncio
+import json
+import socket
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+import trainyard_protocol
+from trainyard_protocol.job.config.notification_rules import Transport
+from trainyard_protocol.net.trust import client_context
+from trainyard_server.domain.notifications import content as contents
+from trainyard_server.domain.notifications import delivery
+
+_TIMEOUT_S = 10.0
+_USER_AGENT = f"trainyard/{trainyard_protocol.__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFailure:
+    """A failed attempt. `of_receiver`: other notifications would fail, too. `is_final`: no further attempt is made."""
+
+    reason: str
+    of_receiver: bool = True
+    is_final: bool = False
+
+
+class RefusedAddress(Exception):
+    """An address that webhooks may not reach. The message says which."""
+
+
+class Webhooks:
+    def __init__(self, key: bytes, *, allow_local: bool) -> None:
+        self._key = key
+        self._allow_local = allow_local
+
+    async def send(
+        self, url: str, transport: Transport, project: str, identifier: str, content: Mapping[str, Any], now: datetime
+    ) -> DeliveryFailure | None:
+        """POST a notification. Redirects are not followed; of the answer only the status is read."""
+        payload = contents.slack(content) if transport is Transport.SLACK else {"id": identifier, **content}
+        body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
+        key = delivery.signing_key(self._key, project)
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": _USER_AGENT,
+            **delivery.signed_headers(key, identifier, int(now.timestamp()), body),
+        }
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                status = await self._post(httpx.URL(url), headers, body)
+        except RefusedAddress as error:
+            return DeliveryFailure(str(error))
+        except TimeoutError:
+            return DeliveryFailure(f"no answer within {_TIMEOUT_S:g} s")
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+            return DeliveryFailure(str(error) or type(error).__name__)
+        if 200 <= status < 300:
+            return None
+        return DeliveryFailure(
+            f"it answered {status}", of_receiver=delivery.is_of_receiver(status), is_final=delivery.is_final(status)
+        )
+
+    async def _post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> int:
+        extensions = {}
+        is_proxied = url.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(url.host)
+        if not is_proxied:
+            # The address that was checked, and not what the name has a moment later.
+            host = url.host
+            headers = {**headers, "Host": url.netloc.decode()}
+            extensions = {"sni_hostname": host}
+            url = url.copy_with(host=await self._address(host, url.port or (443 if url.scheme == "https" else 80)))
+        client = httpx.AsyncClient(timeout=_TIMEOUT_S, verify=client_context(), trust_env=is_proxied)
+        async with client, client.stream("POST", url, headers=headers, content=body, extensions=extensions) as answer:
+            return answer.status_code
+
+    async def _address(self, host: str, port: int) -> str:
+        """An IP address of the host. Raises RefusedAddress, OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(address[4][0]) for address in found]
+        for address in addresses:
+            kind = "" if self._allow_local else delivery.refused_address(address)
+            if kind:
+                raise RefusedAddress(
+                    f"{host} is {address}, a {kind} address, where webhooks do not go: the operator allows it by "
+                    "--local-webhooks"
+                )
+        return addresses[0]

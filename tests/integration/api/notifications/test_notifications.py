@@ -1,0 +1,352 @@
+"""Notifications: who gets which event, that each arrives, and where none is sent."""
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds.databases import on_every_database
+from beds.receivers import HttpReceiver, http_receiver, mail_server
+from beds.waiting import until
+from integration.api.api_support import ADMIN, ALICE, BOB, VERA, Clock, ScriptedAgent, Server, package_job, server
+from trainyard_server.config.notification_options import NotificationOptions
+from trainyard_server.domain.notifications.delivery import refused_address, signed_headers
+
+CHANNELS = "/trainyard/v1/projects/p/channels"
+LOCAL = {"notifications": NotificationOptions(local_webhooks=True), "public_url": "https://trains.example.com"}
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    with http_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
+    with server(tmp_path / "server", clock, **LOCAL) as api:
+        yield api
+
+
+def set_channel(api: Server, name: str, address: str, **given: Any) -> None:
+    answer = api.client.request("PUT", f"{CHANNELS}/{name}", json={"address": address, **given}, headers=ADMIN)
+    assert answer.status_code == 200, answer.text
+
+
+def deliver(api: Server, steps: int = 1) -> None:
+    for _ in range(steps):
+        api.client.run(api.use_cases.sender.step)
+        api.client.run(api.use_cases.sender.settle)
+
+
+def start(api: Server, agent: ScriptedAgent, job_id: str, **training_input: Any) -> None:
+    api.create(job_id, **training_input)
+    api.tick()
+    agent.sync()
+    agent.start()
+
+
+def run(api: Server, agent: ScriptedAgent, job_id: str, code: int = 0, **training_input: Any) -> None:
+    """A job from its submission to its end."""
+    start(api, agent, job_id, **training_input)
+    api.clock.advance(72)
+    agent.exit(code=code)
+    api.tick()
+    agent.sync()
+
+
+def notified(api: Server, **params: str) -> list[tuple[str, str, str, str]]:
+    rows = api.get("/trainyard/v1/projects/p/notifications", **params)["notifications"]
+    return [(row["job_id"], row["event"], row["to"], row["state"]) for row in reversed(rows)]
+
+
+@on_every_database
+def test_channels_and_jobs_get_their_events(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    set_channel(api, "team", receiver.url)
+    set_channel(api, "by-name", receiver.url.replace("team=1", "named"), events=[])
+    run(api, agent, "fine")
+    run(api, agent, "asked", notifications=[{"to": "by-name"}, {"to": "team", "events": ["failure"]}])
+    run(api, agent, "bad", code=3)
+    deliver(api, steps=3)
+    assert notified(api) == [("asked", "end", "by-name", "delivered"), ("bad", "failure", "team", "delivered")]
+    ended, failed = receiver.accepted
+    assert (ended["type"], ended["job"]["jobId"], ended["job"]["state"]) == ("job.succeeded", "asked", "SUCCEEDED")
+    assert ended["message"] == "Job asked succeeded after 1m 12s."
+    assert failed["type"] == "job.failed"
+    assert failed["url"] == "https://trains.example.com/projects/p/jobs/bad"
+    assert failed["message"].startswith("Job bad failed after 1m 12s: ")
+    assert failed["job"]["errorMessage"] in failed["message"]
+    assert failed["job"]["owner"] == "admin"
+    deliver(api)
+    assert len(receiver.requests) == 2, "each is sent once"
+
+
+def test_signature_is_that_of_standard_webhooks(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    set_channel(api, "team", receiver.url)
+    run(api, agent, "bad", code=3)
+    deliver(api)
+    ((headers, body),) = receiver.requests
+    key = base64.b64decode(api.get("/trainyard/v1/projects/p/notifications/signingKey")["key"].removeprefix("whsec_"))
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    assert headers["webhook-signature"] == f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"
+    assert int(headers["webhook-timestamp"]) == int(api.clock().timestamp())
+    assert headers["webhook-id"] == json.loads(body)["id"]
+    other = api.get("/trainyard/v1/projects/q/notifications/signingKey")["key"]
+    assert base64.b64decode(other.removeprefix("whsec_")) != key
+    # The example of the specification's reference implementation.
+    known = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    example = signed_headers(known, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert example["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@on_every_database
+def test_metric_beyond_its_bound_is_told_once(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    events = ["loss > 5", "accuracy>=0.9", "loss < 0.01", "missing > 0"]
+    start(api, agent, "job", notifications=[{"to": receiver.url, "events": events}])
+    agent.log(*(json.dumps({"step": step, "loss": loss, "accuracy": 0.9}) for step, loss in enumerate((4, 7.25, 1), 1)))
+    api.use_cases.backend.progress.flush()
+    deliver(api, steps=2)
+    agent.log(json.dumps({"step": 4, "loss": 9, "accuracy": 0.95}))
+    agent.exit()
+    api.tick()
+    deliver(api, steps=2)
+    to = f"{receiver.url.split('/hook')[0]}/..."
+    told = [("job", "loss > 5", to, "delivered"), ("job", "accuracy >= 0.9", to, "delivered")]
+    assert sorted(notified(api)) == sorted(told)
+    (loss,) = [body for body in receiver.accepted if body["metric"]["name"] == "loss"]
+    assert loss["metric"] == {"name": "loss", "value": 7.25, "bound": "loss > 5"}
+    api.clock.advance(3600)
+    deliver(api)  # the bounds of ended jobs are forgotten
+    with api.use_cases.backend.store.read() as reader:
+        from trainyard_server.storage.db.base.models import MetricAlertRow
+
+        assert reader.session.query(MetricAlertRow).count() == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_flaky_receiver_gets_each_event_in_order(tmp_path: Path, receiver: HttpReceiver, seed: int) -> None:
+    """Answers are errors at random, the server restarts, and the receiver is away for two hours."""
+    luck, clock = random.Random(seed), Clock()
+    receiver.answers = lambda _: luck.choice((200, 500, 503, 429, 400, 302))
+    jobs = [f"job_{number}" for number in range(12)]
+    for part in range(3):
+        with server(tmp_path / "server", clock, **LOCAL) as api:
+            agent = ScriptedAgent(api)
+            agent.sync()
+            for job in jobs[part * 4 : part * 4 + 4]:
+                notifications = [{"to": receiver.url, "events": ["end", "loss > 1"]}]
+                start(api, agent, job, notifications=notifications)
+                agent.log(json.dumps({"step": 1, "loss": 2}))
+                api.use_cases.backend.progress.flush()
+                deliver(api)
+                agent.exit(code=luck.choice((0, 3)))
+                api.tick()
+                agent.sync()
+                clock.advance(luck.choice((0, 5, 60)))
+                deliver(api)
+    receiver.answers = lambda _: 503
+    with server(tmp_path / "server", clock, **LOCAL) as api:
+        for _ in range(24):
+            clock.advance(300)
+            deliver(api)
+        receiver.answers = lambda _: 200
+        for _ in range(60):
+            clock.advance(60)
+            deliver(api, steps=2)
+        assert {state for *_, state in notified(api)} == {"delivered"}
+    told = dict.fromkeys((body["job"]["jobId"], body["type"] == "job.metric") for body in receiver.accepted)
+    assert sorted(told) == sorted((job, is_bound) for job in jobs for is_bound in (True, False))
+    for job in jobs:
+        assert [is_bound for name, is_bound in told if name == job] == [True, False]
+    assert len({body["id"] for body in receiver.accepted}) == 24
+
+
+def test_silent_receiver_costs_nobody_else(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        set_channel(api, "a-silent", f"http://127.0.0.1:{silent.getsockname()[1]}/", events=["end"])
+        set_channel(api, "team", receiver.url, events=["end"])
+        run(api, agent, "first")
+        api.client.run(api.use_cases.sender.step)
+        until(lambda: len(receiver.accepted) == 1, "the other receiver has the first")
+        run(api, agent, "second")
+
+        def second() -> bool:
+            api.client.run(api.use_cases.sender.step)
+            return len(receiver.accepted) == 2
+
+        until(second, "the other receiver has the second")
+        assert [state for *_, to, state in notified(api) if to == "a-silent"] == ["pending", "pending"]
+        api.client.run(api.use_cases.sender.close)
+
+
+def test_absent_receiver_is_asked_less_and_less(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    receiver.answers = lambda _: 503
+    set_channel(api, "team", receiver.url)
+    for number in range(20):
+        run(api, agent, f"job_{number}", code=3)
+    for _ in range(3600):
+        api.clock.advance(2)
+        deliver(api)
+    assert len(receiver.requests) < 25, "in two hours, whatever the number of jobs"
+    (channel,) = api.get(CHANNELS)["channels"]
+    assert (channel["pending"], channel["last_error"]) == (20, "it answered 503")
+    api.clock.advance(3 * 86400)
+    deliver(api, steps=25)
+    for _ in range(40):
+        api.clock.advance(900)
+        deliver(api)
+    assert {state for *_, state in notified(api)} == {"failed"}, "after three days"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:1/",
+        "http://[::1]:1/",
+        "http://localhost:1/",
+        "http://169.254.169.254/latest",
+        "http://0.0.0.0/",
+    ],
+)
+def test_webhooks_do_not_reach_this_machine(tmp_path: Path, clock: Clock, url: str) -> None:
+    with server(tmp_path, clock) as api:
+        set_channel(api, "team", url)
+        error = api.client.post(f"{CHANNELS}/team:test", headers=ADMIN).json()["error"]
+    assert "where webhooks do not go: the operator allows it by --local-webhooks" in error
+
+
+def test_addresses_that_are_refused() -> None:
+    refused = ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "169.254.0.1", "fe80::1%eth0", "0.0.0.0", "::")
+    assert [refused_address(address) for address in refused if not refused_address(address)] == []
+    assert [refused_address(address) for address in ("10.0.0.1", "192.168.1.2", "8.8.8.8", "2001:db8::1")] == [""] * 4
+
+
+def test_redirect_is_an_error(api: Server, receiver: HttpReceiver) -> None:
+    receiver.answers = lambda _: 307
+    set_channel(api, "team", receiver.url)
+    answer = api.client.post(f"{CHANNELS}/team:test", headers=ALICE)
+    assert answer.json() == {"error": "it answered 307"}
+    assert len(receiver.requests) == 1
+
+
+def test_slack_gets_its_format(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    set_channel(api, "chat", receiver.url, format="slack", events=["end"])
+    start(api, agent, "job")
+    agent.log(json.dumps({"step": 1, "loss": 0.25}))
+    api.use_cases.backend.progress.flush()
+    agent.exit()
+    api.tick()
+    deliver(api)
+    (body,) = receiver.accepted
+    text = "Job job succeeded after 0s.\nloss = 0.25\n<https://trains.example.com/projects/p/jobs/job|p>"
+    assert body == {"text": text}
+
+
+def test_mail_is_sent_by_the_mail_server(tmp_path: Path, clock: Clock) -> None:
+    with mail_server() as mails:
+        options = NotificationOptions(smtp=mails.address, sender="trains@example.com", security="none")
+        with server(tmp_path, clock, notifications=options) as api:
+            agent = ScriptedAgent(api)
+            agent.sync()
+            mails.refused["gone@example.com"] = "550 no such user"
+            mails.refused["full@example.com"] = "452 mailbox full"
+            to = [{"to": f"{name}@example.com"} for name in ("ana", "gone", "full")]
+            run(api, agent, "job", code=3, notifications=to)
+            deliver(api, steps=2)
+            states = {to: state for _, _, to, state in notified(api, job="job")}
+            assert states == {
+                "ana@example.com": "delivered",
+                "gone@example.com": "failed",
+                "full@example.com": "pending",
+            }
+            mails.refused.clear()
+            clock.advance(60)
+            deliver(api)
+    (ana, mail), (full, _) = mails.mails
+    assert (ana, full) == ("ana@example.com", "full@example.com")
+    assert (mail["From"], mail["To"]) == ("trains@example.com", "ana@example.com")
+    assert mail["Subject"] == "[p] Job job failed after 1m 12s"
+    assert mail["Auto-Submitted"] == "auto-generated"
+    text = mail.get_payload(decode=True)
+    assert isinstance(text, bytes)
+    assert "Owner:    admin" in text.decode()
+
+
+def test_studies_tell_their_own_end(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    space = [{"parameterName": "lr", "type": "DISCRETE", "discreteValues": [1, 2]}]
+    hyperparameters = {"maxTrials": 2, "maxParallelTrials": 2, "algorithm": "GRID_SEARCH", "params": space}
+    set_channel(api, "team", receiver.url, events=["end", "failure"])
+    api.create("study", hyperparameters=hyperparameters, notifications=[{"to": receiver.url, "events": ["loss > 1"]}])
+    for _ in range(4):
+        api.tick()
+        agent.sync()
+    for order in list(agent.runs.values()):
+        agent.start(order)
+        agent.log(json.dumps({"step": 1, "loss": 2}), run=order)
+        api.use_cases.backend.progress.flush()
+        agent.exit(run=order)
+        agent.sync()
+    for _ in range(4):
+        api.tick()
+        agent.sync()
+    deliver(api, steps=6)
+    told = [(job, event) for job, event, *_ in notified(api)]
+    assert sorted(told) == [("study", "end"), ("study.1", "loss > 1"), ("study.2", "loss > 1")]
+
+
+def test_changed_and_deleted_channels(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    set_channel(api, "team", "http://127.0.0.1:1/", events=["end"])
+    set_channel(api, "old", "http://127.0.0.1:1/old", events=["end"])
+    run(api, agent, "job", notifications=[{"to": "old", "events": ["stall"]}])
+    deliver(api)
+    set_channel(api, "team", receiver.url, events=["end"])
+    assert api.client.request("DELETE", f"{CHANNELS}/old", headers=ADMIN).status_code == 200
+    api.clock.advance(60)
+    deliver(api)
+    assert notified(api) == [("job", "end", "team", "delivered")]
+    assert api.client.request("DELETE", f"{CHANNELS}/old", headers=ADMIN).status_code == 404
+    assert receiver.url not in api.client.get(CHANNELS, headers=VERA).text, "the path of a URL is a secret"
+
+
+def test_wrong_channels_and_destinations_are_refused(api: Server) -> None:
+    def refusal(address: str, name: str = "team", **given: Any) -> str:
+        answer = api.client.request("PUT", f"{CHANNELS}/{name}", json={"address": address, **given}, headers=ADMIN)
+        assert answer.status_code == 400
+        message: str = answer.json()["error"]["message"]
+        return message
+
+    assert "Did you mean" in refusal("a@b.c", events=["failures"])
+    assert "not a channel's name" in refusal("a@b.c", name="Team")
+    assert "is json or slack" in refusal("a@b.c", format="slack")
+    for address in ("ftp://x/", "http://", "http://a@b/", "nobody", "a@b@c", "http://x/\n", "x" * 4000):
+        refusal(address)
+
+    def submit(**given: Any) -> tuple[int, str]:
+        body = {"jobId": "job", "trainingInput": package_job(notifications=[given])}
+        answer = api.client.post("/v1/projects/p/jobs", json=body, headers=BOB)
+        return answer.status_code, answer.json()["error"]["message"]
+
+    status, message = submit(to="team")
+    assert status == 400
+    assert "has no channel team" in message
+    assert "has no mail server" in submit(to="ana@example.com")[1]
+    assert "not end, failure, stall" in submit(to="http://x/", events=["loss > high"])[1]
+    assert "at most 10" in submit(to="http://x/", events=["end"] * 11)[1]
+    assert "is not a channel of the project" in submit(to="Team!")[1]
+
+
+def test_deleted_job_and_stalled_run(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+    receiver.answers = lambda number: 200 if number else 503
+    run(api, agent, "job", notifications=[{"to": receiver.url, "events": ["end", "x > 1"]}])
+    deliver(api)
+    assert api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/job", headers=ADMIN).status_code == 200
+    api.clock.advance(60)
+    deliver(api)
+    assert notified(api)[0][3] == "delivered", "what was pending of a deleted job is sent"

@@ -40,6 +40,7 @@ from trainyard_storage.messages import (
     refusal,
 )
 from trainyard_storage.records import PAGE, ConditionFailed, Conditions, Listing, Missing, ObjectRecord, Taken
+from trainyard_storage.remote import TRACKING, RemoteStorage, tracked
 from trainyard_storage.store import ObjectStore
 from trainyard_storage.uploads import Uploads
 
@@ -306,10 +307,11 @@ class StorageApi:
 
 
 class LocalBackend:
-    """The storage in a directory of this machine. It closes `api`."""
+    """The storage in a directory of this machine. It closes `api` and `server`, to which MLflow's calls go."""
 
-    def __init__(self, api: StorageApi) -> None:
+    def __init__(self, api: StorageApi, server: RemoteStorage | None = None) -> None:
         self._api = api
+        self._server = server
         self._threads = ThreadPoolExecutor(_THREADS, "storage")
 
     @property
@@ -321,6 +323,10 @@ class LocalBackend:
 
     @asynccontextmanager
     async def answered(self, call: Call) -> AsyncIterator[Answer]:
+        if self._server is not None and call.path.startswith(TRACKING):
+            async with tracked(self._server, call, "") as answer:
+                yield answer
+            return
         reply = await asyncio.get_running_loop().run_in_executor(self._threads, self._api.answer, call)
         try:
             yield reply
@@ -331,6 +337,8 @@ class LocalBackend:
     async def close(self) -> None:
         """Wait until the storage has finished what it does."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        if self._server is not None:
+            await self._server.close()
         self._api.close()
 
 

@@ -11,6 +11,7 @@ from trainyard_protocol.net import loopback
 from trainyard_protocol.net.private_files import read_token_file
 from trainyard_storage.api import LocalBackend, StorageApi
 from trainyard_storage.app import StorageApp
+from trainyard_storage.remote import RemoteStorage
 from trainyard_storage.server import BACKLOG, StorageServer
 from trainyard_storage.tensorflow import TensorFlowProxy
 
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         listeners = loopback.listen(loopback.IPV4, options.port, BACKLOG)  # and ::1: `localhost` is either
-        app = StorageApp(LocalBackend(StorageApi(options.data_dir)), secret, proxy=proxy)
+        server = RemoteStorage(options.server, by_proxies=False) if options.server else None
+        app = StorageApp(LocalBackend(StorageApi(options.data_dir), server), secret, proxy=proxy)
     except FailedPrecondition as error:
         _log.error("%s", error.message)
         return 1
@@ -47,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--secret-file", type=Path, required=True, help="the first part of the path of every URL")
     parser.add_argument("--names-dir", type=Path, help="with the certificate for TensorFlow")
+    parser.add_argument("--server", help="the server whose MLflow tracking is to be reached here too")
     parser.add_argument("--for-containers", action="store_true")
     return parser
 

@@ -1,4 +1,4 @@
-"""gs:// for the jobs of a joined agent: the storage of its server, at an address of this machine.
+"""gs:// and MLflow's tracking for the jobs of a joined agent: those of its server, at an address of this machine.
 
 The secret in the address is the token of a run, which goes to the server with each call: the proxy has no
 permissions of its own.
@@ -21,7 +21,7 @@ from trainyard_protocol.net.storage_calls import Kind, parse
 from trainyard_storage.app import StorageApp
 from trainyard_storage.files import Draft, room
 from trainyard_storage.messages import DEFENSES, Answer, Call, Refused
-from trainyard_storage.remote import RemoteStorage
+from trainyard_storage.remote import TRACKING, RemoteStorage, blocks, tracked
 from trainyard_storage.server import BACKLOG, StorageServer
 from trainyard_storage.tensorflow import Reach, TensorFlowProxy
 
@@ -62,12 +62,17 @@ class RemoteBackend:
     async def answered(self, call: Call) -> AsyncIterator[Answer]:
         """The server's answer, with links below the address that the caller knows. Raises Refused, Unavailable, and
         ConnectionAbortedError where the server's answer ends early."""
+        if call.path.startswith(TRACKING):
+            async with tracked(self._remote, call, call.secret) as answer:
+                self._note(call.secret, is_accepted=answer.status != HTTPStatus.UNAUTHORIZED)
+                yield answer
+            return
         asked = parse(call.method, call.path)
         if asked is None or asked.kind is Kind.BATCH:
             raise Refused(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
         headers = {**call.headers, "content-length": str(call.body.size), "accept-encoding": "identity"}
         target = asked.path_at_server + call.target.removeprefix(call.path)
-        body = _blocks(call.body)
+        body = blocks(call.body)
         response = await self._remote.send(call.method, target, headers, body, call.secret)
         try:
             self._note(call.secret, is_accepted=response.status_code != HTTPStatus.UNAUTHORIZED)
@@ -90,11 +95,6 @@ class RemoteBackend:
             self._known[secret] = None
         if len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
-
-
-async def _blocks(body: Draft) -> AsyncIterator[bytes]:
-    for block in body.blocks(0, body.size):
-        yield block
 
 
 def default_directory(state_dir: Path) -> Path:

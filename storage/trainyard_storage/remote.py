@@ -5,8 +5,11 @@ Bodies are streamed in both directions: no object is ever in memory as a whole.
 
 import json
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -18,7 +21,8 @@ from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unava
 from trainyard_protocol.net.gcs import without_secret
 from trainyard_protocol.net.storage_calls import DOWNLOADS, JSON_API, Kind, StorageCall, inert_type
 from trainyard_protocol.net.trust import client_context
-from trainyard_storage.messages import Answer
+from trainyard_storage.files import Draft
+from trainyard_storage.messages import Answer, Call, Refused
 
 if TYPE_CHECKING:
     import httpx
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 GOOGLE = "https://storage.googleapis.com"
 """Google's own service: the only address that is sent the server's credentials."""
 
+TRACKING = "/api/2.0/mlflow/"
+"""The beginning of all paths of MLflow's tracking, which a server has beside its storage."""
+
+_TRACKED = re.compile(re.escape(TRACKING) + r"[a-z]+(/[a-z-]+){0,2}", re.ASCII)
 _SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 _NO_BODY = ("GET", "HEAD", "DELETE")
 _MAX_ANSWER = 1 << 26
@@ -139,6 +147,11 @@ class RemoteStorage:
         return f"{path}?{parts.query}" if parts.query else path
 
 
+async def blocks(body: Draft) -> AsyncIterator[bytes]:
+    for block in body.blocks(0, body.size):
+        yield block
+
+
 async def streamed(response: "httpx.Response") -> AsyncIterator[bytes]:
     try:
         async for part in response.aiter_raw():
@@ -194,6 +207,19 @@ def _answered(headers: Mapping[str, str]) -> dict[str, str]:
     answered = {name: value for name, value in headers.items() if name in _ANSWERED or name.startswith("x-goog-")}
     content_type = inert_type(headers.get("content-type", ""))
     return {**answered, "content-type": content_type, "content-disposition": "attachment"}
+
+
+@asynccontextmanager
+async def tracked(remote: RemoteStorage, call: Call, token: str) -> AsyncIterator[Answer]:
+    """The answer of a server to a call of MLflow's tracking API. `token`: for a call that has none of its own. Raises
+    Refused, Unavailable."""
+    if not _TRACKED.fullmatch(call.path):
+        raise Refused(HTTPStatus.NOT_FOUND, "There is no such call of MLflow's tracking.")
+    kind, _, own = call.headers.get("authorization", "").partition(" ")
+    headers = {**call.headers, "content-length": str(call.body.size)}
+    token = own if kind.lower() == "bearer" and own else token
+    response = await remote.send(call.method, call.target, headers, blocks(call.body), token)
+    yield Answer(response.status_code, tuple(_answered(response.headers).items()), streamed(response))
 
 
 class _ServerCredentials:

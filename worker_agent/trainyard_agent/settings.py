@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from trainyard_agent.control.start_deadline import START_DEADLINE_S
+from trainyard_agent.control.tracking import THROUGH_STORAGE
 from trainyard_agent.host import job_users
 from trainyard_agent.host.accelerators import parse_tpus
 from trainyard_agent.monitoring.usage_reporter import USAGE_S
@@ -170,7 +171,8 @@ class AgentSettings:
     )
     tracking_url: str = setting(
         "",
-        "the server's address for replicas in containers, for MLflow's tracking; processes have that of --server",
+        "the server's address for replicas in containers, for MLflow's tracking; processes have that of --server. "
+        f"`{THROUGH_STORAGE}`: through the proxy of gs:// in their STORAGE_EMULATOR_HOST",
         metavar="URL",
         default_text="none",
     )

@@ -119,6 +119,9 @@ class Options:
         None, click.FloatRange(min=0, min_open=True), "Memory for jobs, in GB.  [default: this machine's]", "agent"
     )
     machine_types: str = _option("", FilePath(), "File with your own machine types.", "server")
+    server_settings: str = _option(
+        "", FilePath(), "TOML file with further settings of the server, such as a mail server (docs/operating.md)."
+    )
     quotas: str = _option("", FilePath(), "File with the quota of each project.")
     runtime: str = _option(
         "auto",

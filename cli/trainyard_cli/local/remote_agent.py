@@ -75,7 +75,7 @@ if [ -n "$gs" ]; then
         --containers --reach "$gs" --install >/dev/null
     start STORAGE
     set -- --replica-env "STORAGE_EMULATOR_HOST=http://127.0.0.1:PORT/{job}" \\
-        --replica-env "STORAGE_EMULATOR_ROOTS=$storage/roots.pem" "$@"
+        --replica-env "STORAGE_EMULATOR_ROOTS=$storage/roots.pem" --tracking-url storage "$@"
 fi
 set -- "$url" ${ca:+--ca-file "$home/ca.pem"} ${token:+--token-file -} --install "$@"
 "$home/venv/bin/trainyard" agent join "$@" >/dev/null

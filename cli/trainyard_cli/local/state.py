@@ -315,6 +315,8 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
     server += _files_shown(state, options)
     server += ["--one-user", "--default-job-dir", str(state.jobs), "--check-packages"]
     server += ["--quotas", str(state.quota_file), *options.flags("server")]
+    if options.server_settings:
+        server += ["--settings", options.server_settings]
     if options.google_port:
         server += ["--google-port", str(options.google_port)]
     agent = [
@@ -341,7 +343,8 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--secret-file", str(state.storage_token_file), "--names-dir", str(state.names)),
     ]
     if options.runtime != "process":
-        storage.append("--for-containers")
+        storage += ["--for-containers", "--server", f"http://{IPV4}:{options.server_port}"]
+        agent += ["--tracking-url", "storage"]
     return {"server": server, "storage": storage, "agent": agent}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import ceil
 from types import MappingProxyType
 
+from trainyard_agent.control.tracking import THROUGH_STORAGE
 from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.fields import seconds
@@ -32,13 +33,16 @@ def launches(
     The service's variables override those of `replica_environment`: a replica must never see another replica's
     TF_CONFIG. OF_RUN in the address of gs:// becomes the run's token. `secrets` are the values of those that the job
     refers to, by name. `interface` is the network interface of the addresses, where replicas have to name it.
-    `tracking_uri` is the server's address for replicas, "" where they reach none, with the certificates of `ca_file`.
+    `tracking_uri` is the server's address for replicas, or THROUGH_STORAGE, "" where they reach none, with the
+    certificates of `ca_file`.
     """
     training_input = order.training_input
     given = {**replica_environment}
     token = order.run_token if OF_RUN in given.get(EMULATOR, "") else ""
     if EMULATOR in given:
         given[EMULATOR] = given[EMULATOR].replace(OF_RUN, token)
+    if tracking_uri == THROUGH_STORAGE:
+        tracking_uri = given.get(EMULATOR, "")
     tracking = cluster.tracking_variables(training_input, tracking_uri, order.tracking_run, order.run_token, ca_file)
     token = order.run_token if tracking else token
     hosts = {**order.peers, **(order.spread.addresses if order.spread is not None else {}), **addresses}

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+THROUGH_STORAGE = "storage"
+"""In place of an address: that of gs:// in the environment of replicas."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrackingAddresses:

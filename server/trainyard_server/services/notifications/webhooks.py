@@ -7,15 +7,16 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 import trainyard_protocol
 from trainyard_protocol.job.config.notification_rules import Transport
 from trainyard_protocol.net.trust import client_context
 from trainyard_server.domain.notifications import content as contents
 from trainyard_server.domain.notifications import delivery
+
+if TYPE_CHECKING:
+    import httpx
 
 _TIMEOUT_S = 10.0
 _USER_AGENT = f"trainyard/{trainyard_protocol.__version__}"
@@ -43,6 +44,8 @@ class Webhooks:
         self, url: str, transport: Transport, project: str, identifier: str, content: Mapping[str, Any], now: datetime
     ) -> DeliveryFailure | None:
         """POST a notification. Redirects are not followed; of the answer only the status is read."""
+        import httpx  # a tenth of a second, and many servers never need it
+
         payload = contents.slack(content) if transport is Transport.SLACK else {"id": identifier, **content}
         body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
         key = delivery.signing_key(self._key, project)
@@ -66,7 +69,9 @@ class Webhooks:
             f"it answered {status}", of_receiver=delivery.is_of_receiver(status), is_final=delivery.is_final(status)
         )
 
-    async def _post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> int:
+    async def _post(self, url: "httpx.URL", headers: Mapping[str, str], body: bytes) -> int:
+        import httpx
+
         extensions = {}
         is_proxied = url.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(url.host)
         if not is_proxied:

@@ -8,9 +8,14 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, running_agent, server, serving
-from integration.api.google.test_object_storage import UPLOAD, local_storage
+from integration.api.google.test_object_storage import UPLOAD, in_thread, local_storage
 from trainyard_protocol.wire.agents import CLUSTER
+from trainyard_server.domain.access.route_access import MLFLOW
+from trainyard_storage.api import LocalBackend, StorageApi
+from trainyard_storage.app import StorageApp
 from trainyard_storage.messages import Refused
+from trainyard_storage.proxy import RemoteBackend
+from trainyard_storage.remote import RemoteStorage
 from trainyard_storage.tensorflow import Reach, TensorFlowProxy
 
 
@@ -93,3 +98,30 @@ async def test_containers_are_passed_on_as_the_front_is_told(tmp_path: Path) -> 
         assert passed_on in ("", target)
         found[reach, caller, target] = bool(passed_on)
     assert found == table
+
+
+def test_tracking_is_passed_on_by_both_storages_with_the_runs_own_token(site: Site, tmp_path: Path) -> None:
+    url, token = str(site.client.base_url).rstrip("/"), site.token
+    emulator = LocalBackend(StorageApi(tmp_path / "emulator"), RemoteStorage(url, by_proxies=False))
+    joined = RemoteBackend(url, None, tmp_path)
+    run = next(iter(site.agent.runs.values())).tracking_run
+    with (
+        in_thread(StorageApp(emulator, "secret-of-up")) as emulator_port,
+        in_thread(StorageApp(joined, None)) as joined_port,
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
+        for number, (port, secret) in enumerate(((emulator_port, "secret-of-up"), (joined_port, token))):
+            address = f"http://127.0.0.1:{port}/{secret}"
+            authorized = {"Authorization": f"Bearer {token}"}
+
+            def status(method: str, path: str, headers: dict[str, str], body: object = None) -> int:
+                return client.request(method, f"{address}{path}", headers=headers, json=body).status_code  # noqa: B023
+
+            metric = {"run_id": run, "key": f"m{number}", "value": 1, "step": 1, "timestamp": 1}
+            assert status("POST", f"{MLFLOW}/runs/log-metric", authorized, metric) == 200
+            read = client.get(f"{address}{MLFLOW}/runs/get", params={"run_id": run}, headers=authorized)
+            assert [item["key"] for item in read.json()["run"]["data"]["metrics"]][-1] == f"m{number}"
+            wrong = {"Authorization": "Bearer wrong"}
+            assert status("POST", f"{MLFLOW}/runs/log-metric", wrong, metric) == 401
+            assert status("GET", f"{MLFLOW}/../../../trainyard/v1/me", authorized) in (403, 404)
+            assert status("GET", f"{MLFLOW}/%2e%2e/me", authorized) == 404

@@ -10,6 +10,7 @@ STANDARDS = {"/openapi.json", "/$discovery/rest", "/discovery/v1/apis/{api}/{ver
 """Answers whose form is a standard's."""
 
 WITHOUT_BODY = {
+    "/trainyard/v1/projects/{project}/channels/{name}:test",
     "/trainyard/v1/health:mend",
     "/trainyard/v1/quotas:reload",
     "/trainyard/v1/google-keys",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from beds.databases import on_every_database
-from beds.receivers import HttpReceiver, http_receiver, mail_server
+from beds.services.receivers import HttpReceiver, http_receiver, mail_server
 from beds.waiting import until
 from integration.api.api_support import ADMIN, ALICE, BOB, VERA, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_server.config.notification_options import NotificationOptions
@@ -76,7 +76,7 @@ def test_channels_and_jobs_get_their_events(api: Server, agent: ScriptedAgent, r
     run(api, agent, "bad", code=3)
     deliver(api, steps=3)
     assert notified(api) == [("asked", "end", "by-name", "delivered"), ("bad", "failure", "team", "delivered")]
-    ended, failed = receiver.accepted
+    failed, ended = sorted(receiver.accepted, key=lambda body: str(body["type"]))
     assert (ended["type"], ended["job"]["jobId"], ended["job"]["state"]) == ("job.succeeded", "asked", "SUCCEEDED")
     assert ended["message"] == "Job asked succeeded after 1m 12s."
     assert failed["type"] == "job.failed"
@@ -118,8 +118,8 @@ def test_metric_beyond_its_bound_is_told_once(api: Server, agent: ScriptedAgent,
     api.tick()
     deliver(api, steps=2)
     to = f"{receiver.url.split('/hook')[0]}/..."
-    told = [("job", "loss > 5", to, "delivered"), ("job", "accuracy >= 0.9", to, "delivered")]
-    assert sorted(notified(api)) == sorted(told)
+    expected = [("job", "loss > 5", to, "delivered"), ("job", "accuracy >= 0.9", to, "delivered")]
+    assert sorted(notified(api)) == sorted(expected)
     (loss,) = [body for body in receiver.accepted if body["metric"]["name"] == "loss"]
     assert loss["metric"] == {"name": "loss", "value": 7.25, "bound": "loss > 5"}
     api.clock.advance(3600)
@@ -161,10 +161,10 @@ def test_flaky_receiver_gets_each_event_in_order(tmp_path: Path, receiver: HttpR
             clock.advance(60)
             deliver(api, steps=2)
         assert {state for *_, state in notified(api)} == {"delivered"}
-    told = dict.fromkeys((body["job"]["jobId"], body["type"] == "job.metric") for body in receiver.accepted)
-    assert sorted(told) == sorted((job, is_bound) for job in jobs for is_bound in (True, False))
+    first_sent = dict.fromkeys((body["job"]["jobId"], body["type"] == "job.metric") for body in receiver.accepted)
+    assert sorted(first_sent) == sorted((job, is_bound) for job in jobs for is_bound in (True, False))
     for job in jobs:
-        assert [is_bound for name, is_bound in told if name == job] == [True, False]
+        assert [is_bound for name, is_bound in first_sent if name == job] == [True, False]
     assert len({body["id"] for body in receiver.accepted}) == 24
 
 
@@ -297,8 +297,8 @@ def test_studies_tell_their_own_end(api: Server, agent: ScriptedAgent, receiver:
         api.tick()
         agent.sync()
     deliver(api, steps=6)
-    told = [(job, event) for job, event, *_ in notified(api)]
-    assert sorted(told) == [("study", "end"), ("study.1", "loss > 1"), ("study.2", "loss > 1")]
+    events = [(job, event) for job, event, *_ in notified(api)]
+    assert sorted(events) == [("study", "end"), ("study.1", "loss > 1"), ("study.2", "loss > 1")]
 
 
 def test_changed_and_deleted_channels(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:

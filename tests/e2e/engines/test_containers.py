@@ -38,8 +38,12 @@ while call("/storage/v1/b/meeting/o/" + other) != 200:
     assert time.monotonic() < until, "the other job does not run"
     time.sleep(0.1)
 print("met", json.dumps({"host": socket.gethostname(), "cpus": list(os.sched_getaffinity(0))}))
+metric = {"run_id": os.environ["MLFLOW_RUN_ID"], "key": "meetings", "value": 7, "step": 1, "timestamp": 1}
+tracking = os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow/runs/log-metric"
+token = {"Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"], "Content-Type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(tracking, json.dumps(metric).encode(), token))
 """
-"""A program that ends when it finds on gs:// that another job runs at the same time."""
+"""A program that ends when it finds on gs:// that another job runs at the same time, and logs a metric by MLflow."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +89,7 @@ def test_package_job_is_a_process_beside_a_job_in_a_container(containers: Servic
         containers.wait_for(job, "SUCCEEDED")
         line = next(line for line in containers.log(job).splitlines() if line.startswith("met "))
         found[job] = json.loads(line.removeprefix("met "))
+        assert "meetings" in containers.ok("jobs", "metrics", job)
     assert found["package"]["host"] == socket.gethostname()
     assert found["image"]["host"].startswith("cmle-training-master-")
     assert not {*found["package"]["cpus"]} & {*found["image"]["cpus"]}

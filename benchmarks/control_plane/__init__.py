@@ -1,6 +1,6 @@
 """Rows of the control plane: the queue, submissions, lists, starts and the command line."""
 
-from benchmarks.control_plane import commands, gangs, lists, queue, submits, suggestions, tables, tracking
+from benchmarks.control_plane import commands, compared, gangs, lists, queue, submits, suggestions, tables, tracking
 from benchmarks.rows import Row
 
 ROWS: tuple[Row, ...] = (
@@ -9,6 +9,7 @@ ROWS: tuple[Row, ...] = (
     *submits.ROWS,
     *lists.ROWS,
     *tables.ROWS,
+    *compared.ROWS,
     *tracking.ROWS,
     *suggestions.ROWS,
     *commands.ROWS,

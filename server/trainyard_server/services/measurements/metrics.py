@@ -27,7 +27,7 @@ ANSWER_POINTS = 200_000
 
 _RESULTS = 8
 _RESULT_POINTS = 300
-_CACHED_POINTS = 4_000_000  # of all jobs, 24 bytes each
+_CACHED_POINTS = 6_000_000  # of all jobs, 24 bytes each
 _CACHED_JOBS = 256
 _LOGGED_AT_ONCE = 1000  # rows of logged metrics
 

@@ -276,10 +276,11 @@ def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_t
         "--python /env/bin/python",
         "--runtimes /r",
         f"--job-dir-root {state.jobs}",
+        "--tracking-url storage",
     ):
         assert words in agent
     assert f"--default-job-dir {state.jobs}" in " ".join(made["server"])
-    assert made["storage"][-1] == "--for-containers"
+    assert made["storage"][-3:] == ["--for-containers", "--server", "http://127.0.0.1:1"]
     alone = local.commands(state, replace(options, runtime="process"))
     assert "--job-dir-root" not in alone["agent"]
     assert "--for-containers" not in alone["storage"]

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, reason_of, wait_after
 from trainyard_protocol.errors import TooManyRequests, Unavailable
+from trainyard_protocol.views.accounting import UsageReport
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
 from trainyard_protocol.views.experiments import JobNote
@@ -380,6 +381,12 @@ class Client(V1Client):
     def delete_secret(self, name: str) -> None:
         """Raises NotFound, unless an earlier attempt of this call has deleted it."""
         self._delete(f"{self._secrets}/{quote(name, safe='')}")
+
+    def usage_report(self, by: Sequence[str], project: str, since: str, until: str) -> UsageReport:
+        """What runs used in the projects that the caller sees. Raises InvalidArgument."""
+        given = {"by": list(by), "project": project, "since": since, "until": until}
+        params = {name: value for name, value in given.items() if value}
+        return self._read(UsageReport, "GET", "/trainyard/v1/usage", params=params)
 
     def channels(self) -> ChannelsView:
         """The notification channels of the project."""

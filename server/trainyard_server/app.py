@@ -56,7 +56,9 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
                 use_cases.health.heartbeat,
             )
             flushing = flush_forever(backend.progress, backend.notifier, settings.tick_s)
-            measuring = measure_forever(use_cases.written_metrics, leadership, backend.notifier)
+            measuring = measure_forever(
+                use_cases.written_metrics, use_cases.usage_recording, leadership, backend.notifier
+            )
             notifying = notify_forever(use_cases.sender, leadership, backend.notifier)
             loops = [asyncio.create_task(loop) for loop in (ticking, flushing, measuring, notifying)]
         if bus is not None:

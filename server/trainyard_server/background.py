@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
+from trainyard_server.control.usage_recording import UsageRecording
 from trainyard_server.services.health.health import Heartbeat
 from trainyard_server.services.measurements.written_metrics import WrittenMetrics
 from trainyard_server.services.notifications.sender import Sender
@@ -27,7 +28,7 @@ _TICK_FAILURE = "Jobs cannot be moved forward"
 _NOTIFY_S = 2.0
 
 _MEASURE_S = 5.0
-_MEASURE_FAILURE = "Metrics in event files cannot be recorded"
+_MEASURE_FAILURE = "Metrics in event files, and what runs used, cannot be recorded"
 
 
 async def tick_forever(
@@ -82,8 +83,11 @@ async def flush_forever(progress: ProgressTracker, notifier: Notifier, every_s: 
                 failures.resolved("Steps cannot be written", "Steps are written again.")
 
 
-async def measure_forever(written: WrittenMetrics, leadership: LeaderElection, notifier: Notifier) -> None:
-    """Record the metrics in event files, in the process that ticks, until the notifier closes."""
+async def measure_forever(
+    written: WrittenMetrics, recording: UsageRecording, leadership: LeaderElection, notifier: Notifier
+) -> None:
+    """Record the metrics in event files, and what ended runs used, in the process that ticks, until the notifier
+    closes."""
     failures = FailureLog(logger)
     with notifier.subscribe("closing") as closing:
         while not notifier.closed:
@@ -91,10 +95,11 @@ async def measure_forever(written: WrittenMetrics, leadership: LeaderElection, n
             try:
                 if leadership.is_held and not notifier.closed:
                     await run_in_threadpool(written.step, time.monotonic())
+                    await run_in_threadpool(recording.step)
             except Exception as error:  # noqa: BLE001 - logged, and tried again
                 failures.record(_MEASURE_FAILURE, error)
             else:
-                failures.resolved(_MEASURE_FAILURE, "Metrics in event files are recorded again.")
+                failures.resolved(_MEASURE_FAILURE, "Metrics in event files, and what runs used, are recorded again.")
 
 
 async def notify_forever(sender: Sender, leadership: LeaderElection, notifier: Notifier) -> None:

@@ -10,6 +10,7 @@ from trainyard_server.api.description import discovery, openapi
 from trainyard_server.api.google import batch, cloud_logging, google_access, google_resources, object_storage, v1
 from trainyard_server.api.middleware import audit
 from trainyard_server.api.own import (
+    accounting,
     agents,
     attachments,
     comparisons,
@@ -48,6 +49,7 @@ ROUTERS: Sequence[Router] = [
     people.router,
     secrets.router,
     notifications.router,
+    accounting.router,
     audit.router,
     agents.router,
     logs.router,

@@ -11,10 +11,12 @@ from trainyard_server.config.settings import Settings
 from trainyard_server.context import Backend, Clock, system_clock
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.retention import Retention
+from trainyard_server.control.usage_recording import UsageRecording
 from trainyard_server.domain.access.oidc import Attempts
 from trainyard_server.domain.access.permissions import check_tokens
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.access.sessions import Sessions
+from trainyard_server.services.accounting.reports import UsageReports
 from trainyard_server.services.agents.agent_sync import AgentSync
 from trainyard_server.services.agents.agents import Agents
 from trainyard_server.services.agents.packages import Packages
@@ -89,6 +91,8 @@ class UseCases:
         backend = self.backend = _backend(settings, clock, stopwatch)
         key = key_of(settings.data_dir / "keys" / "sessions")
         self.controller = Controller(backend)
+        self.usage_recording = UsageRecording(backend)
+        self.usage_reports = UsageReports(backend)
         self.retention = Retention(backend, self.controller, stopwatch)
         self.limits = CallerLimits(
             rate=RateLimit(settings.requests_per_s, stopwatch),

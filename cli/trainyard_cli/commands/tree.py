@@ -84,6 +84,7 @@ tokens create          | people.people.create_token        | Make a token with y
 tokens list            | people.people.list_tokens         | List your tokens, without their secrets.
 tokens revoke          | people.people.revoke_tokens       | Revoke tokens.
 up                     | service.service.up                | Start the service on this machine, in the background.
+usage                  | people.usage.usage                | Show CPU-hours, GPU-hours, waits and failures by project, user, month or label.
 """  # noqa: E501 - a table
 """`jobs` comes first: a verb alone is most likely one of its."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.context import Backend
+from trainyard_server.control.usage_recording import UsageRecording
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.repository import Event
 from trainyard_server.storage.db.tables import studies
@@ -27,6 +28,7 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
         return False
     with backend.store.read() as reader:
         everything = [*studies.trial_jobs(reader, key), job]
+    UsageRecording(backend).record_jobs([ended.key for ended in everything])
     for ended in everything:
         _remove_files(backend, ended)
     with backend.store.write() as writer:

@@ -14,6 +14,7 @@ from trainyard_server.dashboard.pages import (
     logs,
     metrics,
     new,
+    usage,
 )
 from trainyard_server.dashboard.pages.people import audit, notifications, sign_in, single_sign_on, tokens
 
@@ -31,6 +32,7 @@ ROUTERS: Sequence[Router] = [
     files.router,
     new.router,
     cluster.router,
+    usage.router,
     audit.router,
     api_reference.router,
 ]

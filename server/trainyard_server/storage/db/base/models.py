@@ -362,6 +362,28 @@ class NotificationRow(Table):
     error: Mapped[str] = mapped_column(AnyText, default="")
 
 
+class UsageRow(Table):
+    """Usage of a run, or of its part on one agent: written after its end, kept when its job is deleted. Seconds are
+    those of one CPU, or of one GPU; `idle_gpu_s` None: nobody measured its GPUs. `wait_s`: how long a job waited for
+    its first run."""
+
+    __tablename__ = "usage_records"
+    __table_args__ = (Index("ix_usage_records_by_day", "day", "project"), Index("ix_usage_records_by_end", "ended_at"))
+
+    run_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    project: Mapped[str] = mapped_column(String(128))
+    owner: Mapped[str] = mapped_column(String(128))
+    job_id: Mapped[str] = mapped_column(String(128))
+    labels: Mapped[dict[str, str]]
+    day: Mapped[str] = mapped_column(String(10))  # of its end, in UTC: 2026-11-28
+    ended_at: Mapped[datetime]
+    cpu_s: Mapped[float]
+    gpu_s: Mapped[float]
+    idle_gpu_s: Mapped[float | None]
+    wait_s: Mapped[float | None]  # None: not the first run of its job
+    has_failed: Mapped[bool]
+
+
 class DeletedJobRow(Table):
     """The id and the key of a deleted job, so that neither is ever used again."""
 
@@ -396,6 +418,7 @@ class RunRow(Table):
         Index(None, "agent_id", "state"),
         Index(None, "state"),
         Index(None, "part_of"),
+        Index(None, "ended_at"),
     )
 
     run_id: Mapped[str] = mapped_column(String(32), primary_key=True)

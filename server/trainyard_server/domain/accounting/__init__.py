@@ -1,0 +1,1 @@
+"""Sums of what runs used. Pure."""

@@ -383,7 +383,7 @@ class Client(V1Client):
         self._delete(f"{self._secrets}/{quote(name, safe='')}")
 
     def usage_report(self, by: Sequence[str], project: str, since: str, until: str) -> UsageReport:
-        """What runs used in the projects that the caller sees. Raises InvalidArgument."""
+        """Usage of runs in the projects that the caller sees. Raises InvalidArgument."""
         given = {"by": list(by), "project": project, "since": since, "until": until}
         params = {name: value for name, value in given.items() if value}
         return self._read(UsageReport, "GET", "/trainyard/v1/usage", params=params)

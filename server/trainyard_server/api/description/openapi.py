@@ -24,7 +24,7 @@ from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.api.dependencies import BodyReader, agent_key_of
 from trainyard_server.api.description import discovery
 from trainyard_server.api.routing import Router
-from trainyard_server.domain.access.route_access import Access, AccessTable, Route, is_described
+from trainyard_server.domain.access.route_access import MLFLOW, Access, AccessTable, Route, is_described
 
 router = Router()
 
@@ -65,6 +65,9 @@ _SCHEMES: Mapping[str, Any] = {
         "description": "What an agent has drawn itself, and keeps.",
     },
 }
+_OF_MLFLOW = "mlflow-"
+"""Beginning of the names of errors in MLflow's form."""
+
 _ERRORS: Mapping[int, str] = {
     400: "The request is not valid, or not in the present state.",
     401: "No token, or a wrong one.",
@@ -104,6 +107,13 @@ class ErrorAnswer(_Answer):
     error: ErrorStatus
 
 
+class MlflowError(_Answer):
+    """An error as MLflow's clients read it."""
+
+    error_code: str
+    message: str
+
+
 @router.get("/openapi.json", Access.NOBODY, "the description of this API, for programs")
 def description(request: Request) -> dict[str, Any]:
     return description_of(request.app)
@@ -130,7 +140,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
     components = document["components"]
     components["securitySchemes"] = _SCHEMES
     components["parameters"] = {name: _parameter(name, text) for name, text in _PARAMETERS.items()}
-    components["responses"] = {str(code): _error(text) for code, text in _ERRORS.items()}
+    components["responses"] = {
+        f"{prefix}{code}": _error(text, kind)
+        for prefix, kind in (("", ErrorAnswer), (_OF_MLFLOW, MlflowError))
+        for code, text in _ERRORS.items()
+    }
     schemas = components["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -139,7 +153,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         _add(schemas, name, _of_discovery(schema))
     access: AccessTable = app.state.access
     rows = {(row.method, row.path): row for row in access.rows}
-    kinds: set[type[BaseModel]] = {ErrorAnswer}
+    kinds: set[type[BaseModel]] = {ErrorAnswer, MlflowError}
     for context in contexts:
         for method in context.methods or ():
             operation = document["paths"][context.path_format][method.lower()]
@@ -179,8 +193,9 @@ def _complete(operation: dict[str, Any], row: Route, dependant: Dependant) -> No
     parameters += [_in_path(name) for name in re.findall(r"\{(\w+)", row.path) if name not in described]
     answers = operation["responses"]
     answers.pop("422", None)
+    form = _OF_MLFLOW if row.path.startswith(MLFLOW) else ""
     for code in _codes(row, "requestBody" in operation):
-        answers.setdefault(str(code), {"$ref": f"#/components/responses/{code}"})
+        answers.setdefault(str(code), {"$ref": f"#/components/responses/{form}{code}"})
 
 
 def _security(row: Route, dependant: Dependant) -> list[dict[str, list[str]]]:
@@ -198,7 +213,7 @@ def _codes(row: Route, has_body: bool) -> Iterator[int]:
         yield from (401, 403, 429)
     elif row.path.startswith("/trainyard/"):  # what its link is signed for
         yield from (403, 429)
-    if "{" in row.path or row.access is Access.NOBODY:
+    if "{" in row.path or row.access is Access.NOBODY or row.path.startswith(MLFLOW):
         yield 404
     if row.action:
         yield 409
@@ -230,8 +245,8 @@ def _parameter(name: str, text: str) -> dict[str, Any]:
     return {"name": name, "in": "query", "description": text, "schema": {"type": kind}}
 
 
-def _error(text: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorAnswer.__name__)}}}
+def _error(text: str, kind: type[BaseModel]) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": _REF.format(model=kind.__name__)}}}
     return {"description": text, "content": content}
 
 

@@ -123,7 +123,7 @@ class Authentication:
         except Unauthenticated as error:
             accept = request.headers.get("accept", "")
             is_page = wants_page(scope["method"], scope["path"], accept) and not bearer(request)
-            refusal = _to_sign_in(scope) if is_page else error_json(error)
+            refusal = _to_sign_in(scope) if is_page else error_response(Request(scope), error)
         except TrainyardError as error:
             refusal = error_response(Request(scope), error)
         except DatabaseError as error:  # of the query for revoked sessions

@@ -22,6 +22,8 @@ API_REFERENCE = "/docs"
 MLFLOW = "/api/2.0/mlflow"
 """The beginning of all paths of MLflow's tracking and artifacts."""
 
+OTHER_OF_MLFLOW = f"{MLFLOW}/{{name:path}}"
+
 _LIVE = "/live"
 _OPEN_AREA = "/static/"
 _API = (
@@ -175,8 +177,10 @@ def is_page(path: str) -> bool:
 
 
 def is_described(path: str) -> bool:
-    """Whether the path is in the description of the API, which is for programs. The storage has Google's own."""
-    return path == "/healthz" or (path.startswith(_API) and not path.startswith(STORAGE_AREAS))
+    """Whether the path is in the description of the API, which is for programs. The storage has Google's own; what is
+    not implemented of MLflow's API has none."""
+    is_left_out = path.startswith(STORAGE_AREAS) or path == OTHER_OF_MLFLOW
+    return path == "/healthz" or (path.startswith(_API) and not is_left_out)
 
 
 def wants_page(method: str, path: str, accept: str) -> bool:

@@ -20,6 +20,7 @@ from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.sync import ReplicaReport, RunReport
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.scheduling.scheduler import Planner, in_order
+from trainyard_server.domain.scheduling.sharing import FIRST_COME
 
 Measured = dict[str, float]
 """Values by unit."""
@@ -81,7 +82,7 @@ def _plan(rounds: int, agents: int, queue: int, full: float) -> Measured:
 
     def plan() -> None:
         planner = Planner(busy, NOW)
-        for job in in_order(jobs):
+        for job in in_order(jobs, FIRST_COME, NOW):
             planner.add(job)
 
     return {"ms": statistics.median(_ms(plan) for _ in range(rounds))}

@@ -7,6 +7,7 @@ import time
 from starlette.concurrency import run_in_threadpool
 
 from trainyard_server.control.controller import Controller
+from trainyard_server.control.fair_share import FairShareUpdate
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
 from trainyard_server.control.usage_recording import UsageRecording
@@ -84,10 +85,14 @@ async def flush_forever(progress: ProgressTracker, notifier: Notifier, every_s: 
 
 
 async def measure_forever(
-    written: WrittenMetrics, recording: UsageRecording, leadership: LeaderElection, notifier: Notifier
+    written: WrittenMetrics,
+    recording: UsageRecording,
+    fair_share: FairShareUpdate,
+    leadership: LeaderElection,
+    notifier: Notifier,
 ) -> None:
     """Record the metrics in event files, and what ended runs used, in the process that ticks, until the notifier
-    closes."""
+    closes. How accounts stand is computed in each process."""
     failures = FailureLog(logger)
     with notifier.subscribe("closing") as closing:
         while not notifier.closed:
@@ -96,6 +101,7 @@ async def measure_forever(
                 if leadership.is_held and not notifier.closed:
                     await run_in_threadpool(written.step, time.monotonic())
                     await run_in_threadpool(recording.step)
+                await run_in_threadpool(fair_share.step, time.monotonic())
             except Exception as error:  # noqa: BLE001 - logged, and tried again
                 failures.record(_MEASURE_FAILURE, error)
             else:

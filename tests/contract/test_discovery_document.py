@@ -55,7 +55,7 @@ MESSAGES: dict[str, type[Message]] = {
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
     "TrainingInput": {"engineOptions", "env", "mounts", "notifications", "secrets"},
-    "Scheduling": {"keepOnFailure", "minWorkers", "retry"},
+    "Scheduling": {"band", "keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }
 """Fields that the document does not have there; `CONDITIONAL` it has in StudyConfig_ParameterSpec."""

@@ -285,6 +285,13 @@ FLAGS: tuple[Flag, ...] = (
         {"type": DurationText()},
     ),
     Flag(
+        "--band",
+        "Band of priority: jobs of a higher band go first, whatever their priority is. batch may have to give way.  "
+        "[default: normal]",
+        "trainingInput.scheduling.band",
+        {"type": click.Choice(("production", "normal", "batch"), case_sensitive=False)},
+    ),
+    Flag(
         "--notify",
         "A notification channel of the project, a mail address or a URL that is notified when the job ends or stalls. "
         "May be given several times, and replaces the config's of this destination.",

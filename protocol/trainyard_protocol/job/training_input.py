@@ -57,6 +57,14 @@ def _accelerator_type(value: str) -> str:
     return value.upper().replace("-", "_")
 
 
+class Band(StrEnum):
+    """A band of priority: jobs of a higher one go first, whatever their `priority` is. Not of the v1 API."""
+
+    PRODUCTION = "PRODUCTION"
+    NORMAL = "NORMAL"
+    BATCH = "BATCH"
+
+
 class AcceleratorConfig(Message):
     count: Count = 0
     type: Annotated[Text, AfterValidator(_accelerator_type)] = "ACCELERATOR_TYPE_UNSPECIFIED"
@@ -114,13 +122,14 @@ class RetryRule(Message):
 
 
 class Scheduling(Message):
-    """The last three are not of the v1 API. `min_workers`: a new run may start with so many workers where there is no
+    """The last four are not of the v1 API. `min_workers`: a new run may start with so many workers where there is no
     room for all; 0: it waits for all. `retry`: by which rules a failed run is followed by a new one; None: by the
     service's own. `keep_on_failure`: for how long a replica whose program failed is kept; None: it is not."""
 
     max_running_time: Duration = f"{DEFAULT_MAX_RUNNING_TIME_S:.0f}s"
     max_wait_time: Annotated[Duration, AfterValidator(_wait_time)] | None = None
     priority: Annotated[Int32, AfterValidator(_priority)] = 0
+    band: Annotated[Band, enum_of(Band)] = Band.NORMAL
     min_workers: Int32 = 0
     retry: Annotated[tuple[RetryRule, ...], BeforeValidator(retry_limits.not_too_many_rules)] | None = None
     keep_on_failure: Annotated[Duration, AfterValidator(retry_limits.checked_kept_time)] | None = None

@@ -1,22 +1,30 @@
-"""Quota file of a site: what each project may use at the same time, and which images its jobs may bring.
+"""Quota file of a site: what each project may use at the same time, which images its jobs may bring, and how projects
+share.
 
-    default: {vcpus: 64, gpus: 4, runningJobs: 20}
+    default: {vcpus: 64, gpus: 4, runningJobs: 20, maxPriority: 100}
     projects:
-      vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}, images: ["gcr.io/vision/*"]}
+      vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}, images: ["gcr.io/vision/*"], share: 2, preemptible: true}
+    fairShare: {halfLife: 7d}
+    bands: {batch: {maxRunningTime: 1d}}
 
-The limits of a project override the default ones individually; `null` removes one.
+The entries of a project override the default ones individually; `null` removes one.
 """
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
+from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_file
+from trainyard_server.config.sharing_entries import ProjectSharingEntries, SharingEntries
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
+from trainyard_server.domain.scheduling.sharing import Account, Standing
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +32,7 @@ _Limit = Annotated[int, Field(ge=0)] | None
 _Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._:/@\[\]-]+$")]
 
 
-class _Limits(SiteEntry):
+class _Limits(ProjectSharingEntries):
     running_jobs: _Limit = None
     vcpus: _Limit = None
     gpus: _Limit = None
@@ -38,7 +46,7 @@ class _Limits(SiteEntry):
         return plain | {kind.upper(): limit for kind, limit in self.accelerators.items()}
 
 
-class _File(SiteEntry):
+class _File(SharingEntries):
     default: _Limits = _Limits()
     projects: dict[str, _Limits] = Field(default_factory=dict)
 
@@ -49,14 +57,26 @@ class QuotaFile:
     def __init__(self, path: Path | None) -> None:
         """Raises InvalidArgument with file, line and entry."""
         self._path = path
+        self._lock = Lock()
         self.quotas, self.images = load_quotas(path)
+
+    def set_standings(self, standings: Mapping[Account, Standing], over_budget: frozenset[str]) -> None:
+        """Let the queue be ordered by these standings."""
+        with self._lock:
+            sharing = replace(self.quotas.sharing, standings=standings, over_budget=over_budget)
+            if sharing != self.quotas.sharing:
+                self.quotas = replace(self.quotas, sharing=sharing)
 
     def reload(self) -> Quotas:
         """Read the file again and put its quotas in force. Raises InvalidArgument, and FailedPrecondition without a
         file; the quotas then stay as they were."""
         if self._path is None:
             raise FailedPrecondition("The server was started without --quotas, so it has no file to read again.")
-        self.quotas, self.images = load_quotas(self._path)
+        quotas, images = load_quotas(self._path)
+        with self._lock:
+            before = self.quotas.sharing
+            sharing = replace(quotas.sharing, standings=before.standings, over_budget=before.over_budget)
+            self.quotas, self.images = replace(quotas, sharing=sharing), images
         logger.info("Quotas of %s are in force", self._path.resolve())
         return self.quotas
 
@@ -72,7 +92,9 @@ def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
     except ValidationError as error:
         raise entry_problem(path, text, _File, error) from error
     default = file.default.named()
-    quotas = Quotas(_limits(default), {name: _limits(default | own.named()) for name, own in file.projects.items()})
+    sharing = file.sharing(file.default, file.projects)
+    projects = {name: _limits(default | own.named()) for name, own in file.projects.items()}
+    quotas = Quotas(_limits(default), projects, sharing)
     images = {
         name: own.images if "images" in own.model_fields_set else file.default.images
         for name, own in file.projects.items()

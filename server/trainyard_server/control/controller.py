@@ -16,6 +16,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.agents import CLUSTER, AgentInfo
 from trainyard_server.context import Backend
+from trainyard_server.control.preempting import next_preemption, stopped_for
 from trainyard_server.control.queue_plan import QueuePlan
 from trainyard_server.control.service_log import ServiceLog
 from trainyard_server.control.snapshots import job_snapshot, live_runs, run_snapshot
@@ -95,6 +96,7 @@ class Controller:
             self._advance_study(key, write_log=not self._log.is_written(key))
         try:
             self.schedule(explain=True)
+            self._preempt(now)
         finally:  # after the plan, whose reasons to wait are lines, too
             self._log.catch_up(unfinished)
 
@@ -230,6 +232,28 @@ class Controller:
                 self._plan.forget()
                 raise
         self._write_notes(now, all_words=is_round or len(self._notes) <= _FEW_NOTES)
+
+    def _preempt(self, now: datetime) -> None:
+        """Stop batch runs for a job of a higher band that waits for room, where projects allow that."""
+        if not self._backend.quotas.sharing.preempts:
+            return
+        with self._looking:
+            self._refresh()
+            queue, agents = list(self._workload.queue.values()), list(self._workload.agents.values())
+            jobs = list(self._workload.jobs.values())
+        chosen = next_preemption(self._backend, queue, agents, jobs, now)
+        if chosen is None:
+            return
+        step = stopped_for(chosen.job, self._backend.quotas.sharing)
+        for victim in chosen.victims:
+            with self._backend.store.write() as writer:
+                row, run = writer.find_job(victim.key), writer.live_run(victim.key)
+                if row is None or run is None or run.state not in (RunState.PREPARING, RunState.RUNNING):
+                    return  # it has changed since it was read: the next round decides anew
+                _apply(writer, row, run, step, now)
+                topics = [job_topic(victim.key), *_agent_topics(writer, run)]
+            self._backend.notifier.publish(*topics)
+            self.write_log(victim.key)
 
     def _note(self, waiting: Mapping[int, scheduler.Waiting]) -> None:
         """Remember which reasons are to be recorded."""

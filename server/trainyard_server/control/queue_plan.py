@@ -6,7 +6,8 @@ from datetime import datetime
 from trainyard_server.control.workload import QueueChanges
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
-from trainyard_server.domain.scheduling.scheduler import Placement, Plan, Planner, Waiting, in_order, queue_order
+from trainyard_server.domain.scheduling.scheduler import Placement, Plan, Planner, Waiting, in_order
+from trainyard_server.domain.scheduling.sharing import QueueOrder
 from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, SharedDirs
 from trainyard_server.domain.snapshots import JobSnapshot
 
@@ -20,9 +21,10 @@ class QueuePlan:
     def __init__(self) -> None:
         self._planner: Planner | None = None
         self._limits = Quotas()
-        self._last: tuple[int, datetime, int] | None = None
+        self._last: QueueOrder | None = None
         self._pause: tuple[datetime, datetime] | None = None
-        """From the plan to the end of the first backoff, or of the first avoided agent, in it."""
+        """From the plan to the end of the first backoff, or of the first avoided agent, in it, or to when a job is
+        overdue."""
 
     def forget(self) -> None:
         """Let the next `update` plan everything."""
@@ -49,10 +51,10 @@ class QueuePlan:
             self.forget()
             return None
         if planner is None or limits is not self._limits or self._is_over(changes, now):
-            planner, jobs = Planner(agents, now, limits, shared), in_order(queue)
+            planner, jobs = Planner(agents, now, limits, shared), in_order(queue, limits.sharing, now)
             self._limits, self._last, self._pause = limits, None, None
         else:
-            jobs = in_order(changes.added.values())
+            jobs = in_order(changes.added.values(), limits.sharing, now)
         if not jobs:
             self._planner = planner
             return None
@@ -70,9 +72,11 @@ class QueuePlan:
                 placements.append(answer)
             else:
                 waiting[job.key] = answer
-            for end in planner.pauses(job):
+            for end in (*planner.pauses(job), limits.sharing.overdue_at(job)):
+                if end <= now:
+                    continue
                 self._pause = now, end if self._pause is None else min(end, self._pause[1])
-        self._last = queue_order(jobs[-1])
+        self._last = limits.sharing.order(jobs[-1], now)
         self._planner = None if placements else planner
         return Plan(tuple(placements), waiting)
 
@@ -83,7 +87,7 @@ class QueuePlan:
             changes.other
             or (self._pause is not None and not self._pause[0] <= now < self._pause[1])
             or any(job.backoff_until is not None for job in added)
-            or (self._last is not None and any(queue_order(job) < self._last for job in added))
+            or (self._last is not None and any(self._limits.sharing.order(job, now) < self._last for job in added))
         )
 
 

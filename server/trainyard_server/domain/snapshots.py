@@ -7,7 +7,7 @@ from datetime import datetime
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.job.machines import ReplicaRequest
-from trainyard_protocol.job.training_input import DEFAULT_MAX_RUNNING_TIME_S, TrainingInput
+from trainyard_protocol.job.training_input import DEFAULT_MAX_RUNNING_TIME_S, Band, TrainingInput
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.sync import ExitReport, Stall
@@ -105,7 +105,10 @@ class JobSnapshot:
     gang: tuple[ReplicaRequest, ...]
     created_at: datetime
     queued_at: datetime
+    owner: str = ""
     priority: int = 0
+    run_limit_s: float | None = None
+    """The longest running time of its band when it was submitted; None: any."""
     started_at: datetime | None = None
     backoff_until: datetime | None = None
     retries_used: int = 0
@@ -151,9 +154,16 @@ class JobSnapshot:
         return self.avoids.agent_id if self.avoids is not None and self.avoids.applies(now) else ""
 
     @property
+    def band(self) -> Band:
+        """The band that it asks for."""
+        scheduling = self.training_input.scheduling
+        return scheduling.band if scheduling else Band.NORMAL
+
+    @property
     def max_running_s(self) -> float:
         scheduling = self.training_input.scheduling
-        return seconds(scheduling.max_running_time) if scheduling else DEFAULT_MAX_RUNNING_TIME_S
+        own = seconds(scheduling.max_running_time) if scheduling else DEFAULT_MAX_RUNNING_TIME_S
+        return own if self.run_limit_s is None else min(own, self.run_limit_s)
 
     @property
     def max_wait_s(self) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from trainyard_protocol.job.resources import Capacity
 from trainyard_server.domain.scheduling.resources import Assignment, Gang, ResourceShare, cpus_of, gpus_of
+from trainyard_server.domain.scheduling.sharing import FIRST_COME, Sharing
 
 JOBS, VCPUS, GPUS = "jobs", "vcpus", "gpus"
 """Names of limits. Accelerator types, in capitals, are names of limits too."""
@@ -22,6 +23,8 @@ class Quotas:
 
     default: Usage = field(default_factory=dict)
     projects: Mapping[str, Usage] = field(default_factory=dict)
+    sharing: Sharing = FIRST_COME
+    """The rules of sharing, which order the queue."""
 
     def of(self, project: str) -> Usage:
         return self.projects.get(project, self.default)

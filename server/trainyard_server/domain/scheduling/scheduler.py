@@ -1,10 +1,9 @@
 """Gang scheduler. Pure: (queued jobs, agents, quotas, now) -> placements, and for all other jobs why they wait.
 
-Jobs are planned by priority, then age. A gang is placed whole, or not at all: on one agent, or where none could hold it
-on several (`spreading`). Only jobs that cannot delay
-a job that waits for room may start before it (see `backfill`). A job that backs off before a new run, waits for its
-project's quota or can never start delays no job of another project. On an agent in `fit` mode a gang that is larger
-than the whole machine is scaled down to it.
+Jobs are planned by band, priority and age (`sharing`). A gang is placed whole, or not at all: on one agent, or where
+none could hold it on several (`spreading`). Only jobs that cannot delay a job that waits for room may start before it
+(see `backfill`). A job that backs off before a new run, waits for its project's quota or can never start delays no job
+of another project. On an agent in `fit` mode a gang that is larger than the whole machine is scaled down to it.
 """
 
 from collections import Counter
@@ -34,6 +33,7 @@ from trainyard_server.domain.scheduling.resources import (
     needs_on,
     scaling,
 )
+from trainyard_server.domain.scheduling.sharing import Sharing
 from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, Rooms, SharedDirs, Spread, listed, spread
 from trainyard_server.domain.snapshots import JobSnapshot, workers_of
 
@@ -92,7 +92,7 @@ def plan(
     planner = Planner(agents, now, limits, shared)
     placements: list[Placement] = []
     waiting: dict[int, Waiting] = {}
-    for job in in_order(queued):
+    for job in in_order(queued, limits.sharing, now):
         answer = planner.add(job)
         if isinstance(answer, Placement):
             placements.append(answer)
@@ -128,14 +128,9 @@ def unshared(job: JobSnapshot, agents: Iterable[AgentSnapshot], shared: SharedDi
     return _together(job, [node.agent for node in cluster.compatible(job.needs)], shared)
 
 
-def in_order(queued: Iterable[JobSnapshot]) -> list[JobSnapshot]:
-    """The queue: by priority, then age."""
-    return sorted(queued, key=queue_order)
-
-
-def queue_order(job: JobSnapshot) -> tuple[int, datetime, int]:
-    """The key by which the queue is sorted."""
-    return (-job.priority, job.created_at, job.key)
+def in_order(queued: Iterable[JobSnapshot], sharing: Sharing, now: datetime) -> list[JobSnapshot]:
+    """The queue: by band, priority and age, as `sharing` says."""
+    return sorted(queued, key=lambda job: sharing.order(job, now))
 
 
 class Planner:

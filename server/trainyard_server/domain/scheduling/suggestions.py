@@ -42,7 +42,9 @@ class Situation:
 
     def up_to(self, job: JobSnapshot) -> Planner:
         """The plan before the job is added."""
-        order = in_order([*(waiting for waiting in self.queue if waiting.key != job.key), job])
+        order = in_order(
+            [*(waiting for waiting in self.queue if waiting.key != job.key), job], self.limits.sharing, self.now
+        )
         planner = Planner(self.agents, self.now, self.limits, self.shared)
         for waiting in order[: order.index(job)]:
             planner.add(waiting)
@@ -63,7 +65,7 @@ def suggestions(job: JobSnapshot, situation: Situation, name_of: Callable[[int],
 
 
 def _priority(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]:
-    order = in_order(situation.queue)
+    order = in_order(situation.queue, situation.limits.sharing, situation.now)
     ahead = sorted({waiting.priority for waiting in order[: order.index(job)]} - {_MAX_PRIORITY})
     anew = replace(job, created_at=situation.now)
     above = _first(ahead, lambda priority: situation.starts(replace(anew, priority=priority + 1)))

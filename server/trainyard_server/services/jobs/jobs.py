@@ -21,15 +21,16 @@ from trainyard_protocol.errors import (
     Violation,
     quoted,
 )
+from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.config.validation import checked_job, image_uris
 from trainyard_protocol.job.engine_allowance import violations
 from trainyard_protocol.job.machines import gang
-from trainyard_protocol.job.training_input import Job, LabelsPatch, TrainingInput, parse
+from trainyard_protocol.job.training_input import Band, Job, LabelsPatch, Scheduling, TrainingInput, parse
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job
-from trainyard_server.domain.access.permissions import Caller
+from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.retries import check_patterns
 from trainyard_server.domain.lifecycle.stalls import check_labels
@@ -85,13 +86,43 @@ class Jobs:
         self._check_region(job.training_input.region)
         check_package_uris(self._backend, caller, job.training_input)
         self._check_images(project, job.training_input)
+        limit_s = self._check_band(caller, project, job.training_input)
         parsed = job.training_input, tuple(gang(job.training_input, self._backend.catalog))
-        submission = submission_of(project, caller.name, job, parsed, self._backend.clock())
+        submission = submission_of(project, caller.name, job, parsed, self._backend.clock(), limit_s)
         if validate_only:
             return v1_job(self._submissions.check(submission), {})
         row = self._submissions.add(submission)
         self._controller.write_log_soon(row.key)
         return v1_job(row, new_training_output(job.training_input))
+
+    def _check_band(self, caller: Caller, project: str, training_input: TrainingInput) -> float | None:
+        """The longest running time of the job's band, in seconds; None: any. Raises InvalidArgument for a band or a
+        priority that the caller may not ask for, and for a longer maxRunningTime."""
+        sharing = self._backend.quotas.sharing
+        scheduling = training_input.scheduling or Scheduling()
+        rules, band, wrong = sharing.of(project), scheduling.band, []
+        role = rules.role_of(band)
+        if not caller.may(role, project):
+            wrong.append(
+                Violation(
+                    "scheduling.band",
+                    f"{band.lower()} is for those with the role {role} in the project {project}; you may ask for "
+                    f"{', '.join(other.lower() for other in Band if caller.may(rules.role_of(other), project))}.",
+                )
+            )
+        most = rules.max_priority
+        if most is not None and scheduling.priority > most and not caller.may(Role.ADMIN, project):
+            text = f"must be at most {most} in the project {project}, unless an admin of it submits the job"
+            wrong.append(Violation("scheduling.priority", f"{text}; this is {scheduling.priority}."))
+        limit = sharing.run_limits.get(band)
+        if limit is not None and "max_running_time" in scheduling.model_fields_set:
+            asked_s = seconds(scheduling.max_running_time)
+            if asked_s > limit.total_seconds():
+                text = f"must be at most {limit.total_seconds():.0f}s in the band {band.lower()}; this is {asked_s:g}s."
+                wrong.append(Violation("scheduling.max_running_time", text))
+        if wrong:
+            raise InvalidArgument(wrong)
+        return None if limit is None else limit.total_seconds()
 
     def get(self, project: str, job_id: str, site: str) -> dict[str, Any]:
         """A job. `site` is the address of the dashboard, where the links to its replicas lead."""

@@ -41,6 +41,8 @@ class Submission:
     parsed: JobInput
     now: datetime
     trail: AuditTrail | None = None
+    run_limit_s: float | None = None
+    """The longest running time of its band."""
 
     @property
     def is_study(self) -> bool:
@@ -58,6 +60,7 @@ class Submission:
             training_input=training_input.canonical(),
             gang=gang_to_json(gang),
             priority=scheduling.priority if scheduling else 0,
+            run_limit_s=self.run_limit_s,
             labels=dict(self.job.labels),
             created_at=self.now,
             queued_at=self.now,
@@ -241,9 +244,11 @@ class _Checks:
             )
 
 
-def submission_of(project: str, owner: str, job: Job, parsed: JobInput, now: datetime) -> Submission:
+def submission_of(
+    project: str, owner: str, job: Job, parsed: JobInput, now: datetime, run_limit_s: float | None = None
+) -> Submission:
     """The submission of the request that this thread serves."""
-    return Submission(project, owner, job, parsed, now, current_trail())
+    return Submission(project, owner, job, parsed, now, current_trail(), run_limit_s)
 
 
 def _check_free(used: dict[str, bool], job_id: str) -> None:

@@ -237,7 +237,7 @@ class Configs:
             summary = f"More than {_MAX_QUEUE} jobs are queued; it would be queued by its priority."
             return Outlook(starts=False, summary=summary, agents=agent_views)
         planner = Planner(agents, snapshot.created_at, backend.quotas, backend.shared_dirs)
-        for queued in in_order([*queue, snapshot]):
+        for queued in in_order([*queue, snapshot], backend.quotas.sharing, now):
             answer = planner.add(queued)
             if queued is not snapshot:
                 continue

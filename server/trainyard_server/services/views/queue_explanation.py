@@ -65,6 +65,7 @@ class QueueExplanation:
                 return "a job of another project"
             return row.job_id if row.project == project else f"{row.job_id} of project {row.project}"
 
+        reason = f"It waits: {waiting.reason}."
         helpful = tuple(islice(suggestions(job, situation, name_of), _MAX_CHANGES))
         agent_views = candidates(job, situation.agents, situation.limits, situation.shared)
         possible = {fit.agent for fit in agent_views if fit.home}
@@ -72,10 +73,10 @@ class QueueExplanation:
         return _view(
             row,
             needs=needs(job.gang),
-            summary=f"It waits: {waiting.reason}. {before}".rstrip(),
+            summary=" ".join(filter(None, (reason, quotas.sharing.explanation(job, now), before))),
             kind=waiting.kind,
             position=waiting.position,
-            ahead=_ahead(queue, rows, result.waiting, waiting.position, shown),
+            ahead=_ahead(in_order(queue, quotas.sharing, now), rows, result.waiting, waiting.position, shown),
             agents=agent_views,
             holders=tuple(
                 other
@@ -173,7 +174,7 @@ def _amount(gang: Gang, agent: AgentSnapshot) -> str:
 def _ahead(
     queue: list[JobSnapshot], rows: dict[int, JobRow], waiting: Mapping[int, Waiting], position: int, shown: Set[int]
 ) -> tuple[QueuedAheadView, ...]:
-    first = [waiting_job for waiting_job in in_order(queue) if waiting_job.key in waiting][: position - 1]
+    first = [waiting_job for waiting_job in queue if waiting_job.key in waiting][: position - 1]
     return tuple(
         QueuedAheadView(
             project=rows[waiting_job.key].project,

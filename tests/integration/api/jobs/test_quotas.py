@@ -94,7 +94,8 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
         assert refused.status_code == 400
         assert refused.json()["error"]["message"] == (
             f"{quotas}:3: default.vcpu: there is no such entry; "
-            "allowed are runningJobs, vcpus, gpus, accelerators, images."
+            "allowed are share, maxPriority, bands, preemptible, budget, minGpuUse, "
+            "runningJobs, vcpus, gpus, accelerators, images."
         )
         one.tick()
         waits = "project p uses 1 of its 1 running jobs; the job needs 1"

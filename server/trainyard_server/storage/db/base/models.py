@@ -158,6 +158,7 @@ class JobRow(Table):
     training_input: Mapped[dict[str, Any]]  # canonical: as it was sent
     gang: Mapped[list[Any]]  # the replicas it requests, of a study each trial; by the catalogue at its creation
     priority: Mapped[int]
+    run_limit_s: Mapped[float | None]  # the longest running time of its band when it was submitted; None: any
     labels: Mapped[dict[str, str]]
     revision: Mapped[int] = mapped_column(default=0)  # of the patchable fields; part of the etag
     created_at: Mapped[datetime]

@@ -258,6 +258,7 @@ def add_trial(
         training_input=own.canonical(),
         gang=study.gang,
         priority=study.priority,
+        run_limit_s=study.run_limit_s,
         labels=study.labels,
         created_at=now,
         queued_at=now,

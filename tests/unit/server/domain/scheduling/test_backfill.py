@@ -15,6 +15,7 @@ from trainyard_server.domain.scheduling import backfill
 from trainyard_server.domain.scheduling.backfill import Amounts, Reservations
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
 from trainyard_server.domain.scheduling.scheduler import in_order, plan
+from trainyard_server.domain.scheduling.sharing import FIRST_COME
 from trainyard_server.domain.snapshots import JobSnapshot
 from unit.server.domain.scheduling.queue_support import NOW, agent, gang_of, held, placed, queued
 
@@ -193,7 +194,7 @@ def test_nobody_starts_later_for_what_stands_behind(max_sums: int, seed: int) ->
     """Whatever runs and whatever ends when: the first jobs of the queue start when they would alone."""
     random = Random(seed)
     before = Yard(machines(random), wishes(random, 100))
-    jobs = in_order(wishes(random, 1))
+    jobs = in_order(wishes(random, 1), FIRST_COME, NOW)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backfill, "MAX_SUMS", max_sums)
         for _ in range(4):

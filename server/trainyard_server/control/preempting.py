@@ -1,0 +1,86 @@
+"""Preemption in the database: reads which runs may be stopped for others, and stops them."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from trainyard_protocol.job.cluster import PRIMARY
+from trainyard_protocol.job.training_input import Band
+from trainyard_protocol.states import JobState, Outcome, Reason, RunState
+from trainyard_protocol.views.views import Verdict
+from trainyard_server.context import Backend
+from trainyard_server.control.usage_recording import share_of
+from trainyard_server.domain.lifecycle.decisions import Transition
+from trainyard_server.domain.scheduling.preemption import PreemptibleRun, Preemption, preemption
+from trainyard_server.domain.scheduling.resources import AgentSnapshot
+from trainyard_server.domain.scheduling.sharing import Sharing
+from trainyard_server.domain.snapshots import JobSnapshot
+from trainyard_server.storage.db.base.models import ReplicaRow, RunRow
+from trainyard_server.storage.db.queries.reader import Reader
+
+_LIVE = (RunState.PREPARING, RunState.RUNNING)
+
+
+def next_preemption(
+    backend: Backend,
+    queue: Collection[JobSnapshot],
+    agents: Sequence[AgentSnapshot],
+    jobs: Iterable[JobSnapshot],
+    now: datetime,
+) -> Preemption | None:
+    """The runs to stop for a job that waits; None if nothing is to be stopped. `jobs`: all that have not ended."""
+    limits = backend.quotas
+    sharing = limits.sharing
+    if not sharing.preempts or all(sharing.band_of(job) is Band.BATCH for job in queue):
+        return None
+    batch = [job for job in jobs if job.run is not None and _is_preemptible(job, sharing)]
+    stopping = {job.key for job in batch if _is_preempted(job)}
+    live = [job.key for job in batch if job.run is not None and job.run.state in _LIVE]
+    if not live:
+        return None
+    with backend.store.read() as reader:
+        preemptible = _runs(reader, live, sharing, now)
+    return preemption(queue, agents, preemptible, stopping, now, limits, backend.shared_dirs)
+
+
+def stopped_for(job: JobSnapshot, sharing: Sharing) -> Transition:
+    """The move of a run that is stopped for a job."""
+    message = f"Preempted for the job {job.job_id} of {job.project}, of the band {sharing.band_of(job).lower()}."
+    verdict = Verdict(
+        outcome=Outcome.FAILED, reason=Reason.PREEMPTED, message=message, replica=PRIMARY.name, exit_code=1
+    )
+    return Transition(run=RunState.STOPPING, run_message=message, verdict=verdict)
+
+
+def _is_preemptible(job: JobSnapshot, sharing: Sharing) -> bool:
+    states = (JobState.PREPARING, JobState.RUNNING)
+    return job.state in states and sharing.of(job.project).preemptible and sharing.band_of(job) is Band.BATCH
+
+
+def _is_preempted(job: JobSnapshot) -> bool:
+    verdict = job.run.stalled if job.run is not None else None
+    return verdict is not None and verdict.reason is Reason.PREEMPTED
+
+
+def _runs(reader: Reader, keys: Iterable[int], sharing: Sharing, now: datetime) -> Mapping[int, PreemptibleRun]:
+    """The runs that have lasted long enough to be stopped, by their jobs."""
+    runs = {}
+    for key in keys:
+        run = reader.live_run(key)
+        if run is None or run.state not in _LIVE:
+            continue
+        replicas = list(reader.gang(run))
+        began = min((replica.started_at for replica in replicas if replica.started_at), default=run.created_at)
+        if now - began >= sharing.min_run:
+            runs[key] = PreemptibleRun(key, _at_risk(run, replicas, began, now))
+    return runs
+
+
+def _at_risk(run: RunRow, replicas: Iterable[ReplicaRow], began: datetime, now: datetime) -> float:
+    """The GPU-seconds since the run's last checkpoint; without GPUs a tenth of the CPU-seconds."""
+    if run.state is RunState.PREPARING:
+        return 0.0
+    replicas = list(replicas)
+    saved = max((replica.durable_at for replica in replicas if replica.durable_at is not None), default=began)
+    shares = [share_of(replica) for replica in replicas]
+    gpus, cpus = sum(share.gpus for share in shares), sum(share.cpus for share in shares)
+    return (now - max(saved, began)).total_seconds() * (gpus or cpus / 10)

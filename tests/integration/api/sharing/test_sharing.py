@@ -1,0 +1,134 @@
+"""Bands, fair share and preemption of a server: who may ask for what, who goes first, and who gives way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds.databases import on_every_database
+from integration.api.api_support import ADMIN, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
+from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.config.quota_file import load_quotas
+
+FILE = """
+default: {maxPriority: 10}
+projects:
+  p: {preemptible: true, share: 2}
+fairShare: {halfLife: 7d, delay: 1d}
+preemption: {minRun: 10m}
+bands: {batch: {maxRunningTime: 2h}}
+"""
+
+
+@pytest.fixture
+def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text(FILE)
+    with server(tmp_path / "server", clock, quotas=quotas) as api:
+        yield api
+
+
+def submit(api: Server, job_id: str, who: dict[str, str] = ALICE, **scheduling: Any) -> tuple[int, str]:
+    body = {"jobId": job_id, "trainingInput": package_job(masterType="local-2", scheduling=scheduling)}
+    answer = api.client.post("/v1/projects/p/jobs", json=body, headers=who)
+    return answer.status_code, answer.json().get("error", {}).get("message", "")
+
+
+def start(api: Server, agent: ScriptedAgent, job_id: str, who: dict[str, str] = ALICE, **scheduling: Any) -> None:
+    assert submit(api, job_id, who, **scheduling) == (200, "")
+    api.tick()
+    agent.sync()
+    agent.start()
+
+
+def later(api: Server, agent: ScriptedAgent, seconds: float) -> None:
+    """Time passes, in which the agent has called."""
+    api.clock.advance(seconds)
+    agent.sync()
+    api.tick()
+    agent.sync()
+
+
+def state(api: Server, job_id: str) -> str:
+    return str(api.job(job_id)["state"])
+
+
+@on_every_database
+def test_batch_job_gives_way_and_goes_on_at_no_cost(api: Server) -> None:
+    agent = ScriptedAgent(api, cpus=2)
+    agent.sync()
+    start(api, agent, "batch", band="batch")
+    assert submit(api, "normal", BOB) == (200, "")
+    later(api, agent, 300)
+    assert agent.run.target == "run", "not within its first ten minutes"
+    later(api, agent, 400)
+    assert agent.run.target == "stop"
+    assert state(api, "normal") == "QUEUED"
+    api.tick(1)
+    agent.stopped("master-replica-0")
+    for _ in range(3):
+        api.tick()
+        agent.sync()
+    assert (state(api, "batch"), state(api, "normal")) == ("QUEUED", "PREPARING")
+    events = "\n".join(api.events("batch"))
+    assert "Preempted for the job normal of p, of the band normal." in events
+    assert "A new run starts as soon as there is room for it." in events, "at no cost to its retries"
+    agent.start()
+    agent.exit()
+    for _ in range(3):
+        api.tick()
+        agent.sync()
+    assert state(api, "batch") == "PREPARING", "it goes on"
+
+
+def test_bands_priorities_and_time_limits_are_those_that_one_may_ask_for(api: Server) -> None:
+    agent = ScriptedAgent(api, cpus=2)
+    agent.sync()
+    status, message = submit(api, "no", band="production", priority=500)
+    assert status == 400
+    assert "production is for those with the role admin in the project p; you may ask for normal, batch." in message
+    assert "must be at most 10 in the project p, unless an admin of it submits the job; this is 500." in message
+    assert submit(api, "boss", ADMIN, band="production", priority=500) == (200, "")
+    assert "must be at most 7200s in the band batch" in submit(api, "long", band="batch", maxRunningTime="9000s")[1]
+    assert "must be one of PRODUCTION, NORMAL, BATCH" in submit(api, "what", band="urgent")[1]
+    api.cancel("boss")
+    api.tick()
+    start(api, agent, "batch", band="batch")
+    later(api, agent, 7300)
+    assert "longer than its maxRunningTime of 7200s" in "\n".join(api.events("batch"))
+
+
+@on_every_database
+def test_whoever_used_less_goes_first_and_why_says_so(api: Server) -> None:
+    agent = ScriptedAgent(api, cpus=2)
+    agent.sync()
+    start(api, agent, "alices", ALICE)
+    api.clock.advance(36_000)
+    agent.exit()
+    api.tick()
+    agent.sync()
+    api.use_cases.usage_recording.step()
+    start(api, agent, "running", ADMIN)
+    assert submit(api, "first", ALICE) == (200, "")
+    api.clock.advance(60)
+    assert submit(api, "second", BOB) == (200, "")
+    api.use_cases.fair_share.step(1000.0)
+    api.tick()
+    positions = {job: int(api.job(job)["jobPosition"]) for job in ("first", "second")}
+    assert positions == {"second": 1, "first": 2}
+    why = api.get("/trainyard/v1/projects/p/jobs/first/why")["summary"]
+    assert "later than it was, since alice in p has lately used" in why
+
+
+def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "quotas.yaml"
+    for text, expected in (
+        ("fairShare: {halfLife: 7}", "fairShare.halfLife: must be a duration such as"),
+        ("default: {bands: {urgent: admin}}", "default.bands.urgent"),
+        ("default: {share: 0}", "default.share"),
+        ("default: {minGpuUse: {percent: 10}}", "default.minGpuUse.over"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InvalidArgument, match=expected):
+            load_quotas(file)

@@ -24,7 +24,7 @@ from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_fil
 from trainyard_server.config.sharing_entries import ProjectSharingEntries, SharingEntries
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
-from trainyard_server.domain.scheduling.sharing import Account, Standing
+from trainyard_server.domain.scheduling.sharing import Account, ShareStanding
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class QuotaFile:
         self._lock = Lock()
         self.quotas, self.images = load_quotas(path)
 
-    def set_standings(self, standings: Mapping[Account, Standing], over_budget: frozenset[str]) -> None:
+    def set_standings(self, standings: Mapping[Account, ShareStanding], over_budget: frozenset[str]) -> None:
         """Let the queue be ordered by these standings."""
         with self._lock:
             sharing = replace(self.quotas.sharing, standings=standings, over_budget=over_budget)

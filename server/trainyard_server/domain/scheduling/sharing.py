@@ -69,9 +69,8 @@ class ProjectRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How an account stands: how much younger its jobs count, and its part of what was used lately, of what its share
-    is."""
+class ShareStanding:
+    """The delay by which the jobs of an account count as younger, its part of what was used lately, and its share."""
 
     delay: timedelta = timedelta()
     used: float = 0.0
@@ -79,7 +78,7 @@ class Standing:
 
 
 _NO_RULES = ProjectRules()
-_EVEN = Standing()
+_EVEN = ShareStanding()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class Sharing:
     run_limits: Mapping[Band, timedelta] = field(default_factory=dict)
     overdue_after: timedelta = timedelta(days=7)
     min_run: timedelta = timedelta(minutes=10)
-    standings: Mapping[Account, Standing] = field(default_factory=dict)
+    standings: Mapping[Account, ShareStanding] = field(default_factory=dict)
     over_budget: frozenset[str] = frozenset()
 
     def of(self, project: str) -> ProjectRules:
@@ -154,8 +153,10 @@ FIRST_COME = Sharing()
 """No rules: band, priority and age decide."""
 
 
-def standings(rules: Sharing, usage: Mapping[Account, float], waiting: Iterable[Account]) -> dict[Account, Standing]:
-    """How each account stands that has used something, or waits. `usage`: weighted hours, of which the older count
+def standings(
+    rules: Sharing, usage: Mapping[Account, float], waiting: Iterable[Account]
+) -> dict[Account, ShareStanding]:
+    """The standing of each account that has used something, or waits. `usage`: weighted hours, of which the older count
     less. As in Slurm's multifactor plugin a factor is 2 ** -(used / share): of the project among projects, and of the
     owner in its project; the delay is their mean distance from 1."""
     if rules.fair_share is None:
@@ -179,7 +180,7 @@ def standings(rules: Sharing, usage: Mapping[Account, float], waiting: Iterable[
         owner_factor = _factor(in_project, 1 / owners[account.project])
         delay = rules.fair_share.delay * (1 - (project_factor + owner_factor) / 2)
         used = usage.get(account, 0.0) / total
-        standing[account] = Standing(delay, used, share / owners[account.project])
+        standing[account] = ShareStanding(delay, used, share / owners[account.project])
     return standing
 
 

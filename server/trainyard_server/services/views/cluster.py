@@ -39,6 +39,7 @@ class Holder:
 
     project: str
     job_id: str
+    owner: str
     task: str
     orphaned: bool
 
@@ -63,6 +64,7 @@ class HeldRun:
     number: int
     project: str
     job_id: str
+    owner: str
     state: RunState
     since: datetime
     activity: str
@@ -174,6 +176,7 @@ class _RunRow:
     is_visible: bool
     project: str
     job_id: str
+    owner: str
     run: RunRow
     gang: Sequence[ReplicaRow]
     used: Mapping[str, UsageSample]
@@ -193,10 +196,11 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
     for replica in reader.replicas([run.run_id for run in ended]):
         gangs.setdefault(replica.run_id, []).append(replica)
     everything = [*live, *((run, gangs.get(run.run_id, [])) for run in ended)]
-    names = reader.names({run.job_key for run, _ in everything})
+    keys = {run.job_key for run, _ in everything}
+    names, owners = reader.names(keys), reader.owners(keys)
     held: dict[str, list[_RunRow]] = {}
     for run, gang in everything:
-        project, job_id = names[run.job_key]
+        (project, job_id), owner = names[run.job_key], owners[run.job_key]
         shown = is_visible(project, visible)
         used = dict(newest(backend, project, job_id, run, gang)) if shown else {}
         for beside, alone in restarts:
@@ -204,7 +208,7 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
                 # A restarted evaluator has what it had in the run of its gang.
                 gang = [*(member for member in gang if member.task != alone[0].task), *alone]
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
-        held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, run, gang, used))
+        held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, owner, run, gang, used))
     is_alive, now = backend.agent_liveness.is_alive, backend.clock()
     return [_agent_line(row, held.get(row.agent_id, ()), is_alive(row), now, visible) for row in rows]
 
@@ -242,7 +246,7 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: dateti
         gpus_used=tuple(gpu for sample in samples for gpu in sample.gpus),
     )
     holders = {
-        gpu: Holder(gang.project, gang.job_id, replica.task, gang.run.state is RunState.ENDED)
+        gpu: Holder(gang.project, gang.job_id, gang.owner, replica.task, gang.run.state is RunState.ENDED)
         for gang in held
         for replica in gang.gang
         for gpu in replica.gpus
@@ -271,6 +275,7 @@ def _held_run(held: _RunRow) -> HeldRun:
         number=run.number,
         project=held.project,
         job_id=held.job_id,
+        owner=held.owner,
         state=run.state,
         since=run.created_at,
         activity=run.activity,

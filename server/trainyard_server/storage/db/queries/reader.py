@@ -224,6 +224,11 @@ class Reader:
         rows = self._session.execute(select(JobRow.key, JobRow.project, JobRow.job_id).where(chosen))
         return {key: (project, job_id) for key, project, job_id in rows}
 
+    def owners(self, keys: Iterable[int]) -> dict[int, str]:
+        """Those who submitted these jobs; "" where that is unknown."""
+        rows = self._session.execute(select(JobRow.key, JobRow.owner).where(JobRow.key.in_(list(keys))))
+        return {key: owner for key, owner in rows}  # noqa: C416 - rows are tuples by name
+
     def job_counts(self, visible: Visible) -> dict[JobState, int]:
         """The jobs of visible projects by state, without trials."""
         query = select(JobRow.state, func.count()).where(JobRow.study_key.is_(None)).group_by(JobRow.state)

@@ -16,8 +16,8 @@ from trainyard_server.domain.scheduling.sharing import (
     Account,
     FairShare,
     ProjectRules,
+    ShareStanding,
     Sharing,
-    Standing,
     decayed,
     standings,
 )
@@ -185,4 +185,4 @@ def test_planner_keeps_the_promise_of_backfill_with_bands() -> None:
 
 
 def test_standing_is_even_by_default() -> None:
-    assert Standing().delay == timedelta()
+    assert ShareStanding().delay == timedelta()

@@ -33,7 +33,7 @@ GOOGLE = "https://storage.googleapis.com"
 TRACKING = "/api/2.0/mlflow/"
 """The beginning of all paths of MLflow's tracking, which a server has beside its storage."""
 
-_TRACKED = re.compile(re.escape(TRACKING) + r"[a-z]+(/[a-z-]+){0,2}", re.ASCII)
+_TRACKED = re.compile(r"/api/2\.0/mlflow/[a-z]+(/[a-z-]+){0,2}", re.ASCII)
 _SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 _NO_BODY = ("GET", "HEAD", "DELETE")
 _MAX_ANSWER = 1 << 26

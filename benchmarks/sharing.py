@@ -74,7 +74,7 @@ RULES: dict[str, Sharing] = {
 
 @dataclass(slots=True)
 class Month:
-    """What was seen of the month: waits for the first run by kind of person, and GPU-hours."""
+    """Figures of the month: waits for the first run by kind of person, and GPU-hours."""
 
     waits: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     used: float = 0.0

@@ -15,6 +15,8 @@ need ip iproute2
 need debootstrap debootstrap
 need sshd openssh-server
 need chromium "chromium fonts-dejavu-core"
+need prometheus prometheus
+need prometheus-alertmanager prometheus-alertmanager
 
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

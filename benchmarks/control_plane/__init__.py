@@ -1,6 +1,17 @@
 """Rows of the control plane: the queue, submissions, lists, starts and the command line."""
 
-from benchmarks.control_plane import commands, compared, gangs, lists, queue, submits, suggestions, tables, tracking
+from benchmarks.control_plane import (
+    commands,
+    compared,
+    gangs,
+    lists,
+    queue,
+    scrapes,
+    submits,
+    suggestions,
+    tables,
+    tracking,
+)
 from benchmarks.rows import Row
 
 ROWS: tuple[Row, ...] = (
@@ -10,6 +21,7 @@ ROWS: tuple[Row, ...] = (
     *lists.ROWS,
     *tables.ROWS,
     *compared.ROWS,
+    *scrapes.ROWS,
     *tracking.ROWS,
     *suggestions.ROWS,
     *commands.ROWS,

@@ -17,6 +17,7 @@ from trainyard_server.services.notifications.sender import Sender
 from trainyard_server.services.people.audit import Audit
 from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC, PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
 from trainyard_server.storage.failures import FailureLog
+from trainyard_server.storage.observations import Observations
 from trainyard_server.storage.progress import ProgressTracker
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ async def tick_forever(
     tick_s: float,
     audit: Audit,
     heartbeat: Heartbeat,
+    observations: Observations,
 ) -> None:
     """Tick every `tick_s` and whenever the queue changes, until the notifier closes. A failure is logged once for each
     cause, and the next tick tries again."""
@@ -47,7 +49,9 @@ async def tick_forever(
 
     def tick() -> None:
         if leadership.held():
+            began = time.monotonic()
             controller.tick()
+            observations.round_ended(time.monotonic() - began)
             retention.step()
         else:
             controller.observe_agents()

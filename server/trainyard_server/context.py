@@ -18,6 +18,7 @@ from trainyard_server.storage.default_job_dirs import DefaultJobDirs
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.logs.store import LogStore
 from trainyard_server.storage.membership import Membership
+from trainyard_server.storage.observations import Observations
 from trainyard_server.storage.progress import ProgressTracker
 from trainyard_server.storage.uploads import UploadStore
 from trainyard_server.storage.usage.store import UsageStore
@@ -47,6 +48,7 @@ class Backend:
     agent_liveness: AgentLiveness
     membership: Membership
     default_job_dirs: DefaultJobDirs
+    observations: Observations
 
     @property
     def quotas(self) -> Quotas:

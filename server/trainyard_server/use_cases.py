@@ -38,6 +38,7 @@ from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.metrics import Metrics
 from trainyard_server.services.measurements.usage import UsageQueries
 from trainyard_server.services.measurements.written_metrics import WrittenMetrics
+from trainyard_server.services.monitoring.exposition import Exposition
 from trainyard_server.services.notifications.channels import Channels
 from trainyard_server.services.notifications.mail import Mail
 from trainyard_server.services.notifications.sender import Sender
@@ -71,6 +72,7 @@ from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.key_files import key_of
 from trainyard_server.storage.logs.store import LogStore
 from trainyard_server.storage.membership import Membership
+from trainyard_server.storage.observations import Observations
 from trainyard_server.storage.progress import ProgressTracker
 from trainyard_server.storage.secret_cipher import SecretCipher
 from trainyard_server.storage.uploads import UploadStore
@@ -157,6 +159,7 @@ class UseCases:
         self.google_access = GoogleAccess(backend, google_keys, self.principals, self.guesses)
         self.google_resources = GoogleResources(backend)
         self.object_storage = ObjectStorage(backend)
+        self.exposition = Exposition(backend)
         self.health = HealthChecks(backend, stopwatch)
         self.diagnosis = Diagnosis(backend)
 
@@ -181,6 +184,7 @@ def _backend(settings: Settings, clock: Clock, stopwatch: Stopwatch) -> Backend:
         agent_liveness=AgentLiveness(clock, stopwatch, settings.silent_after_s),
         membership=Membership(stopwatch),
         default_job_dirs=DefaultJobDirs.noted(settings.data_dir, settings.new_default_job_dir, clock()),
+        observations=Observations(),
     )
 
 

@@ -281,7 +281,8 @@ async def test_ticks_that_fail_say_so_once_and_go_on(
     with caplog.at_level(logging.INFO):
         heartbeat = api.use_cases.health.heartbeat
         retention, audit = api.use_cases.retention, api.use_cases.audit
-        await tick_forever(Counting(), retention, leadership, notifier, 0.01, audit, heartbeat)  # type: ignore[arg-type]
+        observations = api.use_cases.backend.observations
+        await tick_forever(Counting(), retention, leadership, notifier, 0.01, audit, heartbeat, observations)  # type: ignore[arg-type]
 
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.exc_info for record in records if record.exc_info] == []

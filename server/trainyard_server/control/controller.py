@@ -153,6 +153,7 @@ class Controller:
             run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
             with writer.whole():
                 _apply(writer, row, run, step, now)
+                self._observe(run, step, now)
                 self._blame(writer, row, run, step, now)
             moves.topics += [job_topic(key), *_agent_topics(writer, run)]
             moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
@@ -284,6 +285,8 @@ class Controller:
                         is_whole = False
                         continue
                     run = writer.add_run(job, placement.parts, now, "Waiting for job to be provisioned.")
+                    if run.number == 1:
+                        self._backend.observations.queue_waits.observe((now - job.created_at).total_seconds())
                     if placement.scaled:
                         writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
                     if placement.spread:
@@ -412,10 +415,20 @@ class Controller:
             row = writer.job_by_key(key)
             run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
             _apply(writer, row, run, step, now)
+            self._observe(run, step, now)
             self._blame(writer, row, run, step, now)
             topics = [job_topic(key), *_agent_topics(writer, run)]
         backend.notifier.publish(*topics)
         return True
+
+    def _observe(self, run: RunRow | None, step: decisions.Transition, now: datetime) -> None:
+        """Count the move of a run for monitoring."""
+        if run is None or step.of_restart:
+            return
+        if step.run is RunState.RUNNING:
+            self._backend.observations.starts.observe((now - run.created_at).total_seconds())
+        elif step.run is RunState.ENDED and step.verdict is not None:
+            self._backend.observations.run_ended(step.verdict.reason)
 
     def _blame(
         self, writer: Writer, job: JobRow, run: RunRow | None, step: decisions.Transition, now: datetime

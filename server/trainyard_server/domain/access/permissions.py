@@ -1,7 +1,7 @@
 """Permissions: roles, callers, and the projects that a caller sees. Pure. `route_access` has what each request needs.
 
 Viewers, submitters and admins are people; each role includes the one before, in one project or in all. An operator is
-an admin of all projects. Agents have a role of their own.
+an admin of all projects. Agents have a role of their own, and so has a monitoring system.
 """
 
 import hashlib
@@ -28,12 +28,13 @@ Visible = frozenset[str] | None
 
 
 class Role(StrEnum):
-    """A role of people in a project, or the role of agents."""
+    """A role of people in a project, or that of agents, or of a monitoring system."""
 
     VIEWER = "viewer"  # sees everything of the project, changes nothing
     SUBMITTER = "submitter"  # submits jobs, and changes its own
     ADMIN = "admin"  # changes all jobs of the project, and who may do what there
     AGENT = "agent"  # worker agents: /agent/v1 and nothing else
+    METRICS = "metrics"  # a monitoring system: /metrics and nothing else
 
     def includes(self, role: "Role") -> bool:
         """Whether this role may do what `role` may."""
@@ -71,6 +72,11 @@ class Caller:
     @property
     def is_agent(self) -> bool:
         return self.grants.get(ALL_PROJECTS) is Role.AGENT
+
+    @property
+    def is_person(self) -> bool:
+        """Whether it is neither an agent nor a monitoring system."""
+        return self.grants.get(ALL_PROJECTS) not in (Role.AGENT, Role.METRICS)
 
     @property
     def is_operator(self) -> bool:
@@ -119,7 +125,9 @@ class Caller:
 
     def meets(self, need: Need) -> bool:
         if need.role is None:
-            return not self.is_agent
+            return self.is_person
+        if need.role is Role.METRICS and self.is_operator:
+            return True
         return self.may(need.role, need.project)
 
     def described_in(self, project: str) -> str:

@@ -24,10 +24,24 @@ MLFLOW = "/api/2.0/mlflow"
 
 OTHER_OF_MLFLOW = f"{MLFLOW}/{{name:path}}"
 
+METRICS = "/metrics"
+
+LONG_POLLS = ("/agent/v1/sync",)
+
+_CLASSES = {
+    "/v1/": "jobs",
+    "/trainyard/": "trainyard",
+    "/agent/": "agents",
+    "/v2/": "logging",
+    "/static/": "static",
+    MLFLOW: "mlflow",
+}
+
 _LIVE = "/live"
 _OPEN_AREA = "/static/"
 _API = (
     "/openapi.json",
+    METRICS,
     *("/v1/", "/v2/", "/batch", "/$discovery/", "/discovery/", "/trainyard/", "/agent/"),
     *("/storage/", "/download/", "/upload/", "/resumable/"),
     MLFLOW,
@@ -48,6 +62,7 @@ class Access(StrEnum):
     ADMIN = "admin"
     OPERATOR = "operator"  # an admin of all projects
     AGENT = "agent"
+    METRICS = "metrics"  # a monitoring system, and operators
 
 
 SOCKET = "WEBSOCKET"
@@ -86,6 +101,11 @@ class Route:
         return self.is_storage or self.path.startswith(("/batch", MLFLOW))
 
     @property
+    def is_long_poll(self) -> bool:
+        """Whether the answer is held until something changes."""
+        return self.path in LONG_POLLS
+
+    @property
     def is_page(self) -> bool:
         """Whether it is a page for browsers. The page's changes are at `/live` + its path, for the same callers."""
         return self.method == "GET" and is_page(self.path)
@@ -98,6 +118,7 @@ _ROLES: Mapping[Access, Role | None] = {
     Access.ADMIN: Role.ADMIN,
     Access.OPERATOR: Role.ADMIN,
     Access.AGENT: Role.AGENT,
+    Access.METRICS: Role.METRICS,
 }
 
 
@@ -176,10 +197,18 @@ def is_page(path: str) -> bool:
     return path not in ("/healthz", SIGN_IN, API_REFERENCE, *TOKEN_PATHS) and not path.startswith(shut)
 
 
+def route_class(route: Route) -> str:
+    """The class of a route for monitoring: one of about ten."""
+    if route.is_storage:
+        return "storage"
+    named = next((name for prefix, name in _CLASSES.items() if route.path.startswith(prefix)), "")
+    return named or ("pages" if route.is_page else "other")
+
+
 def is_described(path: str) -> bool:
     """Whether the path is in the description of the API, which is for programs. The storage has Google's own; what is
-    not implemented of MLflow's API has none."""
-    is_left_out = path.startswith(STORAGE_AREAS) or path == OTHER_OF_MLFLOW
+    not implemented of MLflow's API has none, and figures for monitoring have a format of their own."""
+    is_left_out = path.startswith(STORAGE_AREAS) or path in (OTHER_OF_MLFLOW, METRICS)
     return path == "/healthz" or (path.startswith(_API) and not is_left_out)
 
 

@@ -263,6 +263,7 @@ class AgentSync:
         if appended.new == appended.next:
             self._check_kept(job, run_id, key)
         if appended.new:
+            backend.observations.lines_stored(appended.new)
             begin = appended.next - appended.new
             stored_metrics = partial(self._stored_metrics, run_id, task)
             backend.progress.add(run_id, task, begin, appended.new, appended.reports, stored_metrics)

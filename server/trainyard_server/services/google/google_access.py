@@ -42,7 +42,7 @@ class GoogleAccess:
         principal = self._principals.of_secret(secret)
         if principal is None:
             raise Unauthenticated("A key needs a token, and this call came without one.")
-        if principal.caller.is_agent:
+        if not principal.caller.is_person:
             raise PermissionDenied("That is the token of a worker agent. People have tokens of their own.")
         key = keys.issue(principal.credential, self._backend.clock())
         if trail := current_trail():

@@ -20,6 +20,7 @@ from trainyard_server.domain.reports import bounded
 from trainyard_server.services.agents.agent_keys import agents_with
 from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.storage.db.base.models import ReplicaRow, RunRow
+from trainyard_server.storage.db.tables import monitoring
 from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
 from trainyard_server.storage.logs.store import Stream
 from trainyard_server.storage.usage.records import NOTHING, GpuPoint, UsagePoint
@@ -46,6 +47,7 @@ class UsageQueries:
                 if run.run_id in reported
             }
             jobs = {run_id: reader.job_by_key(run.job_key) for run_id, run in runs.items()}
+            names = {agent.agent_id: agent.name for agent in monitoring.agents(reader)} if _has_gpus(batch) else {}
             gangs = {(replica.run_id, replica.task): replica for replica in reader.replicas(runs)}
         points_by_run: dict[str, dict[Stream, list[UsagePoint]]] = {}
         for sample in batch.samples:
@@ -54,6 +56,11 @@ class UsageQueries:
                 stream = Stream(runs[sample.run_id].number, sample.task)
                 point = _point(sample, replica.gpus)
                 points_by_run.setdefault(sample.run_id, {}).setdefault(stream, []).append(point)
+                run, job = runs[sample.run_id], jobs[sample.run_id]
+                for gpu in sample.gpus:
+                    if gpu.utilization is not None and gpu.id in replica.gpus:
+                        name = f"{job.project}/{job.job_id}"
+                        backend.observations.gpu_measured(names[run.agent_id], gpu.id, name, gpu.utilization)
         for run_id, points in points_by_run.items():
             backend.usage.add(jobs[run_id].project, jobs[run_id].job_id, points)
         if points_by_run:
@@ -162,3 +169,7 @@ def _sample(run_id: str, replica: ReplicaRow, point: UsagePoint) -> UsageSample:
 
 def _time(time: float) -> datetime:
     return datetime.fromtimestamp(time, UTC)
+
+
+def _has_gpus(batch: UsageBatch) -> bool:
+    return any(sample.gpus for sample in batch.samples)

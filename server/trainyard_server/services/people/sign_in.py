@@ -91,7 +91,7 @@ class SignIn:
 
     def _open(self, principal: Principal, replaced: Session | None) -> Session:
         identify(principal)
-        if principal.caller.is_agent:
+        if not principal.caller.is_person:
             raise PermissionDenied("That is the token of a worker agent. People have tokens of their own.")
         if replaced is not None:
             self._revoked.revoke(replaced)

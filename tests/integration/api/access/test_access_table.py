@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN as OPERATOR
-from integration.api.api_support import AGENT, ALICE, BOB, TOKENS, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import AGENT, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import TOKENS as SHARED_TOKENS
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.api.middleware.authentication import Authentication
 from trainyard_server.api.routing import Router
@@ -29,6 +30,7 @@ from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.db.tables import people
 from trainyard_server.storage.events.notifier import Notifier
 
+TOKENS = (*SHARED_TOKENS, Token(Role.METRICS, "prometheus", "prometheus-secret"))
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
 PROJECT = "p"
 
@@ -38,8 +40,9 @@ ADMIN = SUBMITTER | {Access.ADMIN}
 EVERYWHERE = {
     Role.VIEWER: VIEWER,
     Role.SUBMITTER: SUBMITTER,
-    Role.ADMIN: ADMIN | {Access.OPERATOR},
+    Role.ADMIN: ADMIN | {Access.OPERATOR, Access.METRICS},
     Role.AGENT: {Access.NOBODY, Access.AGENT},
+    Role.METRICS: {Access.NOBODY, Access.METRICS},
 }
 
 

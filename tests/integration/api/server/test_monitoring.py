@@ -1,0 +1,119 @@
+"""Figures for Prometheus: what they count, who may read them, and that labels are bounded."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from beds.databases import on_every_database
+from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, ScriptedAgent, Server, server
+from trainyard_protocol.job.resources import Gpu
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_server.domain.access.permissions import Role, Token
+from trainyard_server.services.monitoring import exposition
+
+PROMETHEUS = {"Authorization": "Bearer prometheus-secret"}
+OPEN = {"Accept": "application/openmetrics-text; version=1.0.0"}
+DEPLOY = Path(__file__).parents[4] / "deploy" / "monitoring"
+
+
+@pytest.fixture
+def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
+    tokens = (*TOKENS, Token(Role.METRICS, "prometheus", "prometheus-secret"))
+    with server(tmp_path / "server", clock, tokens=tokens) as api:
+        yield api
+
+
+def families(api: Server) -> dict[str, Metric]:
+    answer = api.client.get("/metrics", headers=PROMETHEUS | OPEN)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    return {family.name: family for family in text_string_to_metric_families(answer.text)}  # type: ignore[no-untyped-call]
+
+
+def values(family: Metric) -> dict[tuple[str, ...], float]:
+    return {tuple(sample.labels.values()): sample.value for sample in family.samples}
+
+
+def gpu_agent(api: Server) -> ScriptedAgent:
+    agent = ScriptedAgent(api, cpus=4, memory_gb=64)
+    capacity = agent.info.capacity.model_copy(update={"gpus": (Gpu(id="GPU-0", type="NVIDIA_TESLA_T4"),)})
+    agent.info = agent.info.model_copy(update={"capacity": capacity})
+    agent.sync()
+    return agent
+
+
+@on_every_database
+def test_figures_count_what_happened(api: Server) -> None:
+    agent = gpu_agent(api)
+    config = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}}
+    api.create("job", masterType="n1-standard-4", masterConfig=config)
+    api.create("other", masterType="n1-standard-64")
+    api.tick(30)
+    agent.sync()
+    api.clock.advance(4)
+    agent.start()
+    gpu = GpuUsage(id="GPU-0", utilization=0.75, memory_total=16)
+    sample = UsageSample(run_id=agent.run.run_id, task="master-replica-0", time=api.clock(), cpu=1.0, gpus=(gpu,))
+    content = UsageBatch(samples=(sample,)).model_dump_json()
+    assert api.client.post("/agent/v1/usage", content=content, headers=AGENT).status_code == 200
+    agent.log("one", "two")
+    agent.exit()
+    api.tick()
+    api.clock.advance(45)
+    figures = families(api)
+    assert values(figures["trainyard_jobs"]) == {("p", "SUCCEEDED"): 1, ("p", "QUEUED"): 1}
+    assert values(figures["trainyard_gpu_usage_ratio"]) == {("laptop", "GPU-0", "p/job"): 0.75}
+    assert values(figures["trainyard_agent_last_contact_seconds"]) == {("laptop",): 45}
+    assert values(figures["trainyard_agents"])["silent",] == 1
+    assert values(figures["trainyard_runs"]) == {("COMPLETED",): 1}
+    assert values(figures["trainyard_log_lines"]) == {(): 2}
+    waits = {sample.name: sample.value for sample in figures["trainyard_queue_wait_seconds"].samples}
+    assert (waits["trainyard_queue_wait_seconds_count"], waits["trainyard_queue_wait_seconds_sum"]) == (1, 30)
+    starts = {sample.labels.get("le"): sample.value for sample in figures["trainyard_start_seconds"].samples}
+    assert (starts["1.0"], starts["5.0"], starts["+Inf"]) == (0, 1, 1)
+    classes = {sample.labels["class"] for sample in figures["trainyard_request_seconds"].samples}
+    assert {"agents", "jobs"} <= classes
+
+
+def test_token_opens_the_figures_and_nothing_else(api: Server) -> None:
+    read = {str(headers): api.client.get("/metrics", headers=headers).status_code for headers in (PROMETHEUS, ADMIN)}
+    assert set(read.values()) == {200}
+    for headers in (ALICE, VERA, AGENT, {}):
+        assert api.client.get("/metrics", headers=headers).status_code in (401, 403)
+    for path in ("/v1/projects/p/jobs", "/trainyard/v1/me", "/", "/trainyard/v1/usage", "/cluster"):
+        assert api.client.get(path, headers=PROMETHEUS).status_code == 403
+    assert api.client.post("/sign-in", data={"token": "prometheus-secret"}).status_code == 403
+
+
+def test_projects_beyond_the_limit_are_other(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "MOST_PROJECTS", 2)
+    for project, count in (("a", 3), ("b", 2), ("c", 1), ("d", 1)):
+        for number in range(count):
+            body = {"jobId": f"j{number}", "trainingInput": {"scaleTier": "BASIC", "pythonModule": "a.b"}}
+            assert api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=ADMIN).status_code == 200
+    jobs = values(families(api)["trainyard_jobs"])
+    assert {project: count for (project, _), count in jobs.items()} == {"a": 3, "b": 2, "other": 2}
+
+
+def test_dashboard_and_alerts_name_metrics_that_exist(api: Server) -> None:
+    gpu_agent(api)
+    observations = api.use_cases.backend.observations
+    observations.round_ended(0.1)
+    observations.run_ended("COMPLETED")
+    observations.request_ended("jobs", 0.1)
+    names = {sample.name for family in families(api).values() for sample in family.samples} | set(families(api))
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions += [rule["expr"] for rule in rules]
+    used = {name for expression in expressions for name in re.findall(r"trainyard_\w+", expression)}
+    assert used <= names, used - names
+    page = (DEPLOY.parents[1] / "docs" / "monitoring.md").read_text()
+    assert {name for name in used if not re.search(rf"{re.sub('_(bucket|count|sum)$', '', name)}", page)} == set()
+    assert [rule["alert"] for rule in rules if rule["alert"] not in page] == []

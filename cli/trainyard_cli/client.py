@@ -22,6 +22,7 @@ from trainyard_protocol.errors import TooManyRequests, Unavailable
 from trainyard_protocol.views.accounting import UsageReport
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
+from trainyard_protocol.views.debugging import DebugState
 from trainyard_protocol.views.experiments import JobNote
 from trainyard_protocol.views.google import GoogleKey
 from trainyard_protocol.views.health import ServerHealth
@@ -297,6 +298,10 @@ class Client(V1Client):
     def health(self, deep: bool = False) -> ServerHealth:
         """State of the server's parts. `deep` checks all stored data, which can take minutes."""
         return self._read(ServerHealth, "GET", "/trainyard/v1/health", params={"deep": str(deep).lower()})
+
+    def debug_state(self) -> DebugState:
+        """Versions, settings and the last lines of the server's log, for operators."""
+        return self._read(DebugState, "GET", "/trainyard/v1/debug")
 
     def repair(self) -> ServerHealth:
         """Have the server repair its own data where that is safe; the findings list the repairs."""

@@ -28,6 +28,7 @@ from trainyard_protocol.errors import (
     from_body,
 )
 from trainyard_protocol.net.trust import client_context, tls_failure
+from trainyard_protocol.service_log import REQUEST_ID
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
 """Seconds between the first attempts of one call. With a server of this machine there are no more."""
@@ -348,6 +349,8 @@ def error_of(response: httpx.Response) -> TrainyardError:
         return TooManyRequests(error.message, int(after))
     if body is None and isinstance(error, NotFound):
         return foreign(str(response.url.join("/")))
+    if (identifier := response.headers.get(REQUEST_ID, "")) and isinstance(error, Internal | Unavailable):
+        return type(error)(f"{error.message} (request {identifier[:64]}, as in the server's log)")
     return error
 
 

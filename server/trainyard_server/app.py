@@ -15,6 +15,7 @@ from trainyard_server.api.middleware.authentication import Authentication
 from trainyard_server.api.middleware.google_calls import GoogleCalls
 from trainyard_server.api.middleware.hosts import HostCheck
 from trainyard_server.api.middleware.limits import LimitCheck
+from trainyard_server.api.middleware.request_ids import RequestIds
 from trainyard_server.api.middleware.request_times import RequestTimes
 from trainyard_server.api.middleware.security_headers import SecurityHeaders
 from trainyard_server.api.middleware.storage_names import StorageNames
@@ -111,6 +112,7 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
     app.add_middleware(StorageNames, domain=settings.google_domain)
     app.add_middleware(HostCheck, names=settings.allowed_hosts)
     app.add_middleware(RequestTimes, observations=backend.observations)
+    app.add_middleware(RequestIds)
     app.add_middleware(SecurityHeaders)  # the last one added is the outermost
     errors.install(app)
     add_routes(app)

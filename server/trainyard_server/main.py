@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard_protocol import service_log
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.net import loopback
 from trainyard_protocol.net.private_files import make_private
@@ -47,6 +48,9 @@ class LogSettings:
     level: str = setting(
         "info", "the least severe lines of the log", "--log-level", choices=("debug", "info", "warning", "error")
     )
+    format: str = setting(
+        "text", "lines for people, or JSON objects for a log collector", "--log-format", choices=service_log.FORMATS
+    )
 
 
 READER = SettingsReader(
@@ -66,7 +70,7 @@ READER = SettingsReader(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 could not start, 2 invalid command line."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    service_log.set_up("text")
     try:
         _serve(*read_settings(arguments))
     except (TrainyardError, UsageError) as error:
@@ -78,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSettings]:
     """The settings of the command line, the environment and the file. Raises InvalidArgument."""
     given = READER.read(arguments, os.environ)
-    logging.getLogger().setLevel(LogSettings(**given[LogSettings]).level.upper())
+    log = LogSettings(**given[LogSettings])
+    logging.getLogger().setLevel(log.level.upper())
+    service_log.set_up("json" if log.format == "json" else "text")
     network = NetworkSettings(**given[NetworkSettings])
     network.check()
     oidc = OidcOptions(**given[OidcOptions])

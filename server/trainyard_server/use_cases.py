@@ -25,6 +25,7 @@ from trainyard_server.services.attachments.attachments import Attachments
 from trainyard_server.services.google.google_access import GoogleAccess
 from trainyard_server.services.google.google_resources import GoogleResources
 from trainyard_server.services.google.object_storage import ObjectStorage
+from trainyard_server.services.health.debugging import Debugging
 from trainyard_server.services.health.diagnosis import Diagnosis
 from trainyard_server.services.health.health import HealthChecks
 from trainyard_server.services.jobs.jobs import Jobs
@@ -162,6 +163,7 @@ class UseCases:
         self.exposition = Exposition(backend)
         self.health = HealthChecks(backend, stopwatch)
         self.diagnosis = Diagnosis(backend)
+        self.debugging = Debugging(backend)
 
 
 def _backend(settings: Settings, clock: Clock, stopwatch: Stopwatch) -> Backend:

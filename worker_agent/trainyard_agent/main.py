@@ -34,7 +34,7 @@ from trainyard_agent.runtimes.base import EngineUnavailable
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.settings import AgentSettings, Command, parse
 from trainyard_agent.staging.mounts import AgentMounts
-from trainyard_protocol import __version__
+from trainyard_protocol import __version__, service_log
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.job.mounts import load_mounts
 from trainyard_protocol.job.resources import is_tpu
@@ -52,7 +52,8 @@ logger = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     settings, command = parse(argv, registry.kinds())
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger().setLevel(logging.INFO)
+    service_log.set_up("json" if settings.log_format == "json" else "text")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
     try:
         if command.doctor:

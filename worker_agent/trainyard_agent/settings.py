@@ -22,6 +22,7 @@ from trainyard_agent.peers import reach as addresses
 from trainyard_agent.peers.reach import Reach
 from trainyard_agent.runtimes.base import PROCESSES
 from trainyard_agent.runtimes.installing import InstallLimits
+from trainyard_protocol import service_log
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.net.gcs import EMULATOR
@@ -175,6 +176,9 @@ class AgentSettings:
         f"`{THROUGH_STORAGE}`: through the proxy of gs:// in their STORAGE_EMULATOR_HOST",
         metavar="URL",
         default_text="none",
+    )
+    log_format: str = setting(
+        "text", "lines for people, or JSON objects for a log collector", choices=service_log.FORMATS
     )
     state_dir: Path = required("directory for the agent's state", metavar="DIR")
     runtime: str = setting(

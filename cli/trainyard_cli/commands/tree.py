@@ -57,6 +57,7 @@ channels test          | people.channels.test_channel      | Send a test to a ch
 connect                |                                   | Let clients of AI Platform on this machine use your server.
 connect google         | service.connect.connect_google    | Make names, certificates, a key and a gcloud configuration for Google's clients.
 dashboard              | service.dashboard.dashboard       | Open the dashboard in a browser, signed in.
+debug-bundle           | service.debug.debug_bundle        | Write versions, settings, health, recent logs, queue and agents into one archive, without secrets.
 disconnect             |                                   | Undo what `connect` has changed on this machine.
 disconnect google      | service.connect.disconnect_google | Remove names, certificates, key and gcloud configuration, and revoke the key.
 doctor                 | service.service.doctor            | Check this machine, the service and its jobs for problems.

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 _REALM = {"WWW-Authenticate": 'Bearer realm="trainyard"'}
-_INTERNAL = Internal("Internal error of the server. Its log has the details.")
+INTERNAL = Internal("Internal error of the server. Its log has the details.")
 
 
 class MethodNotAllowed(TrainyardError):
@@ -168,7 +168,7 @@ class _TransientErrors:
                 request, Unavailable("The server could not use a file. Its log has the reason; try again later.")
             )
         if failure is None:
-            return error_response(request, _INTERNAL)
+            return error_response(request, INTERNAL)
         if failure.is_damage:  # not for who tries again what passes
             return error_response(request, Internal(f"The server cannot do that: {failure.reason}. {failure.remedy}"))
         return error_response(
@@ -187,6 +187,6 @@ async def _disconnected(request: Request, _error: Exception) -> Response:
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
     """Runs outside of all middleware, so it adds the security headers itself."""
-    response = error_json(_INTERNAL)
+    response = error_json(INTERNAL)
     security_headers.complete(response.headers)
     return response

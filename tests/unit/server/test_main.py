@@ -116,7 +116,7 @@ def test_files_that_cannot_be_used_are_said(
 def test_token_file_that_cannot_be_used_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {
         "admin": "--token-file takes ROLE=FILE",
-        "root=x": "the role being viewer, submitter, admin or agent",
+        "root=x": "the role being viewer, submitter, admin, agent or metrics",
         "admin=/nonexistent/token": "The token file /nonexistent/token cannot be read: No such file",
         "submitter:alice=/dev/null": ("--token-file submitter:alice=/dev/null: The token file /dev/null is empty"),
         "submitter:=/dev/null": "'' is not a valid name: letters",

@@ -7,6 +7,7 @@ from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_protocol.errors import PermissionDenied
+from trainyard_protocol.views.debugging import DebugState
 from trainyard_protocol.views.health import CheckStatus, Finding, Health, ServerHealth
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
@@ -30,6 +31,12 @@ async def healthz(response: Response, cases: Cases) -> Health:
     if health.status is CheckStatus.DOWN:
         response.status_code = 503
     return health
+
+
+@router.get("/trainyard/v1/debug", Access.OPERATOR, "versions, settings without secrets, and the last lines of the log")
+def debug(cases: Cases) -> DebugState:
+    """The state of the process that answers, for a debug bundle."""
+    return cases.debugging.state()
 
 
 @router.get(

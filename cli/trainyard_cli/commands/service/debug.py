@@ -1,0 +1,123 @@
+"""`trainyard debug-bundle`: one archive for whoever helps."""
+
+import io
+import json
+import platform
+import re
+import tarfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import trainyard_protocol
+from trainyard_cli.commands.shared.options import server_options
+from trainyard_cli.local.connect import connect, notify
+from trainyard_cli.local.state import LocalState
+from trainyard_cli.settings import Target, remote_server
+from trainyard_protocol.errors import InvalidArgument, TrainyardError
+
+if TYPE_CHECKING:
+    from trainyard_cli.client import Client
+
+_MOST_LOG = 500_000
+"""Bytes of the end of each log."""
+
+_MOST_WHY = 20
+"""Queued jobs whose waiting is explained."""
+
+_TOKENS = re.compile(r"trainyard_[A-Za-z0-9_-]{16,}|(?i:bearer) +[A-Za-z0-9._~+/-]{8,}=*|run_[A-Za-z0-9._-]{24,}")
+_SECRETS_IN_URLS = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
+_MASK = "***"
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@server_options
+def debug_bundle(target: Target, file: Path | None) -> None:
+    """Write versions, settings, health, recent logs, queue and agents into one archive, without secrets.
+
+    Operators only, except for the service of this machine. FILE is by default trainyard-debug-TIME.tar.gz here.
+    """
+    path = file or Path(f"trainyard-debug-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
+    state = LocalState(target.state_dir) if remote_server(target) is None else None
+    secrets = _secrets(state)
+    parts: list[tuple[str, str]] = [("versions.json", _text(_own_versions()))]
+    with connect(target) as client:
+        parts += _of_server(client)
+    if state is not None:
+        parts += _logs(state)
+    try:
+        with tarfile.open(path, "x:gz") as archive:
+            for name, text in parts:
+                content = masked(text, secrets).encode()
+                member = tarfile.TarInfo(f"trainyard-debug/{name}")
+                member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600
+                archive.addfile(member, io.BytesIO(content))
+    except FileExistsError:
+        raise InvalidArgument(f"{path} exists: give another name.") from None
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be written: {error.strerror}.") from error
+    notify(f"Wrote {path}: {', '.join(name for name, _ in parts)}. Tokens are masked; read it before you send it.")
+
+
+def masked(text: str, secrets: Collection[str]) -> str:
+    """The text without these secrets, and without what looks like a token or a password in a URL."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, _MASK)
+    return _SECRETS_IN_URLS.sub(rf"\1{_MASK}@", _TOKENS.sub(_MASK, text))
+
+
+def _of_server(client: "Client") -> Iterator[tuple[str, str]]:
+    """Answers of the server. A part that it refuses has the reason."""
+    yield "server.json", _answer(client.debug_state)
+    yield "health.json", _answer(client.health)
+    yield "status.json", _answer(client.status)
+
+    def queue() -> list[Any]:
+        jobs = [job for job in client.active_jobs().jobs if job.state == "QUEUED"]
+        own = [job for job in jobs if job.project == client.project][:_MOST_WHY]
+        return [*jobs, *(client.why(job.job_id) for job in own)]
+
+    yield "queue.json", _answer(queue)
+
+
+def _answer(read: Callable[[], Any]) -> str:
+    try:
+        data = read()
+    except TrainyardError as error:
+        return _text({"error": error.message})
+    rows = [row.model_dump(mode="json") for row in data] if isinstance(data, list) else data.model_dump(mode="json")
+    return _text(rows)
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _own_versions() -> dict[str, str]:
+    versions = {"trainyard": trainyard_protocol.__version__, "python": platform.python_version()}
+    return {**versions, "platform": platform.platform()}
+
+
+def _secrets(state: LocalState | None) -> set[str]:
+    """The tokens of the service of this machine."""
+    if state is None:
+        return set()
+    files = (state.token_file, state.agent_token_file, state.storage_token_file)
+    return {text for file in files if file.exists() and (text := file.read_text(encoding="utf-8").strip())}
+
+
+def _logs(state: LocalState) -> Iterator[tuple[str, str]]:
+    """The ends of the logs of the service of this machine."""
+    for name in ("server", "agent", "storage"):
+        log = state.log_file(name)
+        if not log.exists():
+            continue
+        with log.open("rb") as file:
+            size = log.stat().st_size
+            file.seek(max(0, size - _MOST_LOG))
+            yield f"{name}.log", file.read(_MOST_LOG).decode("utf-8", "replace")

@@ -1,0 +1,50 @@
+"""The state of this process for a debug bundle: versions, settings and the last lines of its log."""
+
+import platform
+from dataclasses import fields
+from importlib.metadata import distributions
+
+from trainyard_protocol.service_log import recent
+from trainyard_protocol.settings import declared
+from trainyard_protocol.views.debugging import DebugState
+from trainyard_server.config.notification_options import NotificationOptions
+from trainyard_server.config.settings import Settings
+from trainyard_server.context import Backend
+
+_HIDDEN = "(set)"
+
+
+class Debugging:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def state(self) -> DebugState:
+        """The state now. Secrets are left out: of tokens there are roles and names."""
+        settings = self._backend.settings
+        return DebugState(
+            versions=_versions(),
+            settings={**_shown(settings, Settings), **_shown(settings.notifications, NotificationOptions)},
+            log=tuple(recent),
+        )
+
+
+def _versions() -> dict[str, str]:
+    packages = {item.metadata["Name"]: item.version for item in distributions() if item.metadata["Name"]}
+    return {"python": platform.python_version(), "platform": platform.platform(), **dict(sorted(packages.items()))}
+
+
+def _shown(settings: object, kind: type) -> dict[str, str]:
+    """The settings that an operator gives, by flag."""
+    secrets = {field.name for field in fields(kind) if not field.repr}
+    shown = {}
+    for entry in declared(kind):
+        if not entry.option.flag:
+            continue
+        value = getattr(settings, entry.field.name)
+        if entry.field.name == "tokens":
+            shown[entry.option.flag] = ", ".join(f"{token.role}:{token.name}" for token in value)
+        elif entry.field.name in secrets:
+            shown[entry.option.flag] = _HIDDEN if value else ""
+        else:
+            shown[entry.option.flag] = str(value)
+    return shown

@@ -19,14 +19,14 @@ from pydantic import BaseModel, ValidationError
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, reason_of, wait_after
 from trainyard_protocol.errors import TooManyRequests, Unavailable
-from trainyard_protocol.views.accounting import UsageReport
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
-from trainyard_protocol.views.debugging import DebugState
 from trainyard_protocol.views.experiments import JobNote
 from trainyard_protocol.views.google import GoogleKey
 from trainyard_protocol.views.health import ServerHealth
-from trainyard_protocol.views.notifications import (
+from trainyard_protocol.views.operating.accounting import UsageReport
+from trainyard_protocol.views.operating.debugging import DebugState
+from trainyard_protocol.views.operating.notifications import (
     ChannelRequest,
     ChannelsView,
     ChannelView,

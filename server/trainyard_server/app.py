@@ -60,7 +60,12 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
             )
             flushing = flush_forever(backend.progress, backend.notifier, settings.tick_s)
             measuring = measure_forever(
-                use_cases.written_metrics, use_cases.usage_recording, use_cases.fair_share, leadership, backend.notifier
+                use_cases.written_metrics,
+                use_cases.usage_recording,
+                use_cases.idle_gpus,
+                use_cases.fair_share,
+                leadership,
+                backend.notifier,
             )
             notifying = notify_forever(use_cases.sender, leadership, backend.notifier)
             loops = [asyncio.create_task(loop) for loop in (ticking, flushing, measuring, notifying)]

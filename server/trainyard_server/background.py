@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.fair_share import FairShareUpdate
+from trainyard_server.control.idle_gpus import IdleGpus
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
 from trainyard_server.control.usage_recording import UsageRecording
@@ -91,6 +92,7 @@ async def flush_forever(progress: ProgressTracker, notifier: Notifier, every_s: 
 async def measure_forever(
     written: WrittenMetrics,
     recording: UsageRecording,
+    idle_gpus: IdleGpus,
     fair_share: FairShareUpdate,
     leadership: LeaderElection,
     notifier: Notifier,
@@ -105,6 +107,7 @@ async def measure_forever(
                 if leadership.is_held and not notifier.closed:
                     await run_in_threadpool(written.step, time.monotonic())
                     await run_in_threadpool(recording.step)
+                    await run_in_threadpool(idle_gpus.step, time.monotonic())
                 await run_in_threadpool(fair_share.step, time.monotonic())
             except Exception as error:  # noqa: BLE001 - logged, and tried again
                 failures.record(_MEASURE_FAILURE, error)

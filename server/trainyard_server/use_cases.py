@@ -11,6 +11,7 @@ from trainyard_server.config.settings import Settings
 from trainyard_server.context import Backend, Clock, system_clock
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.fair_share import FairShareUpdate
+from trainyard_server.control.idle_gpus import IdleGpus
 from trainyard_server.control.retention import Retention
 from trainyard_server.control.usage_recording import UsageRecording
 from trainyard_server.domain.access.oidc import Attempts
@@ -96,6 +97,7 @@ class UseCases:
         key = key_of(settings.data_dir / "keys" / "sessions")
         self.controller = Controller(backend)
         self.usage_recording = UsageRecording(backend)
+        self.idle_gpus = IdleGpus(backend, self.controller)
         self.fair_share = FairShareUpdate(backend)
         self.usage_reports = UsageReports(backend)
         self.retention = Retention(backend, self.controller, stopwatch)

@@ -234,6 +234,17 @@ class Controller:
                 raise
         self._write_notes(now, all_words=is_round or len(self._notes) <= _FEW_NOTES)
 
+    def cancel(self, key: int, why: str) -> None:
+        """Cancel a job that runs, for the service."""
+        with self._backend.store.write() as writer:
+            row = writer.find_job(key)
+            if row is None or row.state is not JobState.RUNNING:
+                return
+            step = decisions.Transition(job=JobState.CANCELLING, job_message=why, stop_message=why)
+            _apply(writer, row, writer.live_run(key), step, self._backend.clock())
+        self._backend.notifier.publish(job_topic(key))
+        self.advance(key)
+
     def _preempt(self, now: datetime) -> None:
         """Stop batch runs for a job of a higher band that waits for room, where projects allow that."""
         if not self._backend.quotas.sharing.preempts:

@@ -40,7 +40,7 @@ def set_channel(
 
     Nobody can read the path of a URL again. `trainyard channels test NAME` sends a first message.
     """
-    from trainyard_protocol.views.notifications import ChannelRequest
+    from trainyard_protocol.views.operating.notifications import ChannelRequest
 
     if by_name and events:
         raise click.UsageError("--by-name and --on exclude each other: a channel gets events of all jobs, or none.")

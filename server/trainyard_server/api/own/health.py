@@ -7,8 +7,8 @@ from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_protocol.errors import PermissionDenied
-from trainyard_protocol.views.debugging import DebugState
 from trainyard_protocol.views.health import CheckStatus, Finding, Health, ServerHealth
+from trainyard_protocol.views.operating.debugging import DebugState
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from trainyard_protocol.views.notifications import (
+from trainyard_protocol.views.operating.notifications import (
     ChannelRequest,
     ChannelsView,
     ChannelView,

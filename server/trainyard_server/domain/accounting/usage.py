@@ -47,6 +47,19 @@ def idle_gpu_seconds(points: Sequence[tuple[float, Sequence[float | None]]]) -> 
     return idle if is_measured else None
 
 
+def mean_use(replicas: Iterable[Sequence[tuple[float, Sequence[float | None]]]]) -> tuple[float, float]:
+    """The mean utilization of the GPUs of replicas, and for how many seconds of each GPU it was measured."""
+    used, measured, gpus = 0.0, 0.0, 0
+    for points in replicas:
+        gpus += max((len(utilizations) for _, utilizations in points), default=0)
+        for (before, _), (time, utilizations) in pairwise(points):
+            for utilization in utilizations:
+                if utilization is not None and 0 < time - before <= _LONGEST_GAP_S:
+                    used += (time - before) * utilization
+                    measured += time - before
+    return (used / measured if measured else 0.0), (measured / gpus if gpus else 0.0)
+
+
 @dataclass(slots=True)
 class UsageTotal:
     """A row of a report. Hours are those of one CPU, or of one GPU; `idle_gpu_hours` are a part of the GPU-hours, of

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
-from trainyard_protocol.views.accounting import UsageReport, UsageReportRow
+from trainyard_protocol.views.operating.accounting import UsageReport, UsageReportRow
 from trainyard_server.context import Backend
 from trainyard_server.control.usage_recording import share_of
 from trainyard_server.domain.access.permissions import Visible, is_visible

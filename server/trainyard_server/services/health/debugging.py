@@ -6,7 +6,7 @@ from importlib.metadata import distributions
 
 from trainyard_protocol.service_log import recent
 from trainyard_protocol.settings import declared
-from trainyard_protocol.views.debugging import DebugState
+from trainyard_protocol.views.operating.debugging import DebugState
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.settings import Settings
 from trainyard_server.context import Backend

@@ -14,7 +14,7 @@ from trainyard_protocol.job.config.notification_rules import (
     is_channel_name,
     transport_of,
 )
-from trainyard_protocol.views.notifications import (
+from trainyard_protocol.views.operating.notifications import (
     MAX_CHANNELS,
     ChannelRequest,
     ChannelsView,

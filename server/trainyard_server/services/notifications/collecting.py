@@ -15,10 +15,13 @@ from trainyard_server.domain.notifications import content as contents
 from trainyard_server.domain.notifications.content import NotifiedJob
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.repository import STALLED, Writer
+from trainyard_server.storage.db.repository import IDLE_GPUS, STALLED, Writer
 from trainyard_server.storage.db.tables import job_values
 from trainyard_server.storage.db.tables import notifications as rows
 from trainyard_server.storage.db.tables.notifications import Alert, Notice, Receiver
+
+STALLS = (STALLED, IDLE_GPUS)
+"""Kinds of events that are told as a stall."""
 
 KEPT_FOR = timedelta(days=7)
 """A notification after its creation, once it does not wait any more."""
@@ -64,9 +67,9 @@ class Collector:
     def _add_event(self, writer: Writer, notice: Notice, now: datetime) -> None:
         """Add a notification for each destination that gets the event."""
         job, event = notice.job, notice.event
-        if event.kind != STALLED and job.study_key is not None:
+        if event.kind not in STALLS and job.study_key is not None:
             return  # a study tells its own end, not that of each trial
-        events = (JobEvent.STALL,) if event.kind == STALLED else contents.events_of_end(job.state)
+        events = (JobEvent.STALL,) if event.kind in STALLS else contents.events_of_end(job.state)
         training_input, _ = writer.job_input(job)
         receivers: dict[str, tuple[Receiver, JobEvent]] = {}
         for event_name, receiver in _receivers(writer, job.project, training_input.notifications, events):
@@ -74,7 +77,7 @@ class Collector:
         if not receivers:
             return
         described = self._described(writer, job)
-        if event.kind == STALLED:
+        if event.kind in STALLS:
             content = contents.of_stall(described, event.time, event.message)
         else:
             content = contents.of_end(described, event.time)

@@ -72,6 +72,9 @@ SERVICE_ACTOR = "trainyard"
 STALLED = "stalled"
 """The kind of the event of a stalled run."""
 
+IDLE_GPUS = "idle-gpus"
+"""The kind of the event of a run that does not use its GPUs."""
+
 MOVED = "job"
 """The kind of the event of a job that moves."""
 
@@ -97,7 +100,7 @@ class Event:
     @property
     def is_notice(self) -> bool:
         """Whether people may be notified of it."""
-        return self.kind == STALLED or (self.kind == MOVED and self.after in FINAL_JOB_STATES)
+        return self.kind in (STALLED, IDLE_GPUS) or (self.kind == MOVED and self.after in FINAL_JOB_STATES)
 
 
 @dataclass(frozen=True, slots=True)

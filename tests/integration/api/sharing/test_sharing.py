@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.resources import Gpu
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_server.config.quota_file import load_quotas
 
 FILE = """
@@ -133,3 +135,32 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(InvalidArgument, match=expected):
             load_quotas(file)
+
+
+def test_idle_gpus_are_warned_of_and_then_end_the_job(tmp_path: Path, clock: Clock) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("default: {minGpuUse: {percent: 10, over: 30m}}")
+    with server(tmp_path / "server", clock, quotas=quotas) as api:
+        agent = ScriptedAgent(api, cpus=4, memory_gb=64)
+        capacity = agent.info.capacity.model_copy(update={"gpus": (Gpu(id="GPU-0", type="NVIDIA_TESLA_T4"),)})
+        agent.info = agent.info.model_copy(update={"capacity": capacity})
+        agent.sync()
+        config = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}}
+        api.create("job", masterType="n1-standard-4", masterConfig=config)
+        api.tick()
+        agent.sync()
+        agent.start()
+        states = []
+        for minute, used in enumerate([0.5] * 31 + [0.02] * 40 + [0.9] * 31 + [0.02] * 62):
+            clock.advance(60)
+            gpu = GpuUsage(id="GPU-0", utilization=used, memory_total=16)
+            sample = UsageSample(run_id=agent.run.run_id, task="master-replica-0", time=clock(), cpu=1.0, gpus=(gpu,))
+            content = UsageBatch(samples=(sample,)).model_dump_json()
+            assert api.client.post("/agent/v1/usage", content=content, headers=AGENT).status_code == 200
+            api.use_cases.idle_gpus.step(minute * 60.0 + 60)
+            states.append(state(api, "job"))
+        events = [event for event in api.events("job") if "GPUs were used" in event]
+    assert states[110] == "RUNNING", "it was used again after the first warning"
+    assert states[-1] == "CANCELLING"
+    assert [event.startswith("The job was cancelled because of idle GPUs.") for event in events] == [False, False, True]
+    assert "of the last 30m 00s; its project asks for 10%. Unless they are used, the job is cancelled in" in events[0]

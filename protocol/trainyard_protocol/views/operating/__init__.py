@@ -1,0 +1,1 @@
+"""Answers about the operation of a site: usage, notifications, debugging."""

@@ -26,17 +26,17 @@ _NUMBERS = ("runs", "failed_runs", "cpu_hours", "gpu_hours", "idle_gpu_hours", "
     metavar="GROUP",
     help="A group: project, user, month, or label:NAME. May be given several times.  [default: project]",
 )
-@click.option("--of", "project", default="", metavar="PROJECT", help="One project.  [default: all that you may see]")
+@click.option("--of", "of_project", default="", metavar="PROJECT", help="One project.  [default: all that you may see]")
 @click.option("--since", default="", metavar="DAY|MONTH", help="From then on, as 2026-11.  [default: this month]")
 @click.option("--until", default="", metavar="DAY|MONTH", help="Up to then, as 2026-11-20.  [default: today]")
 @click.option("--csv", is_flag=True, help="Print CSV.")
 @connected
 @output_options
 def usage(
-    client: "Client", by: tuple[str, ...], project: str, since: str, until: str, output: Output, *, csv: bool
+    client: "Client", by: tuple[str, ...], of_project: str, since: str, until: str, output: Output, *, csv: bool
 ) -> None:
     """Show CPU-hours, GPU-hours, waits and failures by project, user, month or label."""
-    report = client.usage_report(by, project, since, until)
+    report = client.usage_report(by, of_project, since, until)
     if csv:
         _write_csv(report)
         return

@@ -57,12 +57,8 @@ def of_stall(job: NotifiedJob, at: datetime, message: str) -> dict[str, Any]:
 
 def of_bound(job: NotifiedJob, at: datetime, bound: Bound, value: float, step: int) -> dict[str, Any]:
     """The content for a metric that was beyond its bound."""
-    content = _content(
-        job,
-        "job.metric",
-        at,
-        f"{bound.metric} of job {job.job_id} is {value:.6g}, so {bound}, at step {step} or before.",
-    )
+    message = f"{bound.metric} of job {job.job_id} was {value:.6g} at step {step} or before: its bound is {bound}."
+    content = _content(job, "job.metric", at, message)
     return content | {"metric": {"name": bound.metric, "value": value, "bound": str(bound)}}
 
 

@@ -16,6 +16,7 @@ from trainyard_cli.commands.shared.suggestions import LazyCommand
 from trainyard_cli.commands.tree import trainyard
 from trainyard_protocol import states
 from trainyard_protocol.settings import Declared, declared
+from trainyard_server.config.backup_options import BackupOptions
 from trainyard_server.config.network import NetworkSettings
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
@@ -56,7 +57,7 @@ def action_table() -> str:
 def option_table() -> str:
     options = [
         entry
-        for kind in (Settings, NetworkSettings, NotificationOptions, OidcOptions)
+        for kind in (Settings, NetworkSettings, NotificationOptions, BackupOptions, OidcOptions)
         for entry in declared(kind)
         if entry.option.flag
     ]

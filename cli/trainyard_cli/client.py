@@ -46,6 +46,7 @@ from trainyard_protocol.views.people import (
     TokenView,
 )
 from trainyard_protocol.views.secrets import SecretsView, SecretView
+from trainyard_protocol.views.stored.backups import ExaminationView
 from trainyard_protocol.views.tuning import StudyView
 from trainyard_protocol.views.views import (
     ActiveJobsView,
@@ -73,6 +74,7 @@ LONGEST_PAUSE_S = 5.0
 
 _STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)  # the server sends something every 15 s
 _DETACH_S = 5.0
+_BACKUP_TIMEOUT = httpx.Timeout(900.0, connect=5.0)  # the server copies its database first
 _CHUNK = 2**20
 _AUDIT_PAGE = 1000
 _TOKENS = "/trainyard/v1/tokens"
@@ -306,6 +308,22 @@ class Client(V1Client):
     def repair(self) -> ServerHealth:
         """Have the server repair its own data where that is safe; the findings list the repairs."""
         return self._read(ServerHealth, "POST", "/trainyard/v1/health:mend")
+
+    def backup(self) -> Iterator[bytes]:
+        """Everything that the server stores, as an archive. Raises Unavailable where it ends early."""
+        try:
+            with self._http.stream("POST", "/trainyard/v1/backups", timeout=_BACKUP_TIMEOUT) as response:
+                if not response.is_success:
+                    response.read()
+                    raise error_of(response)
+                yield from response.iter_bytes(_CHUNK)
+        except httpx.TransportError as error:
+            self._check_tls(error)
+            raise Unavailable(f"The backup was not received to its end: {reason_of(error)}. Try again.") from error
+
+    def examination(self) -> ExaminationView:
+        """Have the server read all that it stores, and compare it with its digests. It may be minutes."""
+        return self._read(ExaminationView, "GET", "/trainyard/v1/examination")
 
     def reload_quotas(self) -> QuotasView:
         """Have the server read its quota file again. Raises InvalidArgument with its mistake; the old quotas stay."""

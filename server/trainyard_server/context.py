@@ -20,6 +20,7 @@ from trainyard_server.storage.logs.store import LogStore
 from trainyard_server.storage.membership import Membership
 from trainyard_server.storage.observations import Observations
 from trainyard_server.storage.progress import ProgressTracker
+from trainyard_server.storage.removal_lock import RemovalLock
 from trainyard_server.storage.uploads import UploadStore
 from trainyard_server.storage.usage.store import UsageStore
 
@@ -60,6 +61,11 @@ class Backend:
         """The directories that every machine sees."""
         settings = self.settings
         return SharedDirs(settings.shared_job_dirs, settings.new_default_job_dir or settings.default_job_dir)
+
+    @property
+    def removal_lock(self) -> RemovalLock:
+        """The lock between removals of files and backups."""
+        return RemovalLock(self.settings.data_dir)
 
     @property
     def retention(self) -> RetentionPolicy:

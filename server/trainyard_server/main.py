@@ -21,6 +21,7 @@ from trainyard_protocol.settings import SettingsReader, setting
 from trainyard_protocol.views.google import GOOGLES_DOMAIN, host_of, names_of
 from trainyard_server import web_server
 from trainyard_server.app import create_app
+from trainyard_server.config.backup_options import BackupOptions
 from trainyard_server.config.network import BACKLOG, NetworkSettings
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
@@ -61,6 +62,7 @@ READER = SettingsReader(
         Settings: "",
         NetworkSettings: "network\nAn address other than loopback needs a certificate, or a TLS proxy in front of it.",
         NotificationOptions: "notifications\na mail server, and what webhooks may reach",
+        BackupOptions: "backups\nwhen they are made, and what is in them",
         OidcOptions: "single sign-on\nan OpenID Connect issuer for the dashboard",
         LogSettings: "",
     },
@@ -91,6 +93,8 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
     oidc.check()
     notifications = NotificationOptions(**given[NotificationOptions])
     notifications.check()
+    backups = BackupOptions(**given[BackupOptions])
+    backups.check()
     settings = Settings(**given[Settings])
     hosts = [*settings.allowed_hosts, *network.names, *_google_names(network.universe_domain)]
     settings = replace(
@@ -100,9 +104,12 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
         https_address=network.https_address,
         public_url=oidc.public_url,
         notifications=notifications,
+        backups=backups,
         oidc=oidc if oidc.issuer else None,
         storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
     )
+    if settings.rehearsal:
+        settings = replace(settings, run_loops=False)
     if settings.one_user and "queued_jobs" not in given[Settings]:
         settings = replace(settings, queued_jobs=0)
     return settings, network

@@ -23,6 +23,9 @@ from trainyard_server.services.agents.agent_sync import AgentSync
 from trainyard_server.services.agents.agents import Agents
 from trainyard_server.services.agents.packages import Packages
 from trainyard_server.services.attachments.attachments import Attachments
+from trainyard_server.services.backups.backups import Backups
+from trainyard_server.services.backups.examination import Examination
+from trainyard_server.services.backups.schedule import BackupSchedule
 from trainyard_server.services.google.google_access import GoogleAccess
 from trainyard_server.services.google.google_resources import GoogleResources
 from trainyard_server.services.google.object_storage import ObjectStorage
@@ -124,7 +127,8 @@ class UseCases:
         self.sign_in = SignIn(backend, self.sessions, self.principals, self.revoked_sessions, self.guesses)
         self.single_sign_on = _single_sign_on(settings, key, self.sign_in, clock, stopwatch)
         self.people = People(backend)
-        self.secrets = Secrets(backend, SecretCipher(settings.secrets_key))
+        cipher = SecretCipher(settings.secrets_key)
+        self.secrets = Secrets(backend, cipher)
         self.secrets.check_key()
         self.audit = Audit(backend, audit_file)
         self.agents = Agents(backend, self.controller)
@@ -163,7 +167,10 @@ class UseCases:
         self.google_resources = GoogleResources(backend)
         self.object_storage = ObjectStorage(backend)
         self.exposition = Exposition(backend)
-        self.health = HealthChecks(backend, stopwatch)
+        self.backups = Backups(backend)
+        self.backup_schedule = BackupSchedule(backend, self.backups)
+        self.examination = Examination(backend, self.job_details, cipher)
+        self.health = HealthChecks(backend, stopwatch, self.backup_schedule)
         self.diagnosis = Diagnosis(backend)
         self.debugging = Debugging(backend)
 

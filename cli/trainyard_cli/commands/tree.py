@@ -46,6 +46,7 @@ agents list            | service.agents.list_all           | List the agents: st
 agents remove          | service.agents.remove             | Forget an agent without unfinished runs, by name or id, and revoke its tokens.
 audit                  |                                   | See who did what, from where.
 audit list             | people.audit.list_audit           | List changes, sign-ins and refused calls, the newest first.
+backup                 | service.backups.backup            | Write everything that the service stores to FILE, while it runs.
 build                  | images.build.build                | Build the image of a Dockerfile, for jobs with a custom image.
 channels               |                                   | Set, list, test and delete the notification channels of a project.
 channels delete        | people.channels.delete_channels   | Delete channels of --project, with what waits to be delivered to them.
@@ -71,6 +72,8 @@ projects add-member    | people.people.add_member          | Give a person a rol
 projects list          | people.people.list_projects       | List the projects that you may see, with your role.
 projects members       | people.people.list_members        | List who has a role in a project.
 projects remove-member | people.people.remove_member       | Take a person's role in --project away.
+rehearse               | service.backups.rehearse          | Start the backup in FILE beside everything else, and check all that can be checked.
+restore                | service.backups.restore           | Make a new state directory of the backup in FILE.
 runtimes               |                                   | List and build the container images of package jobs.
 runtimes build         | images.runtimes.build             | Build runtime images on this machine's container engine, or the one in DOCKER_HOST.
 runtimes list          | images.runtimes.list_runtimes     | List the image of each runtime version, and whether this machine has it.

@@ -28,6 +28,9 @@ PREFERRED_SERVER_PORT = 8470
 PREFERRED_STORAGE_PORT = 8471
 PREFERRED_GOOGLE_PORT = 8472
 STOP_GRACE_S = 10.0
+RESTORED_QUOTAS = "restored-quotas.yaml"
+"""The quotas of a backup, in the state directory that was made of it."""
+
 DEFAULT_BUCKETS = "gs://trainyard-{project}"
 """The buckets of jobs without a job-dir, where other machines can join."""
 
@@ -75,6 +78,11 @@ class LocalState:
         self.quota_file = self.root / "quotas.yaml"
         self.ca_file = self.root / "server" / "ca.pem"  # written by the server
         self._options_file = self.root / "local.json"
+
+    @property
+    def backup_files(self) -> tuple[Path, ...]:
+        """The files of a backup beside the data directories: tokens and options."""
+        return self.token_file, self.agent_token_file, self.storage_token_file, self._options_file
 
     def exists(self) -> bool:
         return self._options_file.is_file()
@@ -270,6 +278,7 @@ class LocalState:
         """Raises FailedPrecondition if the directory has files that are not the service's, crash logs included."""
         ours = {"crash", "run", "log", "jobs", "lock", "token", "agent-token", "server", "agent", "gcs"}
         ours |= {self.quota_file.name, self.storage_token_file.name, "google", self.names.name}
+        ours.add(RESTORED_QUOTAS)
         foreign = sorted(path.name for path in self.root.iterdir() if path.name not in ours)
         if foreign:
             raise FailedPrecondition(
@@ -313,6 +322,9 @@ def commands(state: LocalState, options: Options) -> dict[ProcessName, list[str]
         *("--token-file", f"agent={state.agent_token_file}"),
     ]
     server += _files_shown(state, options)
+    server += ["--backup-storage", str(state.root / "gcs")]
+    for path in state.backup_files:
+        server += ["--backup-file", str(path)]
     server += ["--one-user", "--default-job-dir", str(state.jobs), "--check-packages"]
     server += ["--quotas", str(state.quota_file), *options.flags("server")]
     if options.server_settings:

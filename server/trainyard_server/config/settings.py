@@ -8,6 +8,7 @@ from trainyard_protocol.lines.time_parsing import parse_duration
 from trainyard_protocol.settings import constant, number, required, setting
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import StallPolicy
+from trainyard_server.config.backup_options import BackupOptions
 from trainyard_server.config.network import read_host_name
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
@@ -107,6 +108,7 @@ class Settings:
     https_address: str = constant("", "the address for other machines, `--https-address`")
     public_url: str = constant("", "the address of the dashboard in browsers, `--public-url`")
     notifications: NotificationOptions = constant(NotificationOptions(), "[notifications](notifications.md)")
+    backups: BackupOptions = constant(BackupOptions(), "[backup](backup.md)")
     peer_url: str = constant("", "where other servers on the database reach this one, `--peer-url`")
     oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](access.md#single-sign-on)")
     machine_types: Path | None = setting(
@@ -340,6 +342,11 @@ class Settings:
         True,
         "whether writes wait for the disk (fsync), so that they survive a power failure; a killed process loses "
         "nothing either way. Tests switch it off",
+    )
+    rehearsal: bool = setting(
+        False,
+        "only answer: move no job, send nothing, remove nothing. `trainyard rehearse` gives it to the server that it "
+        "starts on a backup",
     )
     run_loops: bool = constant(
         True, "whether the background loops run; tests switch them off and call `tick` themselves"

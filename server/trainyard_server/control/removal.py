@@ -21,24 +21,25 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
     """Remove a job that has ended, for `by`, a study with its trials. False if there is none, or it has not ended. Its
     id is never used again.
 
-    Raises OSError while its files cannot be removed.
+    Raises OSError while its files cannot be removed, also LockTimeout while a backup begins.
     """
     job = _ended(backend, key)
     if job is None:
         return False
-    with backend.store.read() as reader:
-        everything = [*studies.trial_jobs(reader, key), job]
-    UsageRecording(backend).record_jobs([ended.key for ended in everything])
-    for ended in everything:
-        _remove_files(backend, ended)
-    with backend.store.write() as writer:
-        row = writer.find_job(key)
-        if row is None:
-            return False  # another process was faster
-        studies.delete_with_trials(writer, key, backend.clock(), by)
-        writer.delete_job(row, backend.clock(), by)
-    for ended in everything:
-        _remove_files(backend, ended)  # a reader may just have opened its log
+    with backend.removal_lock.removing():
+        with backend.store.read() as reader:
+            everything = [*studies.trial_jobs(reader, key), job]
+        UsageRecording(backend).record_jobs([ended.key for ended in everything])
+        for ended in everything:
+            _remove_files(backend, ended)
+        with backend.store.write() as writer:
+            row = writer.find_job(key)
+            if row is None:
+                return False  # another process was faster
+            studies.delete_with_trials(writer, key, backend.clock(), by)
+            writer.delete_job(row, backend.clock(), by)
+        for ended in everything:
+            _remove_files(backend, ended)  # a reader may just have opened its log
     logger.info("%s deleted the job %s of %s, which was %s", by, job.job_id, job.project, job.state)
     backend.notifier.publish(job_topic(key))
     return True
@@ -47,20 +48,21 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
 def remove_log(backend: Backend, key: int, reason: str) -> Sequence[int]:
     """Remove the log of a job that has ended, and those of its trials. The jobs stay, and so do the service's lines,
     with one more that has the reason. Returns the keys of the jobs that have lost their logs. Raises OSError while one
-    cannot be removed."""
+    cannot be removed, also LockTimeout while a backup begins."""
     job = _ended(backend, key)
     if job is None:
         return ()
-    with backend.store.read() as reader:
-        everything = [*studies.trial_jobs(reader, key), job]
-    for logged in everything:
-        backend.logs.remove(logged.project, logged.job_id)
     removed, event = [], Event("log-removed", reason)
-    with backend.store.write() as writer:
+    with backend.removal_lock.removing():
+        with backend.store.read() as reader:
+            everything = [*studies.trial_jobs(reader, key), job]
         for logged in everything:
-            row = writer.find_job(logged.key)
-            if row is not None and writer.mark_log_removed(row, backend.clock(), event):
-                removed.append(logged.key)
+            backend.logs.remove(logged.project, logged.job_id)
+        with backend.store.write() as writer:
+            for logged in everything:
+                row = writer.find_job(logged.key)
+                if row is not None and writer.mark_log_removed(row, backend.clock(), event):
+                    removed.append(logged.key)
     if removed:
         logger.info("The log of the job %s of %s was removed: %s", job.job_id, job.project, reason)
     backend.notifier.publish(job_topic(key))

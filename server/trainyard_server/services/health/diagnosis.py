@@ -80,9 +80,10 @@ class Diagnosis:
 
     def repair(self) -> tuple[Finding, ...]:
         """Safe repairs: remove packages that were not used for long. Raises OSError."""
-        unused = self._unused_uploads()
-        for path in unused:
-            self._backend.uploads.remove(path)
+        with self._backend.removal_lock.removing():
+            unused = self._unused_uploads()
+            for path in unused:
+                self._backend.uploads.remove(path)
         if not unused:
             return ()
         found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job uses."

@@ -39,7 +39,7 @@ from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.domain.scheduling.scheduler import Waiting
-from trainyard_server.storage.db.base import engine
+from trainyard_server.storage.db.base import dumps, engine
 from trainyard_server.storage.db.base.models import (
     IS_LOG_OPEN,
     AgentRow,
@@ -142,6 +142,12 @@ class Store:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    @contextmanager
+    def dumping(self, directory: Path) -> Iterator[dumps.Dump]:
+        """Copy the database as it is now into a directory; see `dumps.dumping`."""
+        with dumps.dumping(self.url, directory) as dump:
+            yield dump
 
     def _failed(self, failure: Failure) -> None:
         if failure.is_damage:

@@ -90,6 +90,7 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "jobs.cancel": (ALICE, {}),
     "jobs.delete": (ALICE, {}),
     "health.mend": (ADMIN, {}),
+    "backups.create": (ADMIN, {}),
     "quotas.reload": (ADMIN, {}),
     "sign-in-codes.create": (ALICE, {}),
     "google-keys.create": (ALICE, {}),

@@ -14,6 +14,10 @@ def of_project(reader: Reader, project: str) -> Sequence[SecretRow]:
     return reader.session.scalars(select(SecretRow).filter_by(project=project).order_by(SecretRow.name)).all()
 
 
+def of_all_projects(reader: Reader) -> Sequence[SecretRow]:
+    return reader.session.scalars(select(SecretRow).order_by(SecretRow.project, SecretRow.name)).all()
+
+
 def any_exists(reader: Reader) -> bool:
     """Whether any project has a secret."""
     return reader.session.scalar(select(SecretRow.name).limit(1)) is not None

@@ -1,0 +1,50 @@
+"""Routes of backups: an archive of everything, and the examination of what is stored."""
+
+import anyio
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+
+from trainyard_protocol.views.stored.backups import ExaminationView
+from trainyard_server.api.dependencies import Cases
+from trainyard_server.api.own.files import Download
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import Access
+from trainyard_server.services.backups.backups import OpenArchive
+
+router = Router()
+
+
+class ArchiveDownload(Download):
+    """An archive, closed whatever ends its download."""
+
+    media_type = "application/gzip"
+
+    def __init__(self, archive: OpenArchive) -> None:
+        super().__init__(archive.blocks)
+        self._archive = archive
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_in_threadpool(self._archive.close)
+
+
+@router.post(
+    "/trainyard/v1/backups",
+    Access.OPERATOR,
+    "an archive of everything that is stored, keys among it ([backup](backup.md))",
+    "backups.create",
+    response_class=Download,
+)
+def create(cases: Cases) -> Response:
+    """Everything that is stored at this moment, as a tar archive compressed by gzip; its last member is a manifest."""
+    return ArchiveDownload(cases.backups.open())
+
+
+@router.get("/trainyard/v1/examination", Access.OPERATOR, "compare all that is stored with its digests")
+def examination(cases: Cases) -> ExaminationView:
+    """Read all jobs, logs, packages, secrets, the audit and objects; the answer has what is wrong with them."""
+    return cases.examination.run()

@@ -1,0 +1,1 @@
+"""Copies of the storage for backups."""

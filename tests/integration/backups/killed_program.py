@@ -1,0 +1,54 @@
+"""A program whose children make and restore backups, and are killed: a line of its input is a call with the seconds
+after which its child is killed, 0 for never; a line of its output is how a child has ended."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainyard_cli.backups.restoring import restore
+from trainyard_server.config.backup_options import BackupOptions
+from trainyard_server.config.settings import Settings
+from trainyard_server.use_cases import UseCases
+
+
+def back_up(data_dir: str, storage: str, directory: str) -> None:
+    options = BackupOptions(every_s=1e-6, keep=1000, directory=Path(directory), storage_dir=Path(storage))
+    settings = Settings(Path(data_dir), backups=options, durable=False)
+    cases = UseCases(settings, lambda: datetime.now(UTC))
+    cases.backup_schedule.step()
+
+
+def bring_back(archive: str, root: str) -> None:
+    restore(Path(archive), Path(root))
+
+
+CALLS: dict[str, Callable[..., None]] = {"backup": back_up, "restore": bring_back}
+
+
+def run(name: str, seconds: str, *arguments: str) -> None:
+    """Never returns. The timer ends the process without a word to Python, as SIGKILL does."""
+    code = 1
+    try:
+        signal.setitimer(signal.ITIMER_REAL, float(seconds))
+        CALLS[name](*arguments)
+        code = 0
+    except Exception:  # noqa: BLE001 - whatever it is, the test is to fail
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            run(*line.split())
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

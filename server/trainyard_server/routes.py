@@ -13,7 +13,6 @@ from trainyard_server.api.own import (
     accounting,
     agents,
     attachments,
-    backups,
     comparisons,
     experiments,
     extensions,
@@ -25,6 +24,7 @@ from trainyard_server.api.own import (
     origins,
     people,
     secrets,
+    stored,
 )
 from trainyard_server.api.routing import Router
 from trainyard_server.api.tracking import mlflow
@@ -53,7 +53,7 @@ ROUTERS: Sequence[Router] = [
     notifications.router,
     monitoring.router,
     accounting.router,
-    backups.router,
+    stored.router,
     audit.router,
     agents.router,
     logs.router,

@@ -34,6 +34,7 @@ from trainyard_server.services.health.diagnosis import Diagnosis
 from trainyard_server.services.health.health import HealthChecks
 from trainyard_server.services.jobs.jobs import Jobs
 from trainyard_server.services.jobs.origins import Origins
+from trainyard_server.services.jobs.retention_forecast import RetentionForecasts
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.entries_list import EntriesList
 from trainyard_server.services.logs.job_status import JobStatusReader
@@ -167,6 +168,7 @@ class UseCases:
         self.google_resources = GoogleResources(backend)
         self.object_storage = ObjectStorage(backend)
         self.exposition = Exposition(backend)
+        self.retention_forecasts = RetentionForecasts(backend)
         self.backups = Backups(backend)
         self.backup_schedule = BackupSchedule(backend, self.backups)
         self.examination = Examination(backend, self.job_details, cipher)

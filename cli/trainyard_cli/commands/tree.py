@@ -74,6 +74,7 @@ projects members       | people.people.list_members        | List who has a role
 projects remove-member | people.people.remove_member       | Take a person's role in --project away.
 rehearse               | service.backups.rehearse          | Start the backup in FILE beside everything else, and check all that can be checked.
 restore                | service.backups.restore           | Make a new state directory of the backup in FILE.
+retention              | service.retention.retention       | Show which jobs and logs would be removed for their age or size, by project.
 runtimes               |                                   | List and build the container images of package jobs.
 runtimes build         | images.runtimes.build             | Build runtime images on this machine's container engine, or the one in DOCKER_HOST.
 runtimes list          | images.runtimes.list_runtimes     | List the image of each runtime version, and whether this machine has it.

@@ -1,9 +1,10 @@
-"""Quota file of a site: what each project may use at the same time, which images its jobs may bring, and how projects
-share.
+"""Quota file of a site: what each project may use at the same time, which images its jobs may bring, how projects
+share, and how long their jobs and logs are kept.
 
     default: {vcpus: 64, gpus: 4, runningJobs: 20, maxPriority: 100}
     projects:
       vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}, images: ["gcr.io/vision/*"], share: 2, preemptible: true}
+      drafts: {keepJobs: 14d, keepLogsGb: 5}
     fairShare: {halfLife: 7d}
     bands: {batch: {maxRunningTime: 1d}}
 
@@ -21,8 +22,10 @@ from pydantic import Field, ValidationError
 
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_file
+from trainyard_server.config.retention_entries import RetentionEntries
 from trainyard_server.config.sharing_entries import ProjectSharingEntries, SharingEntries
 from trainyard_server.domain.images import AllowedImages
+from trainyard_server.domain.retention import ProjectRetentions
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
 from trainyard_server.domain.scheduling.sharing import Account, ShareStanding
 
@@ -32,7 +35,7 @@ _Limit = Annotated[int, Field(ge=0)] | None
 _Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._:/@\[\]-]+$")]
 
 
-class _Limits(ProjectSharingEntries):
+class _Limits(ProjectSharingEntries, RetentionEntries):
     running_jobs: _Limit = None
     vcpus: _Limit = None
     gpus: _Limit = None
@@ -94,7 +97,9 @@ def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
     default = file.default.named()
     sharing = file.sharing(file.default, file.projects)
     projects = {name: _limits(default | own.named()) for name, own in file.projects.items()}
-    quotas = Quotas(_limits(default), projects, sharing)
+    own = {name: entries.retention(file.default) for name, entries in file.projects.items()}
+    retention = ProjectRetentions(file.default.retention(), own)
+    quotas = Quotas(_limits(default), projects, sharing, retention)
     images = {
         name: own.images if "images" in own.model_fields_set else file.default.images
         for name, own in file.projects.items()

@@ -306,7 +306,7 @@ class Settings:
     )
     keep_jobs_s: float | None = setting(
         None,
-        "delete jobs so long after their end, such as `90d`, with their logs ([retention](#retention))",
+        "delete jobs so long after their end, such as `90d`, with their logs ([retention](retention.md))",
         "--keep-jobs",
         metavar="DURATION",
         read=_keep_jobs,
@@ -315,7 +315,7 @@ class Settings:
     keep_log_bytes: int | None = setting(
         None,
         "maximum size of all logs together: beyond it those of ended jobs are removed, the oldest first, and the jobs "
-        "stay; 0 for no limit ([retention](#retention))",
+        "stay; 0 for no limit ([retention](retention.md))",
         "--keep-logs-gb",
         metavar="GB",
         read=_keep_logs,

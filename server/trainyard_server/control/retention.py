@@ -7,18 +7,19 @@ by the next survey.
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
 from datetime import timedelta
 
 from trainyard_protocol.fields import sized
-from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job, remove_log
-from trainyard_server.domain.retention import EndedJob, removals
+from trainyard_server.control.retention_survey import Survey
+from trainyard_server.domain.retention import RetentionPolicy, removals
 from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.storage.db.tables import audit
 from trainyard_server.storage.failures import FailureLog
+from trainyard_server.storage.files import LockTimeout
 
 RETENTION = "retention"
 """The one who deletes, in place of a person."""
@@ -30,16 +31,6 @@ _PAUSE_S = 60.0  # between two surveys
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Survey:
-    """The jobs seen so far: up to `key`, those that have ended, by key, and the bytes of all logs. A study is kept and
-    removed with its trials, whose keys are above its own."""
-
-    key: int = 0
-    ended: dict[int, EndedJob] = field(default_factory=dict)
-    log_bytes: int = 0
-
-
 class Retention:
     """Call `step` after each tick, in the process that ticks."""
 
@@ -48,9 +39,9 @@ class Retention:
         self._controller = controller
         self._policy = backend.retention
         self._stopwatch = stopwatch
-        self._survey = _Survey()
+        self._survey = Survey()
         self._jobs: deque[int] = deque()  # to remove
-        self._logs: deque[int] = deque()
+        self._logs: deque[tuple[int, str]] = deque()
         self._next_at = self._next_audit_at = stopwatch()
         self._failures = FailureLog(logger)
 
@@ -76,56 +67,54 @@ class Retention:
         return removed == _PAGE
 
     def _step_jobs(self) -> bool:
-        if self._policy.keeps_everything or self._stopwatch() < self._next_at:
+        policy = self._backend.retention
+        if policy != self._policy:  # a quota file was read: what was decided holds no more
+            self._policy = policy
+            self._begin_anew()
+        if policy.keeps_everything or self._stopwatch() < self._next_at:
             return False
         try:
-            if not (self._jobs or self._logs) and not self._look_on():
-                self._decide()
+            if not (self._jobs or self._logs):
+                is_surveyed = not self._survey.look_on(self._backend, _PAGE, measures=policy.measures)
+                if is_surveyed:
+                    self._decide(policy)
             self._remove()
         except Exception as error:  # noqa: BLE001 - logged, and tried again
             self._failures.record("Old jobs and logs cannot be removed", error)
-            self._survey = _Survey()
-            self._jobs.clear()
-            self._logs.clear()
+            self._begin_anew()
         if self._survey.key or self._jobs or self._logs:
             return True
         self._next_at = self._stopwatch() + _PAUSE_S
         return False
 
-    def _look_on(self) -> bool:
-        """Look at the next page of jobs. False after the last one."""
-        survey, measures = self._survey, self._policy.keep_log_bytes is not None
-        with self._backend.store.read() as reader:
-            page = reader.jobs_above(survey.key, _PAGE)
-            orphaned = reader.orphaned_jobs()
-        for job in page:
-            survey.key = job.key
-            size = self._backend.logs.size(job.project, job.job_id) if measures else 0
-            survey.log_bytes += size
-            stored = 0 if job.log_removed_at else size
-            study = survey.ended.get(job.study_key) if job.study_key is not None else None
-            if study is not None:
-                survey.ended[study.key] = replace(study, log_bytes=study.log_bytes + stored)
-                if job.key in orphaned:
-                    del survey.ended[study.key]
-            elif job.study_key is not None:
-                continue  # of a study that goes on
-            elif job.state in FINAL_JOB_STATES and job.ended_at is not None and job.key not in orphaned:
-                survey.ended[job.key] = EndedJob(job.key, job.ended_at, stored)
-        return len(page) == _PAGE
+    def _begin_anew(self) -> None:
+        self._survey = Survey()
+        self._jobs.clear()
+        self._logs.clear()
 
-    def _decide(self) -> None:
-        survey, self._survey = self._survey, _Survey()
-        result = removals(survey.ended.values(), survey.log_bytes, self._backend.clock(), self._policy)
+    def _decide(self, policy: RetentionPolicy) -> None:
+        survey, self._survey = self._survey, Survey()
+        result = removals(survey.ended.values(), survey.log_bytes, self._backend.clock(), policy)
         self._jobs.extend(result.jobs)
-        self._logs.extend(result.logs)
+        limit = sized(policy.keep_log_bytes or 0)
+        reason = f"The log was removed: the logs of all jobs together may have {limit}."
+        for key in result.project_logs:
+            project = survey.ended[key].project
+            limit = sized(policy.of(project).keep_log_bytes or 0)
+            self._logs.append((key, f"The log was removed: the logs of the project {project} may have {limit}."))
+        self._logs.extend((key, reason) for key in result.logs)
 
     def _remove(self) -> None:
-        for _ in range(_BATCH):
-            if self._jobs:
-                remove_job(self._backend, self._jobs.popleft(), RETENTION)
-            elif self._logs:
-                limit = sized(self._policy.keep_log_bytes or 0)
-                reason = f"The log was removed: the logs of all jobs together may have {limit}."
-                for key in remove_log(self._backend, self._logs.popleft(), reason):
-                    self._controller.write_log(key)  # the service's lines anew, the reason among them
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._backend.removal_lock.removing(wait_s=0))
+            except LockTimeout:  # a backup begins; ticks do not wait for it
+                return
+            for _ in range(_BATCH):
+                if self._jobs:
+                    remove_job(self._backend, self._jobs.popleft(), RETENTION)
+                elif self._logs:
+                    key, reason = self._logs.popleft()
+                    for written in remove_log(self._backend, key, reason):
+                        # The service's lines anew, the reason among them.
+                        self._controller.write_log(written)

@@ -175,6 +175,11 @@ def retention_text(retention: "RetentionView") -> str:
         limits.append(f"jobs are deleted {_period(retention.keep_jobs_s)} after their end")
     if retention.keep_log_bytes is not None:
         limits.append(f"logs of ended jobs are removed beyond {sized(retention.keep_log_bytes)} of all logs")
+    if retention.projects:
+        have = "has" if retention.projects == 1 else "have"
+        limits.append(
+            f"{formats.count(retention.projects, 'project')} {have} limits of their own (`trainyard retention`)"
+        )
     deleted, removed = (formats.count(retention.jobs_deleted, "job"), formats.count(retention.logs_removed, "log"))
     last = f", the last on {retention.last_removal:%Y-%m-%d %H:%M} UTC" if retention.last_removal else ""
     return f"Retention: {'; '.join(limits)}. So far {deleted} and {removed} were removed{last}."

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trainyard_protocol.job.resources import Capacity
+from trainyard_server.domain.retention import SITES_RETENTION, ProjectRetentions
 from trainyard_server.domain.scheduling.resources import Assignment, Gang, ResourceShare, cpus_of, gpus_of
 from trainyard_server.domain.scheduling.sharing import FIRST_COME, Sharing
 
@@ -25,6 +26,8 @@ class Quotas:
     projects: Mapping[str, Usage] = field(default_factory=dict)
     sharing: Sharing = FIRST_COME
     """The rules of sharing, which order the queue."""
+    retention: ProjectRetentions = SITES_RETENTION
+    """How long the jobs and logs of projects are kept."""
 
     def of(self, project: str) -> Usage:
         return self.projects.get(project, self.default)

@@ -41,6 +41,7 @@ from trainyard_server.context import Backend
 from trainyard_server.control.retention import RETENTION
 from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
 from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.domain.retention import NO_LIMITS
 from trainyard_server.domain.tuning.study import tag_of
 from trainyard_server.services.jobs.jobs import known_job, v1_job
 from trainyard_server.services.jobs.training_output import training_output, training_outputs
@@ -79,6 +80,7 @@ class JobDetails:
         return RetentionView(
             keep_jobs_s=policy.keep_jobs.total_seconds() if policy.keep_jobs is not None else None,
             keep_log_bytes=policy.keep_log_bytes,
+            projects=len([own for own in policy.own.projects.values() if own != NO_LIMITS]),
             jobs_deleted=removed.jobs,
             logs_removed=removed.logs,
             last_removal=removed.last,

@@ -54,7 +54,13 @@ def test_jobs_are_deleted_at_their_age_and_none_that_has_not_ended(tmp_path: Pat
         assert gone.json()["error"]["message"].endswith("It was deleted on 2026-12-30 by retention.")
         status = api.get("/trainyard/v1/status")["retention"]
         assert status.pop("last_removal").startswith("2026-12-30T12:01")
-        assert status == {"keep_jobs_s": 30 * DAY_S, "keep_log_bytes": None, "jobs_deleted": 1, "logs_removed": 0}
+        assert status == {
+            "keep_jobs_s": 30 * DAY_S,
+            "keep_log_bytes": None,
+            "projects": 0,
+            "jobs_deleted": 1,
+            "logs_removed": 0,
+        }
 
 
 def test_logs_beyond_the_limit_are_removed_oldest_first_with_a_notice_and_the_jobs_stay(
@@ -156,3 +162,60 @@ def test_study_is_kept_and_removed_with_its_trials(tmp_path: Path, clock: Clock)
         assert names(api) == []
         assert list(root.glob("logs/p/*")) == []
         assert api.get("/trainyard/v1/status")["retention"]["jobs_deleted"] == 1
+
+
+def test_project_has_limits_of_its_own_which_are_shown_first_and_hold_until_the_file_says_otherwise(
+    tmp_path: Path, clock: Clock
+) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("{default: {keepJobs: 60d}, projects: {p: {keepLogsGb: 0.00003}, q: {keepJobs: all}}}")
+    with server(tmp_path / "server", clock, quotas=quotas, keep_jobs_s=1.0) as api:
+        agent = ScriptedAgent(api, cpus=4)
+        agent.sync()
+        for name in ("first", "second"):
+            run_job(api, agent, name, "x" * 20_000)
+            clock.advance(DAY_S)
+        before = api.get("/trainyard/v1/retention", within="60d")
+        (project,) = before["projects"]
+        assert (project["keep_jobs_s"], project["keep_log_bytes"]) == (60 * DAY_S, 30_000)
+        assert (project["now"]["jobs"], project["now"]["logs"], project["later"]["jobs"]) == (0, 1, 2)
+        items = [(item["job"], item["what"], item["is_now"]) for item in before["items"]]
+        assert items == [("first", "log", True), ("first", "job", False), ("second", "job", False)]
+        tried = api.get("/trainyard/v1/retention", within="1d", keepJobs="1d")
+        assert tried["projects"][0]["now"] == project["now"]  # the project has a limit of its own
+        apply(api)
+        assert api.events("first")[-1] == "The log was removed: the logs of the project p may have 30.0 kB."
+        assert "x" * 20_000 in [data["text"] for kind, data, _ in api.stream("second") if kind == "log"]
+        quotas.write_text("{projects: {p: {keepJobs: 1h}}}")
+        reload(api)
+        assert api.get("/trainyard/v1/retention")["projects"][0]["now"]["jobs"] == 2
+        quotas.write_text("{projects: {p: {keepJobs: all}}}")
+        reload(api)
+        apply(api)
+        assert names(api) == ["first", "second"]
+        refused = api.client.get("/trainyard/v1/retention?keepJobs=never", headers=ADMIN)
+        assert refused.status_code == 400
+        assert "must be `all`, or a duration" in refused.text
+
+
+def test_decisions_of_an_earlier_quota_file_are_not_carried_out(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "_BATCH", 1)
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("{projects: {p: {keepJobs: 1m}}}")
+    with server(tmp_path / "server", clock, quotas=quotas) as api:
+        for number in range(3):
+            api.create(f"job_{number}")
+            api.cancel(f"job_{number}")
+        clock.advance(61)
+        assert api.use_cases.retention.step()
+        assert len(names(api)) == 2
+        quotas.write_text("{projects: {p: {keepJobs: all, keepLogsGb: 1}}}")
+        reload(api)
+        apply(api)
+        assert len(names(api)) == 2
+
+
+def reload(api: Server) -> None:
+    assert api.client.post("/trainyard/v1/quotas:reload", headers=ADMIN).status_code == 200

@@ -35,7 +35,7 @@ _Limit = Annotated[int, Field(ge=0)] | None
 _Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._:/@\[\]-]+$")]
 
 
-class _Limits(ProjectSharingEntries, RetentionEntries):
+class _Limits(RetentionEntries, ProjectSharingEntries):
     running_jobs: _Limit = None
     vcpus: _Limit = None
     gpus: _Limit = None

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "--within", default="7d", metavar="DURATION", help="Also what would go within this time.", show_default=True
 )
-@click.option(
-    "--keep-jobs", type=KeepJobs(), default="", help="Try another --keep-jobs of the site.  [default: the one in force]"
-)
+@click.option("--keep-jobs", type=KeepJobs(), help="Try another --keep-jobs of the site.  [default: the one in force]")
 @click.option(
     "--keep-logs-gb",
     type=click.FloatRange(min=0),
@@ -30,14 +28,14 @@ if TYPE_CHECKING:
 )
 @connected
 @output_options
-def retention(client: "Client", output: Output, within: str, keep_jobs: str, keep_logs_gb: float | None) -> None:
+def retention(client: "Client", output: Output, within: str, keep_jobs: str | None, keep_logs_gb: float | None) -> None:
     """Show which jobs and logs would be removed for their age or size, by project. Operators only.
 
     Nothing is removed by this command, nor because of the limits that it tries.
     """
     from trainyard_protocol.fields import sized
 
-    forecast = client.retention_forecast(within, keep_jobs, keep_logs_gb)
+    forecast = client.retention_forecast(within, keep_jobs or "", keep_logs_gb)
     if formats.printed(output, forecast.model_dump(mode="json")):
         return
     rows = [

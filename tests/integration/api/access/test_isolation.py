@@ -179,7 +179,7 @@ class World:
                 text += part
                 if path.startswith("/live") and "event: parts" in text and text.endswith("\n\n"):
                     break
-        kept = [(name, value) for name, value in answer.headers.multi_items() if name != "date"]
+        kept = [(name, value) for name, value in answer.headers.multi_items() if name not in ("date", "x-request-id")]
         return answer.status_code, sorted(kept), text
 
     def names(self, word: str, project: str = "", state: str = "running") -> Names:

@@ -1,5 +1,6 @@
 """Generates `docs/cli.md`, `docs/agent-settings.md`, `docs/states.md` and the tables of `docs/access.md`,
-`docs/audit.md` and `docs/operating.md` from the code, for `make docs`. A test compares them."""
+`docs/audit.md`, `docs/server-settings.md` and `docs/server-constants.md` from the code, for `make docs`. A test
+compares them."""
 
 import inspect
 import re
@@ -32,10 +33,11 @@ _ACCESS_TABLE = re.compile(r"\| call \| role \| what \|\n(\|.*\n)+")
 
 def pages() -> dict[Path, str]:
     """The text of every generated page by path."""
-    access, audit, operating = DOCS / "access.md", DOCS / "audit.md", DOCS / "operating.md"
-    settings = _OPTION_TABLE.sub(lambda _: option_table(), operating.read_text(encoding="utf-8"), count=1)
+    access, audit = DOCS / "access.md", DOCS / "audit.md"
+    settings, constants = DOCS / "server-settings.md", DOCS / "server-constants.md"
     return {
-        operating: _CONSTANT_TABLE.sub(lambda _: constant_table(), settings, count=1),
+        settings: _OPTION_TABLE.sub(lambda _: option_table(), settings.read_text(encoding="utf-8"), count=1),
+        constants: _CONSTANT_TABLE.sub(lambda _: constant_table(), constants.read_text(encoding="utf-8"), count=1),
         DOCS / "cli.md": command_line(),
         DOCS / "agent-settings.md": agent_settings(),
         DOCS / "states.md": state_tables(),

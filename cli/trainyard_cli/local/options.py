@@ -120,7 +120,9 @@ class Options:
     )
     machine_types: str = _option("", FilePath(), "File with your own machine types.", "server")
     server_settings: str = _option(
-        "", FilePath(), "TOML file with further settings of the server, such as a mail server (docs/operating.md)."
+        "",
+        FilePath(),
+        "TOML file with further settings of the server, such as a mail server (docs/server-settings.md).",
     )
     quotas: str = _option("", FilePath(), "File with the quota of each project.")
     runtime: str = _option(

@@ -174,8 +174,8 @@ class Settings:
     )
     storage: str = setting(
         "",
-        "the storage behind `/storage/v1` ([gs:// with tokens](#gs-with-tokens)), with the API of Google Cloud "
-        f"Storage: `http://HOST:PORT`, or {_GOOGLE} with the credentials of the server's environment",
+        "the storage behind `/storage/v1` ([gs:// with tokens](storage.md#gs-with-tokens)), with the API of Google "
+        f"Cloud Storage: `http://HOST:PORT`, or {_GOOGLE} with the credentials of the server's environment",
         metavar="URL",
         read=_storage,
         default_text="$STORAGE_EMULATOR_HOST",
@@ -193,7 +193,7 @@ class Settings:
     lease_s: float = setting(
         600.0,
         f"how long an agent may be silent before its replicas count as lost, at least {LEAST_LEASE_S:g}; only where "
-        "there are several agents ([what an outage costs](#when-the-server-is-away))",
+        "there are several agents ([what an outage costs](servers.md#when-the-server-is-away))",
         "--lease-seconds",
         metavar="SECONDS",
         read=number(
@@ -207,7 +207,7 @@ class Settings:
         False,
         "give each agent the lease of `--lease-seconds`; else agents that reach each other have one of "
         f"{SHORT_LEASE_S:g} s, which they keep by a majority while the server is away "
-        "([what an outage costs](#when-the-server-is-away))",
+        "([what an outage costs](servers.md#when-the-server-is-away))",
     )
     silent_after_s: float = constant(30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN")
     grace_s: float = constant(GRACE_S, "between SIGTERM and SIGKILL of a replica")
@@ -249,13 +249,13 @@ class Settings:
     body_limit: int = constant(
         4 * 2**20,
         "the largest body of a report of an agent; bodies of people's requests are smaller "
-        "([limits](#limits-of-requests))",
+        "([limits](limits.md#limits-of-requests))",
         default_text="4 MiB",
     )
     requests_per_s: float = setting(
         100.0,
-        "requests of one person, on each server process, 0 for no limit ([limits by caller](#limits-by-caller)). Ten "
-        "seconds' worth of them may come at once",
+        "requests of one person, on each server process, 0 for no limit ([limits by "
+        "caller](limits.md#limits-by-caller)). Ten seconds' worth of them may come at once",
         "--requests-per-second",
         metavar="N",
         read=number(float, 0, rule=_UNLIMITED),

@@ -92,11 +92,9 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
         quotas.write_text("default:\n  runningJobs: 2\n  vcpu: 1\n")
         refused = reload()
         assert refused.status_code == 400
-        assert refused.json()["error"]["message"] == (
-            f"{quotas}:3: default.vcpu: there is no such entry; "
-            "allowed are share, maxPriority, bands, preemptible, budget, minGpuUse, "
-            "runningJobs, vcpus, gpus, accelerators, images."
-        )
+        message = refused.json()["error"]["message"]
+        assert message.startswith(f"{quotas}:3: default.vcpu: there is no such entry; allowed are ")
+        assert {"runningJobs", "vcpus", "images"} <= {*message.rstrip(".").split("allowed are ")[1].split(", ")}
         one.tick()
         waits = "project p uses 1 of its 1 running jobs; the job needs 1"
         assert (one.job("second")["state"], one.detail("second")["waiting"]) == ("QUEUED", waits)

@@ -44,9 +44,9 @@ def list_jobs(target: Target, output: Output, filter_: str, limit: int | None, s
 
 
 def _listed(client: "V1Client", output: Output, *, filter_: str, limit: int | None, sort_by: str, uri: bool) -> str:
-    """List jobs as `JOB_ID STATUS CREATED` or in `output`'s format. `limit` applies after sorting."""
-    with_results = bool(sort_by) or not output.for_people
-    jobs = list(client.list_jobs(filter_, None if sort_by else limit, with_results=with_results))
+    """List jobs as `JOB_ID STATUS CREATED`, with OWNER where they have several, or in `output`'s format. `limit`
+    applies after sorting."""
+    jobs = list(client.list_jobs(filter_, None if sort_by else limit, with_results=not uri))
     check_keys("--sort-by", [key.removeprefix("~") for key in _keys(sort_by)], jobs)
     check_keys("--format", [column.key for column in output.columns], jobs)
     if sort_by:
@@ -60,9 +60,12 @@ def _listed(client: "V1Client", output: Output, *, filter_: str, limit: int | No
         notify("Listed 0 items.")
         return ""
     causes = [_cause(job) for job in jobs]
-    headers = ["JOB_ID", "STATUS", "CREATED", *(["CAUSE"] if any(causes) else [])]
-    rows = [[job["jobId"], job["state"], _created(job), cause] for job, cause in zip(jobs, causes, strict=True)]
-    return formats.table(headers, [row[: len(headers)] for row in rows])
+    owners = [str(job.get("owner", "")) for job in jobs]
+    columns = {"JOB_ID": [job["jobId"] for job in jobs], "STATUS": [job["state"] for job in jobs]}
+    columns |= {"CREATED": [_created(job) for job in jobs]}
+    columns |= {"OWNER": owners} if len(set(owners)) > 1 else {}
+    columns |= {"CAUSE": causes} if any(causes) else {}
+    return formats.table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
 
 
 def check_keys(flag: str, keys: Iterable[str], jobs: Sequence[Mapping[str, Any]]) -> None:

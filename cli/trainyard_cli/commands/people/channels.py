@@ -1,5 +1,6 @@
 """`trainyard channels`: the mail addresses and webhooks that a project's jobs notify."""
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,10 +14,13 @@ from trainyard_cli.output.text.safe import echo
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
 
+_LONGEST = 5000
+"""Characters that are read of an address."""
+
 
 @click.command()
 @click.argument("name")
-@click.argument("address")
+@click.argument("address", required=False)
 @click.option(
     "--on",
     "events",
@@ -34,16 +38,20 @@ if TYPE_CHECKING:
 )
 @connected
 def set_channel(
-    client: "Client", name: str, address: str, events: tuple[str, ...], *, by_name: bool, body: str | None
+    client: "Client", name: str, address: str | None, events: tuple[str, ...], *, by_name: bool, body: str | None
 ) -> None:
     """Set a channel of --project: a mail address, or a URL that gets a POST. Admins of the project only.
 
-    Nobody can read the path of a URL again. `trainyard channels test NAME` sends a first message.
+    Without ADDRESS it is asked for, or read from standard input: everybody on a machine can read arguments, and a URL
+    of Slack is a secret. Nobody can read the path of a URL again.
     """
     from trainyard_protocol.views.operating.notifications import ChannelRequest
 
     if by_name and events:
         raise click.UsageError("--by-name and --on exclude each other: a channel gets events of all jobs, or none.")
+    if address is None:
+        is_person = sys.stdin.isatty()
+        address = click.prompt("Address", hide_input=True, err=True) if is_person else sys.stdin.read(_LONGEST).strip()
     given = {"events": events} if events or by_name else {}
     request = ChannelRequest.model_validate({"address": address, "format": body or "", **given})
     channel = client.set_channel(name, request)

@@ -4,10 +4,12 @@ An event is recorded with the job's move, in one transaction (`notices`); a boun
 recorded metrics. `collect` writes their notifications and forgets the events, again in one transaction.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.job.config.notification_rules import JobEvent, Transport, is_channel_name, transport_of
 from trainyard_protocol.job.training_input import Notification
 from trainyard_server.context import Backend
@@ -22,6 +24,8 @@ from trainyard_server.storage.db.tables.notifications import Alert, Notice, Rece
 
 STALLS = (STALLED, IDLE_GPUS)
 """Kinds of events that are told as a stall."""
+
+logger = logging.getLogger(__name__)
 
 KEPT_FOR = timedelta(days=7)
 """A notification after its creation, once it does not wait any more."""
@@ -58,8 +62,8 @@ class Collector:
 
     def _add_bound(self, writer: Writer, alert: Alert, now: datetime) -> None:
         job = alert.job
-        training_input, _ = writer.job_input(job)
-        receiver = _receiver(writer, job.project, training_input.notifications[alert.position].to)
+        own = _asked_for(writer, job)[alert.position : alert.position + 1]
+        receiver = _receiver(writer, job.project, own[0].to) if own else None
         if receiver is not None:
             content = contents.of_bound(self._described(writer, job), now, alert.bound, alert.value, alert.step)
             _add(writer, job, str(alert.bound), receiver, content, now)
@@ -70,9 +74,8 @@ class Collector:
         if event.kind not in STALLS and job.study_key is not None:
             return  # a study tells its own end, not that of each trial
         events = (JobEvent.STALL,) if event.kind in STALLS else contents.events_of_end(job.state)
-        training_input, _ = writer.job_input(job)
         receivers: dict[str, tuple[Receiver, JobEvent]] = {}
-        for event_name, receiver in _receivers(writer, job.project, training_input.notifications, events):
+        for event_name, receiver in _receivers(writer, job.project, _asked_for(writer, job), events):
             receivers.setdefault(receiver.address, (receiver, event_name))
         if not receivers:
             return
@@ -101,6 +104,17 @@ class Collector:
             metrics=dict(list(metrics.items())[: contents.MAX_METRICS]),
             url=f"{base}/projects/{job.project}/jobs/{job.job_id}" if base else "",
         )
+
+
+def _asked_for(reader: Reader, job: JobRow) -> Sequence[Notification]:
+    """The notifications that a job asks for; none of one that cannot be read, so that others go on."""
+    try:
+        return reader.job_input(job)[0].notifications
+    except (TrainyardError, ValueError, KeyError, TypeError):
+        logger.exception(
+            "The job %s of %s cannot be read: it notifies only the channels of its project", job.job_id, job.project
+        )
+        return ()
 
 
 def _add(

@@ -64,13 +64,16 @@ class ServiceLogHandler(logging.StreamHandler[TextIO]):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people, with the id of the request behind them."""
+    """Lines for people, with the id of the request behind the first one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and those of a traceback."""
-        line = super().format(record)
+        text = super().format(record)
         current = request_id.get()
-        return f"{line} [request {current}]" if current and "\n" not in line else line
+        if not current:
+            return text
+        first, newline, rest = text.partition("\n")
+        return f"{first} [request {current}]{newline}{rest}"
 
 
 class JsonFormatter(logging.Formatter):

@@ -51,6 +51,16 @@ def test_request_has_one_id_and_a_failure_is_found_by_it(
     assert isinstance(error_of(missing), NotFound)
 
 
+def test_traceback_for_people_has_the_request_behind_its_first_line(log: io.StringIO) -> None:
+    service_log.set_up("text", log)
+    token = service_log.request_id.set("abc")
+    logging.getLogger("a.b").error("GET / failed", exc_info=RuntimeError("of the inside"))
+    service_log.request_id.reset(token)
+    first, *_, last = log.getvalue().splitlines()
+    assert first.endswith("ERROR a.b: GET / failed [request abc]")
+    assert last == "RuntimeError: of the inside"
+
+
 @pytest.mark.parametrize(("log_format", "ending"), [("text", " [request abc]"), ("json", '"request": "abc"}')])
 def test_lines_have_the_request_and_the_last_ones_are_kept(
     log: io.StringIO, log_format: LogFormat, ending: str

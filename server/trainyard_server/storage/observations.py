@@ -58,13 +58,13 @@ class MeasuredGpu(NamedTuple):
 
 class Observations:
     """`requests`: by class of route. `round_at`: the time of a monotonic clock after the last round of the scheduler,
-    0.0 before the first."""
+    before the first one the start of this process: a first round that hangs has an age, too."""
 
     def __init__(self) -> None:
         self.queue_waits = DurationHistogram(MINUTES)
         self.starts = DurationHistogram(MINUTES)
         self.rounds = DurationHistogram(MILLISECONDS)
-        self.round_at = 0.0
+        self.round_at = time.monotonic()
         self._lock = Lock()
         self._requests: dict[str, DurationHistogram] = {}
         self._ends: Counter[str] = Counter()

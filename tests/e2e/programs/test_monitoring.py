@@ -14,11 +14,13 @@ import yaml
 from beds.installed.missing import need_program
 from beds.services.receivers import http_receiver
 from beds.waiting import until
-from integration.api.api_support import TOKENS, Clock, ScriptedAgent, server, serving
+from integration.api.api_support import TOKENS, Clock, server, serving
+from integration.api.server.gpus import WITH_GPU, gpu_agent, report_gpu_usage
 from trainyard_protocol.net.loopback import free_port
 from trainyard_server.domain.access.permissions import Role, Token
 
-RULES = Path(__file__).parents[3] / "deploy" / "monitoring" / "alerts.yaml"
+DEPLOY = Path(__file__).parents[3] / "deploy" / "monitoring"
+RULES = DEPLOY / "alerts.yaml"
 
 
 @contextmanager
@@ -36,6 +38,11 @@ def written(path: Path, content: Any) -> Path:
     return path
 
 
+def dashboard_queries() -> list[str]:
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_prometheus_reads_the_figures_and_alertmanager_tells_of_a_silent_agent(tmp_path: Path) -> None:
@@ -43,13 +50,19 @@ def test_prometheus_reads_the_figures_and_alertmanager_tells_of_a_silent_agent(t
     promtool, clock = need_program("promtool"), Clock()
     tokens = (*TOKENS, Token(Role.METRICS, "prometheus", "prometheus-secret"))
     subprocess.run([promtool, "check", "rules", RULES], check=True, capture_output=True)
+    tested = subprocess.run([promtool, "test", "rules", DEPLOY / "alerts_test.yaml"], text=True, capture_output=True)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
     with ExitStack() as stack:
         api = stack.enter_context(server(tmp_path / "server", clock, tokens=tokens))
         url = stack.enter_context(serving(api.app))
         receiver = stack.enter_context(http_receiver())
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=30))
-        agent = ScriptedAgent(api)
+        agent = gpu_agent(api)
+        api.create("job", **WITH_GPU)
+        api.tick()
         agent.sync()
+        agent.start()
+        report_gpu_usage(agent, 0.75)
         headers = {"Authorization": "Bearer prometheus-secret"}
         text = client.get(f"{url}/metrics", headers=headers).text
         subprocess.run([promtool, "check", "metrics"], input=text, text=True, check=True, capture_output=True)
@@ -95,9 +108,11 @@ def test_prometheus_reads_the_figures_and_alertmanager_tells_of_a_silent_agent(t
             )
         )
 
+        prometheus_url = f"http://127.0.0.1:{ports['prometheus']}/api/v1/query"
+
         def asked(query: str) -> list[Any]:
             try:
-                answer = client.get(f"http://127.0.0.1:{ports['prometheus']}/api/v1/query", params={"query": query})
+                answer = client.get(prometheus_url, params={"query": query})
             except httpx.HTTPError:
                 return []
             if answer.status_code != 200:  # it is not ready yet
@@ -106,6 +121,10 @@ def test_prometheus_reads_the_figures_and_alertmanager_tells_of_a_silent_agent(t
 
         until(lambda: asked('trainyard_agents{state="alive"} == 1'), "Prometheus has read the figures")
         assert not asked("ALERTS")
+        answers = {query: client.get(prometheus_url, params={"query": query}) for query in dashboard_queries()}
+        assert [query for query, answer in answers.items() if answer.status_code != 200] == []
+        (used,) = asked(next(query for query in answers if "trainyard_gpu_usage_ratio" in query))
+        assert (used["metric"], used["value"][1]) == ({"exported_job": "p/job"}, "0.75")
         clock.advance(600)
         until(lambda: receiver.accepted, lambda: f"the alert arrives; there are {json.dumps(asked('ALERTS'))}")
     (alert,) = receiver.accepted[0]["alerts"]

@@ -46,6 +46,8 @@ class Role(StrEnum):
 PEOPLE = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
 """The roles of people; each includes those before it."""
 
+_MACHINES = {Role.AGENT: "a worker agent", Role.METRICS: "a monitoring system"}
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -76,7 +78,13 @@ class Caller:
     @property
     def is_person(self) -> bool:
         """Whether it is neither an agent nor a monitoring system."""
-        return self.grants.get(ALL_PROJECTS) not in (Role.AGENT, Role.METRICS)
+        return not self.machine
+
+    @property
+    def machine(self) -> str:
+        """The kind of program that calls, "" for a person."""
+        role = self.grants.get(ALL_PROJECTS)
+        return _MACHINES.get(role, "") if role is not None else ""
 
     @property
     def is_operator(self) -> bool:

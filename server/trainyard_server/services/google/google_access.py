@@ -37,13 +37,13 @@ class GoogleAccess:
 
     def issue(self, secret: str) -> GoogleKey:
         """A new key for the owner of this token. Raises FailedPrecondition without Google's names, Unauthenticated,
-        PermissionDenied for an agent's token."""
+        PermissionDenied for the token of an agent or of a monitoring system."""
         keys = self._checked_keys()
         principal = self._principals.of_secret(secret)
         if principal is None:
             raise Unauthenticated("A key needs a token, and this call came without one.")
         if not principal.caller.is_person:
-            raise PermissionDenied("That is the token of a worker agent. People have tokens of their own.")
+            raise PermissionDenied(f"That is the token of {principal.caller.machine}. People have tokens of their own.")
         key = keys.issue(principal.credential, self._backend.clock())
         if trail := current_trail():
             trail.subject = key.number

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from trainyard_protocol.states import JobState
+from trainyard_protocol.states import JobState, Reason
 from trainyard_server.context import Backend
 from trainyard_server.storage.db.tables import monitoring as rows
 from trainyard_server.storage.observations import DurationHistogram
@@ -118,13 +118,12 @@ class Exposition:
         yield _histogram("trainyard_queue_wait_seconds", "From submission to the first run.", seen.queue_waits)
         yield _histogram("trainyard_start_seconds", "From the placement of a run until all replicas run.", seen.starts)
         ends = CounterMetricFamily("trainyard_runs", "Runs that have ended.", labels=("end_reason",))
-        for reason, count in sorted(seen.run_ends.items()):
-            ends.add_metric((reason,), count)
+        for reason in Reason:  # also those at 0: Prometheus sees no increase in a series that begins above it
+            ends.add_metric((reason,), seen.run_ends.get(reason, 0))
         yield ends
         yield _histogram("trainyard_scheduler_round_seconds", "Duration of a round of the scheduler.", seen.rounds)
-        if seen.round_at:
-            age = time.monotonic() - seen.round_at
-            yield GaugeMetricFamily("trainyard_scheduler_last_round_seconds", "Time since the last round.", value=age)
+        age = time.monotonic() - seen.round_at
+        yield GaugeMetricFamily("trainyard_scheduler_last_round_seconds", "Time since the last round.", value=age)
         requests = _family("trainyard_request_seconds", "Duration of a request.", ("class",))
         for route_class, histogram in sorted(seen.requests.items()):
             _add(requests, (route_class,), histogram)

@@ -92,7 +92,7 @@ class SignIn:
     def _open(self, principal: Principal, replaced: Session | None) -> Session:
         identify(principal)
         if not principal.caller.is_person:
-            raise PermissionDenied("That is the token of a worker agent. People have tokens of their own.")
+            raise PermissionDenied(f"That is the token of {principal.caller.machine}. People have tokens of their own.")
         if replaced is not None:
             self._revoked.revoke(replaced)
         return self._sessions.open(principal.credential, self._backend.clock())

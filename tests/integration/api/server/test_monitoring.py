@@ -11,9 +11,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, ScriptedAgent, Server, server
-from trainyard_protocol.job.resources import Gpu
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
+from integration.api.server.gpus import WITH_GPU, gpu_agent, report_gpu_usage
+from trainyard_protocol.states import Reason
 from trainyard_server.domain.access.permissions import Role, Token
 from trainyard_server.services.monitoring import exposition
 
@@ -40,28 +40,16 @@ def values(family: Metric) -> dict[tuple[str, ...], float]:
     return {tuple(sample.labels.values()): sample.value for sample in family.samples}
 
 
-def gpu_agent(api: Server) -> ScriptedAgent:
-    agent = ScriptedAgent(api, cpus=4, memory_gb=64)
-    capacity = agent.info.capacity.model_copy(update={"gpus": (Gpu(id="GPU-0", type="NVIDIA_TESLA_T4"),)})
-    agent.info = agent.info.model_copy(update={"capacity": capacity})
-    agent.sync()
-    return agent
-
-
 @on_every_database
 def test_figures_count_what_happened(api: Server) -> None:
     agent = gpu_agent(api)
-    config = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}}
-    api.create("job", masterType="n1-standard-4", masterConfig=config)
+    api.create("job", **WITH_GPU)
     api.create("other", masterType="n1-standard-64")
     api.tick(30)
     agent.sync()
     api.clock.advance(4)
     agent.start()
-    gpu = GpuUsage(id="GPU-0", utilization=0.75, memory_total=16)
-    sample = UsageSample(run_id=agent.run.run_id, task="master-replica-0", time=api.clock(), cpu=1.0, gpus=(gpu,))
-    content = UsageBatch(samples=(sample,)).model_dump_json()
-    assert api.client.post("/agent/v1/usage", content=content, headers=AGENT).status_code == 200
+    report_gpu_usage(agent, 0.75)
     agent.log("one", "two")
     agent.exit()
     api.tick()
@@ -71,7 +59,7 @@ def test_figures_count_what_happened(api: Server) -> None:
     assert values(figures["trainyard_gpu_usage_ratio"]) == {("laptop", "GPU-0", "p/job"): 0.75}
     assert values(figures["trainyard_agent_last_contact_seconds"]) == {("laptop",): 45}
     assert values(figures["trainyard_agents"])["silent",] == 1
-    assert values(figures["trainyard_runs"]) == {("COMPLETED",): 1}
+    assert values(figures["trainyard_runs"]) == dict.fromkeys(((reason,) for reason in Reason), 0) | {("COMPLETED",): 1}
     assert values(figures["trainyard_log_lines"]) == {(): 2}
     waits = {sample.name: sample.value for sample in figures["trainyard_queue_wait_seconds"].samples}
     assert (waits["trainyard_queue_wait_seconds_count"], waits["trainyard_queue_wait_seconds_sum"]) == (1, 30)
@@ -88,7 +76,9 @@ def test_token_opens_the_figures_and_nothing_else(api: Server) -> None:
         assert api.client.get("/metrics", headers=headers).status_code in (401, 403)
     for path in ("/v1/projects/p/jobs", "/trainyard/v1/me", "/", "/trainyard/v1/usage", "/cluster"):
         assert api.client.get(path, headers=PROMETHEUS).status_code == 403
-    assert api.client.post("/sign-in", data={"token": "prometheus-secret"}).status_code == 403
+    refused = api.client.post("/sign-in", data={"token": "prometheus-secret"})
+    assert refused.status_code == 403
+    assert "That is the token of a monitoring system." in refused.text
 
 
 def test_projects_beyond_the_limit_are_other(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +94,6 @@ def test_projects_beyond_the_limit_are_other(api: Server, monkeypatch: pytest.Mo
 def test_dashboard_and_alerts_name_metrics_that_exist(api: Server) -> None:
     gpu_agent(api)
     observations = api.use_cases.backend.observations
-    observations.round_ended(0.1)
-    observations.run_ended("COMPLETED")
     observations.request_ended("jobs", 0.1)
     names = {sample.name for family in families(api).values() for sample in family.samples} | set(families(api))
     dashboard = json.loads((DEPLOY / "grafana.json").read_text())

@@ -80,6 +80,17 @@ class LocalState:
         self._options_file = self.root / "local.json"
 
     @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """The files that hold a token or a key each, as text."""
+        tokens = (self.token_file, self.agent_token_file, self.storage_token_file)
+        return tuple(path for path in (*tokens, *(self.root / "server" / "keys").glob("*")) if path.is_file())
+
+    @property
+    def agent_file(self) -> Path:
+        """The identity of the agent of this machine, with its key."""
+        return self.root / "agent" / "agent.json"
+
+    @property
     def backup_files(self) -> tuple[Path, ...]:
         """The files of a backup beside the data directories: tokens and options."""
         return self.token_file, self.agent_token_file, self.storage_token_file, self._options_file

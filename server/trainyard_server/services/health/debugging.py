@@ -1,6 +1,7 @@
 """The state of this process for a debug bundle: versions, settings and the last lines of its log."""
 
 import platform
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from importlib.metadata import distributions
 
@@ -13,6 +14,11 @@ from trainyard_server.context import Backend
 
 _HIDDEN = "(set)"
 
+_MASK = "***"
+
+_MOST_LOG = 1_000_000
+"""Characters of the last lines of the log."""
+
 
 class Debugging:
     def __init__(self, backend: Backend) -> None:
@@ -24,8 +30,22 @@ class Debugging:
         return DebugState(
             versions=_versions(),
             settings={**_shown(settings, Settings), **_shown(settings.notifications, NotificationOptions)},
-            log=tuple(recent),
+            log=_masked(recent, [token.secret for token in settings.tokens]),
         )
+
+
+def _masked(lines: Iterable[str], secrets: Collection[str]) -> tuple[str, ...]:
+    """The last lines, without these secrets."""
+    last: list[str] = []
+    room = _MOST_LOG
+    for line in reversed(list(lines)):
+        room -= len(line)
+        if room < 0:
+            break
+        for secret in secrets:
+            line = line.replace(secret, _MASK)
+        last.append(line)
+    return tuple(reversed(last))
 
 
 def _versions() -> dict[str, str]:

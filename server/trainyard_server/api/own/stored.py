@@ -43,7 +43,7 @@ class ArchiveDownload(Download):
     Access.OPERATOR,
     "an archive of everything that is stored, keys among it ([backup](backup.md))",
     "backups.create",
-    response_class=Download,
+    response_class=ArchiveDownload,
 )
 def create(cases: Cases) -> Response:
     """Everything that is stored at this moment, as a tar archive compressed by gzip; its last member is a manifest."""

@@ -84,8 +84,8 @@ class Settings:
     )
     tokens: tuple[Token, ...] = setting(
         (),
-        "a file with the token of a viewer, submitter, admin, agent or monitoring system (`metrics`), and its owner, as "
-        "in `submitter:alice=FILE`; once for each token ([access](access.md)). Without tokens all calls are refused",
+        "a file with the token of a viewer, submitter, admin, agent or monitoring system (`metrics`), and its owner, "
+        "as in `submitter:alice=FILE`; once for each token ([access](access.md)). Without tokens all calls are refused",
         "--token-file",
         metavar="ROLE[:NAME]=FILE",
         read=read_token,

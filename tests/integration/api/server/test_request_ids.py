@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from integration.api.api_support import ADMIN, Server
+from integration.api.api_support import ADMIN, TOKENS, Server
 from trainyard_cli.v1_client import error_of
 from trainyard_protocol import service_log
 from trainyard_protocol.errors import Internal, NotFound
@@ -72,3 +72,14 @@ def test_lines_have_the_request_and_the_last_ones_are_kept(
     (line,) = log.getvalue().splitlines()
     assert line.endswith(ending)
     assert service_log.recent[-1] == line
+
+
+def test_last_lines_that_operators_get_have_no_token_of_the_servers_files(api: Server, log: io.StringIO) -> None:
+    service_log.set_up("text", log)
+    for token in TOKENS:
+        logging.getLogger("a.b").warning("with %s at the end", token.secret)
+    lines = api.client.get("/trainyard/v1/debug", headers=ADMIN).json()["log"]
+    assert [line.partition("a.b: ")[2] for line in lines if "a.b: with" in line] == ["with *** at the end"] * len(
+        TOKENS
+    )
+    assert [token.name for token in TOKENS if any(token.secret in line for line in lines)] == []

@@ -21,10 +21,16 @@ from trainyard_server.services.backups.backups import OpenArchive
 router = Router()
 
 
+class ArchiveContent(Response):
+    """The content of an answer with an archive, for the description."""
+
+    media_type = "application/gzip"
+
+
 class ArchiveDownload(Download):
     """An archive, closed whatever ends its download."""
 
-    media_type = "application/gzip"
+    media_type = ArchiveContent.media_type
 
     def __init__(self, archive: OpenArchive) -> None:
         super().__init__(archive.blocks)
@@ -43,7 +49,7 @@ class ArchiveDownload(Download):
     Access.OPERATOR,
     "an archive of everything that is stored, keys among it ([backup](backup.md))",
     "backups.create",
-    response_class=ArchiveDownload,
+    response_class=ArchiveContent,
 )
 def create(cases: Cases) -> Response:
     """Everything that is stored at this moment, as a tar archive compressed by gzip; its last member is a manifest."""

@@ -44,7 +44,6 @@ class UsageRecording:
         run, job, replicas = unrecorded
         ended = run.ended_at or run.created_at
         shares = [share_of(replica) for replica in replicas]
-        is_first = run.number == 1 and run.part_of is None
         return UsageRow(
             run_id=run.run_id,
             project=job.project,
@@ -56,7 +55,7 @@ class UsageRecording:
             cpu_s=usage.cpu_seconds(shares, ended),
             gpu_s=usage.gpu_seconds(shares, ended),
             idle_gpu_s=self._idle(unrecorded),
-            wait_s=(run.created_at - job.created_at).total_seconds() if is_first else None,
+            wait_s=wait_of(unrecorded),
             has_failed=(run.verdict or {}).get("outcome") == Outcome.FAILED,
         )
 
@@ -68,6 +67,12 @@ class UsageRecording:
         ]
         measured = [seconds for seconds in idle if seconds is not None]
         return sum(measured) if measured else None
+
+
+def wait_of(unrecorded: UnrecordedRun) -> float | None:
+    """The seconds for which a job waited for this run, its first; None for another run, and for a further part."""
+    run, job, _ = unrecorded
+    return (run.created_at - job.created_at).total_seconds() if run.number == 1 and run.part_of is None else None
 
 
 def share_of(replica: ReplicaRow) -> HeldShare:

@@ -7,7 +7,7 @@ from datetime import date, datetime
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.views.operating.accounting import UsageReport, UsageReportRow
 from trainyard_server.context import Backend
-from trainyard_server.control.usage_recording import share_of
+from trainyard_server.control.usage_recording import share_of, wait_of
 from trainyard_server.domain.access.permissions import Visible, is_visible
 from trainyard_server.domain.accounting import usage
 from trainyard_server.domain.accounting.usage import UsageTotal
@@ -90,11 +90,10 @@ def _checked(groups: Sequence[str], since: str, until: str) -> tuple[str, str]:
 
 def _so_far(live: Iterable[UnrecordedRun], visible: Visible, now: datetime) -> Iterator[RecordedUsage]:
     """Usage of the runs that have not ended, until now."""
-    for run, job, replicas in live:
+    for unrecorded in live:
+        job = unrecorded.job
         if is_visible(job.project, visible):
-            shares = [share_of(replica) for replica in replicas]
-            wait_s = (run.created_at - job.created_at).total_seconds()
-            is_first = run.number == 1 and run.part_of is None
+            shares = [share_of(replica) for replica in unrecorded.replicas]
             yield RecordedUsage(
                 job.project,
                 job.owner,
@@ -103,7 +102,7 @@ def _so_far(live: Iterable[UnrecordedRun], visible: Visible, now: datetime) -> I
                 usage.cpu_seconds(shares, now),
                 usage.gpu_seconds(shares, now),
                 None,
-                wait_s if is_first else None,
+                wait_of(unrecorded),
                 False,
             )
 

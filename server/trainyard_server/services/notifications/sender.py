@@ -76,7 +76,11 @@ class Sender:
 
     async def _attempt(self, row: NotificationRow) -> None:
         try:
-            failure = await self.send(row)
+            try:
+                failure = await self.send(row)
+            except Exception as error:
+                logger.exception("A notification of %s of %s could not be made", row.job_id, row.project)
+                failure = DeliveryFailure(f"it could not be made ({type(error).__name__})", of_receiver=False)
             await asyncio.to_thread(self._record, row, failure)
         except Exception as error:  # noqa: BLE001 - logged, and made again
             self._failures.record(_NOT_RECORDED, error)

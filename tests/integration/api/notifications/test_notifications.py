@@ -350,3 +350,24 @@ def test_deleted_job_and_stalled_run(api: Server, agent: ScriptedAgent, receiver
     api.clock.advance(60)
     deliver(api)
     assert notified(api)[0][3] == "delivered", "what was pending of a deleted job is sent"
+
+
+def test_notification_that_cannot_be_made_waits_as_others_do(
+    api: Server, agent: ScriptedAgent, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_channel(api, "team", receiver.url)
+    run(api, agent, "bad", code=3)
+
+    async def broken(*_: object) -> None:
+        raise KeyError("url")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.use_cases.sender, "send", broken)
+        deliver(api, steps=3)
+    rows = api.get("/trainyard/v1/projects/p/notifications")["notifications"]
+    assert [(row["state"], row["attempts"], row["error"]) for row in rows] == [
+        ("pending", 1, "it could not be made (KeyError)")
+    ]
+    api.clock.advance(60)
+    deliver(api)
+    assert len(receiver.accepted) == 1

@@ -19,7 +19,7 @@ from trainyard_server.storage.streams import Stream
 
 _EVERY_S = 60.0
 _LATE = timedelta(minutes=5)
-"""So much later than its time a warned run may be ended: where the server was away meanwhile, it is warned again."""
+"""The latest that a warned run is ended after its time; where the server was away for longer, it is warned again."""
 
 _MEASURED = 0.8
 """The part of the time of a policy that must have been measured."""

@@ -14,7 +14,7 @@ MILLISECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Bounds of durations of requests and rounds, in seconds."""
 
 _GPU_FOR_S = 180.0
-"""So long a measurement of a GPU is shown."""
+"""The time for which a measurement of a GPU is shown."""
 
 _MOST_GPUS = 4096
 

@@ -9,7 +9,7 @@ IDLE_BELOW = 0.05
 """A GPU with a smaller part of its time in use is idle."""
 
 _LONGEST_GAP_S = 120.0
-"""Between two measurements: of a longer pause nothing is known."""
+"""The longest time between two measurements that counts as measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ KEPT_FOR = timedelta(days=7)
 """A notification after its creation, once it does not wait any more."""
 
 _BOUNDS_AFTER_END = timedelta(minutes=10)
-"""So long after a job's end its metrics may still be read from event files."""
+"""The time after a job's end in which its metrics may still be read from event files."""
 
 _CLEAN_EVERY = timedelta(minutes=10)
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from trainyard_protocol.states import JobState, RunState
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
+from trainyard_server.control.usage_recording import gpu_points, share_of
 from trainyard_server.domain.accounting.usage import mean_use
 from trainyard_server.domain.durations import duration
 from trainyard_server.domain.scheduling.sharing import IdlePolicy
@@ -69,11 +70,10 @@ class IdleGpus:
         since = now - policy.over
         points: list[Sequence[tuple[float, Sequence[float | None]]]] = []
         for replica in replicas:
-            if gpus := len(replica.gpus) or replica.accelerator_count:
-                stream, most = Stream(run.number, replica.task), self._backend.settings.usage_points
-                series = self._backend.usage.series(job.project, job.job_id, stream, gpus, most)
-                recent = [point for point in series if point.time >= since.timestamp()]
-                points.append([(point.time, [gpu.utilization for gpu in point.gpus]) for point in recent])
+            if (share := share_of(replica)).gpus:
+                stream = Stream(run.number, replica.task)
+                measured = gpu_points(self._backend, job.project, job.job_id, stream, share)
+                points.append([point for point in measured if point[0] >= since.timestamp()])
         use, measured_s = mean_use(points)
         if measured_s < _MEASURED * policy.over.total_seconds() or use * 100 >= policy.percent:
             return None
@@ -81,8 +81,7 @@ class IdleGpus:
         return _IdleRun(job.key, run.number, use, policy, max(warned, default=None))
 
     def _warn(self, idle: _IdleRun, now: datetime) -> None:
-        later = duration(idle.policy.over.total_seconds())
-        message = f"{_sentence(idle)} Unless they are used, the job is cancelled in {later}."
+        message = f"{_sentence(idle)} Unless they are used, the job is cancelled in {_time(idle.policy.over)}."
         with self._backend.store.write() as writer:
             writer.add_event(idle.key, Event(IDLE_GPUS, message, idle.run), now)
         self._backend.notifier.publish(job_topic(idle.key))

@@ -8,6 +8,7 @@ from trainyard_protocol.job.training_input import Band
 from trainyard_protocol.states import JobState, Outcome, Reason, RunState
 from trainyard_protocol.views.views import Verdict
 from trainyard_server.context import Backend
+from trainyard_server.control.snapshots import live_runs
 from trainyard_server.control.usage_recording import share_of
 from trainyard_server.domain.lifecycle.decisions import Transition
 from trainyard_server.domain.scheduling.preemption import PreemptibleRun, Preemption, preemption
@@ -34,7 +35,7 @@ def next_preemption(
         return None
     batch = [job for job in jobs if job.run is not None and _is_preemptible(job, sharing)]
     stopping = {job.key for job in batch if _is_preempted(job)}
-    live = [job.key for job in batch if job.run is not None and job.run.state in _LIVE]
+    live = {job.key for job in batch if job.run is not None and job.run.state in _LIVE}
     if not live:
         return None
     with backend.store.read() as reader:
@@ -61,25 +62,24 @@ def _is_preempted(job: JobSnapshot) -> bool:
     return verdict is not None and verdict.reason is Reason.PREEMPTED
 
 
-def _runs(reader: Reader, keys: Iterable[int], sharing: Sharing, now: datetime) -> Mapping[int, PreemptibleRun]:
+def _runs(reader: Reader, keys: Collection[int], sharing: Sharing, now: datetime) -> Mapping[int, PreemptibleRun]:
     """The runs that have lasted long enough to be stopped, by their jobs."""
     runs = {}
-    for key in keys:
-        run = reader.live_run(key)
-        if run is None or run.state not in _LIVE:
+    for run, replicas in live_runs(reader):
+        is_lead = run.beside is None and run.part_of is None
+        if run.job_key not in keys or not is_lead or run.state not in _LIVE:
             continue
-        replicas = list(reader.gang(run))
-        began = min((replica.started_at for replica in replicas if replica.started_at), default=run.created_at)
+        gang = replicas if run.agents == 1 else reader.gang(run)
+        began = min((replica.started_at for replica in gang if replica.started_at), default=run.created_at)
         if now - began >= sharing.min_run:
-            runs[key] = PreemptibleRun(key, _at_risk(run, replicas, began, now))
+            runs[run.job_key] = PreemptibleRun(run.job_key, _at_risk(run, gang, began, now))
     return runs
 
 
-def _at_risk(run: RunRow, replicas: Iterable[ReplicaRow], began: datetime, now: datetime) -> float:
+def _at_risk(run: RunRow, replicas: Sequence[ReplicaRow], began: datetime, now: datetime) -> float:
     """The GPU-seconds since the run's last checkpoint; without GPUs a tenth of the CPU-seconds."""
     if run.state is RunState.PREPARING:
         return 0.0
-    replicas = list(replicas)
     saved = max((replica.durable_at for replica in replicas if replica.durable_at is not None), default=began)
     shares = [share_of(replica) for replica in replicas]
     gpus, cpus = sum(share.gpus for share in shares), sum(share.cpus for share in shares)

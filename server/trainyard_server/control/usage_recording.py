@@ -1,7 +1,6 @@
 """Usage records: written for each run after its end, and before its job is deleted."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 
 from trainyard_protocol.states import Outcome
 from trainyard_server.context import Backend
@@ -82,14 +81,16 @@ def share_of(replica: ReplicaRow) -> HeldShare:
     return HeldShare(cpus, gpus, replica.started_at, replica.finished_at)
 
 
-def idle_seconds(
-    backend: Backend, project: str, job_id: str, stream: Stream, share: HeldShare, since: datetime | None = None
-) -> float | None:
+def gpu_points(
+    backend: Backend, project: str, job_id: str, stream: Stream, share: HeldShare
+) -> list[tuple[float, Sequence[float | None]]]:
+    """The measurements of a replica's GPUs: the time of each in seconds, and the utilization of each GPU."""
+    points = backend.usage.series(project, job_id, stream, share.gpus, backend.settings.usage_points)
+    return [(point.time, [gpu.utilization for gpu in point.gpus]) for point in points]
+
+
+def idle_seconds(backend: Backend, project: str, job_id: str, stream: Stream, share: HeldShare) -> float | None:
     """The GPU-seconds in which the GPUs of a replica were idle; None if nobody measured them."""
     if not share.gpus:
         return None
-    points = backend.usage.series(project, job_id, stream, share.gpus, backend.settings.usage_points)
-    first = since.timestamp() if since is not None else float("-inf")
-    return usage.idle_gpu_seconds(
-        [(point.time, [gpu.utilization for gpu in point.gpus]) for point in points if point.time >= first]
-    )
+    return usage.idle_gpu_seconds(gpu_points(backend, project, job_id, stream, share))

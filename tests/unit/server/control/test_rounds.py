@@ -30,7 +30,7 @@ BOSS = Caller.everywhere(Role.ADMIN, "admin")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def server(directory: Path, run_loops: bool = False) -> UseCases:
+def server(directory: Path, run_loops: bool = False, quotas: Path | None = None) -> UseCases:
     """A submission with `run_loops` leaves the service's lines to the next round."""
     return UseCases(
         Settings(
@@ -39,6 +39,7 @@ def server(directory: Path, run_loops: bool = False) -> UseCases:
             run_loops=run_loops,
             durable=False,
             queued_jobs=0,
+            quotas=quotas,
         ),
         clock=lambda: NOW,
         stopwatch=lambda: 0.0,
@@ -58,8 +59,8 @@ def join(api: UseCases, agents: int, cpus: int = 1) -> None:
             writer.save_agent(agent_info(f"a{number}", cpus, 4 * cpus * 10**9), KEY.digest, (), NOW)
 
 
-def submit(api: UseCases, *job_ids: str) -> None:
-    training_input = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "prog.task"}
+def submit(api: UseCases, *job_ids: str, **fields: Any) -> None:
+    training_input = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "prog.task", **fields}
     for job_id in job_ids:
         api.jobs.create(BOSS, "p", {"jobId": job_id, "trainingInput": training_input})
 
@@ -97,6 +98,27 @@ def test_round_without_changes_is_as_many_queries_with_few_jobs_as_with_many(
     assert len(reads) == 4  # twice: the revision, and the heartbeats of the agents
     assert not any("jobs" in one.split("FROM", 1)[1] for one in reads)
     assert not any(one.startswith(("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")) for one in seen)
+
+
+@pytest.mark.parametrize("jobs", [1, 12])
+def test_round_that_looks_for_runs_to_preempt_is_as_many_queries_with_few_as_with_many(
+    tmp_path: Path, jobs: int
+) -> None:
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("default: {preemptible: true}\npreemption: {minRun: 10m}\n")
+    api = server(tmp_path, quotas=quotas)
+    join(api, 1, cpus=jobs)
+    submit(api, *(f"job{number}" for number in range(jobs)), scheduling={"band": "BATCH"})
+    api.controller.tick()
+    submit(api, "waits")
+    for _ in range(3):
+        api.controller.tick()
+    assert (states(api).pop("waits"), set(states(api).values())) == ("QUEUED", {"QUEUED", "PREPARING"})
+    with statements(api) as seen:
+        api.controller.tick()
+    reads = [one for one in seen if one.startswith("SELECT")]
+    assert len(reads) == 8  # of which two: the runs that are live, and their replicas
+    api.backend.store.close()
 
 
 def test_round_after_a_submission_reads_that_job_alone(api: UseCases, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,7 @@ def idle_agents(reader: Reader) -> list[AgentSnapshot]:
 def live_runs(reader: Reader, agent_id: str | None = None) -> list[tuple[RunRow, list[ReplicaRow]]]:
     """Parts of runs that have not ended, each with its replicas; all of them, or those of one agent."""
     runs = reader.live_runs(agent_id)
-    gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in runs}
-    for replica in reader.replicas(gangs):
-        gangs[replica.run_id].append(replica)
+    gangs = reader.replicas_by_run(run.run_id for run in runs)
     return [(run, gangs[run.run_id]) for run in runs]
 
 

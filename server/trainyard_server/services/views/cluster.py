@@ -192,10 +192,8 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
     live = [member for member in every if member[0].beside is None]
     restarts = [member for member in every if member[0].beside is not None]
     ended = [run for row in rows for run in map(reader.run, row.orphaned_runs) if run is not None]
-    gangs: dict[str, list[ReplicaRow]] = {}
-    for replica in reader.replicas([run.run_id for run in ended]):
-        gangs.setdefault(replica.run_id, []).append(replica)
-    everything = [*live, *((run, gangs.get(run.run_id, [])) for run in ended)]
+    gangs = reader.replicas_by_run(run.run_id for run in ended)
+    everything = [*live, *((run, gangs[run.run_id]) for run in ended)]
     keys = {run.job_key for run, _ in everything}
     names, owners = reader.names(keys), reader.owners(keys)
     held: dict[str, list[_RunRow]] = {}

@@ -120,10 +120,9 @@ def changed_jobs(reader: Reader, since: int | None) -> Sequence[ChangedJob]:
     if len(keys) <= _MANY:
         live = live.where(RunRow.job_key.in_(keys))
     runs = list(reader.session.scalars(live)) if keys else []
-    gangs: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in runs}
-    for part in _parts(list(gangs)):
-        for replica in reader.replicas(part):
-            gangs[replica.run_id].append(replica)
+    gangs: dict[str, list[ReplicaRow]] = {}
+    for part in _parts([run.run_id for run in runs]):
+        gangs |= reader.replicas_by_run(part)
     parts: dict[int, list[tuple[RunRow, Sequence[ReplicaRow]]]] = {}
     for run in sorted(runs, key=lambda run: run.part_of is not None):
         parts.setdefault(run.job_key, []).append((run, gangs[run.run_id]))

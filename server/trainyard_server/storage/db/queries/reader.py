@@ -337,6 +337,13 @@ class Reader:
         query = select(ReplicaRow).where(ReplicaRow.run_id.in_(chosen)).order_by(ReplicaRow.position)
         return self._session.scalars(query).all() if chosen else ()
 
+    def replicas_by_run(self, run_ids: Iterable[str]) -> dict[str, list[ReplicaRow]]:
+        """The replicas of each of some runs, in their own order."""
+        gangs: dict[str, list[ReplicaRow]] = {run_id: [] for run_id in run_ids}
+        for replica in self.replicas(gangs):
+            gangs[replica.run_id].append(replica)
+        return gangs
+
     def replica(self, run_id: str, task: str) -> ReplicaRow | None:
         return self._session.get(ReplicaRow, (run_id, task))
 

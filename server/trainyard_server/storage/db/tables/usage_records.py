@@ -102,9 +102,7 @@ def _ended() -> Select[RunRow, JobRow]:
 
 def _with_replicas(reader: Reader, query: Select[RunRow, JobRow]) -> Sequence[UnrecordedRun]:
     rows = reader.session.execute(query).all()
-    replicas: dict[str, list[ReplicaRow]] = {run.run_id: [] for run, _ in rows}
-    for replica in reader.replicas(replicas):
-        replicas[replica.run_id].append(replica)
+    replicas = reader.replicas_by_run(run.run_id for run, _ in rows)
     return [UnrecordedRun(run, job, replicas[run.run_id]) for run, job in rows]
 
 

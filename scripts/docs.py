@@ -1,70 +1,132 @@
-"""Generates `docs/cli.md`, `docs/agent-settings.md`, `docs/states.md` and the tables of `docs/access.md`,
-`docs/audit.md`, `docs/server-settings.md` and `docs/server-constants.md` from the code, for `make docs`. A test
+"""Generates the reference of the site, `docs/reference`, and `docs/llms.txt` from the code, for `make docs`. A test
 compares them."""
 
 import inspect
 import re
+import runpy
 import sys
-from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-
-import click
+from typing import Any
 
 from trainyard_agent.engines.registry import kinds
 from trainyard_agent.settings import PREFIX, AgentSettings, Command
-from trainyard_cli.commands.shared.suggestions import LazyCommand
-from trainyard_cli.commands.tree import trainyard
-from trainyard_protocol import states
+from trainyard_protocol import errors, states
 from trainyard_protocol.settings import Declared, declared
 from trainyard_server.config.backup_options import BackupOptions
 from trainyard_server.config.network import NetworkSettings
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
+from trainyard_server.domain.access.route_access import Route
 from trainyard_server.routes import ACCESS
+from trainyard_server.services.monitoring import exposition
 
 DOCS = Path(__file__).parents[1] / "docs"
-_ACTION_TABLE = re.compile(r"\| action \| call \|\n(\|.*\n)+")
-_OPTION_TABLE = re.compile(r"\| option of the server \| default \| meaning \|\n(\|.*\n)+")
-_CONSTANT_TABLE = re.compile(r"\| setting \| value \| meaning \|\n(\|.*\n)+")
-_ACCESS_TABLE = re.compile(r"\| call \| role \| what \|\n(\|.*\n)+")
+_REFERENCE = DOCS / "reference"
+_METRIC = re.compile(r'(?:Family|_histogram|_family)\(\s*"(trainyard_\w+)", "([^"]+)"')
 
 
 def pages() -> dict[Path, str]:
     """The text of every generated page by path."""
-    access, audit = DOCS / "access.md", DOCS / "audit.md"
-    settings, constants = DOCS / "server-settings.md", DOCS / "server-constants.md"
     return {
-        settings: _OPTION_TABLE.sub(lambda _: option_table(), settings.read_text(encoding="utf-8"), count=1),
-        constants: _CONSTANT_TABLE.sub(lambda _: constant_table(), constants.read_text(encoding="utf-8"), count=1),
-        DOCS / "cli.md": command_line(),
-        DOCS / "agent-settings.md": agent_settings(),
-        DOCS / "states.md": state_tables(),
-        access: _ACCESS_TABLE.sub(lambda _: access_table(), access.read_text(encoding="utf-8"), count=1),
-        audit: _ACTION_TABLE.sub(lambda _: action_table(), audit.read_text(encoding="utf-8"), count=1),
+        _REFERENCE / "server-settings.md": server_settings(),
+        _REFERENCE / "agent-settings.md": agent_settings(),
+        _REFERENCE / "api.md": api(),
+        _REFERENCE / "states.md": states_and_errors(),
+        **{_REFERENCE / name: text for name, text in _script("command_pages")["pages"]().items()},
     }
 
 
-def access_table() -> str:
-    rows = [f"| `{row.method} {row.path}` | {row.access} | {row.what} |\n" for row in ACCESS.rows]
-    return "".join(["| call | role | what |\n", "|---|---|---|\n", *rows])
+def _script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(Path(__file__).with_name(f"{name}.py")))
 
 
-def action_table() -> str:
-    rows = [f"| `{row.action}` | `{row.method} {row.path}` |\n" for row in ACCESS.rows if row.action]
-    return "".join(["| action | call |\n", "|---|---|\n", *rows])
-
-
-def option_table() -> str:
-    options = [
-        entry
-        for kind in (Settings, NetworkSettings, NotificationOptions, BackupOptions, OidcOptions)
-        for entry in declared(kind)
-        if entry.option.flag
+def server_settings() -> str:
+    kinds = (Settings, NetworkSettings, NotificationOptions, BackupOptions, OidcOptions)
+    options = [entry for kind in kinds for entry in declared(kind) if entry.option.flag]
+    constants = [entry for entry in declared(Settings) if not entry.option.flag]
+    lines = [
+        "# Settings of the server",
+        "",
+        "Every option of `python -m trainyard_server`, which `trainyard up` passes on after `--`, and what is fixed.",
+        "",
+        "Generated from the declarations by `make docs`. Each option may be given as a flag (`--lease-seconds 300`),",
+        "in the environment (`TRAINYARD_SERVE_LEASE_SECONDS=300`; commas separate several values) or in the TOML file",
+        "that `--settings FILE` or `TRAINYARD_SERVE_SETTINGS` names (`lease-seconds = 300`; several values are a list,",
+        "a switch is `true`). The first of these wins.",
+        "",
+        "| option of the server | default | meaning |",
+        "|---|---|---|",
+        *(f"| `{entry.option.flag}` | {entry.default} | {entry.option.meaning} |" for entry in options),
+        "",
+        "## Fixed values",
+        "",
+        "Times are seconds.",
+        "",
+        "| name | value | meaning |",
+        "|---|---|---|",
+        *(f"| `{entry.field.name}` | {entry.default} | {entry.option.meaning} |" for entry in constants),
     ]
-    rows = [f"| `{entry.option.flag}` | {entry.default} | {entry.option.meaning} |\n" for entry in options]
-    return "".join(["| option of the server | default | meaning |\n", "|---|---|---|\n", *rows])
+    return "\n".join(lines) + "\n"
+
+
+def api() -> str:
+    lines = [
+        "# The API",
+        "",
+        "Every call of the HTTP API, the role that it needs, and its action in the audit.",
+        "",
+        "Generated from the routes by `make docs`. Bodies and answers are described by the server itself: open `/docs`",
+        "there, or read `/openapi.json` and, for the v1 API, `/$discovery/rest?version=v1`. Left out are AI Platform's",
+        "calls about models, studies and operations, of which every project has none. P is `projects/{project}`.",
+        "",
+        "| role | who |",
+        "|---|---|",
+        "| nothing | anybody, without a token |",
+        "| person | anybody with a token of a person; what is answered depends on the projects of that person |",
+        "| viewer, submitter, admin | a person with this role, or a higher one, in the project |",
+        "| operator | an operator of the site |",
+        "| agent, metrics | a token of an agent, of a monitoring system |",
+        "",
+    ]
+    for title in _CALLS:
+        above = _PREFIXES.get(title, "")
+        rows = [row for row in ACCESS.rows if _group(row.path) == title and not row.what.startswith(_EMPTY)]
+        lines += [f"## {title}", ""]
+        if above:
+            lines += [f"Paths begin with `{above}`.", ""]
+        lines += ["| call | role | what | in the audit |", "|---|---|---|---|"]
+        lines += [_call_row(row, above) for row in rows] + [""]
+    return "\n".join(lines)
+
+
+_CALLS = {
+    "Jobs: Google's v1 API": ("/v1/", "/v1beta1/", "/batch"),
+    "Trainyard's own calls": ("/trainyard/",),
+    "Agents": ("/agent/",),
+    "Other APIs of Google": ("/storage/", "/upload/", "/resumable/", "/download/", "/oauth2/", "/token", "/v2/"),
+    "MLflow": ("/api/2.0/",),
+    "Pages and descriptions": ("/",),
+}
+"""Title of a table, and how the paths of its calls begin."""
+
+_PREFIXES = {"Trainyard's own calls": "/trainyard/v1", "Agents": "/agent/v1", "MLflow": "/api/2.0/mlflow"}
+"""What all paths of a table begin with, written once above it."""
+
+_EMPTY = ("none: ", "not found", "refused")
+"""How the words begin of a call that only says that there is nothing."""
+
+
+def _group(path: str) -> str:
+    if path in ("/tokens",):  # a page, beside Google's /token
+        return list(_CALLS)[-1]
+    return next(title for title, beginnings in _CALLS.items() if path.startswith(beginnings))
+
+
+def _call_row(row: Route, above: str) -> str:
+    path = row.path.removeprefix(above).replace("projects/{project}", "P")
+    return f"| `{row.method} {path}` | {row.access} | {row.what} | {f'`{row.action}`' if row.action else ''} |"
 
 
 def agent_settings() -> str:
@@ -90,37 +152,22 @@ def _agent_row(entry: Declared) -> str:
     return f"| `{flag}` | {entry.default} | {entry.option.meaning} |"
 
 
-def constant_table() -> str:
-    constants = [entry for entry in declared(Settings) if not entry.option.flag]
-    rows = [f"| `{entry.field.name}` | {entry.default} | {entry.option.meaning} |\n" for entry in constants]
-    return "".join(["| setting | value | meaning |\n", "|---|---|---|\n", *rows])
-
-
-def command_line() -> str:
+def states_and_errors() -> str:
     lines = [
-        "# The command line",
+        "# States, errors and figures",
         "",
-        "Generated from `--help` by `make docs`. `jobs X` means `trainyard jobs X`, with",
-        '`eval "$(trainyard shell-init)"` in your shell\'s startup file.',
+        "States of jobs, runs and replicas, why a replica ended, the errors of the API, the figures of `/metrics`.",
+        "",
+        "Generated from the code by `make docs`.",
         "",
     ]
-    for path, command in _commands(trainyard, "trainyard"):
-        with click.Context(command, info_name=path, max_content_width=100) as context:
-            context.terminal_width = 100
-            lines += [f"## {path}", "", "```", command.get_help(context), "```", ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def state_tables() -> str:
-    lines = ["# States and moves", "", "Generated from `protocol/trainyard_protocol/states.py` by `make docs`.", ""]
     for title, kind, table in (
         ("Job", states.JobState, states.JOB_MOVES),
         ("Run", states.RunState, states.RUN_MOVES),
         ("Replica", states.ReplicaState, states.REPLICA_MOVES),
     ):
-        lines += [f"## {title}", "", "```mermaid", "stateDiagram-v2", *_diagram(kind, table), "```", ""]
-        lines += ["| state | meaning | may become |", "|---|---|---|"]
         comments = _comments(kind)
+        lines += [f"## States of a {title.lower()}", "", "| state | meaning | may become |", "|---|---|---|"]
         lines += [
             f"| {state} | {comments.get(state, '')} | {', '.join(s for s in kind if s in table[state]) or 'final'} |"
             for state in kind
@@ -131,24 +178,21 @@ def state_tables() -> str:
     lines += [f"| {reason} | {comments[reason]} | {states.FAULTS[reason]} |" for reason in states.Reason]
     lines += ["", "| fault | what follows |", "|---|---|"]
     lines += [f"| {fault} | {_comments(states.Fault).get(fault, '')} |" for fault in states.Fault]
+    lines += [
+        "",
+        "## Errors",
+        "",
+        "The body is Google's: `error.code`, `error.status`, `error.message`, `error.details`.",
+        "",
+    ]
+    lines += ["| error | HTTP | status | when |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in _ERROR.findall(errors.__doc__ or "")]
+    lines += ["", "## Figures of /metrics", "", "| name | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in _METRIC.findall(inspect.getsource(exposition))]
     return "\n".join(lines) + "\n"
 
 
-def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    yield path, command.load() if isinstance(command, LazyCommand) else command
-    if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from _commands(command.commands[name], f"{path} {name}")
-
-
-def _diagram(kind: type[StrEnum], table: Mapping[StrEnum, frozenset[StrEnum]]) -> Iterator[str]:
-    yield f"    [*] --> {next(iter(kind))}"
-    for before in kind:
-        for after in kind:
-            if after in table[before]:
-                yield f"    {before} --> {after}"
-        if not table[before]:
-            yield f"    {before} --> [*]"
+_ERROR = re.compile(r"── (\w+) +(\d+) (\w+) *(.*)")
 
 
 def _comments(kind: type[StrEnum]) -> dict[str, str]:

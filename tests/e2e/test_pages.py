@@ -1,0 +1,16 @@
+"""The commands of the site's pages, typed in their order into a shell against a local service of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from beds import pages
+
+RUN = [page for page in pages.PAGES if any(block.runs for block in pages.blocks(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
+    done = pages.run(page, tmp_path)
+    assert done.returncode == 0, done.stdout

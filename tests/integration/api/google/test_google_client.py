@@ -187,7 +187,7 @@ def test_models_and_predictions_are_refused_in_a_sentence(ml: Any) -> None:
 def test_credentials_of_a_program_need_the_domain_of_a_connected_shell(
     api: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/migrating.md says so: the variable is `connect google`'s."""
+    """The variable is of a connected shell, as docs/coming-from/google.md says."""
     domain = "trainyard.localhost:8472"
     monkeypatch.setenv("GOOGLE_CLOUD_UNIVERSE_DOMAIN", domain)
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.sharing
 
-writes the table of docs/how-to/sharing.md. The queue is planned by the server's own scheduler; people, jobs and time are made
-up, the same for each set of rules.
+writes the table of docs/how-to/sharing.md. The queue is planned by the server's own scheduler; people, jobs and time
+are made up, the same for each set of rules.
 """
 
 import random

@@ -128,8 +128,8 @@ def summary(results: Results) -> str:
         )
     facts = machine()
     end = (
-        f"Of these rows {_count(chosen)}; of all {len(results)}, {_count(results)}. `benchmarks/results/performance.md` "
-        "has all, with spread, medians, and what bounds each.",
+        f"Of these rows {_count(chosen)}; of all {len(results)}, {_count(results)}. "
+        "`benchmarks/results/performance.md` has all, with spread, medians, and what bounds each.",
         f"Machine: {facts['CPU']}, {facts['memory']}, {facts['system']}, Python {facts['Python']}.",
     )
     return "\n".join([*lines, "", *end, ""])

@@ -92,7 +92,7 @@ lock: $(TOOLS)/.tools ## write requirements/ anew, after a change of pyproject.t
 audit: $(TOOLS)/.tools ## look for known vulnerabilities in what is installed
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python scripts/audit.py $(AUDIT_ARGS)
 
-bench: $(VENV)/.dev ## run the benchmarks and write docs/performance.md; the machine must be idle
+bench: $(VENV)/.dev ## run the benchmarks and write docs/explanation/performance.md; the machine must be idle
 	$(BIN)/python -m benchmarks
 
 bench-quick: $(VENV)/.dev ## run the part of the benchmarks that fits into five minutes

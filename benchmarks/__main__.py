@@ -19,6 +19,7 @@ ROWS: tuple[Row, ...] = (*JOBS, *CONTROL_PLANE, *STREAMS, *IDLE, *TRAINING)
 """All rows, in the order of the table."""
 
 _ROOT = Path(__file__).parent.parent
+_PAGE = _ROOT / "docs" / "explanation" / "performance.md"
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +69,17 @@ def main() -> int:
         return 1
     if unwritten:
         return 0
-    text = _ROOT / ("build/performance.md" if options.quick else "docs/performance.md")
-    data = _ROOT / ("build/performance.json" if options.quick else "benchmarks/results/performance.json")
+    results_folder = _ROOT / ("build" if options.quick else "benchmarks/results")
+    text, data = results_folder / "performance.md", results_folder / "performance.json"
     if options.only:
         by_row = {**report.read(data), **{row.name: samples for row, samples in results}}
         results = [(row, by_row[row.name]) for row in ROWS if row.name in by_row]
     report.write(results, text, data, options.quick, left_out)
-    print(f"\nWritten: {text.relative_to(_ROOT)}, {data.relative_to(_ROOT)}")
+    written = [text, data]
+    if not options.quick:
+        report.publish(results, _PAGE)
+        written.append(_PAGE)
+    print("\nWritten: " + ", ".join(str(path.relative_to(_ROOT)) for path in written))
     return 0
 
 

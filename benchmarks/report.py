@@ -1,8 +1,10 @@
-"""Report of a run of the benchmarks: `docs/performance.md` and its JSON."""
+"""Report of a run of the benchmarks: `results/performance.md` with all rows, its JSON, and the table of
+`docs/explanation/performance.md`."""
 
 import json
 import os
 import platform
+import re
 import sqlite3
 import statistics
 from collections.abc import Sequence
@@ -20,10 +22,45 @@ LeftOutRows = Sequence[tuple[Row, str]]
 """Rows that could not run, each with the reason, a sentence."""
 
 _LIBRARIES = ("fastapi", "sqlalchemy", "pydantic", "httpx", "uvicorn")
-_INTRODUCTION = """\
-# Performance
+VARIANTS = frozenset(
+    {
+        "end-command",
+        "launch-package-edited",
+        "launch-package-seen",
+        "launch-sdist",
+        "list-postgresql",
+        "list-rare-label",
+        "list-state",
+        "list-unfinished",
+        "logs-download",
+        "logs-in-random",
+        "logs-in-rate-64",
+        "round-first",
+        "round-unchanged-postgresql",
+        "submits-1000",
+        "submits-10000",
+        "submits-long-queue",
+        "submits-postgresql",
+        "submits-postgresql-10000",
+        "suggestion-200",
+        "table-filter",
+        "table-sorted",
+        "train-16",
+        "train-256",
+        "train-memory-fsdp-4",
+        "train-memory-fsdp-8",
+        "train-two-ceiling",
+    }
+)
+"""Names of rows that say little beside others: they are in the file of all rows alone."""
 
-Written by `make bench` ([benchmarks](../benchmarks/README.md)). Each row starts both sides itself,
+_TABLE = re.compile(r"(?<=<!-- measured -->\n).*?(?=<!-- end -->)", re.DOTALL)
+"""Place of the table in the page."""
+
+_INTRODUCTION = """\
+# Performance: all rows
+
+Written by `make bench` (benchmarks/README.md). Each row starts both sides itself,
 and takes them by turns. The figure is the median of the rounds' ratios, of their differences (+), or,
 where it has a unit, of what was measured. The spread leaves out a tenth of the rounds at both ends.
 Compare ratios alone: the medians belong to this machine. Both sides run once before, uncounted: bytecode is
@@ -80,8 +117,37 @@ def table(results: Results) -> list[str]:
     return lines
 
 
+def summary(results: Results) -> str:
+    """The table of the page, without variants: what is measured, the figure, and the goal."""
+    chosen = [(row, samples) for row, samples in results if row.name not in VARIANTS]
+    lines = ["| what | against | figure | goal |", "|---|---|---|---|"]
+    for row, samples in chosen:
+        value, _, goal = figures(row, samples)
+        lines.append(
+            f"| {row.what} | {row.against} | {value} | {goal}{'' if row.is_reached(samples) else ': **missed**'} |"
+        )
+    facts = machine()
+    end = (
+        f"Of these rows {_count(chosen)}; of all {len(results)}, {_count(results)}. "
+        "`benchmarks/results/performance.md` has all, with spread, medians, and what bounds each.",
+        f"Machine: {facts['CPU']}, {facts['memory']}, {facts['system']}, Python {facts['Python']}.",
+    )
+    return "\n".join([*lines, "", *end, ""])
+
+
+def _count(results: Results) -> str:
+    missed = sum(not row.is_reached(samples) for row, samples in results)
+    return f"{len(results) - missed} reach their goal and {missed} miss it"
+
+
+def publish(results: Results, page: Path) -> None:
+    """Put the summary into the page, in place of that of the run before."""
+    text = page.read_text(encoding="utf-8")
+    page.write_text(_TABLE.sub(lambda _: summary(results), text, count=1), encoding="utf-8")
+
+
 def page(results: Results, quick: bool = False, left_out: LeftOutRows = ()) -> str:
-    """The text of docs/performance.md."""
+    """The text of the file of all rows."""
     lines = [_INTRODUCTION, *([_QUICK] if quick else []), *table(results), ""]
     if left_out:
         lines += [*(f"- Left out: {row.what}. {reason}" for row, reason in left_out), ""]

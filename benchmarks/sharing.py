@@ -2,8 +2,8 @@
 
     python -m benchmarks.sharing
 
-writes the table of docs/sharing.md. The queue is planned by the server's own scheduler; people, jobs and time are made
-up, the same for each set of rules.
+writes the table of docs/how-to/sharing.md. The queue is planned by the server's own scheduler; people, jobs and time
+are made up, the same for each set of rules.
 """
 
 import random
@@ -40,7 +40,7 @@ _BEGIN = datetime(2026, 11, 2, tzinfo=UTC)
 _KIND = "NVIDIA_A100"
 _CHECKPOINT = timedelta(minutes=30)
 _TABLE = re.compile(r"(?<=<!-- simulation -->\n).*?(?=<!-- end -->)", re.DOTALL)
-_PAGE = Path(__file__).parent.parent / "docs" / "sharing.md"
+_PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "sharing.md"
 
 
 @dataclass(frozen=True, slots=True)

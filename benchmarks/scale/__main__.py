@@ -29,7 +29,7 @@ _ALL = ((10, 3600), (100, 1800), (1000, 120), (1500, 90), (2000, 90), (3000, 90)
 _INTRODUCTION = """\
 # Scale
 
-Written by `python -m benchmarks.scale`; docs/scale.md says what follows from it. ms are CPU time, steps
+Written by `python -m benchmarks.scale`; docs/explanation/performance.md says what follows. ms are CPU time, steps
 are instructions of SQLite's virtual machine (they grow with the rows that a statement looks at), writes
 are write transactions and `held ms` the CPU time inside of them. The residual is the largest ratio
 between a value and the power law through all of them; the last decade is the exponent between the two

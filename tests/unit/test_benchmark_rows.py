@@ -13,6 +13,28 @@ def test_rows_have_names_of_their_own() -> None:
     assert len(names) == len(set(names))
 
 
+def test_variants_are_rows() -> None:
+    assert {row.name for row in command.ROWS} >= report.VARIANTS
+
+
+def test_table_of_the_page_is_replaced_and_has_no_variants(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n<!-- measured -->\nof the run before\n<!-- end -->\nAfter.\n", encoding="utf-8")
+    samples = Samples([2.0, 3.0, 40.0], [1.0, 1.0, 10.0], "ms")
+
+    def row(name: str, what: str, reach: float) -> tuple[Row, Samples]:
+        return Row(name, what, "b", reach, lambda _quick: samples), samples
+
+    report.publish([row("slow", "a", 2.0), row(min(report.VARIANTS), "variant", 4.0)], page)
+    text = page.read_text(encoding="utf-8")
+    assert "| a | b | 3.00 | at most 2: **missed** |" in text
+    assert "Of these rows 0 reach their goal and 1 miss it; of all 2, 1 reach their goal and 1 miss it." in text
+    assert "variant" not in text
+    assert "of the run before" not in text
+    assert text.startswith("# Page\n<!-- measured -->\n| what |")
+    assert text.endswith("<!-- end -->\nAfter.\n")
+
+
 def test_sides_are_taken_by_turns_without_the_warm_up() -> None:
     order: list[str] = []
     figures = iter(range(1, 100))

@@ -83,7 +83,7 @@ screenshots: $(VENV)/.dev ## take the pictures of README.md anew, with Chromium
 	for picture in jobs-light job-failed-light compare-dark; do \
 		cp build/screenshots/window/$$picture.png docs/images/$$picture.png; done
 
-recording: $(VENV)/.dev ## record the first job on a terminal of 80 x 24 anew, for docs/terminal.md
+recording: $(VENV)/.dev ## record the first job on a terminal of 80 x 24 anew, for docs/how-to/follow-jobs.md
 	$(BIN)/python scripts/record.py
 
 lock: $(TOOLS)/.tools ## write requirements/ anew, after a change of pyproject.toml or constraints.txt

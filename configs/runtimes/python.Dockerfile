@@ -1,4 +1,4 @@
-# The image that package jobs run in: `trainyard runtimes build` (docs/runtimes.md). It puts beside this file
+# The image that package jobs run in: `trainyard runtimes build` (docs/how-to/containers.md). It puts beside this file
 #
 #   requirements.txt  what is installed: the extra `trainer` of the package's own metadata (pyproject.toml is the one
 #                     place that says it), the `packages` of configs/runtimes.yaml, and the pip and setuptools that

@@ -7,7 +7,8 @@
 It works anywhere: outside of a job these are lines like any other. Where this package is not installed, copy this file
 as `trainyard.py` beside the program. It needs Python 3.8 and nothing else.
 
-`from trainyard import Client` submits jobs and reads their results (docs/python.md); it is imported when it is used.
+`from trainyard import Client` submits jobs and reads their results (docs/how-to/automation.md). It is imported when
+it is used.
 """
 
 import json

@@ -192,7 +192,7 @@ def watch(*_models: object, **_options: object) -> None:
 
 def __getattr__(name: str) -> object:
     raise AttributeError(
-        f"trainyard.wandb has no {name}: it has init, log, config, summary, finish and Image (docs/tracking.md)."
+        f"trainyard.wandb has no {name}: it has init, log, config, summary, finish and Image (docs/how-to/metrics.md)."
     )
 
 

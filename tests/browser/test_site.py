@@ -1,7 +1,6 @@
 """The built site: no warning, no network, opened from disk, and its search answers what newcomers ask."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from beds.pages import PAGES, ROOT
 from browser.quiet_network import QuietNetwork
 
-QUESTIONS = {
-    "install": "tutorials/first-job",
-}
+QUESTIONS = {"install": "tutorials/first-job"}
 """What a newcomer types into the search, and the page that is to be among the first three."""
 
 

@@ -1,4 +1,4 @@
-"""A server with HTTPS in one network namespace, a machine that joins it in another: docs/machines-more.md as a test."""
+"""A server with HTTPS in a network namespace, a machine that joins it in another: docs/tutorials/second-machine.md."""
 
 import re
 import shlex

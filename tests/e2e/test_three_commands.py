@@ -1,4 +1,4 @@
-"""Two machines by three commands, as in docs/machines-more.md: `up --listen`, `agents add`, `jobs submit`. The service
+"""Two machines by three commands, as in the tutorial: `up --listen`, `agents add`, `jobs submit`. The service
 is installed from its wheel, on machines that are network namespaces.
 """
 

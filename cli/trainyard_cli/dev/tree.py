@@ -121,8 +121,8 @@ def sha256(data: bytes) -> str:
 
 
 _ADVICE = (
-    "Only code is synchronised: list data and results in .gitignore, or keep them elsewhere (docs/mounts.md has data "
-    "sets)."
+    "Only code is synchronised: list data and results in .gitignore, or keep them elsewhere "
+    "(docs/how-to/data.md has data sets)."
 )
 
 

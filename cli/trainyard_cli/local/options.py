@@ -122,7 +122,7 @@ class Options:
     server_settings: str = _option(
         "",
         FilePath(),
-        "TOML file with further settings of the server, such as a mail server (docs/server-settings.md).",
+        "TOML file with further settings of the server, such as a mail server (docs/reference/server-settings.md).",
     )
     quotas: str = _option("", FilePath(), "File with the quota of each project.")
     runtime: str = _option(

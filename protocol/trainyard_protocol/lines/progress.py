@@ -7,8 +7,8 @@
     {"event": "start", "stacks": "SIGUSR1"}               on this signal it writes its stacks and goes on
     {"event": "done", "step": 5000}, {"event": "stopped", "step": 120}      no more steps
 
-The contract is in `docs/reliability-of-training.md` and `docs/metrics.md`. `parse` runs on every line of every program,
-so it rejects most by their first character. `progress_reader` reads other lines too.
+The contract is in `docs/tutorials/your-own-trainer.md` and `docs/how-to/metrics.md`. `parse` runs on every line of
+every program, so it rejects most by their first character. `progress_reader` reads other lines too.
 """
 
 import json

@@ -5,8 +5,9 @@
     Epoch 2:  45%|███  | 45/100 [00:03<00:04, 12.3it/s, loss=0.31]    tqdm
     Epoch [2/5], Step [100/600], Loss: 0.31                           pairs, with a step or an epoch
 
-A line without a step or an epoch counts for nothing. `docs/metrics.md` has the rules for users. `ProgressReader.read`
-runs on every line of every program: most are rejected by a few searches for words, and every other search is bounded.
+A line without a step or an epoch counts for nothing. `docs/how-to/metrics.md` has the rules for users.
+`ProgressReader.read` runs on every line of every program: most are rejected by a few searches for words, and every
+other search is bounded.
 """
 
 import re

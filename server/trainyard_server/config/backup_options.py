@@ -26,7 +26,7 @@ class BackupOptions:
 
     every_s: float | None = setting(
         None,
-        "make a backup so often, such as `1d`, into `--backup-dir` ([backup](backup.md#by-schedule))",
+        "make a backup so often, such as `1d`, into `--backup-dir` ([backup](../how-to/operate.md#back-up))",
         "--backup-every",
         metavar="DURATION",
         read=_every,

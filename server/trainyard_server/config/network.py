@@ -88,7 +88,7 @@ class NetworkSettings:
         "",
         "listen there too, at the same port, with HTTPS for other machines: an address of this machine, or a host name "
         "that leads to one. The certificate is of an authority of the server's own, which is `ca.pem` in its data "
-        "directory. `trainyard up --listen` gives it ([a second machine](machines-more.md))",
+        "directory. `trainyard up --listen` gives it ([a second machine](../tutorials/second-machine.md))",
         metavar="ADDRESS",
         read=_https_address,
         default_text="none",
@@ -104,7 +104,7 @@ class NetworkSettings:
         0,
         "serve HTTPS there, too, for Google's clients: by the names ml, logging, storage, oauth2, ... below "
         "`--google-domain`, with a certificate of an authority of the server's own "
-        "([clients](migrating.md#clients-without-an-edit))",
+        "([clients](../coming-from/google.md#use-gcloud-and-googles-clients-without-an-edit))",
         metavar="PORT",
         default_text="none",
     )

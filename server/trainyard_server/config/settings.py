@@ -85,7 +85,8 @@ class Settings:
     tokens: tuple[Token, ...] = setting(
         (),
         "a file with the token of a viewer, submitter, admin, agent or monitoring system (`metrics`), and its owner, "
-        "as in `submitter:alice=FILE`; once for each token ([access](access.md)). Without tokens all calls are refused",
+        "as in `submitter:alice=FILE`; once for each token ([roles](../tutorials/team.md)). Without tokens "
+        "all calls are refused",
         "--token-file",
         metavar="ROLE[:NAME]=FILE",
         read=read_token,
@@ -94,7 +95,7 @@ class Settings:
         (),
         "a host name that a proxy in front of the server passes on, such as `trainyard.example.com`. Requests to other "
         "names are refused, except addresses, `localhost` and names below it, and the names in `--tls-cert` "
-        "([access](access.md#sessions-of-browsers))",
+        "([access](../tutorials/team.md#sessions-of-browsers))",
         "--allowed-host",
         metavar="NAME",
         read=read_host_name,
@@ -107,16 +108,18 @@ class Settings:
     )
     https_address: str = constant("", "the address for other machines, `--https-address`")
     public_url: str = constant("", "the address of the dashboard in browsers, `--public-url`")
-    notifications: NotificationOptions = constant(NotificationOptions(), "[notifications](notifications.md)")
-    backups: BackupOptions = constant(BackupOptions(), "[backup](backup.md)")
+    notifications: NotificationOptions = constant(NotificationOptions(), "[notifications](../how-to/metrics.md)")
+    backups: BackupOptions = constant(BackupOptions(), "[backup](../how-to/operate.md)")
     peer_url: str = constant("", "where other servers on the database reach this one, `--peer-url`")
-    oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](access.md#single-sign-on)")
+    oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](../tutorials/team.md#single-sign-on)")
     machine_types: Path | None = setting(
-        None, "the site's own machine types and scale tiers (YAML; [machines](machines.md))", metavar="FILE"
+        None,
+        "the site's own machine types and scale tiers (YAML; [machines](../tutorials/second-machine.md))",
+        metavar="FILE",
     )
     quotas: Path | None = setting(
         None,
-        "what each project may use at the same time, and which images (YAML; [quotas](scheduling.md#quotas))",
+        "what each project may use at the same time, and which images (YAML; [quotas](../how-to/sharing.md#quotas))",
         metavar="FILE",
     )
     regions: tuple[str, ...] = setting(
@@ -134,8 +137,8 @@ class Settings:
     job_dir_roots: tuple[str, ...] = setting(
         (),
         "job-dirs below PROJECT/OWNER of this directory of the server's machine, or of this `gs://BUCKET` with the "
-        "server's own credentials, may be shown ([files](access.md#files)); with `--one-user` all below it, and "
-        "`gs://` is every bucket. Those of an emulator are always shown",
+        "server's own credentials, may be shown ([files](../tutorials/team.md#files)); with `--one-user` all below it, "
+        "and `gs://` is every bucket. Those of an emulator are always shown",
         "--job-dir-root",
         metavar="DIRECTORY",
         read=_job_dir_root,
@@ -157,7 +160,8 @@ class Settings:
     shared_job_dirs: tuple[str, ...] = setting(
         (),
         "every machine sees this directory at the same path, as on NFS: a job with its job-dir below may have "
-        "replicas on several agents, as one on `gs://` may ([gangs over machines](scheduling.md#gangs-over-machines))",
+        "replicas on several agents, as one on `gs://` may "
+        "([gangs](../how-to/sharing.md#run-a-gang-over-several-machines))",
         "--shared-job-dirs",
         metavar="DIRECTORY",
         read=_absolute,
@@ -174,7 +178,7 @@ class Settings:
     )
     storage: str = setting(
         "",
-        "the storage behind `/storage/v1` ([gs:// with tokens](storage.md#gs-with-tokens)), with the API of Google "
+        "the storage behind `/storage/v1` ([storage](../how-to/data.md#gs-with-tokens)), with the API of Google "
         f"Cloud Storage: `http://HOST:PORT`, or {_GOOGLE} with the credentials of the server's environment",
         metavar="URL",
         read=_storage,
@@ -184,7 +188,7 @@ class Settings:
         3,
         "new runs in a row that a job gets after infrastructure failures before it fails; counted anew whenever a run "
         "has reached a newer checkpoint or step than those before it "
-        "([the verdict](reliability.md#the-verdict-is-right))",
+        "([the verdict](../explanation/reliability.md#the-verdict-is-right))",
         metavar="N",
         read=number(int, 0),
     )
@@ -193,7 +197,7 @@ class Settings:
     lease_s: float = setting(
         600.0,
         f"how long an agent may be silent before its replicas count as lost, at least {LEAST_LEASE_S:g}; only where "
-        "there are several agents ([what an outage costs](servers.md#when-the-server-is-away))",
+        "there are several agents ([what an outage costs](../how-to/server.md#when-the-server-is-away))",
         "--lease-seconds",
         metavar="SECONDS",
         read=number(
@@ -207,14 +211,14 @@ class Settings:
         False,
         "give each agent the lease of `--lease-seconds`; else agents that reach each other have one of "
         f"{SHORT_LEASE_S:g} s, which they keep by a majority while the server is away "
-        "([what an outage costs](servers.md#when-the-server-is-away))",
+        "([what an outage costs](../how-to/server.md#when-the-server-is-away))",
     )
     silent_after_s: float = constant(30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN")
     grace_s: float = constant(GRACE_S, "between SIGTERM and SIGKILL of a replica")
     stall_action: StallAction = constant(
         StallAction.RESTART,
-        "what to do when a run stalls ([reliability of training](reliability-of-training.md)): `restart` stops it and "
-        "starts a new one, `report` only reports it. The label `trainyard_stall_action` of a job overrides it",
+        "what to do when a run stalls ([your own trainer](../tutorials/your-own-trainer.md)): `restart` stops it "
+        "and starts a new one, `report` only reports it. The label `trainyard_stall_action` of a job overrides it",
     )
     stall_least_s: float = constant(
         300.0,
@@ -249,13 +253,13 @@ class Settings:
     body_limit: int = constant(
         4 * 2**20,
         "the largest body of a report of an agent; bodies of people's requests are smaller "
-        "([limits](limits.md#limits-of-requests))",
+        "([limits](../how-to/server.md#limits))",
         default_text="4 MiB",
     )
     requests_per_s: float = setting(
         100.0,
         "requests of one person, on each server process, 0 for no limit ([limits by "
-        "caller](limits.md#limits-by-caller)). Ten seconds' worth of them may come at once",
+        "caller](../how-to/server.md#limits)). Ten seconds' worth of them may come at once",
         "--requests-per-second",
         metavar="N",
         read=number(float, 0, rule=_UNLIMITED),
@@ -299,14 +303,15 @@ class Settings:
     )
     log_quota: int = setting(
         2**30,
-        "maximum size of the log of a job, 0 for no limit; what exceeds it is dropped, with a notice ([logs](logs.md))",
+        "maximum size of the log of a job, 0 for no limit; what exceeds it is dropped, with a notice "
+        "([logs](../how-to/follow-jobs.md))",
         metavar="BYTES",
         read=number(int, 0, rule="0 (no quota) or more bytes"),
         default_text="1 GiB",
     )
     keep_jobs_s: float | None = setting(
         None,
-        "delete jobs so long after their end, such as `90d`, with their logs ([retention](retention.md))",
+        "delete jobs so long after their end, such as `90d`, with their logs ([retention](../how-to/operate.md))",
         "--keep-jobs",
         metavar="DURATION",
         read=_keep_jobs,
@@ -315,7 +320,7 @@ class Settings:
     keep_log_bytes: int | None = setting(
         None,
         "maximum size of all logs together: beyond it those of ended jobs are removed, the oldest first, and the jobs "
-        "stay; 0 for no limit ([retention](retention.md))",
+        "stay; 0 for no limit ([retention](../how-to/operate.md))",
         "--keep-logs-gb",
         metavar="GB",
         read=_keep_logs,
@@ -323,7 +328,7 @@ class Settings:
     )
     keep_audit_s: float | None = setting(
         365 * _DAY_S,
-        "keep rows of the audit so long, 0 for ever ([audit](audit.md))",
+        "keep rows of the audit so long, 0 for ever ([audit](../explanation/security.md))",
         "--keep-audit",
         metavar="DAYS",
         read=_keep_audit,
@@ -331,7 +336,7 @@ class Settings:
     )
     audit_file: Path | None = setting(
         None,
-        "append each row of the audit to this file, as a line of JSON ([audit](audit.md#to-another-system))",
+        "append each row of the audit to this file, as a line of JSON ([audit](../explanation/security.md))",
         metavar="FILE",
     )
     usage_points: int = constant(

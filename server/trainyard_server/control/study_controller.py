@@ -163,6 +163,6 @@ def _with_names(writer: Writer, study: StudySnapshot, message: str) -> str:
     ended = [trial.key for trial in study.trials if trial.state is JobState.SUCCEEDED]
     names = studies.reported_names(writer, ended[:_EXAMPLES])
     if not names:
-        return f"{message} They reported no metric at all: docs/metrics.md has what a program prints."
+        return f"{message} They reported no metric at all: docs/how-to/metrics.md has what a program prints."
     rank = f"jobs trials {study.job_id} --metric NAME ranks them by one of these."
     return f"{message} They reported {listed(names)}: {rank}"

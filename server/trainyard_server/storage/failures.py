@@ -54,7 +54,7 @@ _FULL = Failure("the disk of the database is full", _ROOM)
 _READ_ONLY = Failure("the database is read-only", _WRITABLE)
 RESTORE_DATABASE = (
     "This does not pass by itself: stop the server, and restore the database from a backup, or recover what can be "
-    "read (docs/health.md, A damaged database)."
+    "read (docs/how-to/operate.md, A damaged database)."
 )
 _DAMAGED = Failure("the database is damaged", RESTORE_DATABASE, is_damage=True)
 _DATABASE = (

@@ -1,4 +1,4 @@
-"""Jobs on a cluster: docs/kubernetes.md as a test, with a real server, agent and Kubernetes."""
+"""Jobs on a cluster: docs/how-to/kubernetes.md as a test, with a real server, agent and Kubernetes."""
 
 import os
 import re

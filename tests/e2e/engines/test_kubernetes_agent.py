@@ -1,4 +1,4 @@
-"""The agent as a Deployment in its cluster: docs/kubernetes.md as a test."""
+"""The agent as a Deployment in its cluster: docs/how-to/kubernetes.md as a test."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A real Slurm behind a real server and agent: docs/slurm.md as a test."""
+"""A real Slurm behind a real server and agent: docs/how-to/slurm.md as a test."""
 
 import json
 import signal

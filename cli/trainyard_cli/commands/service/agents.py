@@ -172,7 +172,7 @@ def _alone(server: Server, machines: str) -> str:
     if not server.local:
         return (
             f"{server.url} is this machine only: {machines} needs the server's address in the network, with https:// "
-            "(docs/machines-more.md)."
+            "(docs/tutorials/second-machine.md)."
         )
     ours = ", ".join(addresses_of_this_machine())
     has = f" This machine has {ours}." if ours else ""
@@ -396,7 +396,7 @@ def examine(state_dir: Path | None, output: Output, options: tuple[str, ...]) ->
 @click.command(
     context_settings={"ignore_unknown_options": True},
     epilog="AGENT_OPTIONS are those of `python -m trainyard_agent`, such as --pool 4x16x64. No image is published: "
-    "docs/kubernetes.md says how to build it.",
+    "docs/how-to/kubernetes.md says how to build it.",
 )
 @click.option("--server", required=True, metavar="URL", help="The server's address, as pods reach it.")
 @click.option("--image", required=True, metavar="IMAGE", help="The agent's image, where the nodes can pull it.")

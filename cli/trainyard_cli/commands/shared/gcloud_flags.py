@@ -1,6 +1,6 @@
 """Flags of gcloud that scripts pass along: accepted, hidden from the help, and without an effect here.
 
-The commands are those that gcloud had. `docs/migrating.md` lists the flags.
+The commands are those that gcloud had. `docs/coming-from/google.md` lists the flags.
 """
 
 from collections.abc import Callable, Sequence

@@ -219,7 +219,8 @@ def put_artifact(path: str) -> Json:  # noqa: ARG001 - the route has it
 
 def _unimplemented(name: str) -> Json:
     raise Unimplemented(
-        f"MLflow's {name} is not implemented here: the tracking of metrics, parameters and runs is (docs/tracking.md)."
+        f"MLflow's {name} is not implemented here: the tracking of metrics, parameters and runs is "
+        "(docs/how-to/metrics.md)."
     )
 
 

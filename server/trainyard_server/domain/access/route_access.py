@@ -1,7 +1,7 @@
 """The access table: what each route declares that a call needs. Pure.
 
 Routes are declared with `api.routing`. A request without a row is answered with 404 or 405 before any route is looked
-for, so that no route is open by mistake. The table of docs/access.md is generated from this one.
+for, so that no route is open by mistake. The table of docs/tutorials/team.md is generated from this one.
 """
 
 import re

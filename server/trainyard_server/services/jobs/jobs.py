@@ -280,7 +280,7 @@ class Jobs:
                 f"You are {caller}. Jobs of this service run with the rights of the user who started it (trainyard up "
                 "--listen), so only operators submit them. One of them makes others (trainyard projects add-member "
                 "NAME --role admin --all-projects); for people who shall not have these rights the server runs by "
-                "itself (docs/servers.md)."
+                "itself (docs/how-to/server.md)."
             )
 
     def _check_region(self, region: str) -> None:

@@ -1,4 +1,4 @@
-"""Failures of a cluster, and their outcomes: the table of docs/kubernetes.md, row by row.
+"""Failures of a cluster, and their outcomes: the table of docs/how-to/kubernetes.md, row by row.
 
 What breaks nothing but its own run happens side by side: the first test that asks starts it all.
 """
@@ -50,7 +50,7 @@ CHATTERBOX = Program(
 import sys, time
 begun = time.monotonic()
 for number in range({LINES}):
-    sys.stdout.write(f"line {{number}}".ljust({WIDTH}, ".") + "\\n")  # at once, as docs/kubernetes.md says
+    sys.stdout.write(f"line {{number}}".ljust({WIDTH}, ".") + "\\n")  # at once, as docs/how-to/kubernetes.md says
     if number % 20 == 0:
         sys.stdout.flush()
         due = begun + min(number, {FAST}) / 160 + max(0, number - {FAST}) / 20

@@ -102,6 +102,6 @@ def test_dashboard_and_alerts_name_metrics_that_exist(api: Server) -> None:
     expressions += [rule["expr"] for rule in rules]
     used = {name for expression in expressions for name in re.findall(r"trainyard_\w+", expression)}
     assert used <= names, used - names
-    page = (DEPLOY.parents[1] / "docs" / "monitoring.md").read_text()
+    page = (DEPLOY.parents[1] / "docs" / "how-to" / "operate.md").read_text()
     assert {name for name in used if not re.search(rf"{re.sub('_(bucket|count|sum)$', '', name)}", page)} == set()
     assert [rule["alert"] for rule in rules if rule["alert"] not in page] == []

@@ -140,7 +140,7 @@ def test_environment_names_the_directory_of_the_job_and_what_is_below_it() -> No
 
 
 def test_jax_reads_the_coordinator_from_a_variable_and_number_and_id_from_none() -> None:
-    """Once it does, programs can leave out the line in docs/programs.md. Reads its source: importing it takes long."""
+    """Once it does, programs can leave out the line in docs/tutorials/your-own-trainer.md. It reads JAX's source."""
     jax = importlib.util.find_spec("jax")
     assert jax is not None
     assert jax.origin is not None

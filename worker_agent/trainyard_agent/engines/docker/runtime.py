@@ -53,7 +53,7 @@ _REPAIR_S = 10.0  # between two checks of the rules of networks
 _REMOVE_TIMEOUT_S = 10.0  # for containers and networks of a run
 _PAUSE_S = 0.05
 _GONE = "Its container was removed, and not by Trainyard."
-_OTHER_USER = "It ran as user {}, not as its image's (docs/containers.md, User)."
+_OTHER_USER = "It ran as user {}, not as its image's (docs/how-to/containers.md, User)."
 _SHUT_DOWN = "The container engine, or its machine, was shut down while it ran."
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """State of a replica, from the status of its pod. Pure.
 
-The table of reasons is in `exit_of` and `_REFUSED`; docs/kubernetes.md has it in words.
+The table of reasons is in `exit_of` and `_REFUSED`; docs/how-to/kubernetes.md has it in words.
 """
 
 from collections.abc import Mapping

@@ -114,7 +114,7 @@ class PodPackages:
             raise StagingFailed(
                 Reason.IMAGE_FAILED,
                 f"The runtimes file of the cluster's agent has no image for {what} that nodes can pull: {name} is "
-                "built on a machine. Push it to a registry, and name it there in the file (docs/kubernetes.md).",
+                "built on a machine. Push it to a registry, and name it there in the file (docs/how-to/kubernetes.md).",
             )
         return name
 

@@ -1,7 +1,7 @@
-"""Records the first job of README.md on a terminal of 80 columns and 24 rows, for `make recording`.
+"""Records the first job of the trainer template on a terminal of 80 columns and 24 rows, for `make recording`.
 
 Writes docs/recordings/digits.cast (asciicast 2: a line of text for each output, `asciinema play` shows it) and the
-screens of it into docs/terminal.md. The service of the recording is its own, in a temporary directory.
+screens of it into docs/how-to/follow-jobs.md. The service of the recording is its own, in a temporary directory.
 """
 
 import json
@@ -19,10 +19,10 @@ import pyte
 
 ROOT = Path(__file__).parents[1]
 CAST = ROOT / "docs" / "recordings" / "digits.cast"
-PAGE = ROOT / "docs" / "terminal.md"
+PAGE = ROOT / "docs" / "how-to" / "follow-jobs.md"
 COLUMNS, ROWS = 80, 24
 COMMAND = "jobs submit training digits --config config.yaml --stream-logs -- --epochs 5"
-MARKS = ("installing", "2/5", "succeeded")
+MARKS = ("2/5", "succeeded")
 """Texts of the last rows that are worth a screen: the first of each, and the end."""
 
 SHOWN_STATE = "/home/me/trainyard"
@@ -96,8 +96,8 @@ def section(text: str) -> str:
             marks.pop(0)
             shown.append(last)
     shown[-1] = last
-    parts = [f"After {at:.0f} seconds:\n\n" + "".join(f"    {row}\n" for row in rows) for at, rows in shown]
-    return "\n".join(parts).replace("    \n", "\n")
+    parts = ["\n".join([f"After {at:.0f} seconds:\n", "```text", *rows, "```\n"]) for at, rows in shown]
+    return "\n".join(parts)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def test_example_configs_are_valid() -> None:
         check(parse_training_input(yaml.safe_load(path.read_text())["trainingInput"]), default_catalog())
 
 
-NAMED_TESTS = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+NAMED_TESTS = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "explanation" / "reliability.md").read_text())
 
 
 def test_promises_name_tests() -> None:

@@ -1,4 +1,4 @@
-"""The Python client against a server behind a socket, whose agent plays a trainer: the examples of docs/python.md."""
+"""The Python client against a server behind a socket, whose agent plays a trainer: examples of how-to/automation.md."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from trainyard import Client, WaitTimeout
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.wire.sync import RunOrder
 
-PAGE = Path(__file__).parents[3] / "docs" / "python.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "automation.md"
 LOSSES = (3.0, 0.5, 0.75)
 
 
@@ -93,8 +93,11 @@ def test_examples_of_the_page_do_what_it_says(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
     known: dict[str, Any] = {}
-    for example in re.findall(r"(?:^(?:    .*)?\n)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
-        exec("\n".join(line.removeprefix("    ") for line in example.splitlines()), known)
+    examples = re.findall(
+        r"(?<!-->\n)^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    for example in examples:
+        exec(example, known)
         for job in client.jobs():
             job.wait(timeout=60)
     printed = capsys.readouterr().out

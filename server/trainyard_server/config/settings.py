@@ -111,7 +111,9 @@ class Settings:
     notifications: NotificationOptions = constant(NotificationOptions(), "[notifications](../how-to/metrics.md)")
     backups: BackupOptions = constant(BackupOptions(), "[backup](../how-to/operate.md)")
     peer_url: str = constant("", "where other servers on the database reach this one, `--peer-url`")
-    oidc: OidcOptions | None = constant(None, "the issuer of [single sign-on](../tutorials/team.md#single-sign-on)")
+    oidc: OidcOptions | None = constant(
+        None, "the issuer of [single sign-on](../tutorials/team.md#sign-in-with-accounts-of-your-organisation)"
+    )
     machine_types: Path | None = setting(
         None,
         "the site's own machine types and scale tiers (YAML; [machines](../tutorials/second-machine.md))",
@@ -119,7 +121,8 @@ class Settings:
     )
     quotas: Path | None = setting(
         None,
-        "what each project may use at the same time, and which images (YAML; [quotas](../how-to/sharing.md#quotas))",
+        "what each project may use at the same time, and which images "
+        "(YAML; [quotas](../how-to/sharing.md#limit-a-project))",
         metavar="FILE",
     )
     regions: tuple[str, ...] = setting(
@@ -137,7 +140,8 @@ class Settings:
     job_dir_roots: tuple[str, ...] = setting(
         (),
         "job-dirs below PROJECT/OWNER of this directory of the server's machine, or of this `gs://BUCKET` with the "
-        "server's own credentials, may be shown ([files](../tutorials/team.md#files)); with `--one-user` all below it, "
+        "server's own credentials, may be shown "
+        "([files](../tutorials/team.md#files-that-the-server-shows)); with `--one-user` all below it, "
         "and `gs://` is every bucket. Those of an emulator are always shown",
         "--job-dir-root",
         metavar="DIRECTORY",
@@ -178,7 +182,7 @@ class Settings:
     )
     storage: str = setting(
         "",
-        "the storage behind `/storage/v1` ([storage](../how-to/data.md#gs-with-tokens)), with the API of Google "
+        "the storage behind `/storage/v1` ([storage](../how-to/data.md#use-gs-with-tokens)), with the API of Google "
         f"Cloud Storage: `http://HOST:PORT`, or {_GOOGLE} with the credentials of the server's environment",
         metavar="URL",
         read=_storage,

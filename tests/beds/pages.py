@@ -22,8 +22,13 @@ PAGES = sorted(
 """The pages of the site. Notes for contributors and on design are not part of it."""
 
 _FENCE = re.compile(
-    r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
-    re.MULTILINE | re.DOTALL,
+    r"""
+    (?:^\ *<!--\ (?P<mark>[^\n]*?)\ -->\n)?
+    ^(?P<indent>\ *)```(?P<language>\w*)(?:\ title="(?P<title>[^"\n]+)")?\n
+    (?P<text>.*?)
+    ^(?P=indent)```$
+    """,
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 _BETWEEN = "<<< block of line"
 """What the shell prints before each block's output."""
@@ -31,12 +36,13 @@ _BETWEEN = "<<< block of line"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. `mark` is the comment above it: `run`, `file: NAME`, `shown by TEST` or `not run: REASON`."""
+    """A fenced block. `mark` is the comment above it: `run`, `shown by TEST` or `not run: REASON`."""
 
     line: int
     language: str
     mark: str
     text: str
+    title: str = ""
 
     @property
     def runs(self) -> bool:
@@ -44,8 +50,8 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name under which the block is written into the page's directory, or None."""
-        return self.mark.removeprefix("file: ") if self.mark.startswith("file: ") else None
+        """The title, if it is a file's name: later commands of the page read this file."""
+        return self.title if re.fullmatch(r"[\w./-]+\.\w+", self.title) else None
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -54,7 +60,13 @@ def blocks(page: Path) -> Iterator[Block]:
     for found in _FENCE.finditer(text):
         indent = len(found["indent"])
         lines = "".join(line[indent:] for line in found["text"].splitlines(keepends=True))
-        yield Block(text.count("\n", 0, found.start("text")), found["language"], found["mark"] or "", lines)
+        yield Block(
+            text.count("\n", 0, found.start("text")),
+            found["language"],
+            found["mark"] or "",
+            lines,
+            found["title"] or "",
+        )
 
 
 def words_of(page: Path) -> int:

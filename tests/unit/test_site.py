@@ -67,7 +67,7 @@ def what_is_wrong(block: Block) -> str | None:
 
 def test_no_mark_stands_apart_from_its_block() -> None:
     for page in PAGES:
-        marks = re.findall(r"<!-- (?:run|shown by|not run|file)\b.*?-->", page.read_text(encoding="utf-8"))
+        marks = re.findall(r"<!-- (?:run|shown by|not run)\b.*?-->", page.read_text(encoding="utf-8"))
         assert len(marks) == len([block for block in pages.blocks(page) if block.mark]), page
 
 

@@ -93,9 +93,7 @@ def test_examples_of_the_page_do_what_it_says(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
     known: dict[str, Any] = {}
-    examples = re.findall(
-        r"(?<!-->\n)^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for example in examples:
         exec(example, known)
         for job in client.jobs():

@@ -23,7 +23,7 @@ MINUTES ?= 10
 unexport PYTHONDONTWRITEBYTECODE
 XDIST = --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help demo test test-all test-fast chaos fuzz check lint format types imports docs bench bench-quick screenshots recording lock audit clean
+.PHONY: help demo test test-all test-fast chaos fuzz check lint format types imports docs bench bench-quick site screenshots recording lock audit clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,10 @@ bench: $(VENV)/.dev ## run the benchmarks and write docs/explanation/performance
 
 bench-quick: $(VENV)/.dev ## run the part of the benchmarks that fits into five minutes
 	$(BIN)/python -m benchmarks --quick
+
+site: $(VENV)/.dev ## build the site into build/site, without a network; open build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Built: build/site/index.html"
 
 docs: $(VENV)/.dev ## write the pages that come from the code
 	$(BIN)/python scripts/docs.py

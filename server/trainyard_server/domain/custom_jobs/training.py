@@ -19,14 +19,18 @@ _FIRST = "custom_job.job_spec.worker_pool_specs[0]"
 _CONTAINER, _PACKAGE = "container_spec", "python_package_spec"
 _CUT = 100  # characters of a displayName in a job's id
 
+_BESIDE = {"custom_job", "encryption_config", "secrets", "mounts", "engine_options", "notifications"}
+"""Fields of a training input that a jobSpec does not have, and may be beside it."""
+
 _PREBUILT = re.compile(
     r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai|gcr\.io/cloud-aiplatform)/training/"
     r"(?P<framework>tf|pytorch)-(?:cpu|gpu)\.(?P<version>\d+-\d+)(?:[.:@].*)?"
 )
 """Images of Vertex AI for packages. Source: https://cloud.google.com/vertex-ai/docs/training/pre-built-containers"""
 
-_TENSORFLOWS = frozenset(("1.15", *(f"2.{minor}" for minor in range(1, 16))))
-"""Versions that a runtime of ours is, or stands in for. Later ones have Keras 3: their image is run."""
+_TENSORFLOWS = {version: version for version in ("1.15", *(f"2.{minor}" for minor in range(1, 12)), "2.15")}
+_TENSORFLOWS |= dict.fromkeys(("2.12", "2.13", "2.14"), "2.15")
+"""Runtime versions by the TensorFlow of an image. Later ones have Keras 3, and no runtime: their image is run."""
 
 _PROGRAM = {"package_uris": "package_uris", "python_module": "python_module", "args": "args"}
 _CONFIG = {"container_command": "command", "container_args": "args"}
@@ -83,19 +87,14 @@ def check_given(job: Job) -> None:
     training = job.training_input
     if training.custom_job is None:
         return
+    if not training.region:
+        raise InvalidArgument(Violation("region", "is required with customJob: the location of the custom job."))
     spec = parse(CustomJobSpec, training.custom_job.job_spec, "custom_job.job_spec")
     translated = parse(TrainingInput, training_input(spec, training.region), "job.training_input")
-    others = sorted(
-        name for name in translated.model_fields_set if getattr(translated, name) != getattr(training, name)
-    )
-    if others:
-        raise InvalidArgument(
-            Violation(
-                "custom_job",
-                f"is another job than the training input: they differ in {', '.join(others)}. Leave customJob out, or "
-                "change both.",
-            )
-        )
+    names = translated.model_fields_set | (training.model_fields_set - _BESIDE)
+    if others := sorted(name for name in names if getattr(translated, name) != getattr(training, name)):
+        text = f"is another job than the training input: they differ in {', '.join(others)}. Leave customJob out, or"
+        raise InvalidArgument(Violation("custom_job", f"{text} change both."))
 
 
 def renamed(error: InvalidArgument, custom_job: CustomJob) -> InvalidArgument:
@@ -216,8 +215,7 @@ def _runtime_version(image: str) -> str:
         return ""
     if match["framework"] == "pytorch":
         return "torch"
-    version = match["version"].replace("-", ".")
-    return version if version in _TENSORFLOWS else ""
+    return _TENSORFLOWS.get(match["version"].replace("-", "."), "")
 
 
 def _scheduling(scheduling: CustomJobScheduling) -> dict[str, Any]:

@@ -92,9 +92,10 @@ def test_pools_become_chief_workers_parameter_servers_and_evaluators() -> None:
 def test_images_of_vertex_become_runtime_versions_and_other_images_are_run() -> None:
     prefix = "us-docker.pkg.dev/vertex-ai/training"
     cases = {
-        TENSORFLOW: ("2.12", ""),
+        TENSORFLOW: ("2.15", ""),
         f"{prefix}/tf-cpu.2-15.py310:latest": ("2.15", ""),
         "gcr.io/cloud-aiplatform/training/tf-cpu.1-15": ("1.15", ""),
+        f"{prefix}/tf-gpu.2-11.py310:latest": ("2.11", ""),
         f"{prefix}/pytorch-gpu.2-4.py310@sha256:0": ("torch", ""),
         f"{prefix}/tf-cpu.2-17.py310:latest": ("", f"{prefix}/tf-cpu.2-17.py310:latest"),
         f"{prefix}/xgboost-cpu.1-1": ("", f"{prefix}/xgboost-cpu.1-1"),
@@ -193,7 +194,15 @@ def test_training_input_that_is_not_its_custom_job_is_refused() -> None:
     request["trainingInput"] |= {"secrets": [{"name": "KEY"}]}  # beside it
     check_given(parse_job(request))
     request["trainingInput"] |= {"masterType": "n1-standard-8", "args": ["--more"]}
-    with pytest.raises(InvalidArgument, match=r"custom_job Error: .* differ in master_type\."):
+    with pytest.raises(InvalidArgument, match=r"custom_job Error: .* differ in args, master_type\."):
+        check_given(parse_job(request))
+    tuned = {"hyperparameters": {"params": []}, "masterType": "n1-standard-4", "args": []}
+    del request["trainingInput"]["args"]
+    request["trainingInput"] |= tuned
+    with pytest.raises(InvalidArgument, match=r"differ in hyperparameters\."):
+        check_given(parse_job(request))
+    del request["trainingInput"]["region"]
+    with pytest.raises(InvalidArgument, match=r"region Error: is required with customJob"):
         check_given(parse_job(request))
 
 

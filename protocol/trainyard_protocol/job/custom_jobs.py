@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import quoted
 from trainyard_protocol.fields import Argument, Boolean, Count, Duration, Int32, Text, enum_of, validation_error
-from trainyard_protocol.message import Message
+from trainyard_protocol.message import Many, Message
 
 POOLS = ("master", "worker", "ps", "evaluator")
 """The task type of each worker pool, by its position."""
@@ -113,7 +113,7 @@ class ContainerSpec(Message):
     image_uri: Text = ""
     command: tuple[Argument, ...] = ()
     args: tuple[Argument, ...] = ()
-    env: tuple[EnvVar, ...] = ()
+    env: Many[EnvVar] = ()
 
 
 class PythonPackageSpec(Message):
@@ -121,7 +121,7 @@ class PythonPackageSpec(Message):
     package_uris: tuple[Text, ...] = ()
     python_module: Text = ""
     args: tuple[Argument, ...] = ()
-    env: tuple[EnvVar, ...] = ()
+    env: Many[EnvVar] = ()
 
 
 class WorkerPoolSpec(Message):
@@ -146,9 +146,7 @@ class CustomJobScheduling(Message):
     restart_job_on_worker_restart: Boolean = False
     strategy: Annotated[Strategy, enum_of(Strategy), _named(_STRATEGIES)] = Strategy.STRATEGY_UNSPECIFIED
     max_wait_duration: Duration = ""
-    disable_retries: Annotated[
-        Any, _refused("a job whose machine is lost always gets a new run; a program that fails gets none anyway.")
-    ] = None
+    disable_retries: Annotated[Any, _refused("a job whose machine is lost always gets a new run.")] = None
 
 
 class GcsDestination(Message):
@@ -156,7 +154,7 @@ class GcsDestination(Message):
 
 
 class CustomJobSpec(Message):
-    worker_pool_specs: tuple[WorkerPoolSpec, ...] = ()
+    worker_pool_specs: Many[WorkerPoolSpec] = ()
     scheduling: CustomJobScheduling | None = None
     service_account: Text = ""
     network: Text = ""

@@ -32,8 +32,7 @@ _TENSORFLOWS = {version: version for version in ("1.15", *(f"2.{minor}" for mino
 _TENSORFLOWS |= dict.fromkeys(("2.12", "2.13", "2.14"), "2.15")
 """Runtime versions by the TensorFlow of an image. Later ones have Keras 3, and no runtime: their image is run."""
 
-_PROGRAM = {"package_uris": "package_uris", "python_module": "python_module", "args": "args"}
-_CONFIG = {"container_command": "command", "container_args": "args"}
+_PROGRAM = ("package_uris", "python_module", "args")
 _WHOLE = {
     "job_dir": "custom_job.job_spec.base_output_directory.output_uri_prefix",
     "scheduling.max_running_time": "custom_job.job_spec.scheduling.timeout",
@@ -105,12 +104,7 @@ def renamed(error: InvalidArgument, custom_job: CustomJob) -> InvalidArgument:
 
 def _pools(specs: Sequence[WorkerPoolSpec]) -> dict[int, WorkerPoolSpec]:
     """The pools that have replicas, by position."""
-    return {
-        number: spec
-        for number, spec in enumerate(specs)
-        if number == 0
-        or (spec.model_fields_set and ("replica_count" not in spec.model_fields_set or spec.replica_count))
-    }
+    return {number: spec for number, spec in enumerate(specs) if number == 0 or _is_used(spec)}
 
 
 def _is_used(pool: WorkerPoolSpec) -> bool:

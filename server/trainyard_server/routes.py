@@ -7,7 +7,15 @@ from fastapi.routing import APIRoute
 
 from trainyard_server.api.agents import agent, agent_attachments, packages, uploads
 from trainyard_server.api.description import discovery, openapi
-from trainyard_server.api.google import batch, cloud_logging, google_access, google_resources, object_storage, v1
+from trainyard_server.api.google import (
+    batch,
+    cloud_logging,
+    custom_jobs,
+    google_access,
+    google_resources,
+    object_storage,
+    v1,
+)
 from trainyard_server.api.middleware import audit
 from trainyard_server.api.own import (
     accounting,
@@ -36,6 +44,7 @@ ROUTERS: Sequence[Router] = [
     agent.router,
     google_resources.router,
     v1.router,
+    custom_jobs.router,
     discovery.router,
     openapi.router,
     google_access.router,

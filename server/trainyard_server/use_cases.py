@@ -26,6 +26,7 @@ from trainyard_server.services.attachments.attachments import Attachments
 from trainyard_server.services.backups.backups import Backups
 from trainyard_server.services.backups.examination import Examination
 from trainyard_server.services.backups.schedule import BackupSchedule
+from trainyard_server.services.google.custom_jobs import CustomJobs
 from trainyard_server.services.google.google_access import GoogleAccess
 from trainyard_server.services.google.google_resources import GoogleResources
 from trainyard_server.services.google.object_storage import ObjectStorage
@@ -166,6 +167,7 @@ class UseCases:
         self.entries_list = EntriesList(backend, self.log_executors)
         self.google_access = GoogleAccess(backend, google_keys, self.principals, self.guesses)
         self.google_resources = GoogleResources(backend)
+        self.custom_jobs = CustomJobs(backend, self.jobs, self.google_resources)
         self.object_storage = ObjectStorage(backend)
         self.exposition = Exposition(backend)
         self.retention_forecasts = RetentionForecasts(backend)

@@ -165,6 +165,8 @@ class GoogleFiles:
             "auth": {"credential_file_override": self.gcloud_key, "token_host": key.token_uri},
             "api_endpoint_overrides": {
                 "ml": f"https://ml.{key.domain}/",
+                # gcloud puts the region before a host that begins with aiplatform, and leaves others as they are.
+                "aiplatform": f"https://ml.{key.domain}/",
                 "logging": f"https://logging.{key.domain}/",
                 "storage": f"https://storage.{key.domain}/storage/v1/",
             },

@@ -54,7 +54,7 @@ MESSAGES: dict[str, type[Message]] = {
 }
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
-    "TrainingInput": {"engineOptions", "env", "mounts", "notifications", "secrets"},
+    "TrainingInput": {"customJob", "engineOptions", "env", "mounts", "notifications", "secrets"},
     "Scheduling": {"band", "keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }
@@ -62,6 +62,7 @@ OUR_OWN = {
 
 NOT_THERE = {
     "EngineOptions",
+    "GivenCustomJob",
     "KubernetesOptions",
     "MountReference",
     "Notification",

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
+from trainyard_protocol.job.custom_jobs import POOLS, CustomJobSpec
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 from trainyard_protocol.message import Wire
 from trainyard_protocol.net.gcs import SCHEME, proxy_variables
@@ -75,6 +76,11 @@ class JobContext(Protocol):
     def trial(self) -> TrialOrder | None: ...
 
 
+def pool_of(task_type: str) -> str:
+    """`worker` -> `workerpool1`: the worker pool of Vertex AI with the tasks of a type."""
+    return f"workerpool{POOLS.index(task_type)}"
+
+
 def says_chief(training_input: TrainingInput) -> bool:
     """Whether TF_CONFIG calls the primary `chief`.
 
@@ -101,8 +107,15 @@ def tf_config(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dic
 
 def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> dict[str, Any]:
     """CLUSTER_SPEC as a value: with the evaluator, and always with `master` (useChiefInTfConfig is for TF_CONFIG
-    alone)."""
-    return _config(job, _cluster(addresses, "master"), task, "master")
+    alone). That of a custom job has its worker pools, and the job as a value.
+
+    Source: https://cloud.google.com/vertex-ai/docs/training/distributed-training
+    """
+    spec = _config(job, _cluster(addresses, "master"), task, "master")
+    if job.training_input.custom_job is None:
+        return spec
+    cluster = {pool_of(name): hosts for name, hosts in spec["cluster"].items()}
+    return {**spec, "cluster": cluster, "task": {**spec["task"], "type": pool_of(task.type)}, "job": _described(job)}
 
 
 def environment(job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = "") -> dict[str, str]:
@@ -200,8 +213,10 @@ def job_dir_variables(job_dir: str) -> dict[str, str]:
 
 
 def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
-    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last, if the user gave a jobDir."""
-    return [*training_input.args, *(["--job-dir", job_dir] if job_dir else [])]
+    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last, if the user gave a jobDir. The
+    program of a custom job has its directories in variables alone."""
+    flag = ["--job-dir", job_dir] if job_dir and training_input.custom_job is None else []
+    return [*training_input.args, *flag]
 
 
 def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
@@ -238,7 +253,10 @@ def _config(job: JobContext, cluster: dict[str, list[str]], task: Task, primary:
 
 
 def _described(job: JobContext) -> dict[str, Any]:
-    """The training input as programs see it; that of a trial has the study's hyperparameters."""
+    """The training input as programs see it; that of a trial has the study's hyperparameters. Of a custom job its
+    jobSpec."""
+    if job.training_input.custom_job is not None:
+        return CustomJobSpec.model_validate(job.training_input.custom_job.job_spec).snake_case()
     described = job.training_input.snake_case()
     return described | ({"hyperparameters": job.trial.hyperparameters} if job.trial else {})
 

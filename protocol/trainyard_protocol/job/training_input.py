@@ -1,5 +1,5 @@
 """Training input: every field of the v1 API's Job and TrainingInput, and Trainyard's own: `secrets`, `env`, `mounts`,
-`engine_options`, `notifications` and some of `scheduling`.
+`engine_options`, `notifications`, `custom_job` and some of `scheduling`.
 
 Field names, types and meanings are those of the discovery document `ml.v1` (schemas `GoogleCloudMlV1__Job` and below).
 Keys are accepted in camelCase and in snake_case. `canonical()` returns the fields that were sent, in the API's spelling
@@ -32,6 +32,7 @@ from trainyard_protocol.fields import (
 )
 from trainyard_protocol.job.config import env_rules, mount_rules, notification_rules, retry_limits, secret_rules
 from trainyard_protocol.job.config.notification_rules import JobEvent
+from trainyard_protocol.job.custom_jobs import GivenCustomJob
 from trainyard_protocol.job.engine_options import EngineOptions
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.message import Message, message_at
@@ -192,7 +193,8 @@ def _package_uris(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class TrainingInput(Message):
-    """`GoogleCloudMlV1__TrainingInput`. Types such as `n1-standard-8` are in the machine catalogue."""
+    """`GoogleCloudMlV1__TrainingInput`. Types such as `n1-standard-8` are in the machine catalogue. `custom_job`: the
+    custom job of Vertex AI that the rest was made from, if there was one."""
 
     scale_tier: Annotated[ScaleTier, enum_of(ScaleTier)] = ScaleTier.BASIC
     master_type: Text = ""
@@ -227,6 +229,7 @@ class TrainingInput(Message):
     notifications: Annotated[
         tuple[Notification, ...], BeforeValidator(notification_rules.not_too_many_notifications)
     ] = ()
+    custom_job: GivenCustomJob | None = None
 
     @property
     def runs_image(self) -> bool:

@@ -9,7 +9,7 @@ from trainyard_protocol.message import Wire
 
 DEFAULT_DOMAIN = "trainyard.localhost"
 
-SERVICES = ("ml", "logging", "storage", "oauth2", "iamcredentials", "www")
+SERVICES = ("ml", "aiplatform", "logging", "storage", "oauth2", "iamcredentials", "www")
 """The services of Google that clients look for below a universe domain."""
 
 

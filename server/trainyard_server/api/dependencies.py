@@ -12,12 +12,15 @@ from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import MAX_VIOLATIONS, InvalidArgument, TooLarge, Violation
 from trainyard_protocol.job.config.limits import MAX_BYTES, excess
+from trainyard_protocol.job.training_input import parse
+from trainyard_protocol.message import Message
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.use_cases import UseCases
 
 _M = TypeVar("_M", bound=BaseModel)
+_G = TypeVar("_G", bound=Message)
 _T = TypeVar("_T")
 
 _MAX_CHUNK = 13 * 2**19
@@ -117,6 +120,11 @@ def json_of(kind: type[BaseModel]) -> Any:
     return Depends(BodyReader(kind, _read_json))
 
 
+def message_of(kind: type[Message], root: str) -> Any:
+    """The same for a message of Google's, whose errors name fields by their path from `root`."""
+    return Depends(BodyReader(kind, partial(_read_message, root)))
+
+
 def large_json_of(kind: type[BaseModel], limit: int) -> Any:
     """The same for a body of at most `limit` bytes, with few values."""
     return Depends(BodyReader(kind, partial(_read_large, limit)))
@@ -138,6 +146,10 @@ async def _read_json(kind: type[_M], request: Request, cases: UseCases) -> _M:
         return kind.model_validate(value)
     except ValidationError as error:
         raise _refusal(kind, error) from error
+
+
+async def _read_message(root: str, kind: type[_G], request: Request, cases: UseCases) -> _G:
+    return parse(kind, await _json_body(request, cases), root)
 
 
 async def _read_large(limit: int, kind: type[_M], request: Request, _cases: UseCases) -> _M:

@@ -1,4 +1,5 @@
-"""Directories with clients of AI Platform, for PYTHONPATH: Airflow, tensorflow_cloud and TFX. Made once, then cached.
+"""Directories with clients of AI Platform and Vertex AI, for PYTHONPATH: Airflow, tensorflow_cloud, TFX and
+google-cloud-aiplatform. Made once, then cached.
 
 Their dependencies are pinned in `client_pins/`, all of them, since today's newest releases do not fit these clients.
 `make test-all` runs this file first, so that their installation is not beside tests.
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from beds.installed.caches import made_once
 
-CLIENTS = ("airflow", "tensorflow_cloud", "tfx")
+CLIENTS = ("airflow", "tensorflow_cloud", "tfx", "vertex")
 """TFX's has only what is not in tensorflow_cloud's, and goes before it."""
 
 _PINS = Path(__file__).parent / "client_pins"

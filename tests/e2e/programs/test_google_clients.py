@@ -60,6 +60,13 @@ trainyard connect "$@"
 (. .local/state/trainyard/google/env && "$PYTHON" list.py)
 trainyard disconnect "$@"
 """
+_CUSTOM_PROGRAM = """
+import json, os, sys, time
+task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
+print(task["type"], task["index"], os.environ["GREETING"], *sys.argv[1:], flush=True)
+assert "--fail" not in sys.argv, "as asked"
+time.sleep(600 * ("--wait" in sys.argv))
+"""
 _INSIDE = 'mount --bind "$0" /etc/hosts && . "$1" && shift && exec "$@"'
 
 
@@ -124,12 +131,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture
 def machine_with_engine(engine: Engine, tmp_path: Path) -> Iterator[Machine]:
-    yield from _machine(tmp_path, engine.environment)
+    """Its runtime 2.15 is an image with Python alone."""
+    table = tmp_path / "runtimes.yaml"
+    table.write_text(f"images: {{plain: {{image: '{engine.base_image}'}}}}\nversions: {{'2.15': {{cpu: plain}}}}\n")
+    yield from _machine(tmp_path, engine.environment, "--runtimes", str(table))
 
 
-def _machine(root: Path, environment: dict[str, str]) -> Iterator[Machine]:
+def _machine(root: Path, environment: dict[str, str], *flags: str) -> Iterator[Machine]:
     _require_mounts()
-    for service in started(root, runtime="auto", environment=environment):
+    for service in started(root, *flags, runtime="auto", environment=environment):
         yield Machine(service, root)
 
 
@@ -316,6 +326,36 @@ def test_tfx_trains_in_a_container_without_an_edit(
     finally:
         machine.ok("trainyard", "disconnect", "google", connected=False)
         engine.client().images.remove(image, force=True)
+
+
+@pytest.mark.clients
+def test_vertex_client_runs_lists_cancels_and_deletes_custom_jobs(machine_with_engine: Machine, engine: Engine) -> None:
+    machine, service = machine_with_engine, machine_with_engine.service
+    service.program(_CUSTOM_PROGRAM, "trainer")
+    package = _sdist(service.work)
+    machine.ok("trainyard", "connect", "google", connected=False)
+    try:
+        task = PROGRAMS / "vertex_custom_jobs.py"
+        plain = Path(sys.base_prefix) / "bin" / "python3"
+        path = f"PYTHONPATH={_packages('vertex')}"
+        seen = json.loads(
+            machine.ok("env", path, str(plain), str(task), str(package), engine.base_image).splitlines()[-1]
+        )
+        assert seen["states"] == ["JOB_STATE_SUCCEEDED"] * 3
+        assert seen["failed"].startswith('Job failed with:\ncode: 3\nmessage: "The replica workerpool0-0 exited with')
+        assert "AssertionError: as asked" in seen["failed"]
+        at = "custom_job.job_spec.worker_pool_specs[0].machine_spec.machine_type"
+        assert f"Field: {at} Error: 'n1-standard-5' is not a machine type" in seen["refused"]
+        assert seen["cancelled"] == 'Job failed with:\ncode: 1\nmessage: "The job was cancelled by the user."\n'
+        assert seen["listed"] == ["fails", "in a container", "script", "trains"]
+        assert seen["pools"] == [[1, "n1-standard-4"], [1, "n1-standard-4"]]
+        assert "It was deleted on" in seen["deleted"]
+        names = seen["names"]
+        assert "workerpool0 0 hello --epochs 1" in service.log(names["trains"])
+        assert "script ['--epochs', '1'] gs://vertex/aiplatform-custom-job-" in service.log(names["script"])
+        assert 'in a container: {"cluster": {"workerpool0":' in service.log(names["in a container"])
+    finally:
+        machine.ok("trainyard", "disconnect", "google", connected=False)
 
 
 def _assigned(variables: dict[str, str]) -> list[str]:

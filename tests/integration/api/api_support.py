@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from beds import databases
+from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo, RuntimeName
@@ -35,6 +36,7 @@ from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller, Role, Token
+from trainyard_server.domain.custom_jobs.training import create_request
 from trainyard_server.storage.logs.store import Stream
 from trainyard_server.use_cases import UseCases
 
@@ -178,6 +180,19 @@ class Server:
     def tick(self, seconds: float = 0) -> None:
         self.clock.advance(seconds)
         self.use_cases.controller.tick()
+
+
+def custom_job(module: str = "trainer.task", **package: Any) -> dict[str, Any]:
+    """A custom job of Vertex AI with one replica, which runs a module."""
+    image = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-15.py310:latest"
+    spec = {"executorImageUri": image, "packageUris": ["gs://b/t-1.tar.gz"], "pythonModule": module, **package}
+    pool = {"machineSpec": {"machineType": "local-1"}, "replicaCount": 1, "pythonPackageSpec": spec}
+    return {"displayName": "A custom job", "jobSpec": {"workerPoolSpecs": [pool]}}
+
+
+def of_custom_job(given: dict[str, Any], job_id: str, location: str) -> dict[str, Any]:
+    """The create request of v1 by which a custom job has that id."""
+    return create_request(CustomJob.model_validate(given), job_id, location)
 
 
 def package_job(**changes: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import sqlite3
+from configparser import ConfigParser
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,3 +34,12 @@ def test_gcloud_forgets_its_tokens_of_the_account_and_no_others(tmp_path: Path) 
     database.write_text("of another release")
     files.write(KEY, "http://server", "p", local=True)
     assert database.read_text() == "of another release"
+
+
+def test_gcloud_finds_vertex_by_a_name_to_which_it_adds_no_region(tmp_path: Path) -> None:
+    """It puts the region before a host that begins with aiplatform: a name that nothing resolves here."""
+    files = GoogleFiles(tmp_path / "google", {"CLOUDSDK_CONFIG": str(tmp_path)})
+    files.write(KEY, "http://server", "p", local=True)
+    settings = ConfigParser()
+    settings.read(tmp_path / "configurations" / "config_trainyard")
+    assert settings["api_endpoint_overrides"]["aiplatform"] == "https://ml.trainyard.localhost:8472/"

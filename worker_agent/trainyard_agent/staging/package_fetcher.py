@@ -36,7 +36,8 @@ class PackageFetcher:
 
     async def _fetch(self, order: RunOrder, uri: str, directory: Path, report: ReportActivity) -> Path:
         staged, stored = _STAGED.fullmatch(uri), _GCS.fullmatch(uri)
-        name = staged[2] if staged else stored[3] if stored else ""
+        # Vertex AI's client has the time in names, with colons, which separate paths in lists of them.
+        name = staged[2] if staged else stored[3].replace(":", "_") if stored else ""
         if not archives.is_package_name(name):
             raise StagingFailed(
                 Reason.PACKAGES_FAILED,

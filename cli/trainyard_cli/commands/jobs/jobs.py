@@ -60,7 +60,13 @@ def describe(target: Target, output: Output, job: str, everything: bool, summari
     check_keys("--format", [column.key for column in output.columns], [detail.job])
     if output.for_people:
         notify("\n" + "\n".join(lines))
-    echo(formats.render(output, detail.job))
+    echo(formats.render(output, _without_custom_job(detail.job) if output.for_people else detail.job))
+
+
+def _without_custom_job(job: dict[str, Any]) -> dict[str, Any]:
+    """The job without the custom job that its training input was made from: it says the same again."""
+    training_input = {key: value for key, value in job["trainingInput"].items() if key != "customJob"}
+    return {**job, "trainingInput": training_input}
 
 
 @click.command()

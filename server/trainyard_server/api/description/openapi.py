@@ -46,6 +46,7 @@ _DESCRIPTION = (
     "caller's rate get 429 with a Retry-After header; 503 may be tried again."
 )
 _GOOGLE = ("/v1/", "/v2/")
+_CUSTOM_JOBS = "/customJobs"
 _PARAMETERS: Mapping[str, str] = {
     "fields": "The part of the answer that is wanted, as in jobs(jobId,state).",
     "prettyPrint": "Whether the answer is indented.",
@@ -255,7 +256,7 @@ def _describe_google(operation: dict[str, Any], method: Mapping[str, Any] | None
     parameters = operation.setdefault("parameters", [])
     parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETERS]
     if method is None:
-        if row.path.startswith("/v1/"):
+        if row.path.startswith("/v1/") and _CUSTOM_JOBS not in row.path:
             del operation["responses"]["200"]
         return
     operation["operationId"] = method["id"]

@@ -6,6 +6,7 @@ authentication, so that these see the call that is meant.
   alone, where its clients send it. It goes no further than here, so nothing behind logs or passes it on.
 - Bodies with `Content-Encoding: gzip`.
 - `fields` (partial response) and `prettyPrint`; `callback` (JSONP) is refused.
+- `/v1beta1`, where Vertex AI's clients call for the same custom jobs.
 
 Source: https://cloud.google.com/apis/docs/system-parameters
 """
@@ -28,6 +29,7 @@ from trainyard_server.api.middleware.csrf import replay
 from trainyard_server.api.middleware.storage_names import METHOD
 
 _AREAS = ("/v1/", "/v2/")
+_BETA = "/v1beta1/"
 _STORAGE = (*AREAS, f"{PLAIN_OBJECTS}/")
 _OVERRIDE = "x-http-method-override"
 _OVERRIDES = ("GET", "PUT", "PATCH", "DELETE")
@@ -46,6 +48,8 @@ class GoogleCalls:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(_BETA):
+            scope = {**scope, "path": scope["path"].replace(_BETA, "/v1/", 1)}
         if scope["type"] != "http" or not scope["path"].startswith((*_AREAS, *_STORAGE)):
             await self._app(scope, receive, send)
             return

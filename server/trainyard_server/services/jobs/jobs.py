@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +31,8 @@ from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job
 from trainyard_server.domain.access.permissions import Caller, Role
+from trainyard_server.domain.custom_jobs.training import check_given
+from trainyard_server.domain.filters.filter_syntax import Expression
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.retries import check_patterns
 from trainyard_server.domain.lifecycle.stalls import check_labels
@@ -80,6 +82,7 @@ class Jobs:
         check_project(project)
         self._check_operator(caller)
         job = checked_job(body, self._backend.catalog)
+        check_given(job)
         check_labels(job.labels)
         check_patterns(job.training_input)
         self._check_engine_options(project, job.training_input)
@@ -143,11 +146,12 @@ class Jobs:
         page_token: str = "",
         *,
         with_results: bool = False,
+        parse: Callable[[str], Expression | None] = filters.parse,
     ) -> dict[str, Any]:
         """One page, the newest job first: `{"jobs": [...], "nextPageToken": ...}`, `{}` for nothing. A page of large
         jobs has fewer of them. `with_results`: each also with its owner, its duration in seconds, and the newest value
-        of each metric."""
-        expression = filters.parse(filter_text)
+        of each metric. `parse` reads the filter."""
+        expression = parse(filter_text)
         if page_size is not None and page_size < 0:
             raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {page_size}."))
         size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)

@@ -13,7 +13,17 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN as OPERATOR
-from integration.api.api_support import AGENT, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import (
+    AGENT,
+    ALICE,
+    BOB,
+    Clock,
+    ScriptedAgent,
+    Server,
+    custom_job,
+    of_custom_job,
+    server,
+)
 from integration.api.api_support import TOKENS as SHARED_TOKENS
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.api.middleware.authentication import Authentication
@@ -189,7 +199,7 @@ def test_what_is_anothers_is_refused(api: Server) -> None:
     """Rows of `own`: the same calls by the owner of a job and the agent of a run, and by another of the role."""
     to = "/upload/trainyard/v1/projects/p/packages/x-1.tar.gz"
     package = api.client.post(to, content=b"package", headers=ALICE).json()["uri"]
-    job = {"jobId": "job", "trainingInput": package_job(packageUris=[package])}
+    job = of_custom_job(custom_job(packageUris=[package]), "job", "here")
     assert api.client.post("/v1/projects/p/jobs", json=job, headers=ALICE).status_code == 200
     agent = ScriptedAgent(api)
     agent.sync()
@@ -199,6 +209,7 @@ def test_what_is_anothers_is_refused(api: Server) -> None:
     names = {
         "project": "p",
         "job_id": "job",
+        "location": "here",
         "run_id": agent.run.run_id,
         "task": "master-replica-0",
         "sha256": hashlib.sha256(b"package").hexdigest(),

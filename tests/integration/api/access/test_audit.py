@@ -21,6 +21,8 @@ from integration.api.api_support import (
     Clock,
     ScriptedAgent,
     Server,
+    custom_job,
+    of_custom_job,
     package_job,
     running_agent,
     server,
@@ -120,8 +122,12 @@ SUBJECTS = {
 }
 
 
+_CUSTOM_JOBS = "/customJobs"
+
+
 def concrete(route: Route, token_id: str) -> str:
-    given = {"project": "p", "job_id": "job", "token_id": token_id, "filename": "a.whl", "agent": "laptop"}
+    job_id = "custom" if _CUSTOM_JOBS in route.path else "job"
+    given = {"project": "p", "job_id": job_id, "token_id": token_id, "filename": "a.whl", "agent": "laptop"}
     return re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], "x"), route.path)
 
 
@@ -144,7 +150,9 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
     order = list(DONE)
     assert {route.action for route in CHANGES} == set(order), "a route with an action needs a request above"
     made = api.client.post(TOKENS_PATH, json={}, headers=ALICE).json()["token"]["token_id"]
-    record._count += 1
+    custom = of_custom_job(custom_job(packageUris=[]), "custom", "x")
+    assert api.client.post("/v1/projects/p/jobs", json=custom, headers=ALICE).status_code == 200
+    record._count += 2
     for route in sorted(CHANGES, key=lambda route: order.index(route.action or "")):
         action = route.action or ""
         path = concrete(route, made)
@@ -156,6 +164,8 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
             assert (refused.actor, refused.outcome, refused.status) == ("vera", "refused", 403), action
             assert (refused.project, refused.role) == ("p" if "{project}" in route.path else "", "viewer"), action
         who, given = DONE[action]
+        if route.path.endswith(_CUSTOM_JOBS):
+            given = {"json": custom_job(packageUris=[])}
         if action == "sign-out":
             who = session_of(api, "alice")
         (done,) = record(route.method, path, who, **given)
@@ -168,6 +178,9 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
             subject = record.answer.json()["number"]
         if action == "tokens.create":
             subject = record.answer.json()["token"]["token_id"]
+        if _CUSTOM_JOBS in route.path:
+            is_new = action == "jobs.create"
+            subject = record.answer.json()["name"].rpartition("/")[2] if is_new else "custom"
         assert done.subject == (made if action == "tokens.revoke" else subject), action
         assert done.credential.startswith("session of token:file-" if action == "sign-out" else "token:file-")
         assert (done.address, done.request_id) == ("127.0.0.1", "r-1")

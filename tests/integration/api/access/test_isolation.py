@@ -16,7 +16,18 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from integration.api.api_support import ADMIN, AGENT, GB, Clock, ScriptedAgent, Server, server, serving
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    GB,
+    Clock,
+    ScriptedAgent,
+    Server,
+    custom_job,
+    of_custom_job,
+    server,
+    serving,
+)
 from trainyard_protocol.job.resources import Capacity, Gpu
 from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.wire.sync import RunOrder
@@ -50,6 +61,7 @@ NOT_BUILT = 501
 
 _SUBMIT = '{"jobId": "$job_id", "trainingInput": {"scaleTier": "CUSTOM", "masterType": "local-1", '
 _V1 = "/v1/projects/{project}"
+_CUSTOM_JOBS = f"{_V1}/locations/{{location}}/customJobs"
 _CONFIG = '{"config": "trainingInput: {pythonModule: a.b, scaleTier: BASIC}", "job_id": "$job_id"'
 
 CALLS: Mapping[str, Sequence[str]] = {
@@ -85,6 +97,8 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"POST {_V1}/jobs/{{job_id}}:testIamPermissions": ('{"permissions": ["ml.jobs.get"]}',),
     "POST /token": ("", "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer&assertion=$word"),
     "POST /v2/entries:list": ('{"resourceNames": ["projects/$project"], "filter": "resource.labels.job_id=$job_id"}',),
+    f"GET {_CUSTOM_JOBS}": ("", "?pageSize=1", "?filter=displayName:*", "?filter=name=$job_id"),
+    f"POST {_CUSTOM_JOBS}": ('{"displayName": "$word", "jobSpec": {"workerPoolSpecs": [{}]}}',),
     "GET /v1/projects/{project}/jobs": ("", "?pageSize=1", "?filter=owner:*", "?filter=jobId=$job_id"),
     "POST /v1/projects/{project}/jobs": (
         f'?validateOnly=true {_SUBMIT} "pythonModule": "a.b"}}}}',
@@ -265,7 +279,8 @@ def _add_jobs(world: World, dirs: Path) -> None:
         assert api.client.request("PUT", secret, json={"value": word}, headers=ADMIN).status_code == 200
         _submit(world, word, "succeeded")
         agent.exit(run=start(f"{word}_succeeded"))
-        _submit(world, word, "failed")
+        given = custom_job(f"{word}.task", packageUris=[], args=[f"--{word}-arg"])
+        _submit(world, word, "failed", **of_custom_job(given, "", "x")["trainingInput"])
         run = start(f"{word}_failed")
         agent.log(f"ValueError: {word} is too large", run=run)
         agent.exit(run=run, code=1)

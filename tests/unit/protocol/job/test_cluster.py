@@ -102,6 +102,29 @@ def test_primary_is_called_chief_or_master_by_container_flag_and_runtime(fields:
     assert name in tf_config(job, ADDRESSES, WORKER_0)["cluster"]
 
 
+def test_custom_job_has_pools_in_cluster_spec_and_its_directories_in_variables_alone() -> None:
+    spec = {"workerPoolSpecs": [{"replicaCount": "1"}]}
+    given = {"displayName": "a", "jobSpec": spec}
+    job = context(customJob=given, useChiefInTfConfig=True, pythonModule="a.b", args=["--x"], jobDir="gs://b/out")
+    variables = environment(job, ADDRESSES, WORKER_1, job_dir="gs://b/out")
+    assert json.loads(variables["CLUSTER_SPEC"]) == {
+        "cluster": {
+            "workerpool0": ["cmle-training-master-5f-0:2222"],
+            "workerpool1": ["cmle-training-worker-5f-0:2222", "cmle-training-worker-5f-1:2222"],
+            "workerpool2": ["cmle-training-ps-5f-0:2222"],
+            "workerpool3": ["cmle-training-evaluator-5f-0:2222"],
+        },
+        "task": {"type": "workerpool1", "index": 1},
+        "job": {"worker_pool_specs": [{"replica_count": "1"}]},
+        "environment": "cloud",
+    }
+    config = json.loads(variables["TF_CONFIG"])
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert list(config["cluster"]) == ["chief", "worker", "ps"]
+    assert variables["AIP_MODEL_DIR"] == "gs://b/out/model/"
+    assert module_command(job.training_input) == ["python3", "-m", "a.b", "--x"]
+
+
 def test_cluster_spec_has_the_evaluator_and_always_says_master() -> None:
     value = cluster_spec(context(useChiefInTfConfig=True), ADDRESSES, MASTER)
     assert set(value["cluster"]) == {"master", "worker", "ps", "evaluator"}

@@ -46,9 +46,19 @@ _OPERATORS = ": = != ~ < <= > >="
 _EQUALITY = (":", "=", "!=")
 
 
-def parse(text: str) -> Expression | None:
+Rename = Callable[[FilterToken, FilterToken], tuple[FilterToken, FilterToken]]
+"""Makes a field and a value of ours from those of another API."""
+
+
+def parse(text: str, rename: Rename | None = None) -> Expression | None:
     """None for an empty filter. Raises InvalidArgument that shows the column where it went wrong."""
-    return filter_syntax.parse(text, _term, _OPERATORS, spaced_values=True)
+
+    def term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
+        if rename is not None:
+            name, value = rename(name, value)
+        return _term(name, op, value)
+
+    return filter_syntax.parse(text, term, _OPERATORS, spaced_values=True)
 
 
 Common = Label | Term

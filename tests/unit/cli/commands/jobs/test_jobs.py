@@ -16,7 +16,19 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from integration.api.api_support import AGENT, Clock, ScriptedAgent, Server, line, running_agent, server, serving
+from integration.api.api_support import (
+    ADMIN,
+    AGENT,
+    Clock,
+    ScriptedAgent,
+    Server,
+    custom_job,
+    line,
+    of_custom_job,
+    running_agent,
+    server,
+    serving,
+)
 from trainyard_cli.commands import tree
 from trainyard_cli.commands.jobs.delete import own_directory
 from trainyard_cli.commands.service.shell_init import guess_shell
@@ -352,6 +364,17 @@ def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type,
     assert (json.loads(printed.out), printed.err) == (app.job("j"), "")
     assert typed("jobs describe j --format value(jobId,state)").out == "j\tQUEUED\n"
     assert json.loads(typed("jobs describe j --all -o json").out)["events"]
+
+
+def test_describe_names_the_custom_job_that_a_job_came_as_and_says_the_rest_once(typed: Type, app: Server) -> None:
+    made = of_custom_job(custom_job(packageUris=[]), "j", "here")
+    assert app.client.post("/v1/projects/p/jobs", json=made, headers=ADMIN).status_code == 200
+    printed = typed("jobs describe j")
+    assert "\nCustom job of Vertex AI: A custom job\n" in printed.err
+    expected = app.job("j")
+    given = expected["trainingInput"].pop("customJob")
+    assert yaml.safe_load(printed.out) == expected
+    assert json.loads(typed("jobs describe j -o json").out)["trainingInput"]["customJob"] == given
 
 
 def test_describe_and_explain_show_where_the_replicas_run_and_what_they_use(typed: Type, app: Server) -> None:

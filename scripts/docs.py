@@ -79,7 +79,8 @@ def api() -> str:
         "",
         "Generated from the routes by `make docs`. Bodies and answers are described by the server itself: open `/docs`",
         "there, or read `/openapi.json` and, for the v1 API, `/$discovery/rest?version=v1`. Left out are AI Platform's",
-        "calls about models, studies and operations, of which every project has none. P is `projects/{project}`.",
+        "calls about models, studies and operations, of which every project has none, and the pages of the dashboard.",
+        "P is `projects/{project}`.",
         "",
         "| role | who |",
         "|---|---|",
@@ -102,12 +103,12 @@ def api() -> str:
 
 
 _CALLS = {
-    "Jobs: Google's v1 API": ("/v1/", "/v1beta1/", "/batch"),
-    "Trainyard's own calls": ("/trainyard/",),
-    "Agents": ("/agent/",),
-    "Other APIs of Google": ("/storage/", "/upload/", "/resumable/", "/download/", "/oauth2/", "/token", "/v2/"),
-    "MLflow": ("/api/2.0/",),
-    "Pages and descriptions": ("/",),
+    "Jobs: Google's v1 API": ("/v1", "/v1beta1", "/batch"),
+    "Trainyard's own calls": ("/trainyard",),
+    "Agents": ("/agent",),
+    "Other APIs of Google": ("/storage", "/upload", "/resumable", "/download", "/oauth2", "/token", "/v2"),
+    "MLflow": ("/api/2.0",),
+    "Health and descriptions": ("/healthz", "/metrics", "/openapi.json", "/docs", "/$discovery", "/discovery"),
 }
 """Title of a table, and how the paths of its calls begin."""
 
@@ -118,10 +119,16 @@ _EMPTY = ("none: ", "not found", "refused")
 """How the words begin of a call that only says that there is nothing."""
 
 
-def _group(path: str) -> str:
-    if path in ("/tokens",):  # a page, beside Google's /token
-        return list(_CALLS)[-1]
-    return next(title for title, beginnings in _CALLS.items() if path.startswith(beginnings))
+def _group(path: str) -> str | None:
+    """The title of the table with a path; None for pages."""
+    return next(
+        (
+            title
+            for title, beginnings in _CALLS.items()
+            if any(f"{path}/".startswith(f"{beginning}/") for beginning in beginnings)
+        ),
+        None,
+    )
 
 
 def _call_row(row: Route, above: str) -> str:

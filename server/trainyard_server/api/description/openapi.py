@@ -77,6 +77,7 @@ _ERRORS: Mapping[int, str] = {
     409: "It exists, or was changed meanwhile.",
     413: "The body is too large.",
     429: "Beyond a quota, or too many requests.",
+    501: "MLflow has it, and it is not built here.",
     503: "Not now: try again.",
 }
 
@@ -216,6 +217,8 @@ def _codes(row: Route, has_body: bool) -> Iterator[int]:
         yield from (403, 429)
     if "{" in row.path or row.access is Access.NOBODY or row.path.startswith(MLFLOW):
         yield 404
+    if row.path.startswith(MLFLOW):
+        yield 501
     if row.action:
         yield 409
     if has_body:

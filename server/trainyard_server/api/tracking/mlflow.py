@@ -9,6 +9,7 @@ from fastapi import Request
 
 from trainyard_protocol.errors import Unimplemented
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
+from trainyard_server.api.errors import MethodNotAllowed
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
@@ -36,7 +37,9 @@ from trainyard_server.services.tracking.tracking import no_artifacts
 
 _MAX_BATCH = 1 << 20  # bytes, as MLflow's server has it
 
-router = Router(prefix="/api/2.0")
+_PREFIX = "/api/2.0"
+
+router = Router(prefix=_PREFIX)
 
 Json = dict[str, Any]
 
@@ -217,7 +220,10 @@ def put_artifact(path: str) -> Json:  # noqa: ARG001 - the route has it
     raise no_artifacts()
 
 
-def _unimplemented(name: str) -> Json:
+def _unimplemented(method: str, name: str) -> Json:
+    path = f"{_PREFIX}/mlflow/{name}"
+    if methods := [row.method for row in router.rows if row.path == path]:  # the other ones
+        raise MethodNotAllowed(method, path, methods)
     raise Unimplemented(
         f"MLflow's {name} is not implemented here: the tracking of metrics, parameters and runs is "
         "(docs/how-to/metrics.md)."
@@ -228,7 +234,7 @@ def _unimplemented(name: str) -> Json:
     "/mlflow/{name:path}", Access.PERSON, "MLflow: anything else is not implemented", response_model=NothingToSay
 )
 def other_read(name: str) -> Json:
-    return _unimplemented(name)
+    return _unimplemented("GET", name)
 
 
 @router.post(
@@ -240,4 +246,4 @@ def other_read(name: str) -> Json:
     openapi_extra=_ANY_BODY,
 )
 def other_call(name: str) -> Json:
-    return _unimplemented(name)
+    return _unimplemented("POST", name)

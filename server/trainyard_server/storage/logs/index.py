@@ -95,6 +95,8 @@ def unpack(block: bytes, position: int) -> IndexEntry:
 
 def read_block(path: Path, skip: int, most: int) -> bytes:
     """The entries after the first `skip`, `most` of them or as many as there are."""
+    if not most:
+        return b""
     try:
         with path.open("rb") as file:
             file.seek(skip * SIZE)

@@ -283,6 +283,8 @@ def test_first_line_that_matters_is_found_from_anywhere(api: Server, agent: Scri
     assert api.get(f"{LOGS}/first", severity="ERROR") == {"cursor": errors[0], "looked": errors[0], "more": True}
     assert api.get(f"{LOGS}/first", severity="ERROR", after=errors[0])["cursor"] == errors[1]
     assert api.get(f"{LOGS}/first", severity="ERROR", task="worker-replica-0")["cursor"] == errors[1]
+    beyond = api.get(f"{LOGS}/first", severity="ERROR", after=2**53 - 1)
+    assert (beyond["cursor"], beyond["more"]) == (None, False)
     nothing = api.get(f"{LOGS}/first", severity="ERROR", after=errors[1])
     assert nothing == {"cursor": None, "looked": len(lines), "more": False}
 

@@ -175,6 +175,12 @@ def test_what_cannot_be_logged_is_refused_as_mlflow_reads_it(
     assert answer.json()["error_code"] in ("INVALID_PARAMETER_VALUE", "NOT_IMPLEMENTED")
 
 
+@pytest.mark.parametrize("method", ["GET", "OPTIONS"])
+def test_call_by_a_wrong_method_names_the_right_one(api: Server, method: str) -> None:
+    answer = api.client.request(method, f"{API}/runs/create", headers=VERA)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
 def test_artifacts_need_a_job_dir(api: Server) -> None:
     program = Program(api)
     answer = api.client.request(

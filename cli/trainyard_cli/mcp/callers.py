@@ -104,8 +104,11 @@ def _client(server: Server, project: str, headers: Mapping[str, str]) -> Client:
 
 
 def _headers(context: Context[Any, Any]) -> dict[str, str]:
+    """The user agent of a call, by the name that the agent's program gives itself in MCP, else in HTTP."""
     params = context.session.client_params
-    return user_agent(f"{params.client_info.name} {params.client_info.version}" if params else "")
+    if params is not None:
+        return user_agent(f"{params.client_info.name} {params.client_info.version}")
+    return user_agent((context.headers or {}).get("user-agent", ""))
 
 
 def user_agent(client: str) -> dict[str, str]:

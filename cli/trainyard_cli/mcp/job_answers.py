@@ -159,7 +159,7 @@ def comparison(view: ComparisonView) -> Comparison:
             )
             for field in view.differing[:_MOST_FIELDS]
         ],
-        left_out=view.left_out + max(0, len(view.differing) - _MOST_FIELDS),
+        left_out=max(0, len(view.differing) - _MOST_FIELDS),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from trainyard_cli.client import Client
-from trainyard_cli.mcp.answers import DryRun, Finding, Replicas
+from trainyard_cli.mcp.answers import DryRun, DryRunFinding, ReplicaGroupAnswer
 from trainyard_cli.mcp.program_text import cut, plain
 from trainyard_cli.output.jobs import study_plan
 from trainyard_cli.output.jobs.gang import gang_text
@@ -40,7 +40,7 @@ _NO_PACKAGE = "It has no package:"  # a note of the server about a job whose pac
 
 
 @dataclass(frozen=True, slots=True)
-class JobRequest:
+class AgentRequest:
     """A job as a tool's arguments give it. `flags` and `args` are those of `jobs submit training`."""
 
     config: str = ""
@@ -51,7 +51,7 @@ class JobRequest:
     flags: tuple[str, ...] = ()
 
 
-def drafted(request: JobRequest, *, local_files: bool) -> JobDraft:
+def drafted(request: AgentRequest, *, local_files: bool) -> JobDraft:
     """The job with its flags and its program. Raises InvalidArgument, with file and line where there are."""
     given = parse_flags(request.flags, local_files=local_files).given
     flags = JobFlags({**given, "package_path": request.package_path} if request.package_path else given)
@@ -144,15 +144,15 @@ def text(result: DryRun) -> str:
     return "\n".join([*filter(None, lines), *([gang_text(groups)] if groups else [])])
 
 
-def _findings(message: str) -> Iterator[Finding]:
+def _findings(message: str) -> Iterator[DryRunFinding]:
     """The parts of an error, each with its file and line: an indented line belongs to the one before it."""
     for part in re.split(r"\n(?=\S)", without_field(plain(message)).removeprefix(_HEADING).strip()):
         match = _LOCATED.fullmatch(part)
         file, line = (match["file"], int(match["line"])) if match else ("", None)
-        yield Finding(message=(match["text"] if match else part)[:_LONGEST], file=file, line=line)
+        yield DryRunFinding(message=(match["text"] if match else part)[:_LONGEST], file=file, line=line)
 
 
-def _located(finding: Finding) -> str:
+def _located(finding: DryRunFinding) -> str:
     return f"{finding.file}:{finding.line}: {finding.message}" if finding.file else finding.message
 
 
@@ -173,9 +173,9 @@ def _outlook(check: ConfigCheck) -> str:
     return check.outlook.summary if check.outlook else ""
 
 
-def _replicas(group: ReplicaGroup) -> Replicas:
+def _replicas(group: ReplicaGroup) -> ReplicaGroupAnswer:
     accelerators = f"{group.accelerator_count} x {group.accelerator_type}" if group.accelerator_count else ""
-    return Replicas(
+    return ReplicaGroupAnswer(
         task_type=group.task_type,
         count=group.count,
         machine_type=group.machine_type,

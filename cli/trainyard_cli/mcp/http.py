@@ -33,8 +33,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """Where to listen, as which names, and with which certificate."""
+class McpAddress:
+    """The address to listen at, the names of the server, and its certificate."""
 
     host: str
     port: int
@@ -61,7 +61,7 @@ class Listening:
             )
 
 
-def listening(text: str, names: Sequence[str], tls_cert: Path | None, tls_key: Path | None) -> Listening:
+def listening(text: str, names: Sequence[str], tls_cert: Path | None, tls_key: Path | None) -> McpAddress:
     """The address of --listen HOST:PORT. Raises InvalidArgument."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -69,7 +69,7 @@ def listening(text: str, names: Sequence[str], tls_cert: Path | None, tls_key: P
         raise InvalidArgument(f"--listen takes HOST:PORT, such as 127.0.0.1:8471; this is {text!r}.")
     if host != "localhost":
         _address(host)
-    made = Listening(host, int(port), tuple(names), tls_cert, tls_key)
+    made = McpAddress(host, int(port), tuple(names), tls_cert, tls_key)
     made.check()
     return made
 
@@ -124,7 +124,7 @@ def _refused(error: TrainyardError) -> Response:
     return Response(body, error.http_status, headers, media_type="application/json")
 
 
-def bound(address: Listening) -> socket.socket:
+def bound(address: McpAddress) -> socket.socket:
     """A socket that listens there. Raises FailedPrecondition."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
@@ -135,7 +135,7 @@ def bound(address: Listening) -> socket.socket:
         ) from error
 
 
-def serve(app: ASGIApp, address: Listening, listener: socket.socket) -> None:
+def serve(app: ASGIApp, address: McpAddress, listener: socket.socket) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,

@@ -4,7 +4,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from trainyard_cli.mcp.answers import Comparison, Difference, Failure, JobAnswer, JobList, Listed, Metric, Metrics
+from trainyard_cli.mcp.answers import (
+    ComparisonAnswer,
+    DifferenceAnswer,
+    FirstFailure,
+    JobAnswer,
+    JobListAnswer,
+    ListedJobAnswer,
+    MetricAnswer,
+    MetricsAnswer,
+)
 from trainyard_cli.mcp.program_text import cut, plain, quoted
 from trainyard_cli.output.jobs import job_texts, study_status
 from trainyard_cli.output.jobs.formats import to_yaml
@@ -52,13 +61,13 @@ def answer(detail: JobDetail, project: str, *, with_config: bool = False) -> Job
     )
 
 
-def failure_of(detail: JobDetail) -> Failure | None:
+def failure_of(detail: JobDetail) -> FirstFailure | None:
     """The first failure of a job that failed, or whose last run that ended did."""
     verdicts = [run.verdict for run in detail.runs if run.verdict is not None]
     verdict = detail.verdict or (verdicts[-1] if verdicts else None)
     if verdict is None or not verdict.replica or detail.state in (JobState.SUCCEEDED, JobState.CANCELLED):
         return None
-    return Failure(
+    return FirstFailure(
         replica=verdict.replica,
         reason=str(verdict.reason),
         exit_code=verdict.exit_code,
@@ -77,7 +86,7 @@ def job_text(found: JobAnswer, detail: JobDetail, now: datetime) -> str:
         run = detail.runs[-1]
         doing = f", {found.activity}" if found.activity else ""
         replicas = ", ".join(f"{replica.task} {replica.state}" for _, replica in run.lives[:_MOST_OF_A_JOB])
-        lines.append(f"Run {run.number} on {run.agent}: {run.state}{doing}. Replicas: {replicas}.")
+        lines.append(f"Run {run.number} on {run.agent}: {run.state}{doing}. ReplicaGroupAnswer: {replicas}.")
     lines += [f"Job dir: {found.job_dir}"] if found.job_dir else []
     lines += [plain(line) for line in study_status.summary(detail.job)]
     if found.failure is not None:
@@ -92,22 +101,22 @@ def job_text(found: JobAnswer, detail: JobDetail, now: datetime) -> str:
     return "\n".join(lines)
 
 
-def failure_text(failure: Failure) -> str:
+def failure_text(failure: FirstFailure) -> str:
     """The first failure without what the program wrote."""
     code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
     retry = f" {failure.retry}" if failure.retry else ""
     return f"{failure.replica} failed first ({failure.reason}{code}).{retry}"
 
 
-def job_list(jobs: Sequence[Mapping[str, Any]], *, more: bool) -> JobList:
+def job_list(jobs: Sequence[Mapping[str, Any]], *, more: bool) -> JobListAnswer:
     """The rows of a list."""
-    return JobList(jobs=[_listed(job) for job in jobs], more=more)
+    return JobListAnswer(jobs=[_listed(job) for job in jobs], more=more)
 
 
-def _listed(job: Mapping[str, Any]) -> Listed:
+def _listed(job: Mapping[str, Any]) -> ListedJobAnswer:
     cause = str(job.get("errorMessage", "")).partition("\n")[0] if job.get("state") == JobState.FAILED else ""
     metrics = list(job.get("metrics", {}).items())[:_MOST_OF_A_JOB]
-    return Listed(
+    return ListedJobAnswer(
         job=str(job["jobId"]),
         state=str(job["state"]),
         created=str(job.get("createTime", "")),
@@ -118,13 +127,13 @@ def _listed(job: Mapping[str, Any]) -> Listed:
     )
 
 
-def metrics_answer(job: str, view: MetricsView) -> Metrics:
+def metrics_answer(job: str, view: MetricsView) -> MetricsAnswer:
     """The last value and the extremes of each metric."""
     rows = job_texts.metrics_rows(view, curves=False)
-    return Metrics(
+    return MetricsAnswer(
         job=job,
         metrics=[
-            Metric(
+            MetricAnswer(
                 name=cut(row["name"], _LONGEST_VALUE),
                 replica=row["task"],
                 run=row["run"],
@@ -141,17 +150,17 @@ def metrics_answer(job: str, view: MetricsView) -> Metrics:
     )
 
 
-def comparison(view: ComparisonView) -> Comparison:
+def comparison(view: ComparisonView) -> ComparisonAnswer:
     """The fields in which jobs differ, and their results."""
     names = [job.job_id for job in view.jobs]
-    return Comparison(
+    return ComparisonAnswer(
         jobs=names,
         states=[str(job.state) for job in view.jobs],
         metric=cut(view.metric, _LONGEST_VALUE),
         goal=view.goal,
         best=names[view.best] if view.best is not None else "",
         differences=[
-            Difference(
+            DifferenceAnswer(
                 section=field.section,
                 field=cut(field.name, _LONGEST_VALUE),
                 values=[cut(value, _LONGEST_VALUE) if isinstance(value, str) else value for value in field.values],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainyard_cli.client import Client, LogQuery
-from trainyard_cli.mcp.answers import Line, LogExcerpt
+from trainyard_cli.mcp.answers import LogExcerpt, LogLineAnswer
 from trainyard_cli.mcp.job_answers import failure_of
 from trainyard_cli.mcp.program_text import cut
 from trainyard_protocol.states import JobState
@@ -18,8 +18,8 @@ _AFTER_CAUSE = 5
 
 
 def around_failure(client: Client, job: str, limit: int) -> LogExcerpt:
-    """Of a failed job the lines of the replica that failed first, up to its cause and a few after it, and the errors
-    before those lines; of any other job its last lines."""
+    """The lines of the replica that failed first, up to its cause and a few after it, and the errors before those
+    lines; of a job that has not failed its last lines."""
     detail = client.detail(job)
     verdict = detail.verdict if detail.state is JobState.FAILED else None
     if verdict is None or not verdict.replica:
@@ -68,10 +68,10 @@ def _entries(view: LogPageView) -> list[LogEntry]:
     return [LogEntry.of_array(line) for line in view.lines]
 
 
-def _lines(entries: Sequence[LogEntry]) -> list[Line]:
+def _lines(entries: Sequence[LogEntry]) -> list[LogLineAnswer]:
     """The lines without the states of progress bars that were overwritten."""
     return [
-        Line(
+        LogLineAnswer(
             cursor=entry.cursor,
             time=entry.time,
             run=entry.run,
@@ -84,9 +84,9 @@ def _lines(entries: Sequence[LogEntry]) -> list[Line]:
     ]
 
 
-def _bounded(lines: list[Line], *, newest: bool) -> list[Line]:
-    """As many lines as an answer may have: the last ones, or without `newest` the first."""
-    kept: list[Line] = []
+def _bounded(lines: list[LogLineAnswer], *, newest: bool) -> list[LogLineAnswer]:
+    """The lines that fit into an answer: the last ones, or without `newest` the first."""
+    kept: list[LogLineAnswer] = []
     left = _MOST_CHARACTERS
     for line in reversed(lines) if newest else lines:
         left -= len(line.text)

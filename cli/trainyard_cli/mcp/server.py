@@ -91,7 +91,7 @@ class CheckedArguments:
 
 
 def _problem(tool: Tool, arguments: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments; "" if nothing is."""
+    """The problem with the arguments; "" without one."""
     names = tool.parameters["properties"]
     if unknown := [name for name in arguments if name not in names]:
         return f"{tool.name} has no argument {', '.join(unknown)}. It has {', '.join(names)}."

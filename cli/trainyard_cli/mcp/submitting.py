@@ -6,9 +6,9 @@ from typing import Any
 
 from trainyard_cli.client import Client
 from trainyard_cli.mcp import dry_run
-from trainyard_cli.mcp.answers import DryRun, Submitted
+from trainyard_cli.mcp.answers import DryRun, SubmitAnswer
 from trainyard_cli.mcp.callers import Callers
-from trainyard_cli.mcp.dry_run import JobRequest
+from trainyard_cli.mcp.dry_run import AgentRequest
 from trainyard_cli.origin import record
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import get
@@ -17,7 +17,7 @@ from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 
 
-def prepared(client: Client, request: JobRequest, *, local_files: bool) -> tuple[JobDraft | None, DryRun]:
+def prepared(client: Client, request: AgentRequest, *, local_files: bool) -> tuple[JobDraft | None, DryRun]:
     """The job and its dry run; no job where it cannot be read. Raises what is not about the job."""
     try:
         draft = dry_run.drafted(request, local_files=local_files)
@@ -31,12 +31,12 @@ def prepared(client: Client, request: JobRequest, *, local_files: bool) -> tuple
     return draft, dry_run.checked(client, draft)
 
 
-def submit(client: Client, request: JobRequest, callers: Callers) -> Submitted:
+def submit(client: Client, request: AgentRequest, callers: Callers) -> SubmitAnswer:
     """Submit a job whose dry run is clean. A job of this name with the same content counts as the submitted one, so
     that an agent may call again. Raises AlreadyExists for one with another content."""
     draft, result = prepared(client, request, local_files=callers.local_files)
     if draft is None or not (result.ok or result.name_exists):
-        return Submitted(job="", state="", is_new=False, dry_run=result)
+        return SubmitAnswer(job="", state="", is_new=False, dry_run=result)
     existing: list[dict[str, Any]] = []
     name = draft.name
 
@@ -55,7 +55,7 @@ def submit(client: Client, request: JobRequest, callers: Callers) -> Submitted:
     job = submission.submit(draft, client, upload=upload, notify=_silent, if_exists=same if name else None)
     if not existing:
         record.send(client, job, origin, notes.append)
-    return Submitted(
+    return SubmitAnswer(
         job=str(job["jobId"]),
         state=str(job.get("state", "QUEUED")),
         is_new=not existing,

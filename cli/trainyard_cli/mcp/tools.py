@@ -19,15 +19,15 @@ from trainyard_cli.client import LogQuery
 from trainyard_cli.mcp import dry_run as dry_runs
 from trainyard_cli.mcp import job_answers, log_excerpts, submitting
 from trainyard_cli.mcp.answers import (
-    Cancelled,
-    Comparison,
+    CancelAnswer,
+    ComparisonAnswer,
     DryRun,
     JobAnswer,
-    JobList,
+    JobListAnswer,
     LogExcerpt,
-    Metrics,
-    Reason,
-    Submitted,
+    MetricsAnswer,
+    SubmitAnswer,
+    WhyAnswer,
 )
 from trainyard_cli.mcp.callers import Callers
 from trainyard_cli.mcp.program_text import cut, plain, quoted
@@ -132,7 +132,7 @@ class Tools:
         args: Args = [],  # noqa: B006 - a default of the tool's schema, never changed
         flags: Flags = [],  # noqa: B006
         project: Project = "",
-    ) -> Annotated[CallToolResult, Submitted]:
+    ) -> Annotated[CallToolResult, SubmitAnswer]:
         """Submit a training job. A dry run comes first: a job that is not valid is refused with what is wrong, by file
         and line, and nothing is submitted. The answer has the job's name, its replicas, and what the queue says. Then
         call wait until the job has ended."""
@@ -176,7 +176,7 @@ class Tools:
         ] = "",
         limit: Annotated[int, Field(ge=1, le=100, description="Most jobs.")] = 20,
         project: Project = "",
-    ) -> Annotated[CallToolResult, JobList]:
+    ) -> Annotated[CallToolResult, JobListAnswer]:
         """List jobs, the newest first: state, duration, newest metrics, and the cause of a failure."""
         with closing(self._callers.client(context, project)) as client:
             found = list(islice(client.list_jobs(filter, limit + 1, with_results=True), limit + 1))
@@ -198,7 +198,9 @@ class Tools:
         return _job(detail, client.project, with_config=True)
 
     @_answered
-    def why(self, context: Context[Any, Any], job: JobName, project: Project = "") -> Annotated[CallToolResult, Reason]:
+    def why(
+        self, context: Context[Any, Any], job: JobName, project: Project = ""
+    ) -> Annotated[CallToolResult, WhyAnswer]:
         """Show why a job waits, which jobs hold what it needs and what would start it; or why it ended: which replica
         failed first, with what exit code and exception, and its last lines."""
         with closing(self._callers.client(context, project)) as client:
@@ -208,7 +210,7 @@ class Tools:
             view = client.why(_name(job))
         shown = plain(queue_explanation.text(view, client.project, datetime.now(UTC)))[:_LONGEST_SUMMARY]
         changes = [cut(change.message) for change in view.changes]
-        answer = Reason(job=view.job_id, state=str(view.state), summary=cut(view.summary), changes=changes)
+        answer = WhyAnswer(job=view.job_id, state=str(view.state), summary=cut(view.summary), changes=changes)
         return _result(answer, shown)
 
     @_answered
@@ -253,7 +255,7 @@ class Tools:
         job: JobName,
         names: Annotated[list[str], Field(description="Only these metrics.")] = [],  # noqa: B006
         project: Project = "",
-    ) -> Annotated[CallToolResult, Metrics]:
+    ) -> Annotated[CallToolResult, MetricsAnswer]:
         """Show a job's metrics in short: of each the last value with its step, the minimum and the maximum."""
         with closing(self._callers.client(context, project)) as client:
             view = client.metrics(_name(job), names=names, points=_POINTS)
@@ -271,7 +273,7 @@ class Tools:
         jobs: Annotated[list[str], Field(min_length=2, max_length=_MOST_COMPARED, description="Names of jobs.")],
         metric: Annotated[str, Field(description="What to judge by. Empty: the most important metric.")] = "",
         project: Project = "",
-    ) -> Annotated[CallToolResult, Comparison]:
+    ) -> Annotated[CallToolResult, ComparisonAnswer]:
         """Show in what jobs differ (arguments, config, commit, packages), their results, and which is the best."""
         names = [_name(job) for job in jobs]
         with closing(self._callers.client(context, project)) as client:
@@ -311,7 +313,7 @@ class Tools:
     @_answered
     def cancel(
         self, context: Context[Any, Any], job: JobName, project: Project = ""
-    ) -> Annotated[CallToolResult, Cancelled]:
+    ) -> Annotated[CallToolResult, CancelAnswer]:
         """Cancel a job: its program is stopped, and what it has not saved is lost. Only when the user wants it."""
         with closing(self._callers.client(context, project)) as client:
             before = client.detail(_name(job)).state
@@ -319,13 +321,13 @@ class Tools:
             state = client.detail(_name(job)).state
         had_ended = before in FINAL_JOB_STATES
         text = "had ended before: it is" if had_ended else "is being cancelled: it is"
-        return _result(Cancelled(job=job, state=str(state), had_ended=had_ended), f"The job {job} {text} {state}.")
+        return _result(CancelAnswer(job=job, state=str(state), had_ended=had_ended), f"The job {job} {text} {state}.")
 
 
 def _request(
     config: str, config_path: str, package_path: str, job: str, args: Sequence[Word], flags: Sequence[Word]
-) -> dry_runs.JobRequest:
-    return dry_runs.JobRequest(config, config_path, package_path, job, tuple(map(str, args)), tuple(map(str, flags)))
+) -> dry_runs.AgentRequest:
+    return dry_runs.AgentRequest(config, config_path, package_path, job, tuple(map(str, args)), tuple(map(str, flags)))
 
 
 def _name(job: str) -> str:
@@ -343,10 +345,10 @@ def _job(detail: JobDetail, project: str, *, with_config: bool = False) -> CallT
 
 
 def _ending(detail: JobDetail) -> CallToolResult:
-    """Why a job ended."""
+    """The reason for which a job ended."""
     failure = job_answers.failure_of(detail)
     job = str(detail.job.get("jobId", ""))
     summary = job_answers.failure_text(failure) if failure else f"The job is {detail.state}."
     lines = quoted([line for line in summary_lines(detail) if line], "PROGRAM")
-    answer = Reason(job=job, state=str(detail.state), summary=summary, failure=failure)
+    answer = WhyAnswer(job=job, state=str(detail.state), summary=summary, failure=failure)
     return _result(answer, f"{job}: {detail.state}. {summary}\n{lines}"[:_LONGEST_SUMMARY])

@@ -13,9 +13,9 @@ import httpx2
 import mcp
 import pytest
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, TextContent
 
 from beds.programs import BIN
+from beds.services.ai_agent import call, ended
 from integration.api.api_support import ADMIN, ALICE, VERA
 from integration.commands.test_python_client import client
 from trainyard import Client
@@ -34,23 +34,6 @@ PROGRAM = "trainingInput:\n  pythonModule: trainer.task\n"
 def own_agent() -> mcp.Client:
     """An AI agent of the user whose token is in the environment."""
     return mcp.Client(mcp_server(OwnUser(chosen_target({}))))
-
-
-async def call(agent: mcp.Client | mcp.ClientSession, tool: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
-    """Text and content of an answer. An error has its text alone, or the findings of a dry run."""
-    result = await agent.call_tool(tool, arguments)
-    assert isinstance(result, CallToolResult)
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return ("ERROR: " if result.is_error else "") + block.text, result.structured_content or {}
-
-
-async def ended(agent: mcp.Client | mcp.ClientSession, job: str) -> dict[str, Any]:
-    """The job once it has ended."""
-    content: dict[str, Any] = {}
-    while not content.get("ended"):
-        _, content = await call(agent, "wait", job=job, timeout_s=20)
-    return content
 
 
 async def test_agent_submits_finds_the_cause_of_a_failure_and_compares(client: Client) -> None:

@@ -130,7 +130,8 @@ class LogExcerpt(BaseModel):
     errors: list[LogLineAnswer] = Field(default_factory=list, description="The last errors before these lines.")
     lines: list[LogLineAnswer]
     earlier: int | None = Field(None, description="Give it as `before` for the lines before these.")
-    later: int | None = Field(None, description="Give it as `after` for the lines after these.")
+    later: int = Field(description="Give it as `after` for the lines after these.")
+    at_end: bool = Field(description="Whether these are the last lines so far.")
 
 
 class MetricAnswer(BaseModel):

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def listening(text: str, names: Sequence[str], tls_cert: Path | None, tls_key: P
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidArgument(f"--listen takes HOST:PORT, such as 127.0.0.1:8471; this is {text!r}.")
+        raise InvalidArgument(f"--listen takes HOST:PORT, such as 127.0.0.1:8480; this is {text!r}.")
     if host != "localhost":
         _address(host)
     made = McpAddress(host, int(port), tuple(names), tls_cert, tls_key)
@@ -131,7 +132,7 @@ def bound(address: McpAddress) -> socket.socket:
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
         raise FailedPrecondition(
-            f"--listen: {address.host}:{address.port} cannot be used: {error.strerror}."
+            f"--listen: {address.host}:{address.port} cannot be used: {os.strerror(error.errno or 0)}."
         ) from error
 
 

@@ -86,7 +86,7 @@ def job_text(found: JobAnswer, detail: JobDetail, now: datetime) -> str:
         run = detail.runs[-1]
         doing = f", {found.activity}" if found.activity else ""
         replicas = ", ".join(f"{replica.task} {replica.state}" for _, replica in run.lives[:_MOST_OF_A_JOB])
-        lines.append(f"Run {run.number} on {run.agent}: {run.state}{doing}. ReplicaGroupAnswer: {replicas}.")
+        lines.append(f"Run {run.number} on {run.agent}: {run.state}{doing}. Replicas: {replicas}.")
     lines += [f"Job dir: {found.job_dir}"] if found.job_dir else []
     lines += [plain(line) for line in study_status.summary(detail.job)]
     if found.failure is not None:

@@ -27,9 +27,8 @@ def around_failure(client: Client, job: str, limit: int) -> LogExcerpt:
     query = LogQuery(task=verdict.replica)
     cause = verdict.cause_cursor
     page = client.log_page(job, query=query, before=None if cause is None else cause + 1, limit=limit)
-    entries = list(_entries(page))
-    if cause is not None:
-        entries += _entries(client.log_page(job, query=query, after=cause, limit=_AFTER_CAUSE))
+    following = page if cause is None else client.log_page(job, query=query, after=cause, limit=_AFTER_CAUSE)
+    entries = [*_entries(page), *(_entries(following) if cause is not None else ())]
     lines = _bounded(_lines(entries), newest=True)
     first = lines[0].cursor if lines else page.first
     errors = client.log_page(job, query=replace(query, severity="ERROR"), before=max(1, first), limit=_ERRORS)
@@ -40,7 +39,8 @@ def around_failure(client: Client, job: str, limit: int) -> LogExcerpt:
         errors=_lines(_entries(errors)),
         lines=lines,
         earlier=first if first > 1 else None,
-        later=lines[-1].cursor if lines and cause is not None else None,
+        later=following.last,
+        at_end=not following.later,
     )
 
 
@@ -54,13 +54,15 @@ def _excerpt(job: str, view: LogPageView, *, newest: bool = True) -> LogExcerpt:
     """The page as far as it fits: its last lines, or without `newest` its first."""
     every = _lines(_entries(view))
     lines = _bounded(every, newest=newest)
-    first = lines[0].cursor if newest and len(lines) < len(every) else view.first
-    last = lines[-1].cursor if not newest and len(lines) < len(every) else view.last
+    left_out = len(lines) < len(every)
+    first = lines[0].cursor if left_out and newest else view.first
+    last = lines[-1].cursor if left_out and not newest else view.last
     return LogExcerpt(
         job=job,
         lines=lines,
         earlier=first if first > 1 else None,
-        later=last if view.later or (not newest and len(lines) < len(every)) else None,
+        later=last,
+        at_end=not (view.later or (left_out and not newest)),
     )
 
 

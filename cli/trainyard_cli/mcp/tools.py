@@ -245,7 +245,8 @@ class Tools:
             shown.insert(0, f"Cause: {answer.failure.cause}")
         lines.append(quoted(shown, f"LOG of {answer.job}") if shown else "No lines here.")
         lines += [f"Lines before these: before={answer.earlier}."] if answer.earlier else []
-        lines += [f"Lines after these: after={answer.later}."] if answer.later is not None else []
+        end = "These are the last lines so far. Lines after them" if answer.at_end else "Lines after these"
+        lines.append(f"{end}: after={answer.later}.")
         return _result(answer, "\n".join(lines))
 
     @_answered

@@ -76,4 +76,6 @@ async def check_log(agent: mcp.ClientSession) -> None:
     assert [line["text"] for line in beginning["lines"]] == ["line 0", "line 1"]
     more = {"after": beginning["later"], "replica": "master-replica-0", "limit": 1}
     _, following = await call(agent, "logs", job="hostile", **more)
-    assert [line["text"] for line in following["lines"]] == ["line 2"]
+    assert ([line["text"] for line in following["lines"]], following["at_end"]) == (["line 2"], False)
+    _, end = await call(agent, "logs", job="hostile", severity="INFO")
+    assert (end["at_end"], end["lines"][-1]["cursor"]) == (True, end["later"])

@@ -66,6 +66,7 @@ async def submits_finds_the_cause_and_compares(agent: mcp.Client) -> None:
     text, why = await call(agent, "why", job="bad")
     assert (why["state"], why["failure"]["exit_code"]) == ("FAILED", 3)
     text, described = await call(agent, "describe", job="bad")
+    assert ": ENDED. Replicas: master-replica-0 EXITED." in text
     assert "- --lr\n  - high\n" in described["config"]
 
     text, compared = await call(agent, "compare", jobs=["good", "bad"])

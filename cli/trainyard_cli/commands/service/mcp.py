@@ -1,6 +1,8 @@
 """`trainyard mcp`: serves the jobs to AI agents, by the Model Context Protocol."""
 
 import importlib.util
+import signal
+import sys
 from pathlib import Path
 
 import click
@@ -43,6 +45,9 @@ def mcp(target: Target, listen: str, names: tuple[str, ...], tls_cert: Path | No
     from trainyard_cli.mcp.server import mcp_server
 
     if not listen:
+        if sys.stdin.isatty():
+            notify("Serving MCP on stdin and stdout. An agent's client starts this command; Ctrl-C ends it.")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread that reads stdin would outlive an exception
         mcp_server(OwnUser(target)).run("stdio")
         return
     from trainyard_cli.mcp import http

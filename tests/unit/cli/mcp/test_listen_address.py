@@ -15,15 +15,15 @@ CERT = Path("cert.pem")
 
 def test_loopback_needs_nothing_and_the_network_a_certificate_and_a_name() -> None:
     for text, names, tls, refusal in (
-        ("127.0.0.1:8471", (), None, ""),
+        ("127.0.0.1:8480", (), None, ""),
         ("localhost:0", (), None, ""),
-        ("[::1]:8471", (), None, ""),
-        ("0.0.0.0:8471", ("mcp.example.com",), CERT, ""),
-        ("0.0.0.0:8471", ("mcp.example.com",), None, "tokens would cross the network in plain text"),
-        ("0.0.0.0:8471", (), CERT, "give --allowed-host NAME"),
-        ("8471", (), None, "--listen takes HOST:PORT"),
+        ("[::1]:8480", (), None, ""),
+        ("0.0.0.0:8480", ("mcp.example.com",), CERT, ""),
+        ("0.0.0.0:8480", ("mcp.example.com",), None, "tokens would cross the network in plain text"),
+        ("0.0.0.0:8480", (), CERT, "give --allowed-host NAME"),
+        ("8480", (), None, "--listen takes HOST:PORT"),
         ("127.0.0.1:99999", (), None, "--listen takes HOST:PORT"),
-        ("mcp.example.com:8471", (), None, "--listen takes an address of this machine"),
+        ("mcp.example.com:8480", (), None, "--listen takes an address of this machine"),
     ):
         if refusal:
             with pytest.raises(InvalidArgument, match=refusal):

@@ -45,7 +45,8 @@ LONGEST_WAIT_S = 50
 _POLL_S = 1.0
 _POINTS = 10
 _MOST_COMPARED = 10
-_LONGEST_SUMMARY = 4000
+_LONGEST_EXPLANATION = 6000
+_MOST_LINES_OF_AN_END = 30
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}([/.][1-9][0-9]{0,4})?")
 
 _P = ParamSpec("_P")
@@ -208,7 +209,7 @@ class Tools:
             if detail.state in FINAL_JOB_STATES:
                 return _ending(detail)
             view = client.why(_name(job))
-        shown = plain(queue_explanation.text(view, client.project, datetime.now(UTC)))[:_LONGEST_SUMMARY]
+        shown = plain(queue_explanation.text(view, client.project, datetime.now(UTC)))[:_LONGEST_EXPLANATION]
         changes = [cut(change.message) for change in view.changes]
         answer = WhyAnswer(job=view.job_id, state=str(view.state), summary=cut(view.summary), changes=changes)
         return _result(answer, shown)
@@ -350,6 +351,6 @@ def _ending(detail: JobDetail) -> CallToolResult:
     failure = job_answers.failure_of(detail)
     job = str(detail.job.get("jobId", ""))
     summary = job_answers.failure_text(failure) if failure else f"The job is {detail.state}."
-    lines = quoted([line for line in summary_lines(detail) if line], "PROGRAM")
+    lines = quoted([line for line in summary_lines(detail) if line][:_MOST_LINES_OF_AN_END], "PROGRAM")
     answer = WhyAnswer(job=job, state=str(detail.state), summary=summary, failure=failure)
-    return _result(answer, f"{job}: {detail.state}. {summary}\n{lines}"[:_LONGEST_SUMMARY])
+    return _result(answer, f"{job}: {detail.state}. {summary}\n{lines}")

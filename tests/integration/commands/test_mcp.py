@@ -107,6 +107,19 @@ async def refuses_with_lines(agent: mcp.Client) -> None:
     assert (finding["file"].endswith("trainer/task.py"), finding["line"]) == (True, 2)
 
 
+async def test_job_that_waits_is_explained_before_and_after_it_is_submitted(client: Client) -> None:
+    config = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standard-96\n  pythonModule: trainer.task\n"
+    change = "masterType n1-standard-16 (16 vCPU, 60 GB) instead of n1-standard-96"
+    async with own_agent() as agent:
+        _, checked = await call(agent, "dry_run", config=config, package_path="trainer")
+        assert (checked["ok"], checked["starts_now"]) == (True, False)
+        assert checked["outlook"].startswith("It would wait: ")
+        await call(agent, "submit", config=config, package_path="trainer", job="large")
+        text, why = await call(agent, "why", job="large")
+    assert (why["state"], why["changes"]) == ("QUEUED", [change])
+    assert f"It would start now with any one of:\n  - {change}" in text
+
+
 WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("describe", {"jobb": "a"}, "describe has no argument jobb. It has job, project."),
     ("describe", {}, "describe: job: Field required."),

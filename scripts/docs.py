@@ -35,6 +35,7 @@ def pages() -> dict[Path, str]:
         _REFERENCE / "api.md": api(),
         _REFERENCE / "states.md": states_and_errors(),
         **{_REFERENCE / name: text for name, text in _script("command_pages")["pages"]().items()},
+        **_script("agent_files")["files"](),
     }
 
 

@@ -21,9 +21,12 @@ from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, r
 from trainyard_protocol.errors import TooManyRequests, Unavailable
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
+from trainyard_protocol.views.comparison import ComparisonView
+from trainyard_protocol.views.configs import ConfigCheck, ConfigCheckRequest
 from trainyard_protocol.views.experiments import JobNote
 from trainyard_protocol.views.google import GoogleKey
 from trainyard_protocol.views.health import ServerHealth
+from trainyard_protocol.views.log_views import LogPageView
 from trainyard_protocol.views.operating.accounting import UsageReport
 from trainyard_protocol.views.operating.debugging import DebugState
 from trainyard_protocol.views.operating.notifications import (
@@ -144,7 +147,12 @@ class Client(V1Client):
     def another(self) -> "Client":
         """A second client of the same server, for another thread."""
         return Client(
-            self.server, self.project, retry_delays=self._retry_delays, notify=self._notify, timeout=self._timeout
+            self.server,
+            self.project,
+            retry_delays=self._retry_delays,
+            notify=self._notify,
+            timeout=self._timeout,
+            headers=self._headers,
         )
 
     def delete_job(self, job: str) -> None:
@@ -221,6 +229,26 @@ class Client(V1Client):
         while not (view := self._read(MetricsView, "GET", path, params=params)).complete:
             self._sleep(_INCOMPLETE_PAUSE_S)
         return view
+
+    def comparison(self, jobs: Sequence[str], metric: str = "") -> ComparisonView:
+        """Jobs of the project beside each other, judged by a metric or by the most important one."""
+        params: dict[str, str | list[str]] = {"job": [f"{self.project}/{job}" for job in jobs]}
+        params |= {"metric": metric} if metric else {}
+        return self._read(ComparisonView, "GET", "/trainyard/v1/jobs:compare", params=params)
+
+    def check_config(self, request: ConfigCheckRequest) -> ConfigCheck:
+        """The result of a submission, with its replicas and its place in the queue, without creating the job."""
+        path = f"{_PROJECTS}/{quote(self.project, safe='')}/configs:check"
+        return self._read(ConfigCheck, "POST", path, json=request.model_dump(mode="json", by_alias=True))
+
+    def log_page(
+        self, job: str, *, query: LogQuery = ALL_LINES, before: int | None = None, after: int | None = None, limit: int
+    ) -> LogPageView:
+        """The last lines before a cursor or the first ones after it; with neither the last lines of the log."""
+        params = {name: value for name, value in asdict(query).items() if value}
+        params |= {name: str(cursor) for name, cursor in (("before", before), ("after", after)) if cursor is not None}
+        path = f"{self._extensions}/{quote(job, safe='')}/logs/page"
+        return self._read(LogPageView, "GET", path, params={**params, "limit": str(limit)})
 
     def files(self, job: str, path: str = "") -> Iterator[FileEntry]:
         """Iterate over a directory below the job-dir, page by page."""

@@ -9,7 +9,6 @@ import errno
 import gc
 import io
 import os
-import re
 import sys
 import time
 import traceback
@@ -20,7 +19,7 @@ from typing import NoReturn
 import click
 
 from trainyard_cli.commands import tree
-from trainyard_cli.output.text.safe import echo
+from trainyard_cli.output.text.safe import echo, without_field
 from trainyard_cli.settings import COMPLETION_VARIABLE, default_state_dir
 from trainyard_protocol.errors import TrainyardError
 
@@ -31,8 +30,6 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EIO)
-
-_FIELD = re.compile(r"^Field: (\S+) Error: ", re.M)
 
 _COLLECT_EVERY = 100_000
 """New objects before garbage is looked for: what a command loads stays, and looking takes a twelfth of its start."""
@@ -93,7 +90,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         _silence_stdout()
         return BROKEN_PIPE
     except TrainyardError as error:
-        _print_error(f"ERROR: {_plain(error.message)}")
+        _print_error(f"ERROR: {without_field(error.message)}")
         return FAILED
     except OSError as error:
         if failure := _file_failure(error):
@@ -125,11 +122,6 @@ def _usage(error: click.UsageError) -> str:
         f"{error.ctx.get_usage()}\n"
         f"For detailed information on this command and its flags, run:\n  {path} --help"
     )
-
-
-def _plain(message: str) -> str:
-    """A message of the API without `Field: ... Error:`; the field stays unless it is the resource's name."""
-    return _FIELD.sub(lambda match: "" if match[1] == "name" else f"{match[1]}: ", message)
 
 
 def _file_failure(error: OSError) -> str:

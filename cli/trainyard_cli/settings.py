@@ -106,9 +106,11 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return base / "trainyard"
 
 
-def remote_server(target: Target, environment: Mapping[str, str] = os.environ) -> Server | None:
+def remote_server(
+    target: Target, environment: Mapping[str, str] = os.environ, *, with_token: bool = True
+) -> Server | None:
     """The server named by a flag, the environment or the saved login, if any. Raises InvalidArgument for a bad URL or
-    no token, FailedPrecondition for unreadable logins."""
+    no token, FailedPrecondition for unreadable logins. Without `with_token` it is the address alone."""
     from_environment = "" if target.local else environment.get("TRAINYARD_SERVER", "")
     url = server_url(target.server or from_environment)
     if not url and (target.local or "TRAINYARD_STATE_DIR" in environment):
@@ -117,7 +119,7 @@ def remote_server(target: Target, environment: Mapping[str, str] = os.environ) -
     url = url or logins.current
     if not url:
         return None
-    token = _token(target, environment, url, logins)
+    token = _token(target, environment, url, logins) if with_token else ""
     return Server(url, token, ca_file=chosen_ca_file(target.ca_file, environment) or logins.ca_file(url))
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -54,7 +55,8 @@ def _silent(_: str) -> None:
 class V1Client:
     """Close it, or use it as a context manager. `notify` gets a line when a call is retried, and every ten seconds
     while no answer comes, then in another thread. `retry_delays`: seconds between the attempts of a call; None: as the
-    server's place asks for. `flags` select the same server and project in a command, for messages that name one."""
+    server's place asks for. `flags` select the same server and project in a command, for messages that name one.
+    `headers` are further ones of each request."""
 
     def __init__(
         self,
@@ -66,10 +68,12 @@ class V1Client:
         sleep: Callable[[float], None] = time.sleep,
         timeout: httpx.Timeout | float = TIMEOUT,
         flags: str = "",
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.server = server
         self.project = project
         self.flags = flags
+        self._headers = headers
         self._retry_delays = None if retry_delays is None else tuple(retry_delays)
         self._notify = notify
         self._sleep = sleep
@@ -78,7 +82,7 @@ class V1Client:
         self._tls = client_context(server.ca_file) if server.url.startswith("https://") else None
         self._http = httpx.Client(
             base_url=server.url,
-            headers={"Authorization": f"Bearer {server.token}"},
+            headers={"Authorization": f"Bearer {server.token}", **headers},
             timeout=timeout,
             trust_env=not server.local,  # no proxy for loopback
             verify=self._tls or False,

@@ -67,6 +67,7 @@ local                  |                                   | Run a trainer on th
 local train            | jobs.local_train.train_locally    | Run a training program, alone or as a chief with workers and other replicas.
 login                  | people.people.login               | Save the token of a server.
 logout                 | people.people.logout              | Forget the saved token of a server.
+mcp                    | service.mcp.mcp                   | Serve jobs to AI agents as MCP tools: submit, wait, logs, compare and others.
 projects               |                                   | List projects, and decide who may do what in them.
 projects add-member    | people.people.add_member          | Give a person a role in --project, in place of an earlier one.
 projects list          | people.people.list_projects       | List the projects that you may see, with your role.

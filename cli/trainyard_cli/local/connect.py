@@ -1,6 +1,7 @@
 """Selects the server from flags and environment, and connects to it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,13 @@ def find_server(target: Target) -> Server | None:
     return remote_server(target) or LocalState(target.state_dir).server()
 
 
+def server_address(target: Target) -> Server:
+    """The selected server without a token, for a program that passes on those of its callers. Raises
+    FailedPrecondition if none was configured or started."""
+    remote = remote_server(target, with_token=False)
+    return remote or replace(_checked(LocalState(target.state_dir).server(), target), token="")
+
+
 def running_server(target: Target) -> Server | None:
     """The selected server; a local one only while its process is alive."""
     server = find_server(target)
@@ -31,12 +39,12 @@ def running_server(target: Target) -> Server | None:
 def connect(target: Target, report: Callable[[str], None] | None = None) -> "Client":
     """Client for what needs a server; `report` gets one line when a call is retried, by default on stderr. Raises
     FailedPrecondition or Unavailable without a server."""
-    return client_of(_needed_server(target), target, report)
+    return client_of(needed_server(target), target, report)
 
 
 def connect_v1(target: Target) -> "V1Client":
     """The same for jobs as JSON alone, which starts in a third of the time."""
-    return v1_client_of(_needed_server(target), target)
+    return v1_client_of(needed_server(target), target)
 
 
 def v1_client_of(server: Server, target: Target) -> "V1Client":
@@ -55,8 +63,13 @@ def client_of(server: Server, target: Target, report: Callable[[str], None] | No
     return Client(server, target.project, notify=report or notify, flags=target.flags)
 
 
-def _needed_server(target: Target) -> Server:
-    server = find_server(target)
+def needed_server(target: Target) -> Server:
+    """The selected server. Raises FailedPrecondition or Unavailable without one."""
+    return _checked(find_server(target), target)
+
+
+def _checked(server: Server | None, target: Target) -> Server:
+    """The server. Raises FailedPrecondition where there is none, Unavailable where the local one does not run."""
     if server is None:
         raise FailedPrecondition(
             "No server is configured. Start one on this machine with `trainyard up`, log in to one with "

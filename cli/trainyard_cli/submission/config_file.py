@@ -47,6 +47,16 @@ def load(path: Path) -> ConfigFile:
     return _parsed(path, text, None if path == STDIN else form)
 
 
+def parse(text: str, name: str = "config") -> ConfigFile:
+    """A config that is a text and no file, and is called `name` in errors. Raises InvalidArgument, as `load` does."""
+    if len(text.encode(errors="replace")) > MAX_BYTES:
+        raise InvalidArgument(f"{name}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?")
+    rebuilt = indentation.rebuild(text)
+    if rebuilt is not None:
+        raise InvalidArgument(f"{name}: {_lost(rebuilt)}")
+    return _parsed(Path(name), text, None)
+
+
 def fixed(path: Path) -> str | None:
     """The text of a config file with the indentation that it has lost; None if it has not."""
     return indentation.rebuild(_read(path)) if path.suffix != ".json" else None
@@ -87,15 +97,17 @@ def write(path: Path, text: str) -> None:
 
 
 def _lost_indentation(path: Path, rebuilt: str) -> str:
+    command = shlex.join(["trainyard", "jobs", "validate", "--config", str(path), "--fix"])
+    return f"{_shown(path)}: {_lost(rebuilt)}\n\nTo {'print' if path == STDIN else 'write'} it:  {command}"
+
+
+def _lost(rebuilt: str) -> str:
     lines = [f"    {_printable(line)}".rstrip() for line in rebuilt.splitlines()]
     if len(lines) > _SHOWN_LINES:
         lines = [*lines[:_SHOWN_LINES], "    ..."]
-    command = shlex.join(["trainyard", "jobs", "validate", "--config", str(path), "--fix"])
     return (
-        f"{_shown(path)}: the indentation is lost, as when text is copied from a web page. By the names of its "
-        "fields it must have been:\n\n"
-        + "\n".join(lines)
-        + f"\n\nTo {'print' if path == STDIN else 'write'} it:  {command}"
+        "the indentation is lost, as when text is copied from a web page. By the names of its fields it must have "
+        "been:\n\n" + "\n".join(lines)
     )
 
 

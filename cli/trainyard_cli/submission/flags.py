@@ -68,6 +68,9 @@ class Variable(click.ParamType[tuple[str, str]]):
 
     name = "NAME[=VALUE]"
 
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._environment = environment
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
@@ -75,9 +78,9 @@ class Variable(click.ParamType[tuple[str, str]]):
         if not name:
             self.fail(f"[{value}] has no name; write NAME=VALUE, or NAME for its value here.", param, ctx)
         if not separator:
-            if name not in os.environ:
+            if name not in self._environment:
                 self.fail(f"{name} is not set here; write {name}=VALUE.", param, ctx)
-            text = os.environ[name]
+            text = self._environment[name]
         return name, text
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_cli.submission import config_file, machine_types, packaging, programs, script_package
+from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.programs import Program
 from trainyard_cli.v1_client import V1Client
-from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument
+from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument, NotFound
 from trainyard_protocol.job.config import placeholders
 from trainyard_protocol.job.config.validation import check_addresses, checked_job
 from trainyard_protocol.job.machines import Catalog
@@ -67,10 +68,12 @@ def draft(
     current_dir: Path,
     name: str = "",
     user_args: tuple[str, ...] = (),
+    local_files: bool = True,
 ) -> JobDraft:
     """Read the config and merge the flags into it. Relative paths of flags count from `current_dir`.
 
-    Raises InvalidArgument when the config cannot be read or a local package does not exist.
+    Raises InvalidArgument when the config cannot be read or a local package does not exist; without `local_files`,
+    which is for a caller elsewhere, also when the job names a file of this machine.
     """
     config = config_file.load(source) if isinstance(source, Path) else source
     data, origins = merge(config.data if config else {}, flags)
@@ -94,6 +97,8 @@ def draft(
         _set_goal(data, flags.text("metric"), origins)
     if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
+    if not local_files:
+        _refuse_local_files(data, flags)
     _make_job_dir_absolute(data, config, origins, current_dir)
     for package in flags.packages:
         if "://" not in package:
@@ -103,7 +108,7 @@ def draft(
     if flags.text("package_path"):
         program = programs.find(Path(flags.text("package_path")).expanduser(), draft.module)
         draft = _with_program(draft, program)
-    elif not flags.packages:
+    elif not flags.packages and local_files:
         draft = _with_automatic_program(draft, current_dir)
     if draft.program is None:
         return draft
@@ -130,6 +135,24 @@ def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> Non
             f"--metric {metric}: the config has the goal {given}, which does not fit its name. Add --goal maximize or "
             "--goal minimize."
         )
+
+
+def _refuse_local_files(data: Mapping[str, Any], flags: JobFlags) -> None:
+    """Raise InvalidArgument for a job that needs files of this machine."""
+    local = [package for package in flags.packages if "://" not in package]
+    for name, value in (
+        ("--package-path", flags.text("package_path")),
+        ("--build", flags.text("build")),
+        ("--packages", ",".join(local)),
+    ):
+        if value:
+            raise InvalidArgument(
+                f"{name} {value}: files cannot be read from here. Give packages on gs:// (--packages), or an image "
+                "(--master-image-uri)."
+            )
+    job_dir = get(data, f"{_TRAINING}.jobDir")
+    if isinstance(job_dir, str) and job_dir and "://" not in job_dir and not job_dir.startswith("/"):
+        raise InvalidArgument(f"The job-dir {job_dir!r} is relative. Give gs://BUCKET/DIR or an absolute path.")
 
 
 def with_image(draft: JobDraft, image: str) -> JobDraft:
@@ -203,6 +226,18 @@ def submit(
                 if draft.name:
                     raise
     raise AlreadyExists(f"{_MAX_NAMES} jobs with the default name of this second exist. Give the job a name.")
+
+
+def existing_job(client: V1Client, name: str, requested: Mapping[str, Any]) -> dict[str, Any]:
+    """The job of that name. Raises AlreadyExists if its content is another one, or if it was deleted."""
+    try:
+        job = client.get_job(name)
+    except NotFound as error:
+        raise AlreadyExists(
+            f"A job {name} existed and was deleted. A name is never used again: give the job another one."
+        ) from error
+    check_same(job, requested)
+    return job
 
 
 def job_names(draft: JobDraft, clock: Callable[[], float] = time.time) -> Iterator[str]:

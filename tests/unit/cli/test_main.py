@@ -13,7 +13,7 @@ from trainyard_cli.main import run
 from trainyard_protocol.errors import NotFound
 from unit.cli.scripted_server import ScriptedServer, ok
 
-HEAVY = ("httpx", "rich", "pydantic", "yaml", "psutil", "jax", "google", "setuptools", "docker", "requests")
+HEAVY = ("httpx", "rich", "pydantic", "yaml", "psutil", "jax", "google", "setuptools", "docker", "requests", "mcp")
 
 
 def run_with(error: BaseException, *, output: str = "") -> int:

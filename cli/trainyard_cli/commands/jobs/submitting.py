@@ -26,7 +26,6 @@ from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
-from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.from_job import rerun_config, trial_config
@@ -34,14 +33,7 @@ from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import NO_RETRIES, V1Client
-from trainyard_protocol.errors import (
-    AlreadyExists,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    TrainyardError,
-    Unavailable,
-)
+from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, TrainyardError, Unavailable
 from trainyard_protocol.fields import sized
 from trainyard_protocol.job.machines import Catalog, load_catalog
 from trainyard_protocol.job.runtimes import load_runtimes
@@ -145,7 +137,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
         existing: list[dict[str, Any]] = []
 
         def same(requested: Mapping[str, Any]) -> dict[str, Any]:
-            existing.append(existing_job(client, draft.name, requested))
+            existing.append(submission.existing_job(client, draft.name, requested))
             return existing[0]
 
         activity = Activity()
@@ -175,18 +167,6 @@ def _follow(server: Server, target: Target, job: str, raw: bool, cancel_on_inter
 
     with client_of(server, target) as client:
         return stream(client, job, screen_for(sys.stderr, sys.stderr, raw=raw), cancel_on_interrupt=cancel_on_interrupt)
-
-
-def existing_job(client: V1Client, name: str, requested: Mapping[str, Any]) -> dict[str, Any]:
-    """The job of that name. Raises AlreadyExists if its content is another one, or if it was deleted."""
-    try:
-        job = client.get_job(name)
-    except NotFound as error:
-        raise AlreadyExists(
-            f"A job {name} existed and was deleted. A name is never used again: give the job another one."
-        ) from error
-    check_same(job, requested)
-    return job
 
 
 def validate(target: Target, output: Output, request: JobRequest, *, fix: bool = False) -> None:

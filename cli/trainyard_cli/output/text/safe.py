@@ -16,6 +16,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_COLOURS = re.compile(r"\x1b(?:\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[^\[\]])")
 _BROKEN_ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)")
 _CONTROLS_BUT_ESC = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f\x80-\x9f]")
+_FIELD = re.compile(r"^Field: (\S+) Error: ", re.M)
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")
 
 
@@ -37,3 +38,8 @@ def printable_json(text: str) -> str:
 def without_control(text: str) -> str:
     """Remove control characters and escape sequences from a line, except for colours."""
     return _BROKEN_ESCAPE.sub("", _CONTROLS_BUT_ESC.sub("", _NO_COLOURS.sub("", text)))
+
+
+def without_field(message: str) -> str:
+    """A message of the API without `Field: ... Error:`; the field stays unless it is the resource's name."""
+    return _FIELD.sub(lambda match: "" if match[1] == "name" else f"{match[1]}: ", message)

@@ -1,0 +1,67 @@
+"""Submission of a job for an agent: the dry run first, and nothing after one that is not clean."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard_cli.client import Client
+from trainyard_cli.mcp import dry_run
+from trainyard_cli.mcp.answers import DryRun, SubmitAnswer
+from trainyard_cli.mcp.callers import Callers
+from trainyard_cli.mcp.dry_run import AgentRequest
+from trainyard_cli.origin import record
+from trainyard_cli.submission import submit as submission
+from trainyard_cli.submission.flags import get
+from trainyard_cli.submission.submit import JobDraft
+from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
+
+
+def prepared(client: Client, request: AgentRequest, *, local_files: bool) -> tuple[JobDraft | None, DryRun]:
+    """The job and its dry run; no job where it cannot be read. Raises what is not about the job."""
+    try:
+        draft = dry_run.drafted(request, local_files=local_files)
+    except (InvalidArgument, FailedPrecondition) as error:
+        return None, dry_run.refused(error)
+    if client.server.local:
+        notes: list[str] = []
+        draft = submission.with_default_machine(draft, notes.append)
+        result = dry_run.checked(client, draft)
+        return draft, result.model_copy(update={"notes": [*notes, *result.notes]})
+    return draft, dry_run.checked(client, draft)
+
+
+def submit(client: Client, request: AgentRequest, callers: Callers) -> SubmitAnswer:
+    """Submit a job whose dry run is clean. A job of this name with the same content counts as the submitted one, so
+    that an agent may call again. Raises AlreadyExists for one with another content."""
+    draft, result = prepared(client, request, local_files=callers.local_files)
+    if draft is None or not (result.ok or result.name_exists):
+        return SubmitAnswer(job="", state="", is_new=False, dry_run=result)
+    existing: list[dict[str, Any]] = []
+    name = draft.name
+
+    def same(requested: Mapping[str, Any]) -> dict[str, Any]:
+        existing.append(submission.existing_job(client, name, requested))
+        return existing[0]
+
+    notes: list[str] = []
+    storage, job_dir = callers.storage(client), str(get(draft.data, "trainingInput.jobDir") or "")
+    if storage and job_dir.startswith("gs://"):
+        ensure_bucket(job_dir, storage, notes.append)
+    bucket = dry_run.parse_flags(request.flags, local_files=callers.local_files).text("staging_bucket")
+    upload = to_bucket(bucket, storage, notes.append) if bucket else to_server(client)
+    config = Path(request.config_path).expanduser() if request.config_path else None
+    origin = record.prepare(client, record.Submitted(draft, config), notes.append)
+    job = submission.submit(draft, client, upload=upload, notify=_silent, if_exists=same if name else None)
+    if not existing:
+        record.send(client, job, origin, notes.append)
+    return SubmitAnswer(
+        job=str(job["jobId"]),
+        state=str(job.get("state", "QUEUED")),
+        is_new=not existing,
+        dry_run=result.model_copy(update={"notes": [*result.notes, *notes]}),
+    )
+
+
+def _silent(_: str) -> None:
+    """Nothing: what is packaged stands in the dry run already."""

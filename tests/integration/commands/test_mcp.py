@@ -1,0 +1,225 @@
+"""The tools of `trainyard mcp` against a server whose agent plays a trainer, called with the client of MCP's makers."""
+
+import os
+import re
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import mcp
+import pytest
+from mcp.client.streamable_http import streamable_http_client
+
+from beds.programs import BIN
+from beds.services.ai_agent import call, ended
+from integration.api.api_support import ADMIN, ALICE, VERA
+from integration.commands.test_python_client import client
+from trainyard import Client
+from trainyard_cli.client import AuditFilter
+from trainyard_cli.client import Client as ServerClient
+from trainyard_cli.mcp.callers import NAME, OwnUser
+from trainyard_cli.mcp.server import mcp_server
+from trainyard_cli.settings import Server, chosen_target
+
+__all__ = ["client"]
+
+UPLOADED = "trainingInput:\n  pythonModule: trainer.task\n  packageUris: [gs://models/trainer-1.tar.gz]\n"
+PROGRAM = "trainingInput:\n  pythonModule: trainer.task\n"
+
+
+def own_agent() -> mcp.Client:
+    """An AI agent of the user whose token is in the environment."""
+    return mcp.Client(mcp_server(OwnUser(chosen_target({}))))
+
+
+async def test_agent_submits_finds_the_cause_of_a_failure_and_compares(client: Client) -> None:
+    async with own_agent() as agent:
+        await submits_finds_the_cause_and_compares(agent)
+
+
+async def submits_finds_the_cause_and_compares(agent: mcp.Client) -> None:
+    given = {"config": PROGRAM, "package_path": "trainer", "flags": ["--labels", "team=a"]}
+    text, good = await call(agent, "submit", job="good", args=["--lr", 0.1], **given)
+    assert text.startswith("Submitted the job good: it is QUEUED.\nThe job is valid.\nIt would start now")
+    assert "Note: Packaging trainer." in text
+    assert "It has no package" not in text
+    (master,) = good["dry_run"]["replicas"]
+    assert (master["task_type"], master["count"], good["dry_run"]["starts_now"]) == ("master", 1, True)
+    _, again = await call(agent, "submit", job="good", args=["--lr", 0.1], **given)
+    assert (good["is_new"], again["is_new"]) == (True, False)
+    text, _ = await call(agent, "submit", job="good", args=["--lr", 0.2], **given)
+    assert text.startswith("ERROR: The job good exists (")
+    assert "args: the job has --lr 0.1; this submission has --lr 0.2" in text
+    done = await ended(agent, "good")
+    assert (done["state"], done["step"], done["labels"]) == ("SUCCEEDED", 200, {"team": "a"})
+
+    await call(agent, "submit", job="bad", args=["--lr", "high"], **given)
+    failure = (await ended(agent, "bad"))["failure"]
+    assert (failure["replica"], failure["exit_code"]) == ("master-replica-0", 3)
+    text, log = await call(agent, "logs", job="bad")
+    assert "ERROR: the learning rate is no number" in text
+    assert log["lines"][-1]["text"] == "ERROR: the learning rate is no number"
+    text, why = await call(agent, "why", job="bad")
+    assert (why["state"], why["failure"]["exit_code"]) == ("FAILED", 3)
+    text, described = await call(agent, "describe", job="bad")
+    assert ": ENDED. Replicas: master-replica-0 EXITED." in text
+    assert "- --lr\n  - high\n" in described["config"]
+
+    text, compared = await call(agent, "compare", jobs=["good", "bad"])
+    fields = {row["field"]: row["values"] for row in compared["differences"]}
+    assert (compared["states"], fields["lr"]) == (["SUCCEEDED", "FAILED"], ["0.1", "high"])
+    _, metrics = await call(agent, "metrics", job="good")
+    (loss,) = metrics["metrics"]
+    assert (loss["name"], loss["last"], loss["minimum"], loss["points"]) == ("loss", 0.75, 0.5, 3)
+    _, listed = await call(agent, "list", limit=1)
+    assert ([row["job"] for row in listed["jobs"]], listed["more"]) == (["bad"], True)
+    text, cancelled = await call(agent, "cancel", job="bad")
+    assert (text, cancelled["had_ended"]) == ("The job bad had ended before: it is FAILED.", True)
+
+    await call(agent, "submit", job="endless", args=["--lr", 0], **given)
+    _, waited = await call(agent, "wait", job="endless", timeout_s=0)
+    assert not waited["ended"]
+    _, cancelled = await call(agent, "cancel", job="endless")
+    assert cancelled == {"job": "endless", "state": "CANCELLING", "had_ended": False}
+
+
+async def test_job_that_is_not_valid_is_refused_with_its_lines(client: Client) -> None:
+    async with own_agent() as agent:
+        await refuses_with_lines(agent)
+    assert client.jobs() == []
+
+
+async def refuses_with_lines(agent: mcp.Client) -> None:
+    config = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standrd-4\n  workerCount: two\n"
+    text, content = await call(agent, "submit", config=config)
+    assert text.startswith("ERROR: Nothing was submitted. Not accepted:\n- config:3: masterType: ")
+    assert content["dry_run"] == (await call(agent, "dry_run", config=config))[1]
+    findings = content["dry_run"]["findings"]
+    assert [(finding["file"], finding["line"]) for finding in findings] == [("config", 3), ("config", 4)]
+
+    Path("trainer/task.py").write_text("import jax\nlr = = 1\n")
+    _, content = await call(agent, "submit", config=PROGRAM, package_path="trainer")
+    (finding,) = content["dry_run"]["findings"]
+    assert (finding["file"].endswith("trainer/task.py"), finding["line"]) == (True, 2)
+
+
+async def test_job_that_waits_is_explained_before_and_after_it_is_submitted(client: Client) -> None:
+    config = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standard-96\n  pythonModule: trainer.task\n"
+    change = "masterType n1-standard-16 (16 vCPU, 60 GB) instead of n1-standard-96"
+    async with own_agent() as agent:
+        _, checked = await call(agent, "dry_run", config=config, package_path="trainer")
+        assert (checked["ok"], checked["starts_now"]) == (True, False)
+        assert checked["outlook"].startswith("It would wait: ")
+        await call(agent, "submit", config=config, package_path="trainer", job="large")
+        text, why = await call(agent, "why", job="large")
+    assert (why["state"], why["changes"]) == ("QUEUED", [change])
+    assert f"It would start now with any one of:\n  - {change}" in text
+
+
+WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("describe", {"jobb": "a"}, "describe has no argument jobb. It has job, project."),
+    ("describe", {}, "describe: job: Field required."),
+    ("describe", {"job": "../a"}, "'../a' is not a job name: "),
+    ("describe", {"job": "a", "project": "a/b"}, "project: 'a/b' is not a project id: "),
+    ("describe", {"job": "nothing"}, "The job projects/local/jobs/nothing was not found."),
+    ("logs", {"job": "a", "limit": 999}, "logs: limit: Input should be less than or equal to 200."),
+    ("logs", {"job": "a", "severity": "BAD"}, "severity must be one of DEBUG, "),
+    ("logs", {"job": "a", "before": 3, "after": 1}, "Give either before or after."),
+    ("compare", {"jobs": ["a", "b"]}, "None of these jobs exists: local/a, local/b."),
+    ("submit", {}, "Nothing was submitted. Not accepted:\n- There is no job: "),
+    ("submit", {"config": PROGRAM, "flags": ["--no"]}, "Nothing was submitted. Not accepted:\n- flags: No such opti"),
+    ("submit", {"config": PROGRAM, "flags": ["--build", "."]}, "Nothing was submitted. Not accepted:\n- --build: "),
+    ("submit", {"config": "a", "config_path": "a"}, "Nothing was submitted. Not accepted:\n- Give either config or "),
+    ("delete", {}, "There is no tool 'delete'. The tools are submit, dry_run, list, "),
+)
+
+
+async def test_wrong_arguments_are_an_error_that_says_what_is_allowed(client: Client) -> None:
+    async with own_agent() as agent:
+        answers = [(await call(agent, tool, **arguments))[0] for tool, arguments, _ in WRONG]
+    wrong = [
+        (row, answer) for row, answer in zip(WRONG, answers, strict=True) if not answer.startswith(f"ERROR: {row[2]}")
+    ]
+    assert wrong == []
+
+
+@contextmanager
+def http_server(*words: str) -> Iterator[str]:
+    """`trainyard mcp --listen` as a process without a token, in the environment of the test; gives its address."""
+    command = [str(BIN / "trainyard"), "mcp", "--listen", "127.0.0.1:0", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        match = re.search(r"http://\S+/mcp", line)
+        try:
+            assert match, line + process.stderr.read()
+            yield match[0]
+        finally:
+            process.terminate()
+
+
+@asynccontextmanager
+async def session(url: str, headers: dict[str, str]) -> AsyncIterator[mcp.ClientSession]:
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        streamable_http_client(url, http_client=http) as streams,
+        mcp.ClientSession(*streams[:2]) as made,
+    ):
+        await made.initialize()
+        yield made
+
+
+async def test_caller_over_http_has_the_rights_of_its_token_and_no_files(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "of-nobody")
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "x")
+    with http_server() as url:
+        async with session(url, VERA) as vera:
+            text, _ = await call(vera, "submit", config=UPLOADED, job="veras")
+            assert text.startswith("ERROR: ")
+            assert "submitter" in text
+            assert client.jobs() == []
+        async with session(url, {**ALICE, "X-Forwarded-For": "203.0.113.7", "User-Agent": "editor/1 <x>"}) as alice:
+            for given, words in (
+                ({"package_path": "trainer"}, "--package-path trainer: files cannot be read from here"),
+                ({"config_path": "config.yaml"}, "config_path: files cannot be read from here"),
+                ({"flags": ["--packages", "a.whl"]}, "--packages a.whl: files cannot be read from here"),
+                ({"flags": ["--env", "SECRET_OF_THE_HOST"]}, "SECRET_OF_THE_HOST is not set here"),
+                ({"flags": ["--job-dir", "out"]}, "The job-dir 'out' is relative"),
+            ):
+                text, _ = await call(
+                    alice, "submit", **({"config": UPLOADED} if "config_path" not in given else {}), **given
+                )
+                assert words in text
+            text, _ = await call(alice, "dry_run", config=PROGRAM)
+            assert "Packaging" not in text
+            text, _ = await call(alice, "submit", config=UPLOADED, job="alices")
+            assert text.startswith("Submitted the job alices")
+    with ServerClient(Server(os.environ["TRAINYARD_SERVER"], ADMIN["Authorization"].split()[1]), "local") as admin:
+        rows = {row.subject: row for row in admin.audit(AuditFilter(action="jobs.create"), 10) if row.outcome == "done"}
+    assert rows["alices"].actor == "alice"
+    assert rows["alices"].user_agent == f"{NAME} (editor/1 x)"
+    assert rows["alices"].address == "203.0.113.7"  # as a proxy on this machine names it
+
+
+def test_http_requests_without_a_token_or_of_another_site_are_refused(client: Client) -> None:
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    accept = {"Accept": "application/json, text/event-stream"}
+    with http_server("--allowed-host", "mcp.example.com") as url:
+
+        def status(**headers: str) -> int:
+            return httpx.post(url, json=ping, headers={**accept, **headers}).status_code
+
+        assert status() == 401
+        assert status(Authorization="Bearer of-nobody") == 401
+        assert status(Authorization="Basic YTpi") == 401
+        assert status(**VERA) == 200
+        assert status(**VERA, Host="evil.example.com") == 421
+        assert status(**VERA, Host="mcp.example.com") == 200
+        assert status(**VERA, Origin="https://evil.example.com") == 403
+        assert status(**VERA, Origin="https://mcp.example.com") == 200

@@ -1,0 +1,54 @@
+"""Writes the files that come from the command tree: the help that is printed without loading it, and shell completion.
+
+    make docs
+
+tests/unit/cli/test_help_text.py holds them equal to the tree.
+"""
+
+from pathlib import Path
+
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+
+from trainyard_cli.commands import tree
+from trainyard_cli.settings import COMPLETION_VARIABLE
+
+ROOT = Path(__file__).parent.parent
+HELP = ROOT / "cli/trainyard_cli/help"
+COMPLETIONS = ROOT / "deploy/completions"
+
+WIDTHS = (80, 110)
+"""Columns: those without a terminal, and the widest that click uses here."""
+SHELLS: dict[str, type[ShellComplete]] = {
+    "trainyard.bash": BashComplete,
+    "_trainyard": ZshComplete,
+    "trainyard.fish": FishComplete,
+}
+
+
+def files() -> dict[Path, str]:
+    """Each file and what it has to contain."""
+    pages = {HELP / f"{columns}.txt": help_page(columns) for columns in WIDTHS}
+    return pages | {COMPLETIONS / name: completion(shell) for name, shell in SHELLS.items()}
+
+
+def help_page(columns: int) -> str:
+    """What `trainyard --help` prints on a terminal of that many columns."""
+    with tree.trainyard.make_context("trainyard", [], resilient_parsing=True, terminal_width=columns - 2) as context:
+        return context.get_help() + "\n"
+
+
+def completion(shell: type[ShellComplete]) -> str:
+    """What `_TRAINYARD_COMPLETE=SHELL_source trainyard` prints, with the program by name."""
+    made = shell(tree.trainyard, {}, "trainyard", COMPLETION_VARIABLE)
+    return (made.source_template % made.source_vars()).strip() + "\n"
+
+
+def main() -> None:
+    for path, text in files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -200,11 +200,13 @@ def test_bucket_that_is_there_already_is_no_error() -> None:
 def test_reach_of_what_answers_is_a_success() -> None:
     with scripted_server() as server:
         server.answers = [ok({})]
-        assert chores("reach", f"{server.url}/healthz") == 0
+        assert chores("reach", f"{server.url}/healthz", server.url.replace("http:", "tcp:")) == 0
 
 
 def test_reach_of_what_does_not_answer_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert chores("reach", "http://127.0.0.1:1/healthz") == 1
+    assert chores("reach", "tcp://127.0.0.1:1") == 1
+    assert chores("reach", "tcp://127.0.0.1") == 1
     assert chores("reach", f"unix://{tmp_path}/docker.sock") == 1
     assert "docker.sock: " in capsys.readouterr().err
 

@@ -20,7 +20,7 @@ WIDTHS = (80, 110)
 """Columns: those without a terminal, and the widest that click uses here."""
 SHELLS: dict[str, type[ShellComplete]] = {
     "trainyard.bash": BashComplete,
-    "_trainyard": ZshComplete,
+    "_trainyard_completion": ZshComplete,  # the function that it defines: else zsh runs the whole file at each TAB
     "trainyard.fish": FishComplete,
 }
 

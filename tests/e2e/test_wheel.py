@@ -100,7 +100,8 @@ def test_plain_install_is_a_command_line_and_a_python_client(wheel: Path, tmp_pa
     assert sum(weights.values()) < 60 * MB
     assert len([name for name, size in weights.items() if size >= MB // 2]) <= 15, weights
     completions = ("share/bash-completion/completions/trainyard", "share/zsh/site-functions/_trainyard_completion")
-    for path in (*completions, "share/fish/vendor_completions.d/trainyard.fish"):
+    unit = "share/trainyard/trainyard-server.service"
+    for path in (*completions, "share/fish/vendor_completions.d/trainyard.fish", unit):
         assert (tmp_path / "venv" / path).is_file()
     manifest = ("agent", "manifest", "--server", "https://trains.example.com", "--image", "agent")
     assert "kind: Deployment" in run(programs / "trainyard", *manifest)

@@ -67,6 +67,7 @@ def test_every_service_that_stays_is_restarted_and_has_a_health_check() -> None:
     for name, service in SERVICES.items():
         if name in ONE_SHOT:
             assert "restart" not in service
+            assert service["healthcheck"] == {"disable": True}
         else:
             assert service["restart"] == "unless-stopped"
             assert service["healthcheck"]["test"][0] == "CMD"

@@ -1,10 +1,12 @@
 """Writes the files that come from the command tree: the help that is printed without loading it, and shell completion.
 
-    make docs
+    made_files.py            write them; part of `make docs` and `make dist`
+    made_files.py --check    print those that are not as they would be written
 
-tests/unit/cli/test_help_text.py holds them equal to the tree.
+A process of its own: click keeps what another one has rendered before, with the names of its options. tests/unit/cli/test_help_text.py holds them equal to the tree.
 """
 
+import sys
 from pathlib import Path
 
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
@@ -26,29 +28,34 @@ SHELLS: dict[str, type[ShellComplete]] = {
 
 
 def files() -> dict[Path, str]:
-    """Each file and what it has to contain."""
+    """The files and what each has to contain."""
     pages = {HELP / f"{columns}.txt": help_page(columns) for columns in WIDTHS}
     return pages | {COMPLETIONS / name: completion(shell) for name, shell in SHELLS.items()}
 
 
 def help_page(columns: int) -> str:
-    """What `trainyard --help` prints on a terminal of that many columns."""
+    """The page of `trainyard --help` on a terminal of that many columns."""
     with tree.trainyard.make_context("trainyard", [], resilient_parsing=True, terminal_width=columns - 2) as context:
         return context.get_help() + "\n"
 
 
 def completion(shell: type[ShellComplete]) -> str:
-    """What `_TRAINYARD_COMPLETE=SHELL_source trainyard` prints, with the program by name."""
+    """The script of `_TRAINYARD_COMPLETE=SHELL_source trainyard`, with the program by name."""
     made = shell(tree.trainyard, {}, "trainyard", COMPLETION_VARIABLE)
     return (made.source_template % made.source_vars()).strip() + "\n"
 
 
-def main() -> None:
+def main(check: bool) -> int:
+    stale = [path for path, text in files().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        print(path.relative_to(ROOT))
+    if check:
+        return len(stale)
     for path, text in files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        print(path.relative_to(ROOT))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(check=sys.argv[1:] == ["--check"]))

@@ -3,7 +3,8 @@
     made_files.py            write them; part of `make docs` and `make dist`
     made_files.py --check    print those that are not as they would be written
 
-A process of its own: click keeps what another one has rendered before, with the names of its options. tests/unit/cli/test_help_text.py holds them equal to the tree.
+A process of its own: click keeps options of help that somebody has rendered before in another way.
+tests/unit/cli/test_help_text.py holds the files equal to the tree.
 """
 
 import sys

@@ -19,11 +19,14 @@ SEED ?=
 # make fuzz
 MINUTES ?= 10
 
+# The time of every file in a distribution: of the last commit, or hatchling's own outside of a checkout.
+COMMITTED = $(or $(shell git log -1 --format=%ct 2>/dev/null),1580601600)
+
 # Hundreds of processes start in the tests: without their bytecode each of them compiles our sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 XDIST = --numprocesses $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help demo test test-all test-fast chaos fuzz check lint format types imports docs bench bench-quick site screenshots recording lock audit clean
+.PHONY: help dist demo test test-all test-fast chaos fuzz check lint format types imports docs bench bench-quick site screenshots recording lock audit clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +107,14 @@ site: $(VENV)/.dev ## build the site into build/site, without a network; open bu
 
 docs: $(VENV)/.dev ## write the pages that come from the code
 	$(BIN)/python scripts/docs.py
+	$(BIN)/python scripts/made_files.py
+
+dist: $(VENV)/.dev ## build wheels and source distributions into dist/, the same bytes from the same commit
+	@rm -rf dist
+	$(BIN)/python scripts/made_files.py
+	SOURCE_DATE_EPOCH=$(COMMITTED) $(BIN)/python -m hatchling build --directory dist
+	cd trainer_library && SOURCE_DATE_EPOCH=$(COMMITTED) ../$(BIN)/python -m hatchling build --directory ../dist
+	@cd dist && sha256sum *
 
 clean: ## remove what make has made (not the state directory)
 	rm -rf $(VENV) $(TOOLS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

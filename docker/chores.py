@@ -2,7 +2,8 @@
 
     tokens DIRECTORY ROLE...   create a token for each role in DIRECTORY/ROLE, unless it exists
     bucket URL NAME            create a bucket in the storage emulator at URL, unless it exists
-    reach ADDRESS...           exit code 0 if all answer: http://..., or unix:///... for a container engine
+    reach ADDRESS...           exit code 0 if all answer: http://..., unix:///... for a container engine, or
+                               tcp://HOST:PORT for a connection alone
 
 Only the standard library; proxies are not asked.
 """
@@ -68,9 +69,12 @@ def reach(addresses: list[str]) -> int:
         try:
             if address.startswith("unix://"):
                 _ping(address.removeprefix("unix://"))
+            elif address.startswith("tcp://"):
+                host, _, port = address.removeprefix("tcp://").rpartition(":")
+                socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
             else:
                 _open(urllib.request.Request(address))  # noqa: S310
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             print(f"{address}: {error}", file=sys.stderr)
             return 1
     return 0

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LLMS, SKILL = DOCS / "llms.txt", DOCS / "SKILL.md"
 
-NOT_PAGES = ("design", "contributing", "images", "recordings")
+NOT_PAGES = ("assets", "contributing", "design", "images", "recordings")
 """Folders of docs/ that are not for users."""
 
 FOLDERS: Mapping[str, str] = {

@@ -29,14 +29,23 @@ _METRIC = re.compile(r'(?:Family|_histogram|_family)\(\s*"(trainyard_\w+)", "([^
 
 def pages() -> dict[Path, str]:
     """The text of every generated page by path."""
+    return reference() | files_for_agents()
+
+
+def reference() -> dict[Path, str]:
     return {
         _REFERENCE / "server-settings.md": server_settings(),
         _REFERENCE / "agent-settings.md": agent_settings(),
         _REFERENCE / "api.md": api(),
         _REFERENCE / "states.md": states_and_errors(),
         **{_REFERENCE / name: text for name, text in _script("command_pages")["pages"]().items()},
-        **_script("agent_files")["files"](),
     }
+
+
+def files_for_agents() -> dict[Path, str]:
+    """The files that are made from all pages, those of the reference among them."""
+    made: dict[Path, str] = _script("agent_files")["files"]()
+    return made
 
 
 def _script(name: str) -> dict[str, Any]:
@@ -141,6 +150,8 @@ def agent_settings() -> str:
     lines = [
         "# Settings of the agent",
         "",
+        "Every flag of an agent: those for all engines, and those of each.",
+        "",
         "Generated from the declarations by `make docs`. A flag wins over its variable, `--state-dir` over",
         f"`{PREFIX}STATE_DIR`, and that over the file that `--settings` names, a TOML file with the same names",
         "(`state-dir`). In a variable commas separate several values.",
@@ -209,6 +220,7 @@ def _comments(kind: type[StrEnum]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for page, text in pages().items():
-        page.write_text(text, encoding="utf-8")
-        sys.stdout.write(f"wrote {page.relative_to(DOCS.parent)}\n")
+    for made in (reference, files_for_agents):
+        for page, text in made().items():
+            page.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {page.relative_to(DOCS.parent)}\n")

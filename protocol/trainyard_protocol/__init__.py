@@ -3,4 +3,4 @@
 Only `gcs`, the access to Google Cloud Storage, does I/O.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -5,6 +5,11 @@ import sys
 
 gc.disable()  # until `main` serves: all that is loaded stays, and looking through it is a sixth of the start
 
-from trainyard_server.main import main  # noqa: E402
+try:
+    from trainyard_server.main import main
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("trainyard"):
+        raise
+    sys.exit(f"trainyard_server: {error.name} is not installed. Install it: pip install 'trainyard[server]'")
 
 sys.exit(main())

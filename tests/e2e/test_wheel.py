@@ -1,8 +1,11 @@
-"""The wheel: a plain install is a working command line, `trainyard[local]` a working service."""
+"""The distributions: made twice they are the same bytes. The wheel: a plain install is a working command line,
+`trainyard[local]` a working service.
+"""
 
 import os
 import subprocess
 import sys
+import tarfile
 from importlib import metadata
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from e2e.harness import REPOSITORY, Service, local
 
 OFFLINE = ("Failed to establish a new connection", "Temporary failure in name resolution", "ConnectTimeout")
 LOG = "hello from the wheel"
+EPOCH = "1700000000"
+MB = 1_000_000
 
 
 def run(*words: object) -> str:
@@ -23,12 +28,25 @@ def run(*words: object) -> str:
     return done.stdout
 
 
+def build(project: Path, directory: Path) -> Path:
+    """The directory with the source distribution and the wheel of a project, as `make dist` builds them."""
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(directory)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def unpacked(sdist: Path, root: Path) -> Path:
+    with tarfile.open(sdist) as tar:
+        tar.extractall(root, filter="data")
+    (project,) = root.iterdir()
+    return project
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    flags = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", directory)
-    run(sys.executable, "-m", "pip", "wheel", *flags, REPOSITORY)
-    (built,) = directory.glob("trainyard-*.whl")
+    (built,) = build(REPOSITORY, tmp_path_factory.mktemp("wheel")).glob("trainyard-*.whl")
     return built
 
 
@@ -50,11 +68,41 @@ def link_requirements(root: Path, extra: str) -> None:
                 (site / name).symlink_to(path)
 
 
+@pytest.mark.parametrize("project", ["", "trainer_library"])
+def test_source_distribution_builds_the_same_bytes_again(project: str, tmp_path: Path) -> None:
+    made = build(REPOSITORY / project, tmp_path / "dist")
+    (sdist,) = made.glob("*.tar.gz")
+    again = build(unpacked(sdist, tmp_path / "sources"), tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == {
+        path.name: path.read_bytes() for path in again.iterdir()
+    }
+    assert len(list(made.iterdir())) == 2
+    assert max(path.stat().st_size for path in made.iterdir()) < 3 * MB
+    (project_directory,) = (tmp_path / "sources").iterdir()
+    assert not {"tests", "docs", "requirements", "benchmarks"} & {path.name for path in project_directory.iterdir()}
+
+
+def sizes(site: Path) -> dict[str, int]:
+    """The bytes of each distribution's files, bytecode included."""
+    return {
+        str(one.name): sum(Path(str(one.locate_file(file))).stat().st_size for file in one.files or ())
+        for one in metadata.distributions(path=[str(site)])
+    }
+
+
 def test_plain_install_is_a_command_line_and_a_python_client(wheel: Path, tmp_path: Path) -> None:
     programs = installed(tmp_path / "venv", wheel, "--constraint", REPOSITORY / "constraints.txt")
     assert "\n  jobs " in run(programs / "trainyard", "--help")
     assert "training" in run(programs / "jobs", "submit", "--help")
     run(programs / "python", "-c", "from trainyard import Client, log")
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    weights = sizes(site)
+    assert sum(weights.values()) < 60 * MB
+    assert len([name for name, size in weights.items() if size >= MB // 2]) <= 15, weights
+    completions = ("share/bash-completion/completions/trainyard", "share/zsh/site-functions/_trainyard_completion")
+    unit = "share/trainyard/trainyard-server.service"
+    for path in (*completions, "share/fish/vendor_completions.d/trainyard.fish", unit):
+        assert (tmp_path / "venv" / path).is_file()
     manifest = ("agent", "manifest", "--server", "https://trains.example.com", "--image", "agent")
     assert "kind: Deployment" in run(programs / "trainyard", *manifest)
     service = Service(tmp_path / "service", programs)

@@ -67,6 +67,7 @@ def test_every_service_that_stays_is_restarted_and_has_a_health_check() -> None:
     for name, service in SERVICES.items():
         if name in ONE_SHOT:
             assert "restart" not in service
+            assert service["healthcheck"] == {"disable": True}
         else:
             assert service["restart"] == "unless-stopped"
             assert service["healthcheck"]["test"][0] == "CMD"
@@ -200,11 +201,13 @@ def test_bucket_that_is_there_already_is_no_error() -> None:
 def test_reach_of_what_answers_is_a_success() -> None:
     with scripted_server() as server:
         server.answers = [ok({})]
-        assert chores("reach", f"{server.url}/healthz") == 0
+        assert chores("reach", f"{server.url}/healthz", server.url.replace("http:", "tcp:")) == 0
 
 
 def test_reach_of_what_does_not_answer_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert chores("reach", "http://127.0.0.1:1/healthz") == 1
+    assert chores("reach", "tcp://127.0.0.1:1") == 1
+    assert chores("reach", "tcp://127.0.0.1") == 1
     assert chores("reach", f"unix://{tmp_path}/docker.sock") == 1
     assert "docker.sock: " in capsys.readouterr().err
 

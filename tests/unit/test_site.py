@@ -7,8 +7,8 @@ import click
 import pytest
 import yaml
 
-from beds import pages
-from beds.pages import DOCS, PAGES, ROOT, Block
+from beds.site import pages
+from beds.site.pages import DOCS, PAGES, ROOT, Block
 
 LANGUAGES = {"sh", "bash", "console", "dockerfile", "ini", "json", "python", "sql", "text", "toml", "yaml"}
 

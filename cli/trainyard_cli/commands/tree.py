@@ -5,6 +5,7 @@ that the shell completes are there at once. It returns None or its exit code."""
 import click
 
 from trainyard_cli.commands.shared.suggestions import CommandGroup, LazyCommand
+from trainyard_protocol import __version__
 
 _TREE = """
 jobs                   |                                   | Submit and manage training jobs.
@@ -117,4 +118,4 @@ def _root() -> CommandGroup:
 
 
 trainyard = _root()
-click.version_option(package_name="trainyard", message="trainyard %(version)s")(trainyard)
+click.version_option(__version__, message="trainyard %(version)s")(trainyard)

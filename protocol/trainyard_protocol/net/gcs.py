@@ -3,6 +3,7 @@
 Google's client is imported inside the functions: loading it takes a second, and most programs never need it.
 """
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,7 +109,8 @@ class CloudStorage:
         return without_secret(self.address)
 
     def client(self) -> "Client":
-        """A client, to be closed by the caller. Raises FailedPrecondition without credentials."""
+        """A client, to be closed by the caller. Raises FailedPrecondition without credentials, or without the extra."""
+        self._check_installed()
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
@@ -126,7 +128,8 @@ class CloudStorage:
     @contextmanager
     def errors(self, url: str) -> Iterator[None]:
         """Translates the errors of Google's client. Raises NoSuchObject, FailedPrecondition without credentials or
-        permission, and Unavailable. The text of the storage is only in their cause."""
+        permission or the extra, and Unavailable. The text of the storage is only in their cause."""
+        self._check_installed()
         from google.api_core.exceptions import Forbidden, GoogleAPICallError, GoogleAPIError, Unauthorized
         from google.api_core.exceptions import NotFound as GoogleNotFound
         from google.auth.exceptions import GoogleAuthError
@@ -148,3 +151,12 @@ class CloudStorage:
             raise Unavailable(f"{storage} failed for {url}{status}.") from error
         except OSError as error:  # requests' errors
             raise Unavailable(f"{storage} does not answer.") from error
+
+    def _check_installed(self) -> None:
+        try:
+            importlib.import_module("google.cloud.storage")
+        except ModuleNotFoundError as error:
+            raise FailedPrecondition(
+                f"{self.user} cannot use gs://: google-cloud-storage is not installed there. Install it: "
+                "pip install 'trainyard[gcs]'"
+            ) from error

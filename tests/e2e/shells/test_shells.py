@@ -43,6 +43,14 @@ INIT = {
 }
 
 
+COMPLETIONS = Path(__file__).parents[3] / "deploy/completions"
+LOAD = {  # as the shell itself does it for a file of an installation
+    "bash": f"source {COMPLETIONS}/trainyard.bash",
+    "zsh": f"fpath=({COMPLETIONS} $fpath); autoload -Uz compinit && compinit -u -D",
+    "fish": f"source {COMPLETIONS}/trainyard.fish",
+}
+
+
 class Shell:
     """Interactive shell on a terminal. `trainyard` on its PATH records the arguments of `jobs` and runs everything else
     for real."""
@@ -170,6 +178,18 @@ def test_tab_after_the_start_of_a_verb_completes_it(shell: Shell) -> None:
 def test_tab_after_the_start_of_a_flag_completes_it(shell: Shell) -> None:
     shell.type_keys("jobs submit training --conf\tc.yaml\r")
     assert shell.wait_for_words() == ["jobs", "submit", "training", "--config", "c.yaml"]
+
+
+@pytest.mark.parametrize("name", sorted(LOAD))
+def test_shipped_file_completes_verbs_and_flags_without_shell_init(name: str, tmp_path: Path) -> None:
+    need_program(name)
+    shell = Shell(name, tmp_path)
+    try:
+        shell.run(LOAD[name])
+        shell.type_keys("trainyard jobs sub\ttraining --conf\tc.yaml\r")
+        assert shell.wait_for_words() == ["jobs", "submit", "training", "--config", "c.yaml"]
+    finally:
+        shell.close()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from beds import databases
+from trainyard_protocol import __version__
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import Reason, ReplicaState
@@ -227,7 +228,7 @@ class ScriptedAgent:
         self.info = AgentInfo(
             agent_id=f"id-of-{name}",
             name=name,
-            version="0.1.0",
+            version=__version__,
             runtime="fake",
             capacity_mode=mode,
             runs_images=runs_images,

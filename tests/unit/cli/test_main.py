@@ -224,7 +224,7 @@ def test_ctrl_c_while_the_program_loads_exits_130_without_a_traceback() -> None:
         "import builtins; load = builtins.__import__;"
         "interrupted = lambda name, *rest: exec('raise KeyboardInterrupt') if name == 'click' else load(name, *rest);"
         "builtins.__import__ = interrupted;"
-        "import trainyard_cli.__main__"
+        "from trainyard_cli.__main__ import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "\nInterrupted.\n")

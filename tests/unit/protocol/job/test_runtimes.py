@@ -6,7 +6,7 @@ import trainyard_protocol
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.runtimes import constraints_file, load_runtimes
 
-CPU, CUDA = "trainyard/runtime-jax-cpu:0.1", "trainyard/runtime-jax-cuda:0.1"
+CPU, CUDA = "trainyard/runtime-jax-cpu:0.2", "trainyard/runtime-jax-cuda:0.2"
 
 
 @pytest.mark.parametrize("version", ["", "0.12", "2.11.cpu.something"])
@@ -17,7 +17,7 @@ def test_every_other_version_runs_in_the_shipped_image_of_its_devices(version: s
 
 def test_versions_of_ai_platform_are_tensorflow_and_what_stands_in_is_said() -> None:
     table = load_runtimes()
-    assert table.image_for("1.15", gpus=True) == "trainyard/runtime-tensorflow-cuda:0.1"
+    assert table.image_for("1.15", gpus=True) == "trainyard/runtime-tensorflow-cuda:0.2"
     image = table.own_image("2.11", gpus=False)
     assert image is not None
     assert (image.framework, image.packages[0]) == ("tensorflow", "tensorflow-cpu==2.15.1")

@@ -1,6 +1,7 @@
 """Google Cloud Storage: addresses, and Google's errors in plain words."""
 
 import builtins
+import sys
 
 import pytest
 
@@ -15,6 +16,16 @@ from trainyard_protocol.net.gcs import (
 )
 
 URL = "gs://b/x"
+
+
+def test_storage_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain install of the command line has no google-cloud-storage."""
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    storage = CloudStorage("This machine")
+    with pytest.raises(FailedPrecondition, match=r"This machine cannot use gs://.*pip install 'trainyard\[gcs\]'"):
+        storage.client()
+    with pytest.raises(FailedPrecondition, match="not installed"), storage.errors(URL):
+        pytest.fail("the storage is used")
 
 
 def storage_error(name: str) -> Exception:

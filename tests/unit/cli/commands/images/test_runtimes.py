@@ -22,7 +22,7 @@ from trainyard_protocol.job.runtimes import load_runtimes
 from unit.cli.terminal import Terminal
 
 ROOT = Path(__file__).parents[5]
-CPU = "trainyard/runtime-jax-cpu:0.1"
+CPU = "trainyard/runtime-jax-cpu:0.2"
 
 TENSORFLOW = "1.15, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.15"
 
@@ -99,7 +99,7 @@ def site(tmp_path: Path, text: str) -> str:
 
 
 def built_by_name(name: str) -> list[str]:
-    return [name, f"trainyard/runtime-{name}:0.1", f"no: trainyard runtimes build {name}"]
+    return [name, f"trainyard/runtime-{name}:0.2", f"no: trainyard runtimes build {name}"]
 
 
 def test_list_shows_each_version_with_its_images_and_which_exist(
@@ -113,7 +113,7 @@ def test_list_shows_each_version_with_its_images_and_which_exist(
     assert [re.split("  +", line) for line in printed.out.splitlines()] == [
         ["VERSION", "DEVICES", "NAME", "IMAGE", "HERE"],
         ["*", "CPU", "jax-cpu", CPU, "1.23 GB"],
-        ["*", "GPU", "jax-cuda", "trainyard/runtime-jax-cuda:0.1", "no: trainyard runtimes build jax-cuda"],
+        ["*", "GPU", "jax-cuda", "trainyard/runtime-jax-cuda:0.2", "no: trainyard runtimes build jax-cuda"],
         [TENSORFLOW, "CPU", *built_by_name("tensorflow-cpu")],
         [TENSORFLOW, "GPU", *built_by_name("tensorflow-cuda")],
         ["torch", "any", *built_by_name("torch")],
@@ -185,8 +185,8 @@ def test_build_context_is_the_dockerfile_and_what_it_installs(monkeypatch: pytes
     engine = ScriptedEngine()
     use(monkeypatch, engine)
     assert trainyard("build", "jax-cpu", "jax-cuda", "jax-cpu", "torch") == 0
-    torch = "trainyard/runtime-torch:0.1"
-    assert [build["tag"] for build in engine.builds] == [CPU, "trainyard/runtime-jax-cuda:0.1", torch]
+    torch = "trainyard/runtime-torch:0.2"
+    assert [build["tag"] for build in engine.builds] == [CPU, "trainyard/runtime-jax-cuda:0.2", torch]
     cpu, cuda, framework = engine.files(0), engine.files(1), engine.files(2)
     assert framework["requirements.txt"].splitlines()[:3] == ["pip", "setuptools", "torch==2.13.0"]
     assert framework["constraints.txt"] == ""

@@ -34,7 +34,7 @@ def test_manifest_gives_the_permissions_that_the_runtime_needs() -> None:
 
 
 def test_command_prints_the_shipped_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    server, image = "https://trains.example.com:8470", "registry.example.com/trainyard/agent:0.1"
+    server, image = "https://trains.example.com:8470", "registry.example.com/trainyard/agent:0.2"
     assert printed(capsys, "--server", server, "--image", image) == shipped()
 
 

@@ -14,7 +14,7 @@ from beds.programs import BIN
 from trainyard_cli.commands.shared.suggestions import LazyCommand
 from trainyard_cli.commands.tree import trainyard
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted(
     page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in ("contributing", "design", "SKILL.md")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from beds import pages
+from beds.site import pages
 
 RUN = [page for page in pages.PAGES if any(block.runs for block in pages.blocks(page))]
 

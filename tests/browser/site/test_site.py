@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from beds.pages import PAGES, ROOT
+from beds.site.pages import PAGES, ROOT
 from browser.quiet_network import QuietNetwork
 
 QUESTIONS = {"install": "tutorials/first-job"}

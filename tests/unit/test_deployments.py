@@ -1,0 +1,82 @@
+"""deploy/: the objects of a cluster are what Kubernetes knows, the unit of the server is what systemd knows, and both
+start a server and an agent that take their options."""
+
+import copy
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+import trainyard_protocol
+from beds.kubernetes.kustomize import DEPLOY, container, documents, named, objects
+from beds.open_engines import agent_settings
+from trainyard_server import main as server_main
+
+VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
+UNIT = DEPLOY / "systemd/trainyard-server.service"
+SERVER, AGENT = "trainyard-server", "trainyard-agent"
+SERVER_URL = "https://trainyard-server.trainyard-server.svc:8470"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_of_a_site_are_what_the_api_knows(version: str) -> None:
+    for found in [*objects("kubernetes-site"), *documents(DEPLOY / "kubernetes/capacity.yaml")]:
+        assert kubernetes_validate.validate(copy.deepcopy(found), version, strict=True) == version
+
+
+def test_pods_have_no_root_and_write_to_volumes_alone() -> None:
+    made = objects("kubernetes-site")
+    for workload in named(made, "StatefulSet", SERVER), named(made, "Deployment", AGENT):
+        assert workload["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+        closed = container(workload)["securityContext"]
+        assert closed["readOnlyRootFilesystem"]
+        assert closed["capabilities"] == {"drop": ["ALL"]}
+        release = ".".join(trainyard_protocol.__version__.split(".")[:2])
+        assert container(workload)["image"].endswith(f":{release}")
+
+
+def test_server_of_a_cluster_takes_its_options_and_listens_where_its_service_leads() -> None:
+    made = objects("kubernetes-site")
+    server = container(named(made, "StatefulSet", SERVER))
+    given = vars(server_main.READER.parser().parse_args(server["args"]))
+    assert given["tls_cert"] == ["/etc/trainyard/tls/tls.crt"]
+    mounted = {mount["mountPath"] for mount in server["volumeMounts"]}
+    for files in (given["tls_cert"], given["tls_key"], [entry.split("=")[1] for entry in given["token_file"]]):
+        assert {str(Path(file).parent) for file in files} <= mounted
+    service = named(made, "Service", SERVER)
+    host = "{name}.{namespace}.svc".format(**service["metadata"])
+    assert f"https://{host}:{service['spec']['ports'][0]['port']}" == SERVER_URL
+    assert server["ports"][0] == {"name": "https", "containerPort": 8470}
+
+
+def test_agent_of_a_site_calls_the_server_beside_it_and_takes_its_options() -> None:
+    agent = container(named(objects("kubernetes-site"), "Deployment", AGENT))
+    environment = {entry["name"]: entry["value"] for entry in agent["env"]}
+    assert environment["TRAINYARD_CA_FILE"] == "/etc/trainyard/ca.pem"
+    given = agent_settings(*(word.replace("$(SERVER)", environment["SERVER"]) for word in agent["args"]))
+    assert (given.server, given.runtime) == (SERVER_URL, "kubernetes")
+
+
+def test_unit_of_the_server_takes_its_options() -> None:
+    text = UNIT.read_text().replace("\\\n", " ")
+    (line,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    python, dash_m, module, *words = shlex.split(line.removeprefix("ExecStart="))
+    assert (Path(python).name, dash_m, module) == ("python", "-m", "trainyard_server")
+    given = vars(server_main.READER.parser().parse_args(words))
+    assert given["token_file"] == ["admin=${CREDENTIALS_DIRECTORY}/admin-token"]
+    assert "LoadCredential=admin-token:" in text
+
+
+def test_unit_of_the_server_is_what_systemd_knows_and_confines(tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/trainyard/bin/python", sys.executable))
+    for command in (("verify",), ("security", "--offline=true", "--threshold=20")):  # 2.0 of 10
+        done = subprocess.run(["systemd-analyze", *command, str(unit)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Unknown" not in done.stderr

@@ -1,5 +1,5 @@
 """Help and version, printed without loading the command tree: the files below `help/` are made from it beforehand
-(scripts/made_files.py). Imports nothing that an interpreter has not loaded anyway."""
+(scripts/help_pages.py). Imports nothing that an interpreter has not loaded anyway."""
 
 import os
 import sys

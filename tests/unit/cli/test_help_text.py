@@ -1,4 +1,4 @@
-"""Help and completion that are made beforehand: equal to the command tree's, and printed without loading it."""
+"""Help that is made beforehand: equal to the command tree's, and printed without loading it."""
 
 import os
 import subprocess
@@ -31,10 +31,10 @@ def full(*words: str, columns: str) -> str:
     ).stdout
 
 
-def test_made_files_are_those_of_the_command_tree() -> None:
-    command = [sys.executable, str(ROOT / "scripts/made_files.py"), "--check"]
+def test_help_pages_are_those_of_the_command_tree() -> None:
+    command = [sys.executable, str(ROOT / "scripts/help_pages.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), "python scripts/made_files.py writes them anew"
+    assert (done.returncode, done.stdout) == (0, ""), "python scripts/help_pages.py writes them anew"
 
 
 @pytest.mark.parametrize(("words", "columns"), [("--help", "80"), ("-h", "200"), ("--version", "80")])

@@ -1,7 +1,7 @@
-"""Writes the files that come from the command tree: the help that is printed without loading it, and shell completion.
+"""Writes the help that is printed without loading the command tree.
 
-    made_files.py            write them; part of `make docs` and `make dist`
-    made_files.py --check    print those that are not as they would be written
+    help_pages.py            write them; part of `make docs` and `make dist`
+    help_pages.py --check    print those that are not as they would be written
 
 A process of its own: click keeps options of help that somebody has rendered before in another way.
 tests/unit/cli/test_help_text.py holds the files equal to the tree.
@@ -10,40 +10,24 @@ tests/unit/cli/test_help_text.py holds the files equal to the tree.
 import sys
 from pathlib import Path
 
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
-
 from trainyard_cli.commands import tree
-from trainyard_cli.settings import COMPLETION_VARIABLE
 
 ROOT = Path(__file__).parent.parent
 HELP = ROOT / "cli/trainyard_cli/help"
-COMPLETIONS = ROOT / "deploy/completions"
 
 WIDTHS = (80, 110)
 """Columns: those without a terminal, and the widest that click uses here."""
-SHELLS: dict[str, type[ShellComplete]] = {
-    "trainyard.bash": BashComplete,
-    "_trainyard_completion": ZshComplete,  # the function that it defines: else zsh runs the whole file at each TAB
-    "trainyard.fish": FishComplete,
-}
 
 
 def files() -> dict[Path, str]:
     """The files and what each has to contain."""
-    pages = {HELP / f"{columns}.txt": help_page(columns) for columns in WIDTHS}
-    return pages | {COMPLETIONS / name: completion(shell) for name, shell in SHELLS.items()}
+    return {HELP / f"{columns}.txt": help_page(columns) for columns in WIDTHS}
 
 
 def help_page(columns: int) -> str:
     """The page of `trainyard --help` on a terminal of that many columns."""
     with tree.trainyard.make_context("trainyard", [], resilient_parsing=True, terminal_width=columns - 2) as context:
         return context.get_help() + "\n"
-
-
-def completion(shell: type[ShellComplete]) -> str:
-    """The script of `_TRAINYARD_COMPLETE=SHELL_source trainyard`, with the program by name."""
-    made = shell(tree.trainyard, {}, "trainyard", COMPLETION_VARIABLE)
-    return (made.source_template % made.source_vars()).strip() + "\n"
 
 
 def main(check: bool) -> int:

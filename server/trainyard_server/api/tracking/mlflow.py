@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Request
 
-from trainyard_protocol.errors import Unimplemented
+from trainyard_protocol.errors import InvalidArgument, Unimplemented
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
 from trainyard_server.api.errors import MethodNotAllowed
 from trainyard_server.api.middleware.csrf import bearer
@@ -87,7 +87,7 @@ def search_experiments(
     body: Annotated[SearchExperiments, json_of(SearchExperiments)], cases: Cases, caller: AuthenticatedCaller
 ) -> Json:
     if body.filter:
-        raise Unimplemented("Filters of experiments are not implemented: leave the filter out.")
+        raise InvalidArgument("Experiments cannot be filtered here: leave the filter out.")
     return {"experiments": cases.tracking.experiments(caller)}
 
 
@@ -139,7 +139,7 @@ def update_run(body: Annotated[UpdateRun, json_of(UpdateRun)], request: Request,
 def search_runs(body: Annotated[SearchRuns, json_of(SearchRuns)], cases: Cases, caller: AuthenticatedCaller) -> Json:
     """The newest jobs first, whatever order is asked for."""
     if body.filter:
-        raise Unimplemented("Filters of runs are not implemented here: use jobs list --filter, or leave it out.")
+        raise InvalidArgument("Runs cannot be filtered here: leave the filter out, or use jobs list --filter.")
     runs, token = cases.tracking.search(caller, body.experiment_ids, min(body.max_results, 1000), body.page_token)
     return {"runs": runs} | ({"next_page_token": token} if token else {})
 

@@ -205,19 +205,25 @@ def _first(candidates: Sequence[int], starts: Callable[[int], bool]) -> int | No
 
 
 def _types_below(old: ReplicaRequest, catalog: Catalog) -> list[tuple[str, Resources]]:
-    """Smaller machine types with the same accelerators, the largest first."""
+    """Smaller machine types of the same series, and of the site, with the same accelerators, the largest first."""
     now = old.resources
     old_type = catalog.machine_types.get(old.machine_type)
+    series = _series(old.machine_type, old_type.family) if old_type is not None else None
     types = []
     for name, machine in catalog.machine_types.items():
         memory = round(machine.memory_gb * GIGABYTE)
         smaller = machine.vcpus <= now.vcpus and memory <= now.memory_bytes
         same_size = (machine.vcpus, memory) == (now.vcpus, now.memory_bytes)
-        families = {"site", old_type.family if old_type is not None else machine.family}
-        if smaller and not same_size and machine.family in families and _carries(machine, now):
+        related = series is None or machine.family == "site" or _series(name, machine.family) == series
+        if smaller and not same_size and related and _carries(machine, now):
             types.append((name, Resources(machine.vcpus, memory, now.accelerator_type, now.accelerator_count)))
     types.sort(key=lambda named_type: (named_type[1].vcpus, named_type[1].memory_bytes), reverse=True)
     return types[:_MAX_TRIES]
+
+
+def _series(machine_type: str, family: str) -> tuple[str, str]:
+    """`n1-standard-8` -> Compute Engine's n1. Types of other families have no series."""
+    return family, machine_type.partition("-")[0] if family == "compute-engine" else ""
 
 
 def _carries(machine: MachineType, requested: Resources) -> bool:

@@ -7,7 +7,7 @@ from browser.browser_support import DashboardServer, Open, axe
 
 def test_calls_lead_to_their_messages(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/docs", role="")
-    call = page.locator("details.call").filter(has_text="Submit a job")
+    call = page.locator("details.call").filter(has_text="Submit a job, which")
     call.locator("summary").click()
     expect(call).to_contain_text("validateOnly")
     call.get_by_role("link", name="Job", exact=True).first.click()

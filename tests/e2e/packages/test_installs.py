@@ -1,6 +1,7 @@
 """The wheel with each of its extras, in an empty environment of each Python that is promised."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from e2e.test_wheel import run, wheel  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
+UV = Path(sys.executable).with_name("uv")  # of the extra `agent`
 LOG = "hello from the wheel"
 
 
@@ -21,9 +23,9 @@ def python(request: pytest.FixtureRequest) -> Path:
 
 def programs_of(python: Path, root: Path, wheel: Path, extra: str = "") -> Path:  # noqa: F811
     """The `bin` of a new environment with `trainyard[extra]`, in the versions of constraints.txt."""
-    run("uv", "venv", "--quiet", "--python", python, root)
+    run(UV, "venv", "--quiet", "--python", python, root)
     named = f"trainyard[{extra}] @ {wheel.as_uri()}" if extra else wheel
-    run("uv", "pip", "install", "--quiet", "--python", root, "--constraint", REPOSITORY / "constraints.txt", named)
+    run(UV, "pip", "install", "--quiet", "--python", root, "--constraint", REPOSITORY / "constraints.txt", named)
     return root / "bin"
 
 

@@ -93,7 +93,8 @@ def _command(path: str, command: click.Command, groups: _Groups, page: str) -> I
     if usage != "[OPTIONS]":
         yield from ("```text", f"{name} {usage}", "```", "")
     if taken:
-        yield from (f"Takes {' and '.join(f'[{group} flags]({page}#{group}-flags)' for group in taken)}.", "")
+        links = [f"[{group} flags]({page}#{group}-flags)" for group in taken]
+        yield from (f"Takes {', '.join(links[:-1])}{' and ' if links[1:] else ''}{links[-1]}.", "")
     yield from _table(options[described] for described in options.keys() - set().union(*taken.values()))
 
 

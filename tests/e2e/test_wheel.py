@@ -3,9 +3,9 @@
 """
 
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 from importlib import metadata
 from pathlib import Path
 
@@ -38,8 +38,7 @@ def build(project: Path, directory: Path) -> Path:
 
 
 def unpacked(sdist: Path, root: Path) -> Path:
-    with tarfile.open(sdist) as tar:
-        tar.extractall(root, filter="data")
+    shutil.unpack_archive(sdist, root)
     (project,) = root.iterdir()
     return project
 

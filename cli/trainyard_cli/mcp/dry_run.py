@@ -51,10 +51,10 @@ class AgentRequest:
     flags: tuple[str, ...] = ()
 
 
-def drafted(request: AgentRequest, *, local_files: bool) -> JobDraft:
+def drafted(request: AgentRequest, flags: JobFlags, *, local_files: bool) -> JobDraft:
     """The job with its flags and its program. Raises InvalidArgument, with file and line where there are."""
-    given = parse_flags(request.flags, local_files=local_files).given
-    flags = JobFlags({**given, "package_path": request.package_path} if request.package_path else given)
+    if request.package_path:
+        flags = JobFlags({**flags.given, "package_path": request.package_path})
     if not (request.config.strip() or request.config_path or flags.given):
         raise InvalidArgument("There is no job: give config, config_path, package_path or flags.")
     if request.config.strip() and request.config_path:

@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainyard_cli.mcp.callers import EachRequest, bearer, forwarded, user_agent
 from trainyard_cli.mcp.program_text import plain
-from trainyard_protocol.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    TooManyRequests,
-    TrainyardError,
-    Unauthenticated,
-)
+from trainyard_protocol.errors import InvalidArgument, TooManyRequests, TrainyardError, Unauthenticated
+from trainyard_protocol.net.loopback import IPV4
 
 PATH = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -45,7 +39,7 @@ class McpAddress:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host == "localhost" or _address(self.host).is_loopback
+        return _address(self.host).is_loopback
 
     def check(self) -> None:
         """Raises InvalidArgument for an address at which tokens could be read on the network."""
@@ -68,9 +62,7 @@ def listening(text: str, names: Sequence[str], tls_cert: Path | None, tls_key: P
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidArgument(f"--listen takes HOST:PORT, such as 127.0.0.1:8480; this is {text!r}.")
-    if host != "localhost":
-        _address(host)
-    made = McpAddress(host, int(port), tuple(names), tls_cert, tls_key)
+    made = McpAddress(IPV4 if host == "localhost" else host, int(port), tuple(names), tls_cert, tls_key)
     made.check()
     return made
 
@@ -125,18 +117,7 @@ def _refused(error: TrainyardError) -> Response:
     return Response(body, error.http_status, headers, media_type="application/json")
 
 
-def bound(address: McpAddress) -> socket.socket:
-    """A socket that listens there. Raises FailedPrecondition."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        raise FailedPrecondition(
-            f"--listen: {address.host}:{address.port} cannot be used: {os.strerror(error.errno or 0)}."
-        ) from error
-
-
-def serve(app: ASGIApp, address: McpAddress, listener: socket.socket) -> None:
+def serve(app: ASGIApp, address: McpAddress, listeners: list[socket.socket]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
@@ -145,7 +126,7 @@ def serve(app: ASGIApp, address: McpAddress, listener: socket.socket) -> None:
         ssl_keyfile=address.tls_key,
         timeout_graceful_shutdown=5,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=listeners)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

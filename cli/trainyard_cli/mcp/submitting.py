@@ -1,8 +1,7 @@
 """Submission of a job for an agent: the dry run first, and nothing after one that is not clean."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trainyard_cli.client import Client
 from trainyard_cli.mcp import dry_run
@@ -17,48 +16,52 @@ from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 
 
-def prepared(client: Client, request: AgentRequest, *, local_files: bool) -> tuple[JobDraft | None, DryRun]:
-    """The job and its dry run; no job where it cannot be read. Raises what is not about the job."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job and its dry run. `draft` is None where the job cannot be read. `bucket` is that of --staging-bucket."""
+
+    dry_run: DryRun
+    draft: JobDraft | None = None
+    bucket: str = ""
+
+
+def prepared(client: Client, request: AgentRequest, *, local_files: bool) -> Prepared:
+    """The job and its dry run. Raises what is not about the job."""
     try:
-        draft = dry_run.drafted(request, local_files=local_files)
+        flags = dry_run.parse_flags(request.flags, local_files=local_files)
+        draft = dry_run.drafted(request, flags, local_files=local_files)
     except (InvalidArgument, FailedPrecondition) as error:
-        return None, dry_run.refused(error)
+        return Prepared(dry_run.refused(error))
+    notes: list[str] = []
     if client.server.local:
-        notes: list[str] = []
         draft = submission.with_default_machine(draft, notes.append)
-        result = dry_run.checked(client, draft)
-        return draft, result.model_copy(update={"notes": [*notes, *result.notes]})
-    return draft, dry_run.checked(client, draft)
+    result = dry_run.checked(client, draft)
+    return Prepared(result.model_copy(update={"notes": [*notes, *result.notes]}), draft, flags.text("staging_bucket"))
 
 
 def submit(client: Client, request: AgentRequest, callers: Callers) -> SubmitAnswer:
     """Submit a job whose dry run is clean. A job of this name with the same content counts as the submitted one, so
     that an agent may call again. Raises AlreadyExists for one with another content."""
-    draft, result = prepared(client, request, local_files=callers.local_files)
+    ready = prepared(client, request, local_files=callers.local_files)
+    draft, result = ready.draft, ready.dry_run
     if draft is None or not (result.ok or result.name_exists):
         return SubmitAnswer(job="", state="", is_new=False, dry_run=result)
-    existing: list[dict[str, Any]] = []
-    name = draft.name
-
-    def same(requested: Mapping[str, Any]) -> dict[str, Any]:
-        existing.append(submission.existing_job(client, name, requested))
-        return existing[0]
-
+    existing = submission.ExistingJob(client, draft.name)
     notes: list[str] = []
     storage, job_dir = callers.storage(client), str(get(draft.data, "trainingInput.jobDir") or "")
     if storage and job_dir.startswith("gs://"):
         ensure_bucket(job_dir, storage, notes.append)
-    bucket = dry_run.parse_flags(request.flags, local_files=callers.local_files).text("staging_bucket")
+    bucket = ready.bucket
     upload = to_bucket(bucket, storage, notes.append) if bucket else to_server(client)
     config = Path(request.config_path).expanduser() if request.config_path else None
     origin = record.prepare(client, record.Submitted(draft, config), notes.append)
-    job = submission.submit(draft, client, upload=upload, notify=_silent, if_exists=same if name else None)
-    if not existing:
+    job = submission.submit(draft, client, upload=upload, notify=_silent, if_exists=existing if draft.name else None)
+    if existing.job is None:
         record.send(client, job, origin, notes.append)
     return SubmitAnswer(
         job=str(job["jobId"]),
         state=str(job.get("state", "QUEUED")),
-        is_new=not existing,
+        is_new=existing.job is None,
         dry_run=result.model_copy(update={"notes": [*result.notes, *notes]}),
     )
 

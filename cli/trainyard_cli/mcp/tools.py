@@ -165,7 +165,7 @@ class Tools:
         self._callers.start_service()
         request = _request(config, config_path, package_path, job, args, flags)
         with closing(self._callers.client(context, project)) as client:
-            _, result = submitting.prepared(client, request, local_files=self._callers.local_files)
+            result = submitting.prepared(client, request, local_files=self._callers.local_files).dry_run
         return _result(result, dry_runs.text(result))
 
     @_answered

@@ -228,16 +228,25 @@ def submit(
     raise AlreadyExists(f"{_MAX_NAMES} jobs with the default name of this second exist. Give the job a name.")
 
 
-def existing_job(client: V1Client, name: str, requested: Mapping[str, Any]) -> dict[str, Any]:
-    """The job of that name. Raises AlreadyExists if its content is another one, or if it was deleted."""
-    try:
-        job = client.get_job(name)
-    except NotFound as error:
-        raise AlreadyExists(
-            f"A job {name} existed and was deleted. A name is never used again: give the job another one."
-        ) from error
-    check_same(job, requested)
-    return job
+class ExistingJob:
+    """The job that `submit` found under the name, for its `if_exists`; `job` is None while there was none."""
+
+    def __init__(self, client: V1Client, name: str) -> None:
+        self._client = client
+        self._name = name
+        self.job: dict[str, Any] | None = None
+
+    def __call__(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """The job. Raises AlreadyExists if its content is another one, or if it was deleted."""
+        try:
+            job = self._client.get_job(self._name)
+        except NotFound as error:
+            raise AlreadyExists(
+                f"A job {self._name} existed and was deleted. A name is never used again: give the job another one."
+            ) from error
+        check_same(job, requested)
+        self.job = job
+        return job
 
 
 def job_names(draft: JobDraft, clock: Callable[[], float] = time.time) -> Iterator[str]:

@@ -6,7 +6,7 @@ run that much sooner.
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,12 +134,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
 
         if storage and job_dir.startswith("gs://"):
             ensure_bucket(job_dir, storage, notify)
-        existing: list[dict[str, Any]] = []
-
-        def same(requested: Mapping[str, Any]) -> dict[str, Any]:
-            existing.append(submission.existing_job(client, draft.name, requested))
-            return existing[0]
-
+        existing = submission.ExistingJob(client, draft.name)
         activity = Activity()
         upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
         submitted = record.Submitted(
@@ -153,11 +148,11 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
                 client,
                 upload=_reported(upload, activity),
                 notify=activity.notify,
-                if_exists=same if if_not_exists else None,
+                if_exists=existing if if_not_exists else None,
             )
-            if not existing:
+            if existing.job is None:
                 record.send(client, job, origin, activity.notify)
-    return CreatedJob(server, job, not existing)
+    return CreatedJob(server, job, existing.job is None)
 
 
 def _follow(server: Server, target: Target, job: str, raw: bool, cancel_on_interrupt: bool) -> int:

@@ -11,6 +11,10 @@ from trainyard_cli.commands.shared.options import server_options
 from trainyard_cli.local.connect import notify, server_address
 from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
+from trainyard_protocol.net import loopback
+
+BACKLOG = 128
+"""Connections that wait for the server to accept them."""
 
 
 @click.command()
@@ -54,8 +58,8 @@ def mcp(target: Target, listen: str, names: tuple[str, ...], tls_cert: Path | No
 
     address = http.listening(listen, names, tls_cert, tls_key)
     callers = EachRequest(server_address(target), target.project)
-    with http.bound(address) as listener:
-        host, port = listener.getsockname()[:2]
-        scheme = "https" if address.tls_cert else "http"
-        notify(f"Serving MCP at {scheme}://{f'[{host}]' if ':' in host else host}:{port}{http.PATH}, until Ctrl-C.")
-        http.serve(http.application(mcp_server(callers), callers, names), address, listener)
+    listeners = loopback.listen(address.host, address.port, BACKLOG)
+    host, port = listeners[0].getsockname()[:2]
+    scheme = "https" if address.tls_cert else "http"
+    notify(f"Serving MCP at {scheme}://{f'[{host}]' if ':' in host else host}:{port}{http.PATH}, until Ctrl-C.")
+    http.serve(http.application(mcp_server(callers), callers, names), address, listeners)

@@ -9,7 +9,6 @@ from fastapi import Request
 
 from trainyard_protocol.errors import InvalidArgument, Unimplemented
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
-from trainyard_server.api.errors import MethodNotAllowed
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
@@ -37,9 +36,7 @@ from trainyard_server.services.tracking.tracking import no_artifacts
 
 _MAX_BATCH = 1 << 20  # bytes, as MLflow's server has it
 
-_PREFIX = "/api/2.0"
-
-router = Router(prefix=_PREFIX)
+router = Router(prefix="/api/2.0")
 
 Json = dict[str, Any]
 
@@ -220,10 +217,7 @@ def put_artifact(path: str) -> Json:  # noqa: ARG001 - the route has it
     raise no_artifacts()
 
 
-def _unimplemented(method: str, name: str) -> Json:
-    path = f"{_PREFIX}/mlflow/{name}"
-    if methods := [row.method for row in router.rows if row.path == path]:  # the other ones
-        raise MethodNotAllowed(method, path, methods)
+def _unimplemented(name: str) -> Json:
     raise Unimplemented(
         f"MLflow's {name} is not implemented here: the tracking of metrics, parameters and runs is "
         "(docs/how-to/metrics.md)."
@@ -234,7 +228,7 @@ def _unimplemented(method: str, name: str) -> Json:
     "/mlflow/{name:path}", Access.PERSON, "MLflow: anything else is not implemented", response_model=NothingToSay
 )
 def other_read(name: str) -> Json:
-    return _unimplemented("GET", name)
+    return _unimplemented(name)
 
 
 @router.post(
@@ -246,4 +240,4 @@ def other_read(name: str) -> Json:
     openapi_extra=_ANY_BODY,
 )
 def other_call(name: str) -> Json:
-    return _unimplemented("POST", name)
+    return _unimplemented(name)

@@ -1,7 +1,7 @@
 """The access table: what each route declares that a call needs. Pure.
 
 Routes are declared with `api.routing`. A request without a row is answered with 404 or 405 before any route is looked
-for, so that no route is open by mistake. The table of docs/tutorials/team.md is generated from this one.
+for, so that no route is open by mistake. docs/reference/api.md is generated from this table.
 """
 
 import re
@@ -139,7 +139,10 @@ class AccessTable:
     def __init__(self, rows: Iterable[Route]) -> None:
         self.rows = tuple(rows)
         self._patterns: dict[str, list[tuple[Route, re.Pattern[str]]]] = {}
+        self._literals: dict[str, set[str]] = {}
         for row in self.rows:
+            if "{" not in row.path:
+                self._literals.setdefault(row.path, set()).add(row.method)
             before = f"(?:{_LIVE})?" if row.is_page else ""
             expression = before + _expression(row.path)
             self._patterns.setdefault(row.method, []).append((row, re.compile(expression)))
@@ -159,8 +162,11 @@ class AccessTable:
                 )
 
     def find(self, method: str, path: str) -> Match | None:
-        """The row of a request and what it needs; None without a row."""
+        """The row of a request and what it needs; None without a row. A path that a row has literally is no path of a
+        row with parameters."""
         method = "GET" if method == "HEAD" else method
+        if method not in self._literals.get(path, (method,)):
+            return None
         for row, pattern in self._patterns.get(method, ()):
             if match := pattern.fullmatch(path):
                 parameters = match.groupdict()

@@ -12,6 +12,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
+from trainyard_protocol.net.private_files import create_private
 from trainyard_protocol.views.stored.backups import (
     FORMAT,
     MANIFEST,
@@ -33,7 +34,7 @@ def receive(blocks: Iterable[bytes], file: Path, progress: Callable[[int], None]
     draft = file.with_name(f".{file.name}.part")
     draft.unlink(missing_ok=True)  # of a call that was killed
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as content:
+        with create_private(draft) as content:
             for block in blocks:
                 content.write(block)
                 progress(len(block))
@@ -112,7 +113,7 @@ def _copied(member: tarfile.TarInfo, content: IO[bytes], target: Path | None) ->
             digest.update(block)
     else:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with create_private(target) as file:
             for block in _blocks(content):
                 digest.update(block)
                 file.write(block)

@@ -19,6 +19,7 @@ from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_cli.v1_client import NO_RETRIES
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.net.loopback import IPV4, free_port
+from trainyard_protocol.net.private_files import create_private
 from trainyard_protocol.views.stored.backups import SERVER_PART, STORAGE_PART, BackupManifest, Examined
 
 _START_S = 600.0
@@ -83,8 +84,8 @@ def _serving(root: Path, database: str) -> Iterator[Client]:
     does not start."""
     token, port = secrets.token_urlsafe(32), free_port()
     token_file, log = root / "rehearsal-token", root / "rehearsal.log"
-    with os.fdopen(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(token)
+    with create_private(token_file) as file:
+        file.write(token.encode())
     command = [
         *(sys.executable, "-m", "trainyard_server", "--rehearsal"),
         *("--data-dir", str(root / SERVER_PART), "--host", IPV4, "--port", str(port)),

@@ -17,6 +17,7 @@ from trainyard_cli.backups import postgresql
 from trainyard_cli.backups.archive import unpack
 from trainyard_cli.local.state import RESTORED_QUOTAS
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.net.private_files import create_private
 from trainyard_protocol.views.stored.backups import SERVER_PART, STATE_PART, BackupManifest
 
 _OPTIONS, _QUOTAS = "local.json", "quotas.yaml"
@@ -131,5 +132,5 @@ def _place_state(tree: Path, root: Path) -> dict[str, str]:
 
 def _write(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
+    with create_private(path) as file:
+        file.write(text.encode())

@@ -21,6 +21,7 @@ from trainyard_cli.settings import Server, read_token
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.net.gcs import PROXY_ROOTS
 from trainyard_protocol.net.loopback import IPV4, free_port, is_free, user_of
+from trainyard_protocol.net.private_files import create_private
 
 PROCESSES: tuple[ProcessName, ...] = ("server", "storage", "agent")
 
@@ -82,8 +83,8 @@ class LocalState:
     @property
     def secret_files(self) -> tuple[Path, ...]:
         """The files that hold a token or a key each, as text."""
-        tokens = (self.token_file, self.agent_token_file, self.storage_token_file)
-        return tuple(path for path in (*tokens, *(self.root / "server" / "keys").glob("*")) if path.is_file())
+        keys = (self.root / "server" / "keys").glob("*")
+        return tuple(path for path in (*self._token_files, *keys) if path.is_file())
 
     @property
     def agent_file(self) -> Path:
@@ -93,7 +94,11 @@ class LocalState:
     @property
     def backup_files(self) -> tuple[Path, ...]:
         """The files of a backup beside the data directories: tokens and options."""
-        return self.token_file, self.agent_token_file, self.storage_token_file, self._options_file
+        return (*self._token_files, self._options_file)
+
+    @property
+    def _token_files(self) -> tuple[Path, ...]:
+        return self.token_file, self.agent_token_file, self.storage_token_file
 
     def exists(self) -> bool:
         return self._options_file.is_file()
@@ -424,10 +429,8 @@ def _make_token(path: Path) -> None:
     import secrets
 
     path.unlink(missing_ok=True)
-    with suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
+    with suppress(FileExistsError), create_private(path) as file:
+        file.write(secrets.token_urlsafe(32).encode() + b"\n")
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 
@@ -25,6 +26,11 @@ class Exposure:
 class TokenFile:
     token: str
     exposure: Exposure | None
+
+
+def create_private(path: Path) -> BinaryIO:
+    """A new file to write to, which only its owner may use. Raises FileExistsError, OSError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def read_token_file(path: Path) -> TokenFile:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import platform
 import re
 import tarfile
@@ -21,6 +20,7 @@ from trainyard_cli.local.connect import connect, find_server, notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import Target, remote_server
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
+from trainyard_protocol.net.private_files import create_private
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -66,13 +66,13 @@ def masked(text: str, secrets: Collection[str]) -> str:
 def _write(path: Path, parts: Collection[tuple[str, str]]) -> None:
     """Write the archive for its owner alone; none is left if that fails."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        created = create_private(path)
     except FileExistsError:
         raise InvalidArgument(f"{path} exists: give another name.") from None
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be written: {error.strerror}.") from error
     try:
-        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        with created as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, text in parts:
                 content = text.encode()
                 member = tarfile.TarInfo(f"trainyard-debug/{name}")

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trainyard_protocol.errors import Unavailable
+from trainyard_protocol.net.private_files import create_private
 from trainyard_protocol.views.health import Check, CheckStatus
 from trainyard_server.context import Backend
 from trainyard_server.domain.durations import duration
@@ -104,7 +105,7 @@ class BackupSchedule:
         with self._backups.open() as archive:
             path = directory / f"trainyard-{archive.time.astimezone(UTC):{_TIME}}.tar.gz"
             try:
-                with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                with create_private(draft) as file:
                     self._fill(file.write, directory, archive.blocks, is_closing)
                     file.flush()
                     os.fsync(file.fileno())

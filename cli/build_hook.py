@@ -15,7 +15,7 @@ SHELLS: dict[str, type[ShellComplete]] = {
     "share/zsh/site-functions/_trainyard_completion": ZshComplete,
     "share/fish/vendor_completions.d/trainyard.fish": FishComplete,
 }
-"""Where each shell looks, below the prefix of an installation."""
+"""The shells by where each looks for its file, below the prefix of an installation."""
 
 
 class CompletionHook(BuildHookInterface[Any]):

@@ -2,7 +2,6 @@
 `docs/SKILL.md`, a skill in the Agent Skills format, from the pages, the command tree and the MCP tools."""
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from trainyard_cli.mcp.callers import OwnUser
 from trainyard_cli.mcp.server import tools
 from trainyard_cli.settings import Target
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 LLMS, SKILL = DOCS / "llms.txt", DOCS / "SKILL.md"
 
 NOT_PAGES = ("assets", "contributing", "design", "images", "recordings")
@@ -135,9 +133,7 @@ def skill() -> str:
 
 def summary() -> str:
     """The first paragraph of the first page, which says what Trainyard is."""
-    index = DOCS / "index.md"
-    page = index if index.exists() else ROOT / "README.md"
-    return _plain(next(_paragraphs(page.read_text(encoding="utf-8"))))
+    return _plain(next(_paragraphs((DOCS / "index.md").read_text(encoding="utf-8"))))
 
 
 def _pages(folder: str) -> Iterator[Path]:
@@ -185,13 +181,3 @@ def _command(path: str) -> str:
         assert isinstance(command, click.Group)
         command = command.commands[name]
     return path
-
-
-def main() -> int:
-    for path, text in files().items():
-        path.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

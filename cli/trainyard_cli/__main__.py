@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import ModuleType
 
 from trainyard_cli import help_text
 
@@ -15,20 +16,21 @@ def main() -> None:
     """Entry point of `trainyard`."""
     if text := help_text.of(sys.argv[1:]):
         _print(text)
-    try:
-        from trainyard_cli.main import main as run
-    except KeyboardInterrupt:
-        _interrupted()
-    run()
+    _program().main()
 
 
 def jobs_main() -> None:
     """Entry point of `jobs`, the same as `trainyard jobs`."""
+    _program().jobs_main()
+
+
+def _program() -> ModuleType:
     try:
-        from trainyard_cli.main import jobs_main as run
+        from trainyard_cli import main as program
     except KeyboardInterrupt:
-        _interrupted()
-    run()
+        print("\nInterrupted.", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+    return program
 
 
 def _print(text: str) -> None:
@@ -39,11 +41,6 @@ def _print(text: str) -> None:
     except OSError:
         return
     os._exit(0)
-
-
-def _interrupted() -> None:
-    print("\nInterrupted.", file=sys.stderr)
-    sys.exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Settings of the agent, each declared once. An engine declares its own in `engines/NAME/settings.py`.
 
-`trainyard_protocol.settings` says where a value comes from. `make docs` writes the
-reference from here.
+`trainyard_protocol.settings` says where a value comes from. `make docs` writes
+the reference from here.
 """
 
 import os

@@ -189,9 +189,8 @@ def _display_name(value: object) -> object:
 
 DisplayName = Annotated[Text, BeforeValidator(_display_name)]
 
-_OUTPUT_ONLY = frozenset(
-    ("name", "state", "createTime", "startTime", "endTime", "updateTime", "error", "webAccessUris", "satisfiesPzs")
-) | {"satisfiesPzi"}
+_TIMES = ("createTime", "startTime", "endTime", "updateTime")
+_OUTPUT_ONLY = frozenset(("name", "state", *_TIMES, "error", "webAccessUris", "satisfiesPzs", "satisfiesPzi"))
 
 
 class CustomJob(Message):

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.custom_jobs import CustomJob, CustomJobScheduling, CustomJobSpec, Strategy, WorkerPoolSpec
@@ -164,7 +166,7 @@ def _program_name(pool: WorkerPoolSpec) -> str:
 
 def _pool(number: int, pool: WorkerPoolSpec) -> dict[str, Any]:
     """The fields of one pool: `workerType`, `workerCount`, `workerConfig`."""
-    prefix = ("master", "worker", "parameterServer", "evaluator")[number]
+    prefix = to_camel(_PREFIXES[number])
     machine = pool.machine_spec
     fields: dict[str, Any] = {f"{prefix}Type": machine.machine_type if machine else ""}
     if number:

@@ -14,7 +14,7 @@ from benchmarks.jobs.processes import uv_install
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.service import PRINT_TIME, TRAINYARD, Service, running
 from benchmarks.tools import RAY, installed, ray
-from trainyard_cli.submission import packaging
+from trainyard_cli.submission.archives import Archive, check_archive
 
 _HELLO = "hello of the program"
 _PROGRAM = f"import time\nprint({_HELLO!r}, flush=True)\ntime.sleep(0.3)\n"
@@ -84,12 +84,13 @@ def _sdist(quick: bool) -> Samples:
     `uv venv` and `uv pip install` of such a one."""
     with running() as service:
 
-        def edited() -> packaging.Archive:
+        def edited() -> Archive:
             (service.directory / "setup.py").write_text(_SETUP, encoding="utf-8")
-            with packaging.build(_edit(service.directory)) as archive:
-                kept = service.directory / archive.path.name
-                shutil.copyfile(archive.path, kept)
-            return packaging.check_archive(kept)
+            _edit(service.directory)
+            made = service.directory / "dist"
+            shutil.rmtree(made, ignore_errors=True)
+            subprocess.run([sys.executable, "setup.py", "--quiet", "sdist"], cwd=service.directory, check=True)
+            return check_archive(next(made.iterdir()))
 
         def ours() -> float:
             address = service.client.upload(edited().path)
@@ -97,7 +98,7 @@ def _sdist(quick: bool) -> Samples:
             return service.launch(job, replicas=1)
 
         def by_uv() -> float:
-            return uv_install(edited().path, service.directory)
+            return uv_install(edited().path, directory=service.directory)
 
         return interleaved(ours, by_uv, 3 if quick else 11, "s")
 

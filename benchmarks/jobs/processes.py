@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,7 @@ import httpx
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.service import PRINT_TIME, REPLICAS, Service, run_code, running, seconds
 from benchmarks.tools import ray, wait_for_ray
-from trainyard_cli.submission import packaging
+from trainyard_cli.submission import program_wheel, programs
 
 _PLAIN = run_code(PRINT_TIME)
 UV = Path(sys.executable).with_name("uv")
@@ -80,32 +80,35 @@ def _package_new(quick: bool, *, first: bool) -> Samples:
         def launch() -> float:
             number = next(_serials)
             requirements = (_REQUIREMENT, f"six<{1000 + number}") if first else (_REQUIREMENT,)
-            return service.launch(_packaged(service, f"content {number}", *requirements))
+            return service.launch(_packaged(service, f"content {number}", requirements))
 
         by_uv = partial(_by_uv, service.directory)
         return interleaved(launch, by_uv, 3 if quick else 11, "s")
 
 
-def _packaged(service: Service, content: str, *requirements: str) -> dict[str, Any]:
+def _packaged(service: Service, content: str, requirements: Sequence[str]) -> dict[str, Any]:
     """The training input of a package with that content, which is uploaded."""
-    with packaging.build(_package(service.directory, content), requirements) as archive:
+    package = _package(service.directory, content, requirements)
+    with program_wheel.build(programs.find(package, "stamped.task")) as archive:
         address = service.client.upload(archive.path)
     return {"pythonModule": "stamped.task", "packageUris": [address]}
 
 
-def _package(directory: Path, content: str) -> Path:
+def _package(directory: Path, content: str, requirements: Sequence[str] = ()) -> Path:
     package = directory / "stamped"
     package.mkdir(exist_ok=True)
     (package / "task.py").write_text(f"{PRINT_TIME}\n# {content}\n", encoding="utf-8")
+    (package / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
     return package
 
 
 def _by_uv(directory: Path) -> float:
-    with packaging.build(_package(directory, f"content {next(_serials)}"), [_REQUIREMENT]) as archive:
-        return uv_install(archive.path, directory)
+    """Seconds of a new environment with the same requirement."""
+    (directory / "required.txt").write_text(f"{_REQUIREMENT}\n", encoding="utf-8")
+    return uv_install("-r", directory / "required.txt", directory=directory)
 
 
-def uv_install(archive: Path, directory: Path) -> float:
+def uv_install(*what: str | Path, directory: Path) -> float:
     """Seconds of an installation into a new environment, by the uv that is installed with the agent."""
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
     venv = directory / "of-uv"
@@ -113,7 +116,7 @@ def uv_install(archive: Path, directory: Path) -> float:
     began = time.perf_counter()
     for command in (
         ("venv", "--python", sys.executable, str(venv)),
-        ("pip", "install", "--python", str(venv), str(archive)),
+        ("pip", "install", "--python", str(venv), *map(str, what)),
     ):
         subprocess.run([UV, *command, "--quiet"], check=True, env=environment)
     return time.perf_counter() - began

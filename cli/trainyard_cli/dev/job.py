@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainyard_cli.dev import waiter
 from trainyard_cli.dev.tree import CodeDirectory
-from trainyard_cli.submission import packaging, requirements, wheels
+from trainyard_cli.submission import program_wheel, programs
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, put
 from trainyard_cli.submission.submit import JobDraft
@@ -23,6 +22,7 @@ _STALL_LIMIT = "trainyard_stall_limit"
 _A_WEEK_S = 604_800
 
 _MODULE = "trainyard_dev"
+_WAITER = "waiter.py"
 _TRAINING = "trainingInput"
 _ROLES = ("worker", "parameterServer", "evaluator")
 
@@ -53,7 +53,7 @@ def dev_job(
     config: ConfigFile | None, flags: JobFlags, code: CodeDirectory, *, idle_s: float, notebook: bool
 ) -> Iterator[DevJob]:
     """The job that waits, while its packages are there to be uploaded. An image has its own packages, unless the config
-    installs others in it. Raises InvalidArgument for a study, and for requirements that a package cannot have."""
+    installs others in it. Raises InvalidArgument for a study, and for declarations that cannot be read."""
     data = config.data if config is not None else {}
     if get(data, f"{_TRAINING}.hyperparameters"):
         raise InvalidArgument(
@@ -66,13 +66,10 @@ def dev_job(
     installs = bool(get(data, f"{_TRAINING}.pythonModule") or get(data, f"{_TRAINING}.packageUris") or flags.packages)
     with ExitStack() as scratch:
         if installs or not has_image:
-            built = scratch.enter_context(packaging.build_project(code.project))
-            directory = Path(scratch.enter_context(TemporaryDirectory(prefix="trainyard-package-")))
-            needs = _needs(code, is_built=built is not None)
-            wheel = _wheel(directory, (*needs, "jupyterlab") if notebook else needs)
+            program = programs.waiting(code.project, _MODULE, _WAITER, ("jupyterlab",) if notebook else ())
+            wheel = scratch.enter_context(program_wheel.build(program, {_WAITER: _source().encode()}))
             others = flags.packages or tuple(map(str, get(data, f"{_TRAINING}.packageUris") or ()))
-            own = [str(wheel)] if built is None else [str(built.path), str(wheel)]
-            given |= {"packages": ((*others, *own),), "module_name": _MODULE}
+            given |= {"packages": ((*others, str(wheel.path)),), "module_name": _MODULE}
         yield DevJob(JobFlags(given), (f"{idle_s:g}",))
 
 
@@ -88,17 +85,6 @@ def _labels(data: Mapping[str, Any], flags: JobFlags) -> dict[str, str]:
     """The labels of the flags, which replace the config's."""
     pairs = flags.given.get("labels") or (data.get("labels") or {},)
     return {key: text for labels in pairs if isinstance(labels, Mapping) for key, text in labels.items()}
-
-
-def _needs(code: CodeDirectory, *, is_built: bool) -> tuple[str, ...]:
-    """The requirements of a directory that declares none as a project."""
-    listed = requirements.beside(code.path, code.project)
-    return requirements.read(listed) if listed is not None and not is_built else ()
-
-
-def _wheel(directory: Path, needs: tuple[str, ...]) -> Path:
-    entry = wheels.WheelFile(f"{_MODULE}.py", _source().encode())
-    return wheels.write(directory, _MODULE, [entry], needs)
 
 
 def _source() -> str:

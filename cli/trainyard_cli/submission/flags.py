@@ -205,13 +205,20 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--region", "Recorded with the job. Optional.", "trainingInput.region"),
     Flag(
         "--module-name",
-        "The module to run, such as trainer.task.  [default: the only one that starts a program]",
+        "The module to run, such as trainer.task, or the file, such as scripts/train.py.  [default: the only one that "
+        "starts a program]",
         "trainingInput.pythonModule",
     ),
     Flag(
         "--package-path",
-        "Program to upload: a Python package, a directory of scripts, or one script (.py or .sh).",
+        "Program to upload: a Python package, a directory of scripts, a notebook, or one script (.py or .sh).",
         options={"type": click.Path(), "metavar": "PATH"},
+    ),
+    Flag(
+        "--include",
+        "A file or directory to upload with the program although git ignores it, or it looks like a secret. May be "
+        "given several times.",
+        options={"type": click.Path(), "multiple": True, "metavar": "PATH"},
     ),
     Flag(
         "--build",

@@ -1,215 +1,421 @@
-"""Program of a package job: what a path and a module name come to.
+"""Program of a job: what a path and a module name come to.
 
-A Python package keeps its layout (`packaging`). Anything else, which is one file, a directory of
-scripts, a notebook exported as a script or a shell script, is packed as it is, with a launcher (`script_package`).
+Whatever it is, its files are packed as they are (`program_wheel`) and started as they would be in their own checkout:
+`python scripts/train.py`, `python -m trainer.task`, `sh run.sh`, or a notebook.
 """
 
 import posixpath
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from trainyard_cli.submission import packaging, requirements, source_checks
-from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.fields import did_you_mean
+from trainyard_cli.submission import files, projects, source_checks
+from trainyard_cli.submission.archives import ARCHIVE_SUFFIXES
+from trainyard_cli.submission.files import FileListing
+from trainyard_cli.submission.projects import Project, Step
+from trainyard_protocol.errors import InvalidArgument, shown
+from trainyard_protocol.fields import did_you_mean, sized
 
-Kind = Literal["package", "python", "notebook", "shell"]
+Kind = Literal["python", "module", "shell", "notebook", "ipython", "dev"]
+"""`python` and `shell`: a script; `module`: what `python -m` runs; `notebook`: an .ipynb; `ipython`: a script that a
+notebook was exported as, with its magics; `dev`: the program of `jobs dev`, which is a file of the wheel."""
 
-_MAX_LEFT_OUT = 3
-_MAX_SOURCES = 100
+_MAX_NAMED, _MAX_SOURCES = 3, 100
+_SHOWN_LEFT_OUT = 6
 _ENTRY_NAMES = ("task", "train", "main", "__main__")
 _NO_ENTRIES = ("__init__", "setup", "conftest")
+_SUFFIXES = (".py", ".sh", ".ipynb")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _SHEBANG = re.compile(rb"#!\s*(?:/usr/bin/env\s+(?:-S\s+)?)?(?:\S*/)?(\w+)")
+_OF_KIND: dict[Kind, tuple[str, ...]] = {"notebook": ("nbclient", "ipykernel", "pip"), "ipython": ("ipython", "pip")}
+"""What runs a program of that kind, beside what it declares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """A program to package. `module` is the job's pythonModule.
 
-    For all kinds but `package`: `entry` is the file that is started and `files` are all that are packed, relative to
-    `root`, and `empty` the directories without any; `interpreter` is that of a shell script; `passes_job_dir`: it gets
-    the argument --job-dir. `choice` says why the entry was chosen; "" if the user named it.
+    `root` is the directory of the files of `listing`. `entry` is the file that is started, relative to it, or the
+    module of `python -m`; `directory` is that in which it starts and `python_path` those that its modules are in, below
+    the root. `steps` install what it needs, and are read from the files `declared`, which may name packages among the
+    files (`installs_local`); `listed` says so for people. `interpreter` is that of a shell script;
+    `passes_job_dir`: it gets the argument --job-dir. `choice` says why the entry was chosen; "" if the user named it.
     """
 
     kind: Kind
     path: Path
     module: str
     root: Path
-    entry: str = ""
-    files: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()
+    entry: str
+    listing: FileListing
+    directory: str = ""
+    python_path: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    declared: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
+    installs_local: bool = False
     interpreter: str = ""
     passes_job_dir: bool = False
-    requirements: tuple[str, ...] = ()
     choice: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> str:
-        """The packaged files, in words."""
-        others = [name for name in self.files if name != self.entry]
-        if self.path.is_dir() or not others:
-            return str(self.path)
-        return f"{self.path} and what it imports ({', '.join(others[:3])}{', ...' if len(others) > 3 else ''})"
+    def command(self) -> tuple[str, ...]:
+        """The command that starts it in its directory, for people."""
+        name = self.entry if self.kind == "module" else posixpath.relpath(self.entry, self.directory or ".")
+        first = {"module": ("python", "-m"), "shell": (self.interpreter,), "notebook": ("nbclient",)}
+        return (*first.get(self.kind, ("ipython" if self.kind == "ipython" else "python",)), name)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all files of the root are sent, and not only those that a script imports."""
+        return self.path.is_dir()
 
     @property
     def uploaded(self) -> str:
         """The packed files in words, for the error about a file that is not among them."""
-        if self.path.is_dir():
-            return f"{self.path.resolve().name} (hidden directories, environments and build output are left out)"
-        return f"{self.entry} (--package-path with its directory uploads all that is beside it)"
+        if self.is_whole:
+            return f"{self.path.resolve().name}"
+        return f"{posixpath.basename(self.entry)} (--package-path with its directory sends all that is beside it)"
+
+    def plan(self) -> dict[str, Any]:
+        """What is sent and what is done with it, as data."""
+        return {
+            "command": list(self.command),
+            "root": str(self.root),
+            "directory": self.directory,
+            "files": list(self.listing.files),
+            "bytes": self.listing.size,
+            "leftOut": [{"name": each.name, "reason": each.reason} for each in self.listing.left_out],
+            "followed": list(self.listing.followed),
+            "install": list(self.steps),
+        }
+
+    def summary(self) -> Iterator[str]:
+        """The plan in two lines: the files, and what runs them."""
+        count = len(self.listing.files)
+        text = f"Sends {count} file{'' if count == 1 else 's'} ({sized(self.listing.size)}) of {self.root}"
+        left_out = [f"{shown(each.name)} ({each.reason})" for each in self.listing.left_out[:_SHOWN_LEFT_OUT]]
+        more = len(self.listing.left_out) - len(left_out)
+        left_out += [f"{more} more"] if more else []
+        text += f". Left out: {', '.join(left_out)} (--include PATH sends one)." if left_out else "."
+        if self.listing.followed:
+            text += f" Links followed: {', '.join(map(shown, self.listing.followed[:_SHOWN_LEFT_OUT]))}."
+        yield text
+        installs = f" after installing {', '.join(self.listed)}" if self.listed else ""
+        where = f" in {shown(self.directory)}" if self.directory else ""
+        yield f"Runs {shlex.join(map(shown, self.command))}{where}{installs}."
 
 
-def find(path: Path, module: str = "") -> Program:
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is started, before it is known what belongs to it."""
+
+    kind: Kind
+    file: Path
+    module: str
+    modules: Path | None = None  # the directory that a module's top package is in
+    interpreter: str = ""
+    choice: str = ""
+    needs: tuple[str, ...] = ()
+    imported: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How files are looked for: those to `include` though they are left out, and the directory that the user is in."""
+
+    include: tuple[Path, ...] = ()
+    current_dir: Path = field(default_factory=Path.cwd)
+
+
+def find(path: Path, module: str = "", search: Search | None = None) -> Program:
     """The program at a path: a package, a directory of scripts, or one script. Without a module it is the one that
     obviously starts it.
 
     Raises InvalidArgument, with file and line, for one that could not run.
     """
+    search = search or Search()
     if path.is_dir():
-        top = module.partition(".")[0]
-        if (path / "__init__.py").is_file() or (top != module and top == path.resolve().name):
-            return _package(path, module)
-        if top != module and (path / top).is_dir() and not (path / module).is_file():
-            return _package(path / top, module)
-        return _directory(path, module)
+        return _complete(path, _in_directory(path, module), search)
     if path.is_file():
-        return _script(path, module)
+        return _complete(path, _script(path, module), search)
     raise InvalidArgument(
         f"--package-path {path} does not exist. It is a Python package, a directory of scripts, or one script "
-        "(.py or .sh)."
+        "(.py, .sh or .ipynb)."
     )
 
 
-def left_out(program: Program, *directories: Path) -> Iterator[str]:
-    """Sentences about files that the program names by their paths from its own directory or one of these, and that its
-    replicas do not have there."""
-    if program.kind == "package":
-        sources = list(islice(program.path.rglob("*.py"), _MAX_SOURCES))
-        missing = "which is not in the directory that a package starts in. Open data beside __file__."
-    else:
-        sources = [program.root / name for name in program.files if name.endswith(".py")][:_MAX_SOURCES]
-        missing = "which is not uploaded. A directory is uploaded whole: --package-path DIR"
-    bases = tuple(dict.fromkeys((program.root, *directories)))
-    named = {
-        name: f"{source}:{line} names {name}, {missing}"
-        for source in sources
-        for line, name in source_checks.named_files(source, bases)
-        if posixpath.normpath(name) not in program.files
-    }
-    yield from islice(named.values(), _MAX_LEFT_OUT)
-
-
-def beside(directories: Sequence[Path], module: str) -> Program | None:
-    """The program of a module in one of these directories, for a job that names no package."""
-    top = module.partition(".")[0]
-    if not top.isidentifier():
-        return None
-    for directory in directories:
-        package, inside = directory / top, module.split(".")[1:]
-        if (package / "__init__.py").is_file() or (inside and _module_file(package, inside) is not None):
-            return _package(package, module)
-        for script in (directory / f"{module}.py", directory / f"{module}.sh"):
+def beside(directories: Sequence[Path], module: str, search: Search | None = None) -> Program | None:
+    """The program of a module in one of these directories, for a job that names no package. Raises InvalidArgument for
+    a module that is the name of a file, and is not there."""
+    is_file = module.endswith(_SUFFIXES)
+    top, *inside = [module] if is_file else module.split(".")
+    for directory in directories if top else ():
+        for modules in (directory, directory / "src"):
+            package = modules / top
+            if (package / "__init__.py").is_file() or (inside and _module_file(package, inside) is not None):
+                return find(package, module, search)
+        scripts = (directory / module,) if is_file else (directory / f"{module}{suffix}" for suffix in _SUFFIXES)
+        for script in scripts:
             if script.is_file():
-                return _script(script, module)
+                return find(script, "", search)
+    if is_file:
+        where = " or ".join(dict.fromkeys(map(str, directories)))
+        raise InvalidArgument(f"--module-name {module}: there is no such file in {where}. Name it with --package-path.")
     return None
 
 
-def _package(path: Path, module: str) -> Program:
-    packaging.check_package(path)
+def waiting(directory: Path, module: str, entry: str, needs: Sequence[str]) -> Program:
+    """The program of `jobs dev`, which is no file of the directory, with what the directory's project declares. Raises
+    InvalidArgument."""
+    directory = directory.resolve()
+    project = projects.find(_upwards(directory, _top(directory, Path.cwd().resolve())))
+    root = project.root if project is not None else directory
+    start = _Entry("dev", directory / entry, module, needs=tuple(needs))
+    steps, declared, listed = _steps(root, start, project)
+    below = ("",) if project is not None and project.is_whole else declared
+    return Program(
+        kind="dev",
+        path=directory,
+        module=module,
+        root=root,
+        entry=entry,
+        listing=files.list_files(root, below=below),
+        steps=steps,
+        declared=declared,
+        listed=listed,
+        installs_local=project is not None and project.is_local,
+    )
+
+
+def named_and_left_out(program: Program, *directories: Path) -> Iterator[str]:
+    """Sentences about files that the program names by their paths from its own directory or one of these, and that its
+    replicas do not have there."""
+    sources = [name for name in program.listing.files if name.endswith(".py")][:_MAX_SOURCES]
+    start = program.root / program.directory
+    missing = (
+        "which is not sent." if program.is_whole else "which is not sent. --package-path DIR sends a directory whole."
+    )
+    bases = tuple(dict.fromkeys((start, *directories)))
+    sent = {posixpath.relpath(name, program.directory or ".") for name in program.listing.files}
+    named = {
+        name: f"{program.root / source}:{line} names {name}, {missing}"
+        for source in sources
+        for line, name in source_checks.named_files(program.root / source, bases)
+        if posixpath.normpath(name) not in sent
+    }
+    yield from islice(named.values(), _MAX_NAMED)
+
+
+def _in_directory(path: Path, module: str) -> _Entry:
+    """The entry of a directory: a file in it, a module of it, or a module of the package that it is."""
+    if module and (file := _file_in(path, module)) is not None:
+        return _entry_of_file(file)
+    name = path.resolve().name
+    top = module.partition(".")[0]
+    is_package = (path / "__init__.py").is_file()
+    if is_package or (module and top == name and not (path / name).is_dir()):
+        return _module(path, module)
+    if module:
+        for modules in (path, path / "src"):
+            if _module_file(modules, module.split(".")) is not None:
+                return _module_entry(modules, module)
+        stems = [file.stem for file in (*_python_files(path), *sorted(path.glob("*.sh")))]
+        hint = did_you_mean(module, stems) or f"It has {', '.join(stems) or 'neither .py nor .sh files'}."
+        raise InvalidArgument(f"The module {module} is not in {path}. {hint}")
+    if (path / "__main__.py").is_file() and not _python_files(path):
+        return _module(path, module)
+    candidates = _python_files(path) or sorted(path.glob("*.sh")) or sorted(path.glob("*.ipynb"))
+    entry, choice = _only_entry(path, candidates)
+    return replace(_entry_of_file(entry), choice=choice)
+
+
+def _file_in(path: Path, name: str) -> Path | None:
+    """The file that a name means in a directory: of `scripts/train.py` that path, of `train` train.py."""
+    if name.endswith(_SUFFIXES) or "/" in name:
+        names: tuple[str, ...] = (name,)
+    else:
+        names = (*(f"{name}{suffix}" for suffix in _SUFFIXES), name)
+    file = next((path / each for each in names if (path / each).is_file()), None)
+    if file is None and "/" in name:
+        raise InvalidArgument(f"{path / name} does not exist. --module-name names a module, or a file below {path}.")
+    if file is not None and not file.resolve().is_relative_to(path.resolve()):
+        raise InvalidArgument(f"{file} is outside of {path}, which is what is sent.")
+    is_module = (path / "__init__.py").is_file() and "/" not in name and not name.endswith(_SUFFIXES)
+    return None if is_module else file
+
+
+def _module(path: Path, module: str) -> _Entry:
+    """The entry of a package, which is a directory."""
     resolved = path.resolve()
     parent, name = resolved.parent, resolved.name
     choice = ""
     if not module:
-        entry, choice = _only_entry(path, _python_files(path))
+        entry, choice = _only_entry(path, _python_files(path) or [path / "__main__.py"])
         module = name if entry.stem == "__main__" else f"{name}.{entry.stem}"
-    file = _module_file(parent, module.split("."))
-    if file is not None:
-        source_checks.check_module(file, module)
-    elif module.partition(".")[0] == name:
-        modules = [f"{name}.{file.stem}" for file in _python_files(path)]
-        hint = did_you_mean(module, modules) or f"It has {', '.join(modules) or 'no modules'}."
+    if _module_file(parent, module.split(".")) is None:
+        if module.partition(".")[0] == name:
+            modules = [f"{name}.{file.stem}" for file in _python_files(path)]
+            hint = did_you_mean(module, modules) or f"It has {', '.join(modules) or 'no modules'}."
+        else:
+            is_known = _module_file(parent, f"{name}.{module}".split(".")) is not None
+            hint = f"Its name is {name}.{module}." if is_known else f"A module of it is named {name}.MODULE."
         raise InvalidArgument(f"The module {module} is not in the package {path}. {hint}")
-    elif not packaging.declares_itself(parent):
-        hint = f"{name}.{module}"
-        known_here = _module_file(parent, hint.split(".")) is not None
-        raise InvalidArgument(
-            f"The module {module} is not in the package {path}. "
-            + (f"Its name is {hint}." if known_here else f"A module of it is named {name}.MODULE.")
-        )
-    listed = requirements.beside(path, parent)
-    declared = packaging.declares_itself(parent)
-    return Program(
-        kind="package",
-        path=path,
-        module=module,
-        root=parent,
-        requirements=requirements.read(listed) if listed and not declared else (),
-        choice=choice,
-    )
+    return replace(_module_entry(parent, module), choice=choice)
 
 
-def _directory(path: Path, module: str) -> Program:
-    choice = ""
-    if module:
-        names = (f"{module}.py", f"{module}.sh", module)
-        entry = next((path / name for name in names if (path / name).is_file()), None)
-        if entry is None:
-            stems = [file.stem for file in (*_python_files(path), *sorted(path.glob("*.sh")))]
-            hint = did_you_mean(module, stems) or f"It has {', '.join(stems) or 'neither .py nor .sh files'}."
-            raise InvalidArgument(f"The module {module} is not in {path}. {hint}")
-    else:
-        entry, choice = _only_entry(path, _python_files(path) or sorted(path.glob("*.sh")))
-    files, empty = (tuple(file.relative_to(path).as_posix() for file in paths) for paths in packaging.files_of(path))
-    return replace(_program(path, entry, files, choice), empty=empty)
+def _module_entry(modules: Path, module: str) -> _Entry:
+    file = _module_file(modules, module.split("."))
+    assert file is not None
+    source = source_checks.module(file, module)
+    imported = tuple(each.resolve() for each in source.files)
+    return _Entry("module", file, module, modules, imported=imported, notes=tuple(source.notes))
 
 
-def _script(path: Path, module: str) -> Program:
-    if path.suffix == ".ipynb":
-        raise InvalidArgument(
-            f"{path} is a notebook. Export it as a script first: jupyter nbconvert --to script {path}"
-        )
-    if path.name.endswith(packaging.ARCHIVE_SUFFIXES):
+def _script(path: Path, module: str) -> _Entry:
+    if path.name.endswith(ARCHIVE_SUFFIXES):
         raise InvalidArgument(f"{path} is a built package: give it with --packages.")
     if module and module not in (path.stem, path.name, _module_name(path.stem)):
         raise InvalidArgument(f"{path} is one file, whose module is {path.stem}; not {module}.")
-    return _program(path, path, (), "")
+    return _entry_of_file(path)
 
 
-def _program(path: Path, entry: Path, files: tuple[str, ...], choice: str) -> Program:
-    """The program of a script. Without `files` it is packed with what it imports."""
-    root = entry.parent
-    shell = _shell_of(entry)
-    needs: tuple[str, ...] = ()
+def _entry_of_file(file: Path) -> _Entry:
+    shell = _shell_of(file)
     if shell:
-        _check_shell_script(entry, shell)
-        kind: Kind = "shell"
-        files = files or (entry.name,)
-    elif entry.suffix == ".py":
-        script = source_checks.script(entry)
-        kind = "notebook" if script.is_notebook else "python"
-        files, needs = files or script.files, script.needs
-    else:
-        raise InvalidArgument(f"{entry} is neither a Python file (.py) nor a shell script (.sh).")
-    listed = requirements.beside(root)
-    needed = (*(requirements.read(listed) if listed else ()), *needs)
+        _check_shell_script(file, shell)
+        return _Entry("shell", file, _module_name(file.stem), interpreter=shell, imported=(_resolved(file),))
+    if file.suffix == ".ipynb":
+        needs = source_checks.notebook(file)
+        return _Entry("notebook", file, _module_name(file.stem), needs=needs, imported=(_resolved(file),))
+    if file.suffix != ".py":
+        raise InvalidArgument(f"{file} is no Python file (.py), shell script (.sh) or notebook (.ipynb).")
+    script = source_checks.script(file)
+    kind: Kind = "ipython" if script.has_magics else "python"
+    imported = tuple(_resolved(file).parent / each.relative_to(file.parent) for each in script.files)
+    return _Entry(kind, file, _module_name(file.stem), None, "", "", tuple(script.needs), imported, tuple(script.notes))
+
+
+def _complete(path: Path, entry: _Entry, search: Search) -> Program:
+    """The program of an entry: where it starts, its project, its root, and its files."""
+    named, file = _resolved(path), _resolved(entry.file)
+    modules = entry.modules.resolve() if entry.modules is not None else None
+    here = search.current_dir.resolve()
+    # A package is run from the directory that has it; what else is named is a directory, or a script in one.
+    base = named if named.is_dir() else named.parent
+    if modules is not None and not modules.is_relative_to(base):
+        base = modules
+    top = _top(base, here)
+    own = projects.of_script(file) if entry.kind in ("python", "ipython") else None
+    project = own or projects.find(_upwards(file.parent, top))
+    start = base
+    if modules == base and project is not None and base.is_relative_to(project.root):
+        start = project.root
+    elif not named.is_dir() and base.is_relative_to(here) and here.is_relative_to(top):
+        start = here
+    root = project.root if project is not None and start.is_relative_to(project.root) else start
+    include = tuple(each if each.is_absolute() else here / each for each in search.include)
+    steps, declared, listed = _steps(root, entry, project)
     return Program(
-        kind=kind,
+        kind=entry.kind,
         path=path,
-        module=_module_name(entry.stem),
+        module=entry.module,
         root=root,
-        entry=entry.name,
-        files=files,
-        interpreter=shell,
-        requirements=tuple(dict.fromkeys(needed)),
-        choice=choice,
+        entry=entry.module if modules is not None else file.relative_to(root).as_posix(),
+        listing=files.list_files(root, include=include, below=_below(root, named, entry, project)),
+        directory=_relative(start, root),
+        python_path=_python_path(root, start, modules, project),
+        steps=steps,
+        declared=declared,
+        listed=listed,
+        installs_local=project is not None and project.is_local,
+        interpreter=entry.interpreter,
+        passes_job_dir=entry.kind == "module",
+        choice=entry.choice,
+        notes=entry.notes,
     )
+
+
+def _resolved(path: Path) -> Path:
+    """The path without links; of a file its directory's, since a linked file belongs to where the link is."""
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+
+
+def _top(base: Path, here: Path) -> Path:
+    """The directory up to which a program's project may be declared: that of its checkout, or else the current one."""
+    checkout = files.checkout_of(base)
+    if checkout is not None:
+        return checkout
+    if base.is_relative_to(here):
+        return here
+    return base.parent if base.name == "src" else base
+
+
+def _upwards(directory: Path, top: Path) -> list[Path]:
+    return [each for each in (directory, *directory.parents) if each.is_relative_to(top)] or [directory]
+
+
+def _below(root: Path, named: Path, entry: _Entry, project: Project | None) -> tuple[str, ...]:
+    """The files and directories of the root that are sent; "" is all of it."""
+    if project is not None and project.is_whole:
+        return ("",)
+    declared = [project.root / name for name in project.files] if project is not None else []
+    sent = [named] if named.is_dir() else []
+    return tuple(dict.fromkeys(_relative(each, root) for each in (*sent, *entry.imported, *declared)))
+
+
+def _steps(
+    root: Path, entry: _Entry, project: Project | None
+) -> tuple[tuple[Step, ...], tuple[str, ...], tuple[str, ...]]:
+    """The steps of the installation with paths from the root, the files that they read, and these for people."""
+    own = (*_OF_KIND.get(entry.kind, ()), *entry.needs)
+    steps: list[Step] = [{"what": "packages", "packages": list(dict.fromkeys(own))}] if own else []
+    listed = list(dict.fromkeys(own))
+    if project is None:
+        return tuple(steps), (), tuple(listed)
+    prefix = _relative(project.root, root)
+
+    def moved(name: str) -> str:
+        return posixpath.normpath(posixpath.join(prefix, name))
+
+    # A lock is installed to the letter, so what runs the program is added behind it.
+    locked = [step for step in project.steps if step["what"] == "lock"]
+    others = [step for step in project.steps if step["what"] != "lock"]
+    ordered = [*locked, *steps, *others]
+    is_script = entry.kind != "module"
+    result = []
+    for step in ordered:
+        places = {name: moved(step[name]) for name in ("file", "directory") if name in step}
+        # A script also runs where its project cannot be built, as it does in its checkout.
+        optional = {"optional": True} if step["what"] == "project" and is_script else {}
+        result.append({**step, **places, **optional})
+    return tuple(result), tuple(map(moved, project.files)), (*project.listed, *listed)
+
+
+def _python_path(root: Path, start: Path, modules: Path | None, project: Project | None) -> tuple[str, ...]:
+    """The directories of modules that `python` would not find from the working directory: that of the module, and those
+    of a project that is installed, as an editable install has them."""
+    paths = [modules] if modules is not None else []
+    if project is not None and project.is_built:
+        source = project.root / "src"
+        paths.append(source if source.is_dir() else project.root)
+    # `python -m` looks in the working directory, `python FILE` in that of the file.
+    found = (path for path in paths if path.is_relative_to(root) and not (path == start and modules is not None))
+    return tuple(dict.fromkeys(_relative(path, root) or "." for path in found))
+
+
+def _relative(path: Path, root: Path) -> str:
+    name = path.relative_to(root).as_posix()
+    return "" if name == "." else name
 
 
 def _module_name(stem: str) -> str:
@@ -221,6 +427,8 @@ def _module_name(stem: str) -> str:
 
 def _module_file(directory: Path, parts: Sequence[str]) -> Path | None:
     """The file that `python -m` runs for a dotted name below a directory."""
+    if not all(parts):
+        return None
     base = directory.joinpath(*parts)
     return next((file for file in (base.with_name(f"{base.name}.py"), base / "__main__.py") if file.is_file()), None)
 
@@ -233,23 +441,24 @@ def _python_files(directory: Path) -> list[Path]:
     ]
 
 
-def _only_entry(directory: Path, files: Sequence[Path]) -> tuple[Path, str]:
+def _only_entry(directory: Path, candidates: Sequence[Path]) -> tuple[Path, str]:
     """The file that obviously starts a program, and why."""
-    for candidates, why in _rules(files):
-        if len(candidates) == 1:
-            return candidates[0], f"{candidates[0].name}, {why}"
-    names = ", ".join(file.stem for file in files)
+    for found, why in _rules(candidates):
+        if len(found) == 1:
+            return found[0], f"{found[0].name}, {why}"
+    names = ", ".join(file.stem for file in candidates)
     raise InvalidArgument(
         f"{directory} has several files that could start the program: name one with --module-name ({names})."
         if names
-        else f"{directory} has neither Python files (.py) nor shell scripts (.sh), so there is nothing to run."
+        else f"{directory} has neither Python files (.py) nor shell scripts (.sh), so there is nothing to run. "
+        "--module-name names a file in a directory below, such as scripts/train.py."
     )
 
 
-def _rules(files: Sequence[Path]) -> Iterator[tuple[list[Path], str]]:
-    yield list(files), "the only script"
-    yield [file for file in files if file.stem in _ENTRY_NAMES], "by its name"
-    python = [file for file in files if file.suffix == ".py"]
+def _rules(candidates: Sequence[Path]) -> Iterator[tuple[list[Path], str]]:
+    yield list(candidates), "the only script"
+    yield [file for file in candidates if file.stem in _ENTRY_NAMES], "by its name"
+    python = [file for file in candidates if file.suffix == ".py"]
     yield (
         [file for file in python if source_checks.has_main_guard(file)],
         'the only one with `if __name__ == "__main__"`',
@@ -258,7 +467,7 @@ def _rules(files: Sequence[Path]) -> Iterator[tuple[list[Path], str]]:
 
 def _shell_of(path: Path) -> str:
     """The interpreter of a shell script, from its first line or its name; "" for any other file."""
-    if path.suffix == ".py":
+    if path.suffix in (".py", ".ipynb"):
         return ""
     with path.open("rb") as file:
         first = file.readline(200)

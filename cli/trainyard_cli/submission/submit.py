@@ -8,12 +8,13 @@ import copy
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission import config_file, machine_types, packaging, programs, script_package
+from trainyard_cli.submission import archives, config_file, machine_types, program_wheel, programs
+from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
@@ -30,7 +31,7 @@ _GENERIC_NAMES = frozenset({"config", "conf", "job", "training"})
 _MAX_NAMES = 100
 
 Notify = Callable[[str], None]
-Uploader = Callable[[str, packaging.Archive], str]
+Uploader = Callable[[str, Archive], str]
 """(job id, archive) -> address for packageUris."""
 
 
@@ -102,17 +103,21 @@ def draft(
     _make_job_dir_absolute(data, config, origins, current_dir)
     for package in flags.packages:
         if "://" not in package:
-            packaging.check_archive(Path(package).expanduser())
+            archives.check_archive(Path(package).expanduser())
     name = name or str(get(data, "jobId") or "")
     draft = JobDraft(data, config, origins, name, flags.packages)
+    search = programs.Search(tuple(map(Path, flags.given.get("include", ()))), current_dir)
     if flags.text("package_path"):
-        program = programs.find(Path(flags.text("package_path")).expanduser(), draft.module)
+        program = programs.find(Path(flags.text("package_path")).expanduser(), draft.module, search)
         draft = _with_program(draft, program)
     elif not flags.packages and local_files:
-        draft = _with_automatic_program(draft, current_dir)
+        draft = _with_automatic_program(draft, search)
     if draft.program is None:
+        if search.include:
+            raise InvalidArgument("--include adds a file to a program: name that with --package-path.")
         return draft
-    return replace(draft, program=replace(draft.program, passes_job_dir=bool(flags.text("pass_job_dir"))))
+    passes_job_dir = draft.program.passes_job_dir or bool(flags.text("pass_job_dir"))
+    return replace(draft, program=replace(draft.program, passes_job_dir=passes_job_dir))
 
 
 def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
@@ -211,18 +216,18 @@ def submit(
     raised.
     """
     with ExitStack() as scratch:
-        archives: list[packaging.Archive] | None = None
+        built: list[Archive] | None = None
         for job_id in job_names(draft, clock):
             body = draft.named(job_id)
             try:
                 with in_users_terms(draft):
-                    if archives is None:
-                        archives = _archives(draft, scratch, notify)
-                    _add_packages(body, draft, [upload(job_id, archive) for archive in archives])
+                    if built is None:
+                        built = _archives(draft, scratch, notify)
+                    _add_packages(body, draft, [upload(job_id, archive) for archive in built])
                     return client.create_job(body)
             except AlreadyExists:
-                if if_exists is not None and archives is not None:
-                    return if_exists(_requested(body, draft, archives))
+                if if_exists is not None and built is not None:
+                    return if_exists(_requested(body, draft, built))
                 if draft.name:
                     raise
     raise AlreadyExists(f"{_MAX_NAMES} jobs with the default name of this second exist. Give the job a name.")
@@ -306,13 +311,13 @@ def _without_dots(parts: tuple[str, ...]) -> list[str]:
     return result
 
 
-def _with_automatic_program(draft: JobDraft, current_dir: Path) -> JobDraft:
+def _with_automatic_program(draft: JobDraft, search: programs.Search) -> JobDraft:
     """Give a package job without packages the program of its module, if there is one beside the config."""
     is_image = get(draft.data, f"{_TRAINING}.masterConfig.imageUri")
     if is_image or get(draft.data, f"{_TRAINING}.packageUris"):
         return draft
     config_dir = [draft.config.path.absolute().parent] if draft.config else []
-    program = programs.beside((*config_dir, current_dir), draft.module)
+    program = programs.beside((*config_dir, search.current_dir), draft.module, search)
     return draft if program is None else _with_program(replace(draft, automatic=True), program)
 
 
@@ -323,42 +328,34 @@ def _with_program(draft: JobDraft, program: Program) -> JobDraft:
     return replace(draft, data=data, program=program)
 
 
-def _archives(draft: JobDraft, scratch: ExitStack, notify: Notify) -> list[packaging.Archive]:
+def _archives(draft: JobDraft, scratch: ExitStack, notify: Notify) -> list[Archive]:
     local = [Path(package).expanduser() for package in draft.packages if "://" not in package]
-    archives = [packaging.check_archive(path) for path in local]
+    packages = [archives.check_archive(path) for path in local]
     if draft.program is not None:
         for line in packaging_lines(draft, draft.program):
             notify(line)
-        archives.append(scratch.enter_context(_built(draft.program)))
-    return archives
+        packages.append(scratch.enter_context(program_wheel.build(draft.program)))
+    return packages
 
 
 def packaging_lines(draft: JobDraft, program: Program) -> Iterator[str]:
-    """Messages about the packaged program: what it is, the choice of its entry, and what it does not get."""
+    """Messages about the packaged program: its files, what runs, and what it does not get."""
     if draft.automatic:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
-    else:
-        yield f"Packaging {program.shown}."
+    yield from program.summary()
     if program.choice:
-        yield f"It runs {program.choice} (--module-name names another)."
-    if program.requirements:
-        yield f"It needs {', '.join(program.requirements)}."
+        yield f"The program is {program.choice} (--module-name names another)."
     has_job_dir = get(draft.data, f"{_TRAINING}.jobDir")
-    if program.kind != "package" and has_job_dir and not program.passes_job_dir:
+    if has_job_dir and not program.passes_job_dir:
         yield "It finds the job-dir in TRAINYARD_JOB_DIR, and gets no argument --job-dir (--pass-job-dir passes it)."
+    yield from program.notes
     beside_config = [draft.config.path.absolute().parent] if draft.config else []
-    yield from programs.left_out(program, Path.cwd(), *beside_config)
+    yield from programs.named_and_left_out(program, Path.cwd(), *beside_config)
 
 
-def _built(program: Program) -> AbstractContextManager[packaging.Archive]:
-    if program.kind == "package":
-        return packaging.build(program.path, program.requirements)
-    return script_package.build(program)
-
-
-def _requested(body: dict[str, Any], draft: JobDraft, archives: list[packaging.Archive]) -> Mapping[str, Any]:
+def _requested(body: dict[str, Any], draft: JobDraft, built: list[Archive]) -> Mapping[str, Any]:
     """The training input that was to be created, each built package by its hash."""
-    _add_packages(body, draft, [f"staging://{archive.sha256}/{archive.path.name}" for archive in archives])
+    _add_packages(body, draft, [f"staging://{archive.sha256}/{archive.path.name}" for archive in built])
     requested: Mapping[str, Any] = parse_job(body).canonical()[_TRAINING]
     return requested
 

@@ -5,63 +5,46 @@ Nothing is built, here or on the agent, which unpacks them. The same content giv
 
 import base64
 import hashlib
-import re
-import stat
+import shutil
 import zipfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-
-from trainyard_protocol.errors import InvalidArgument
 
 VERSION = "0.0.0"
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
+_MODE = 0o100644
+_BLOCK = 1 << 20
+_METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: trainyard\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-@dataclass(frozen=True, slots=True)
-class WheelFile:
-    """A file of a wheel: its name there, and its content or the file that has it."""
-
-    name: str
-    content: bytes | Path
-
-
-def write(directory: Path, name: str, entries: Iterable[WheelFile], requirements: Sequence[str]) -> Path:
-    """Write the wheel of a distribution. `name`: that of its module, which may have any letters. Raises InvalidArgument
-    for a file that cannot be read."""
-    name = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "package"
+def write(directory: Path, name: str, entries: Mapping[str, bytes | Path]) -> Path:
+    """Write the wheel of a distribution without dependencies. `entries` are its files by their names in it, each as its
+    content or the file that has it."""
     info = f"{name}-{VERSION}.dist-info"
     path = directory / f"{name}-{VERSION}-py3-none-any.whl"
+    metadata = _METADATA.format(name=name, version=VERSION).encode()
     record: list[str] = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-
-        def add(name: str, content: bytes, mode: int = 0o644) -> None:
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.external_attr = (stat.S_IFREG | mode) << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            wheel.writestr(entry, content)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            quoted = '"' + name.replace('"', '""') + '"'
-            record.append(f"{quoted},sha256={digest},{len(content)}\n")
-
-        for entry in entries:
-            if isinstance(entry.content, bytes):
-                add(entry.name, entry.content)
-                continue
-            try:
-                content, mode = entry.content.read_bytes(), entry.content.stat().st_mode
-            except OSError as error:
-                raise InvalidArgument(f"{entry.content} cannot be packaged: {error.strerror}.") from error
-            add(entry.name, content, 0o755 if mode & 0o100 else 0o644)
-        add(f"{info}/METADATA", metadata(name, requirements).encode())
-        add(f"{info}/WHEEL", _WHEEL.encode())
-        add(f"{info}/RECORD", "".join([*record, f"{info}/RECORD,,\n"]).encode())
+        for entry, content in {**entries, f"{info}/METADATA": metadata, f"{info}/WHEEL": _WHEEL.encode()}.items():
+            digest, size = _add(wheel, entry, content)
+            encoded = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+            record.append(f"{entry},sha256={encoded},{size}\n")
+        _add(wheel, f"{info}/RECORD", "".join([*record, f"{info}/RECORD,,\n"]).encode())
     return path
 
 
-def metadata(name: str, requirements: Sequence[str]) -> str:
-    """The METADATA of a distribution. Pure."""
-    needs = [f"Requires-Dist: {requirement}" for requirement in requirements]
-    return "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {VERSION}", *needs, ""])
+def _add(wheel: zipfile.ZipFile, name: str, content: bytes | Path) -> tuple[bytes, int]:
+    """Add one file. Returns its SHA-256 and its size."""
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.external_attr = _MODE << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    if isinstance(content, bytes):
+        wheel.writestr(entry, content)
+        return hashlib.sha256(content).digest(), len(content)
+    entry.file_size = content.stat().st_size
+    with content.open("rb") as source, wheel.open(entry, "w") as target:
+        shutil.copyfileobj(source, target, _BLOCK)
+    with content.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").digest(), entry.file_size

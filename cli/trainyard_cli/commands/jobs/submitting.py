@@ -26,10 +26,10 @@ from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
+from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.from_job import rerun_config, trial_config
-from trainyard_cli.submission.packaging import Archive
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import NO_RETRIES, V1Client
@@ -69,11 +69,12 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class CreatedJob:
-    """A job, and the server that has it. `is_new`: it was not there before."""
+    """A job, and the server that has it. `is_new`: it was not there before. `program` is the plan of what was sent."""
 
     server: Server
     job: dict[str, Any]
     is_new: bool
+    program: dict[str, Any] | None = None
 
 
 def submit(
@@ -94,7 +95,7 @@ def submit(
     created = create(target, request, if_not_exists=if_not_exists)
     if stream_logs:  # Ctrl-C is answered by who follows the job, which is still to be loaded
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    _announce(created.job, output, target.flags, stream_logs=stream_logs, is_new=created.is_new)
+    _announce(created, output, target.flags, stream_logs=stream_logs)
     if not stream_logs:
         return 0
     return _follow(created.server, target, created.job["jobId"], raw, cancel_on_interrupt)
@@ -152,7 +153,8 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
             )
             if existing.job is None:
                 record.send(client, job, origin, activity.notify)
-    return CreatedJob(server, job, existing.job is None)
+    plan = draft.program.plan() if draft.program is not None else None
+    return CreatedJob(server, job, existing.job is None, plan)
 
 
 def _follow(server: Server, target: Target, job: str, raw: bool, cancel_on_interrupt: bool) -> int:
@@ -191,13 +193,15 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
     study = job.training_input.hyperparameters
     if not output.for_people:
         plan = {} if study is None else {"study": study_plan.data(study)}
+        plan |= {} if draft.program is None else {"program": draft.program.plan()}
         checked_input = job.canonical()["trainingInput"]
         echo(formats.render(output, {"trainingInput": checked_input, **plan, "replicas": groups}))
         return
     checked = f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
     echo(f"The job is valid ({checked}). Nothing was submitted.")
     if draft.program is not None:
-        echo(f"It would package {draft.program.shown} and run {draft.program.module}.")
+        for line in submission.packaging_lines(draft, draft.program):
+            echo(line)
     if project is not None:
         echo(f"It would build {project.name} as {project.image}.")
     if study is not None:
@@ -302,7 +306,8 @@ def _notify_substitution(job: Job, server: Server | None, state: LocalState) -> 
         notify(text)
 
 
-def _announce(job: dict[str, Any], output: Output, flags: str, *, stream_logs: bool, is_new: bool = True) -> None:
+def _announce(created: CreatedJob, output: Output, flags: str, *, stream_logs: bool) -> None:
+    job, is_new = created.job, created.is_new
     job_id = job["jobId"]
     if is_new:
         notify(f"Job [{job_id}] submitted successfully.")
@@ -320,7 +325,7 @@ def _announce(job: dict[str, Any], output: Output, flags: str, *, stream_logs: b
         if not (stream_logs and is_live(sys.stdout) and is_live(sys.stderr)):
             echo(f"jobId: {job_id}\nstate: {job.get('state', 'QUEUED')}")
     else:
-        echo(formats.render(output, job))
+        echo(formats.render(output, job if created.program is None else {**job, "program": created.program}))
     sys.stdout.flush()
 
 

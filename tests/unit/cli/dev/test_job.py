@@ -1,5 +1,7 @@
 """The job of `jobs dev`, from its flags and its config."""
 
+import json
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,15 @@ def drafted(config: ConfigFile | None, waiting: DevJob, directory: Path) -> dict
     return draft.named(next(submit.job_names(draft)))
 
 
+def read(wheel: str) -> tuple[dict[str, Any], list[str]]:
+    """The manifest of a program's wheel, and the names of its files."""
+    with zipfile.ZipFile(wheel) as archive:
+        assert "def is_idle" in archive.read("trainyard_program/waiter.py").decode()
+        program = json.loads(archive.read("trainyard_program/program.json"))
+        with tarfile.open(fileobj=archive.open("trainyard_program/files.tar")) as files:
+            return program, files.getnames()
+
+
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
     directory = tmp_path / "code"
@@ -45,10 +56,13 @@ def test_job_waits_with_the_requirements_of_the_directory_and_the_fields_of_the_
     with dev_job(config, flags, CodeDirectory.of(code), idle_s=90, notebook=True) as waiting:
         body = drafted(config, waiting, code)
         uri, wheel = waiting.flags.packages
-        with zipfile.ZipFile(wheel) as archive:
-            needs = archive.read("trainyard_dev-0.0.0.dist-info/METADATA").decode()
+        program, files = read(wheel)
     assert uri == "gs://b/own.tar.gz"
-    assert "Requires-Dist: numpy>=2\nRequires-Dist: jupyterlab\n" in needs
+    assert program["install"]["steps"] == [
+        {"what": "packages", "packages": ["jupyterlab"]},
+        {"what": "requirements", "file": "requirements.txt"},
+    ]
+    assert files == ["requirements.txt"]
     assert is_dev_job(body)
     assert body["labels"] == {"team": "vision", "trainyard-dev": "true", "trainyard_stall_limit": "604800"}
     fields = body["trainingInput"]
@@ -67,10 +81,11 @@ def test_project_is_installed_as_it_declares_itself(code: Path) -> None:
     (code / "setup.py").write_text("from setuptools import setup\nsetup(name='digits', version='1.0')\n")
     (code / "requirements.txt").write_text("-e .\n")
     with dev_job(None, JobFlags({}), CodeDirectory.of(code), idle_s=1, notebook=False) as waiting:
-        assert [Path(package).name for package in waiting.flags.packages] == [
-            "digits-1.0.tar.gz",
-            "trainyard_dev-0.0.0-py3-none-any.whl",
-        ]
+        (wheel,) = waiting.flags.packages
+        program, files = read(wheel)
+    assert (program["kind"], program["entry"]) == ("dev", "waiter.py")
+    assert [step["what"] for step in program["install"]["steps"]] == ["requirements", "project"]
+    assert files == ["requirements.txt", "setup.py"]
 
 
 def test_image_waits_by_a_command_in_each_role_that_has_replicas(code: Path) -> None:

@@ -1,28 +1,45 @@
-import subprocess
+"""What a path and a module name come to: what is sent, where it starts, and what is refused."""
+
+import json
 import sys
-import zipfile
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from trainyard_cli.submission import programs, script_package, wheels
-from trainyard_cli.submission.programs import Program
+from trainyard_cli.submission import programs
+from trainyard_cli.submission.programs import Program, Search
 from trainyard_protocol.errors import InvalidArgument
 
 GUARD = 'if __name__ == "__main__":\n    print("ran")\n'
+PROJECT = "[project]\nname = 'app'\nversion = '1'\ndependencies = ['six']\n"
+BUILT = PROJECT + "[build-system]\nrequires = ['hatchling']\nbuild-backend = 'hatchling.build'\n"
 
 
 def tree(directory: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dedent(text))
+        path.write_text(dedent(text), encoding="utf-8")
     return directory
 
 
-def found(directory: Path, path: str, module: str = "") -> Program:
-    return programs.find(directory / path, module)
+def notebook(*cells: str, language: str = "python") -> str:
+    return json.dumps(
+        {
+            "nbformat": 4,
+            "nbformat_minor": 5,
+            "metadata": {"kernelspec": {"name": "gone", "language": language}},
+            "cells": [
+                {"cell_type": "code", "source": cell, "metadata": {}, "outputs": [], "execution_count": None}
+                for cell in cells
+            ],
+        }
+    )
+
+
+def found(directory: Path, path: str, module: str = "", here: str = "elsewhere") -> Program:
+    return programs.find(directory / path, module, Search(current_dir=directory / here))
 
 
 def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
@@ -30,13 +47,18 @@ def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
         tmp_path,
         {
             "trainer/__init__.py": "",
-            "trainer/task.py": "from . import model",
+            "trainer/task.py": "from . import model\nimport shared",
             "trainer/model.py": "",
+            "shared/util.py": "import constants",
+            "constants.py": "",
             "old/task.py": "",
+            "7-days/task.py": "",
+            "main/__main__.py": "import main.deep.one",
+            "main/deep/one.py": "",
             "flat/train.py": "import model, json",
             "flat/model.py": "",
-            "flat/notes.txt": "",
-            "flat/.git/config": "",
+            "flat/env/__init__.py": "",
+            "flat/build/notes.txt": "",
             "project/trainer/__init__.py": "",
             "project/trainer/run.py": "",
             "guarded/one.py": GUARD,
@@ -45,40 +67,144 @@ def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
             "helpers.py": "import numpy",
             "layers/dense.py": "",
             "layers/sizes.json": "{}",
-            "unrelated.py": "",
             "My notebook.py": "# In[1]:\nget_ipython().run_line_magic('matplotlib', 'inline')",
+            "book.ipynb": notebook("!pip install -q 'six>=1' rich -r more.txt", "%pip install tqdm  # bars", "1 / 0"),
             "test.py": "",
             "train.sh": "#!/bin/sh\necho $RANK",
             "launch": "#!/usr/bin/env bash\necho $RANK",
             "shell/run.sh": "true",
+            "deep/scripts/train.py": "",
+            "deep/configs/a.yaml": "",
+            "newer/__init__.py": "",
+            "newer/task.py": "def first[T](items: list[T]) -> T: ...\n",
         },
     )
-    cases = {
-        ("trainer", "trainer.task"): ("package", "trainer.task", ()),
-        ("trainer", ""): ("package", "trainer.task", ()),
-        ("old", "old.task"): ("package", "old.task", ()),
-        ("project", "trainer.run"): ("package", "trainer.run", ()),
-        ("flat", "train"): ("python", "train", ("model.py", "notes.txt", "train.py")),
-        ("flat", ""): ("python", "train", ("model.py", "notes.txt", "train.py")),
-        ("flat", "train.py"): ("python", "train", ("model.py", "notes.txt", "train.py")),
-        ("guarded", ""): ("python", "one", ("one.py", "two.py")),
-        ("alone.py", "alone"): ("python", "alone", ("alone.py", "helpers.py", "layers/dense.py", "layers/sizes.json")),
-        ("My notebook.py", ""): ("notebook", "My_notebook", ("My notebook.py",)),
-        ("test.py", ""): ("python", "test_program", ("test.py",)),
-        ("train.sh", ""): ("shell", "train", ("train.sh",)),
-        ("launch", ""): ("shell", "launch", ("launch",)),
-        ("shell", ""): ("shell", "run", ("run.sh",)),
+    package = ("trainer/__init__.py", "trainer/model.py", "trainer/task.py")
+    cases: dict[tuple[str, str], tuple[str, str, str, tuple[str, ...]]] = {
+        ("trainer", "trainer.task"): ("module", "trainer.task", "", ("constants.py", "shared/util.py", *package)),
+        ("trainer", ""): ("module", "trainer.task", "", ("constants.py", "shared/util.py", *package)),
+        (".", "trainer.task"): ("module", "trainer.task", "", ()),
+        ("old", "old.task"): ("module", "old.task", "", ("old/task.py",)),
+        ("7-days", "7-days.task"): ("module", "7-days.task", "", ("7-days/task.py",)),
+        ("main", "main"): ("module", "main", "", ("main/__main__.py", "main/deep/one.py")),
+        ("project", "trainer.run"): ("module", "trainer.run", "", ("trainer/__init__.py", "trainer/run.py")),
+        ("flat", "train"): ("python", "train", "", ("build/notes.txt", "env/__init__.py", "model.py", "train.py")),
+        ("flat", ""): ("python", "train", "", ("build/notes.txt", "env/__init__.py", "model.py", "train.py")),
+        ("flat", "train.py"): ("python", "train", "", ("build/notes.txt", "env/__init__.py", "model.py", "train.py")),
+        ("guarded", ""): ("python", "one", "", ("one.py", "two.py")),
+        ("alone.py", "alone"): (
+            "python",
+            "alone",
+            "",
+            ("alone.py", "helpers.py", "layers/dense.py", "layers/sizes.json"),
+        ),
+        ("My notebook.py", ""): ("ipython", "My_notebook", "", ("My notebook.py",)),
+        ("book.ipynb", ""): ("notebook", "book", "", ("book.ipynb",)),
+        ("test.py", ""): ("python", "test_program", "", ("test.py",)),
+        ("train.sh", ""): ("shell", "train", "", ("train.sh",)),
+        ("launch", ""): ("shell", "launch", "", ("launch",)),
+        ("shell", ""): ("shell", "run", "", ("run.sh",)),
+        ("deep", "scripts/train.py"): ("python", "train", "", ("configs/a.yaml", "scripts/train.py")),
+        ("newer", "newer.task"): ("module", "newer.task", "", ("newer/__init__.py", "newer/task.py")),
     }
     got = {case: found(tmp_path, *case) for case in cases}
-    assert {case: (one.kind, one.module, one.files) for case, one in got.items()} == cases
+    wrong = {}
+    for case, expected in cases.items():
+        one = got[case]
+        seen = (one.kind, one.module, one.directory, tuple(one.listing.files) if expected[3] else ())
+        if seen != expected:
+            wrong[case] = seen
+    assert not wrong
     assert got["train.sh", ""].interpreter == "sh"
     assert got["launch", ""].interpreter == "bash"
     assert got["trainer", ""].choice == "task.py, by its name"
     assert got["shell", ""].choice == "run.sh, the only script"
     assert "the only one with" in got["guarded", ""].choice
-    assert got["alone.py", "alone"].shown.endswith(
-        "and what it imports (helpers.py, layers/dense.py, layers/sizes.json)"
+    assert got["deep", "scripts/train.py"].command == ("python", "scripts/train.py")
+    assert got["book.ipynb", ""].steps == (
+        {"what": "packages", "packages": ["nbclient", "ipykernel", "pip", "six>=1", "rich", "tqdm"]},
     )
+    assert [one.passes_job_dir for one in (got["trainer", ""], got["flat", ""])] == [True, False]
+    (note,) = got["newer", "newer.task"].notes if sys.version_info < (3, 12) else ("It runs where",)
+    assert "It runs where" in note
+
+
+def test_program_starts_where_its_user_starts_it(tmp_path: Path) -> None:
+    """Its root, its working directory in there, its entry, and the directories of modules."""
+    tree(
+        tmp_path,
+        {
+            "repo/pyproject.toml": PROJECT,
+            "repo/main.py": "",
+            "repo/scripts/train.py": "",
+            "repo/data/x.csv": "",
+            "src_layout/pyproject.toml": BUILT,
+            "src_layout/src/app/__init__.py": "",
+            "src_layout/src/app/train.py": "",
+            "src_layout/scripts/train.py": "",
+            "src_layout/conf/a.yaml": "",
+            "plain/src/app/__init__.py": "",
+            "plain/src/app/train.py": "",
+            "below/examples/train.py": "",
+            "below/examples/requirements.txt": "six",
+        },
+    )
+    cases = {
+        ("repo/scripts/train.py", "", "repo"): ("repo", "", "scripts/train.py", ()),
+        ("repo/scripts/train.py", "", "repo/scripts"): ("repo/scripts", "", "train.py", ()),
+        ("repo/scripts", "train", "repo"): ("repo", "scripts", "scripts/train.py", ()),
+        ("repo", "main", "."): ("repo", "", "main.py", ()),
+        ("src_layout/src/app", "app.train", "src_layout"): ("src_layout", "", "app.train", ("src",)),
+        ("src_layout", "app.train", "src_layout"): ("src_layout", "", "app.train", ("src",)),
+        ("src_layout/scripts/train.py", "", "src_layout"): ("src_layout", "", "scripts/train.py", ("src",)),
+        ("plain", "app.train", "plain"): ("plain", "", "app.train", ("src",)),
+        ("plain/src/app", "app.train", "plain"): ("plain/src", "", "app.train", ()),
+        ("below/examples/train.py", "", "below"): ("below", "", "examples/train.py", ()),
+        ("below", "examples/train.py", "below"): ("below", "", "examples/train.py", ()),
+    }
+    wrong = {}
+    for (path, module, here), expected in cases.items():
+        one = found(tmp_path, path, module, here)
+        got = (one.root.relative_to(tmp_path.resolve()).as_posix(), one.directory, one.entry, one.python_path)
+        if got != expected:
+            wrong[path, module, here] = got
+    assert not wrong
+    whole = found(tmp_path, "src_layout/scripts/train.py", here="src_layout")
+    assert "conf/a.yaml" in whole.listing.files  # its project is built, which takes all of it
+    assert [step.get("optional", False) for step in whole.steps] == [False, True]
+    some = found(tmp_path, "repo/scripts/train.py", here="repo")
+    assert (*some.listing.files,) == ("pyproject.toml", "scripts/train.py")
+    assert some.steps == ({"what": "pyproject", "file": "pyproject.toml"},)
+    assert found(tmp_path, "below/examples/train.py", here="below").steps == (
+        {"what": "requirements", "file": "examples/requirements.txt"},
+    )
+
+
+def test_module_without_a_path_is_looked_for_beside_the_config(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {
+            "here/trainer/__init__.py": "",
+            "here/trainer/task.py": "",
+            "here/src/inner/__init__.py": "",
+            "here/src/inner/task.py": "",
+            "here/t.py": "",
+            "here/scripts/u.py": "",
+        },
+    )
+    search = Search(current_dir=tmp_path / "here")
+    rows = {
+        "trainer.task": "trainer.task",
+        "inner.task": "inner.task",
+        "t": "t.py",
+        "t.py": "t.py",
+        "scripts/u.py": "scripts/u.py",
+        "installed.module": None,
+    }
+    got = {name: programs.beside((tmp_path / "here",), name, search) for name in rows}
+    assert {name: one and one.entry for name, one in got.items()} == rows
+    with pytest.raises(InvalidArgument, match=r"gone.py: there is no such file in .*here. Name it with --package-path"):
+        programs.beside((tmp_path / "here",), "gone.py", search)
 
 
 def test_find_reports_at_submit_what_could_not_run(tmp_path: Path) -> None:
@@ -102,13 +228,14 @@ def test_find_reports_at_submit_what_could_not_run(tmp_path: Path) -> None:
             "imports.py": "import broken\n",
             "broken.py": "def f(:\n",
             "book.ipynb": "{}",
-            "widget.py": "\nget_ipython().run_line_magic('sql', 'select 1')",
+            "r.ipynb": notebook(language="R"),
+            "damaged.ipynb": "{",
             "data.csv": "1,2",
             "packed.whl": "",
             "dos.sh": "echo 1\r\n",
             "quote.sh": "echo 'a\n",
             "needs/train.py": "",
-            "needs/requirements.txt": "numpy\n-e .\n",
+            "needs/requirements.txt": "numpy\n-e ../lib\n",
         },
     )
     (tmp_path / "dos.sh").write_bytes(b"echo 1\r\n")
@@ -126,14 +253,17 @@ def test_find_reports_at_submit_what_could_not_run(tmp_path: Path) -> None:
         ("magic.py", ""): "magic.py:2: * nbconvert --to script",
         ("relative.py", ""): "relative.py:2: `from .model import Net` is a relative import * Write `from model import",
         ("imports.py", ""): "broken.py:1: is not valid Python",
-        ("book.ipynb", ""): "jupyter nbconvert --to script",
-        ("widget.py", ""): "widget.py:2: `sql` is a command of notebooks",
-        ("data.csv", ""): "data.csv is neither a Python file (.py) nor a shell script (.sh)",
+        ("book.ipynb", ""): "book.ipynb: is not a notebook of format 4",
+        ("r.ipynb", ""): "r.ipynb: is a notebook of R; only those of Python",
+        ("damaged.ipynb", ""): "damaged.ipynb: is not a notebook: ",
+        ("data.csv", ""): "data.csv is no Python file (.py), shell script (.sh) or notebook (.ipynb)",
+        ("two", "gone/a.py"): "gone/a.py does not exist",
+        ("two", "../syntax.py"): "is outside of",
         ("packed.whl", ""): "--packages",
         ("relative.py", "other"): "relative.py is one file, whose module is relative; not other",
         ("dos.sh", ""): "dos.sh:1: has Windows line endings",
         ("quote.sh", ""): "quote.sh is not a valid bash script: ",
-        ("needs", ""): "requirements.txt:2: `-e .` is an editable install",
+        ("needs", ""): "requirements.txt:2: ../lib leads out of",
     }
     wrong = {}
     for (path, module), expected in cases.items():
@@ -145,61 +275,6 @@ def test_find_reports_at_submit_what_could_not_run(tmp_path: Path) -> None:
                 wrong[path, module] = caught.value.message
             rest = rest.partition(part)[2]
     assert not wrong
-
-
-def test_requirements_become_those_of_the_package(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {
-            "train.py": "",
-            "requirements.txt": """\
-                # versions of November
-                numpy>=2.0,<3   # arrays
-                -r more.txt
-                tqdm[notebook] ; python_version >= "3.8"
-                torch \\
-                  ==2.13.0
-                tool @ https://example.com/tool.zip
-                """,
-            "more.txt": "scikit-learn\nnumpy>=2.0,<3\n",
-            "book.py": "get_ipython().system('pip install -q pandas==2.2 \"rich>=13\"')",
-            "trainer/__init__.py": "",
-            "trainer/task.py": "",
-        },
-    )
-    listed = (
-        "numpy>=2.0,<3",
-        "scikit-learn",
-        'tqdm[notebook] ; python_version >= "3.8"',
-        "torch ==2.13.0",
-        "tool @ https://example.com/tool.zip",
-    )
-    assert found(tmp_path, "train.py").requirements == listed
-    assert found(tmp_path, "trainer").requirements == listed
-    assert found(tmp_path, "book.py").requirements == (*listed, "pandas==2.2", "rich>=13")
-    assert "Requires-Dist: torch ==2.13.0\n" in wheels.metadata("train", found(tmp_path, "train.py").requirements)
-    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup()\n")
-    assert found(tmp_path, "trainer").requirements == ()
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("--index-url https://x", "is an option of pip"),
-        ("-c pins.txt", "is a file of constraints"),
-        ("numpy==2 --hash=sha256:00", "has an option of pip"),
-        ("git+https://x/y", "is an address without a name"),
-        ("./local", "is an address without a name"),
-        ("numpy = 2", "is not a requirement"),
-        ("-r requirements.txt", "includes itself"),
-        ("-r none.txt", "cannot be read"),
-    ],
-)
-def test_requirement_that_no_package_can_have_is_refused_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
-    tree(tmp_path, {"train.py": "", "requirements.txt": f"numpy\n{line}\n"})
-    with pytest.raises(InvalidArgument) as caught:
-        found(tmp_path, "train.py")
-    assert problem in caught.value.message
 
 
 def test_left_out_names_files_that_a_program_opens_and_its_replicas_have_not(tmp_path: Path) -> None:
@@ -227,20 +302,19 @@ def test_left_out_names_files_that_a_program_opens_and_its_replicas_have_not(tmp
     (tmp_path / "absolute.py").write_text(f"open({str(tmp_path / 'gone.yaml')!r})")
 
     def left_out(path: str, *directories: str) -> list[str]:
-        program = programs.find(tmp_path / path)
-        return list(programs.left_out(program, tmp_path, *(tmp_path / name for name in directories)))
+        program = found(tmp_path, path, here=".")
+        return list(programs.named_and_left_out(program, tmp_path, *(tmp_path / name for name in directories)))
 
-    whole = "which is not uploaded. A directory is uploaded whole: --package-path DIR"
+    whole = "which is not sent. --package-path DIR sends a directory whole."
     assert left_out("alone.py") == [
         f"{tmp_path}/alone.py:2 names configs/params.yaml, {whole}",
         f"{tmp_path}/helpers.py:1 names configs/../configs/more.yaml, {whole}",
     ]
     assert left_out("words.py", "elsewhere") == [f"{tmp_path}/words.py:1 names words.txt, {whole}"]
     assert left_out("absolute.py") == []
-    (sentence,) = left_out("trainer")
-    assert "task.py:1 names trainer/sizes.json, which is not in the directory that a package starts in" in sentence
+    assert left_out("trainer") == []
     (tmp_path / "main.py").write_text('open("configs/params.yaml")')
-    assert list(programs.left_out(programs.find(tmp_path, "main"), tmp_path)) == []
+    assert list(programs.named_and_left_out(programs.find(tmp_path, "main"), tmp_path)) == []
 
 
 def test_nothing_beside_a_program_keeps_it_from_being_submitted(tmp_path: Path) -> None:
@@ -255,63 +329,7 @@ def test_nothing_beside_a_program_keeps_it_from_being_submitted(tmp_path: Path) 
     (tmp_path / "a.yaml").touch()
     cases = {"scripts": "train", "trainer": "trainer.task", "alone.py": ""}
     messages = {
-        path: len(list(programs.left_out(programs.find(tmp_path / path, module), tmp_path)))
+        path: len(list(programs.named_and_left_out(found(tmp_path, path, module, "."), tmp_path)))
         for path, module in cases.items()
     }
     assert messages == {"scripts": 0, "trainer": 1, "alone.py": 1}
-
-
-def test_wheel_of_a_script_runs_it_as_python_does(tmp_path: Path) -> None:
-    """Arguments, siblings, data beside it, pickled functions of __main__, exit code, a notebook's calls."""
-    tree(
-        tmp_path,
-        {
-            "train.py": """\
-                import multiprocessing, pathlib, sys
-                import helpers
-                def check():
-                    print("spawned", flush=True)
-                if __name__ == "__main__":
-                    child = multiprocessing.get_context("spawn").Process(target=check)
-                    child.start()
-                    child.join()
-                    print(helpers.NAME, sys.argv[1:], pathlib.Path(__file__).with_name("words.txt").read_text())
-                    sys.exit(7)
-                """,
-            "notebook.py": """\
-                get_ipython().run_line_magic('matplotlib', 'inline')
-                get_ipython().run_cell_magic('time', '', 'timed = 5')
-                get_ipython().system('echo from a shell')
-                print(timed)
-                """,
-            "helpers.py": "NAME = 'helper'",
-            "words.txt": "one",
-            "run.sh": '#!/bin/bash\npython -c "import sys; print(sys.prefix)"\necho "$0" "$@"\nexit 3\n',
-        },
-    )
-    ran = _run(tmp_path, found(tmp_path, ".", "train"), "--epochs", "5")
-    assert ran.returncode == 7, ran.stderr
-    assert ran.stdout.splitlines() == ["spawned", "helper ['--epochs', '5'] one"]
-    assert _run(tmp_path, found(tmp_path, "notebook.py")).stdout.splitlines() == ["from a shell", "5"]
-    ran = _run(tmp_path, found(tmp_path, "run.sh"), "a b")
-    prefix, arguments = ran.stdout.splitlines()
-    assert prefix == sys.prefix
-    assert arguments.endswith("program/run.sh a b")
-    assert ran.returncode == 3
-
-
-def _run(tmp_path: Path, program: Program, *arguments: str) -> subprocess.CompletedProcess[str]:
-    site = tmp_path / "site" / program.module
-    with script_package.build(program) as first, script_package.build(program) as second:
-        assert first.sha256 == second.sha256
-        with zipfile.ZipFile(first.path) as wheel:
-            wheel.extractall(site)
-    return subprocess.run(
-        [sys.executable, "-m", program.module, *arguments],
-        cwd=site,
-        env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )

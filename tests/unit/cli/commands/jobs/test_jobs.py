@@ -101,13 +101,14 @@ def test_submit_prints_id_and_state_on_stdout_and_the_rest_on_stderr(typed: Type
     printed = typed("jobs submit training first --config config.yaml --region here -- --epochs 5")
     assert (printed.code, printed.out) == (0, "jobId: first\nstate: QUEUED\n")
     assert "Packaging ./trainer, because the config has trainer.task and no packages." in printed.err
+    assert re.search(r"Sends \d files? \(\d+ B\) of .*\.\nRuns python -m trainer\.task\.\n", printed.err)
     assert "Job [first] submitted successfully." in printed.err
     assert "jobs describe first" in printed.err
     assert "jobs stream-logs first" in printed.err
     training_input = app.job("first")["trainingInput"]
     (uri,) = training_input.pop("packageUris")
     assert uri.startswith("staging://")
-    assert uri.endswith("/trainer-0.0.0-py3-none-any.whl")
+    assert uri.endswith("/trainyard_program-0.0.0-py3-none-any.whl")
     assert training_input == {
         "scaleTier": "CUSTOM",
         "masterType": "local-1",
@@ -160,7 +161,7 @@ def test_submit_makes_one_request_to_the_jobs_of_the_server(typed: Type, app: Se
         await plain(scope, receive, send)
 
     plain, app.app.middleware_stack = app.app.middleware_stack or app.app.build_middleware_stack(), counting
-    jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainer-0.0.0-py3-none-any.whl"
+    jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainyard_program-0.0.0-py3-none-any.whl"
     assert typed("jobs submit training first --config config.yaml").code == 0
     origin = f"/trainyard{jobs}/first/origin"
     assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, ""), ("PUT", origin, "")]
@@ -199,14 +200,15 @@ def test_submit_if_not_exists_is_the_same_job_or_names_the_differences(typed: Ty
     again = typed(words)
     assert (again.code, again.out) == (0, "jobId: nightly\nstate: QUEUED\n")
     assert "Job [nightly] exists with the same content: it is QUEUED. Nothing was submitted." in again.err
-    assert json.loads(typed(f"{words} -o json").out)["jobId"] == "nightly"
+    described = json.loads(typed(f"{words} -o json").out)
+    assert (described["jobId"], described["program"]["command"]) == ("nightly", ["python", "-m", "trainer.task"])
     Path("trainer/task.py").write_text("print('changed')")
     printed = typed(f"{words} -- --lr 0.2")
     assert (printed.code, printed.out) == (1, "")
     for part in (
         "ERROR: The job nightly exists (QUEUED) with other content; nothing was submitted.\n",
         "  args: the job has --lr 0.1; this submission has --lr 0.2\n",
-        "  packageUris[0]: the job has trainer-0.0.0-py3-none-any.whl (SHA-256 ",
+        "  packageUris[0]: the job has trainyard_program-0.0.0-py3-none-any.whl (SHA-256 ",
         "Give the new content a name of its own.",
     ):
         assert part in printed.err

@@ -1,24 +1,20 @@
-"""Launcher of a script: the module that a job runs, in the wheel of `script_package`, with a call of `main` behind it.
+"""Launcher of a program: `python -m trainyard_program MODULE ARGS...`, the main module of the wheel of `program_wheel`.
 
-It copies what was uploaded into a directory of the replica's own, starts the script there in a child process, and at
-its end moves new and changed files to `outputs/TASK` of the job's directory. Signals, exit code and output are the
-script's own. It runs in the job's environment: it uses only the standard library, of Python 3.8 or later.
+It unpacks what was uploaded into a directory of the replica's own, starts the program there as a process of its own,
+and at its end moves new and changed files to `outputs/TASK` of the job's directory. Signals, exit code and output are
+the program's. It runs in the job's environment: it uses only the standard library, of Python 3.8 or later.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import json
 import os
-import re
 import resource
-import runpy
 import shutil
 import signal
-import stat
-import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Callable, Iterator, Mapping, Sequence, Tuple  # noqa: UP035 - older Pythons need them
@@ -30,6 +26,7 @@ NAME = "trainyard-keep"
 """The name of the process that waits for the script. The agent leaves it out of the stacks of a program."""
 
 _CACHES = ("__pycache__", ".cache", ".ipynb_checkpoints", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+_PLAIN_IPYTHON = ("--no-banner", "--no-confirm-exit", "--colors=NoColor", "--HistoryManager.enabled=False")
 _SHOWN = 5  # names in a message
 _REQUEST_S = 60.0  # for a storage to take or give a block
 _PARTIAL = ".trainyard-partial"
@@ -40,25 +37,23 @@ _State = Tuple[int, int]  # noqa: UP006 - older Pythons need it
 _Store = Callable[[Path, str], None]
 
 
-def main(
-    entry: str,
-    folder: Path,
-    *,
-    kind: str,
-    interpreter: str,
-    directories: Sequence[str],
-    passes_job_dir: bool,
-    uploaded: str,
-) -> None:
-    """Run the script, and end as it ended. `folder` has what was uploaded, and `directories` are those below it that
-    are empty. `uploaded` is that in words."""
-    arguments = sys.argv[1:]
+def main() -> None:
+    """Run the program, and end as it ended."""
+    package = Path(__file__).resolve().parent
+    program = json.loads((package / "program.json").read_text(encoding="utf-8"))
+    module, *arguments = sys.argv[1:] or [program["module"]]
     job_dir = os.environ.get("TRAINYARD_JOB_DIR", "")
     # The agent appends it for every job with a jobDir, as AI Platform did.
-    if not passes_job_dir and job_dir and arguments[-2:] == ["--job-dir", job_dir]:
+    if not program["passes_job_dir"] and job_dir and arguments[-2:] == ["--job-dir", job_dir]:
         arguments = arguments[:-2]
-    directory = _working_directory()
-    before = _copy(folder, directory, directories)
+    if program["kind"] == "dev":
+        os.execv(sys.executable, [sys.executable, str(package / program["entry"]), *arguments])  # noqa: S606 - ours
+    root = _working_directory()
+    _unpack(package / "files.tar", root)
+    before = {relative: _state(path) for relative, path in _files(root)}
+    directory = root / program["directory"]
+    directory.mkdir(parents=True, exist_ok=True)
+    command = _command(program, module, package) + arguments
     sys.stdout.flush()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_FORWARDED, signal.SIGCHLD])
     parent = os.getpid()
@@ -66,13 +61,10 @@ def main(
     if child == 0:
         _die_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.chdir(directory)
-        os.environ["PWD"] = str(directory)
-        _run(directory / entry, kind, interpreter, arguments, uploaded)
-        return
+        _become(command, directory, [root / name for name in program["path"]])
     status = _wait_for(child)
     try:
-        _keep(directory, before, job_dir)
+        _keep(root, before, job_dir)
     except Exception as error:  # noqa: BLE001 - the script's own end counts, whatever fails here
         _say(f"WARNING: trainyard: files of the working directory are lost: {error}")
     _end_as(status)
@@ -88,20 +80,12 @@ def _working_directory() -> Path:
     return directory
 
 
-def _copy(folder: Path, directory: Path, directories: Sequence[str]) -> dict[str, _State]:
-    """Copy what was uploaded. Returns the state of each file, by its relative path."""
-    state = {}
-    for relative, source in _files(folder):
-        target = directory / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        uploaded = source.stat()
-        target.chmod(stat.S_IMODE(uploaded.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
-        os.utime(target, ns=(uploaded.st_atime_ns, uploaded.st_mtime_ns))
-        state[relative] = _state(target)
-    for relative in directories:
-        (directory / relative).mkdir(parents=True, exist_ok=True)
-    return state
+def _unpack(tar: Path, directory: Path) -> None:
+    """Unpack the files, which may have any names and links."""
+    with tarfile.open(tar, encoding="utf-8", errors="surrogateescape") as archive:
+        # The default of later Pythons refuses what a checkout may have, such as links that lead nowhere.
+        archive.extraction_filter = staticmethod(lambda member, _: member)
+        archive.extractall(directory)  # noqa: S202 - written by `jobs submit`, for this job alone
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -118,56 +102,40 @@ def _state(path: Path) -> _State:
     return status.st_mtime_ns, status.st_size
 
 
-def _run(script: Path, kind: str, interpreter: str, arguments: Sequence[str], uploaded: str) -> None:
-    """Run the script as `python FILE` or `sh FILE` does, in this process."""
+def _command(program: Mapping[str, str], module: str, package: Path) -> list[str]:
+    """The command of the program, before its arguments. Of a job that names another module than it was packed with,
+    that module."""
+    if module != program["module"]:
+        return [sys.executable, "-m", module]
+    kind, entry = program["kind"], program["entry"]
+    if kind == "module":
+        return [sys.executable, "-m", entry]
+    file = os.path.relpath(entry, program["directory"] or ".")
     if kind == "shell":
-        # `python` in the script is this environment's.
-        path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        os.environ["PATH"] = os.pathsep.join(path)
-        os.execvp(interpreter, [interpreter, str(script), *arguments])  # noqa: S606 - the user's own program
+        return [program["interpreter"], file]
     if kind == "notebook":
-        vars(builtins)["get_ipython"] = _Notebook
-    sys.argv[1:] = arguments
-    sys.path.insert(0, str(script.parent))
+        return [sys.executable, str(package / "notebook.py"), file]
+    if kind == "ipython":
+        return [sys.executable, "-m", "IPython", *_PLAIN_IPYTHON, file, "--"]
+    return [sys.executable, file]
+
+
+def _become(command: list[str], directory: Path, modules: Sequence[Path]) -> None:
+    """Execute the program in its directory. Never returns."""
+    os.chdir(directory)
+    os.environ["PWD"] = str(directory)
+    scripts, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    if path.split(os.pathsep)[0] != scripts:  # `python` in a shell script is this environment's
+        os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
+    if modules:
+        inherited = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, modules), *([inherited] if inherited else [])])
     try:
-        runpy.run_path(str(script), run_name="__main__")
-    except FileNotFoundError as error:
-        _explain(error, script.parent, uploaded)
-        raise
-
-
-def _explain(error: FileNotFoundError, directory: Path, uploaded: str) -> None:
-    """Add to the error about a relative path why nothing is there: its line becomes the job's error message."""
-    name, trace = error.filename, error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    is_command = trace is not None and trace.tb_frame.f_code.co_filename == subprocess.__file__
-    if not isinstance(name, str) or not name or Path(name).is_absolute() or is_command or Path.cwd() != directory:
-        return
-    what = "it" if Path(name).parent.is_dir() else f"the directory {Path(name).parent}"
-    error.strerror = f"{error.strerror}; {what} was not uploaded with {uploaded}"
-
-
-class _Notebook:
-    """Stand-in for a notebook's commands: code and shell commands run, displays and installed packages do not."""
-
-    def system(self, command: str) -> None:
-        if not re.search(r"(^|\s)pip3?\s+install\s", command):
-            subprocess.run(command, shell=True, check=False)  # noqa: S602 - it is a shell's
-
-    def getoutput(self, command: str) -> list[str]:
-        done = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)  # noqa: S602
-        return done.stdout.splitlines()
-
-    def run_line_magic(self, name: str, line: str, *_: object) -> None:
-        if name in ("time", "capture"):
-            exec(line, sys.modules["__main__"].__dict__)  # noqa: S102 - of the user's notebook
-
-    def run_cell_magic(self, name: str, line: str, cell: str) -> None:  # noqa: ARG002 - IPython's signature
-        if name in ("time", "capture"):
-            exec(cell, sys.modules["__main__"].__dict__)  # noqa: S102
-        else:
-            subprocess.run([name, "-c", cell], check=False)
+        os.execvp(command[0], command)  # noqa: S606 - the user's own program
+    except OSError as error:
+        sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}.\n")
+        sys.stderr.flush()
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 def _die_with(parent: int) -> None:
@@ -296,7 +264,7 @@ def _to_bucket(target: str) -> _Store:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def store(path: Path, relative: str) -> None:
-        name = urllib.parse.quote(f"{prefix}/{relative}", safe="")
+        name = urllib.parse.quote(os.fsencode(f"{prefix}/{relative}"), safe="")
         url = f"{address}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
         with path.open("rb") as content:
@@ -338,3 +306,7 @@ def _bytes(size: float) -> str:
 def _say(text: str) -> None:
     """Print one line. It is on stdout: the last words of a program that fails are looked for on stderr."""
     print("".join(c if c.isprintable() else "?" for c in text), flush=True)
+
+
+if __name__ == "__main__":
+    main()

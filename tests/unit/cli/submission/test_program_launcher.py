@@ -1,4 +1,4 @@
-"""Scripts as replicas start them: from an unpacked wheel, in a process group of their own or as a container's."""
+"""Programs as replicas start them: from an unpacked wheel, in a process group of their own or as a container's."""
 
 import json
 import os
@@ -16,7 +16,8 @@ import pytest
 
 from trainyard_agent.host.process_tags import TAG
 from trainyard_agent.monitoring.stack_dump import LAUNCHER
-from trainyard_cli.submission import programs, script_launcher, script_package
+from trainyard_cli.submission import program_launcher, program_wheel, programs
+from trainyard_cli.submission.programs import Search
 from unit.cli.scripted_server import ok, scripted_server
 
 DEADLINE_S = 120
@@ -38,7 +39,7 @@ STOPS = """
 
 
 class Replica:
-    """A script's directory, its unpacked wheel, and a directory to start in."""
+    """A program's directory, its unpacked wheel, and a directory to start in."""
 
     def __init__(self, root: Path, files: Mapping[str, str]) -> None:
         self.source, self.site, self.job_dir = root / "source", root / "site", root / "job"
@@ -56,14 +57,17 @@ class Replica:
             "CLUSTER_SPEC": json.dumps({"task": {"type": "worker", "index": 1}}),
         }
 
-    def start(self, *arguments: str, path: str = "", passes_job_dir: bool = False) -> "subprocess.Popen[str]":
-        program = replace(programs.find(self.source / path), passes_job_dir=passes_job_dir)
-        with script_package.build(program) as wheel, zipfile.ZipFile(wheel.path) as unpacked:
+    def start(
+        self, *arguments: str, path: str = "", module: str = "", passes_job_dir: bool = False
+    ) -> "subprocess.Popen[str]":
+        search = Search(current_dir=self.source)
+        program = replace(programs.find(self.source / path, module, search), passes_job_dir=passes_job_dir)
+        with program_wheel.build(program) as wheel, zipfile.ZipFile(wheel.path) as unpacked:
             unpacked.extractall(self.site)
         for file in self.site.rglob("*.*"):
             file.chmod(0o444)  # as in an environment that the agent has sealed
         return subprocess.Popen(
-            [sys.executable, "-m", program.module, *arguments],
+            [sys.executable, "-m", program_wheel.NAME, program.module, *arguments],
             cwd=self.start_in,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -72,9 +76,11 @@ class Replica:
             start_new_session=True,
         )
 
-    def run(self, *arguments: str, path: str = "", passes_job_dir: bool = False) -> tuple[int, str, str]:
+    def run(
+        self, *arguments: str, path: str = "", module: str = "", passes_job_dir: bool = False
+    ) -> tuple[int, str, str]:
         """The exit code, stdout and stderr."""
-        with self.start(*arguments, path=path, passes_job_dir=passes_job_dir) as process:
+        with self.start(*arguments, path=path, module=module, passes_job_dir=passes_job_dir) as process:
             out, err = process.communicate(timeout=DEADLINE_S)
         return process.returncode, out, err
 
@@ -196,24 +202,92 @@ def test_job_dir_is_no_argument_of_a_script_unless_it_is_to_be_passed(tmp_path: 
         assert replica.run(*given, passes_job_dir=passes)[1] == f"{expected}\n"
 
 
-def test_missing_relative_file_is_told_as_not_uploaded(tmp_path: Path) -> None:
-    beside = "--package-path with its directory uploads all that is beside it"
-    cases = {
-        "open('configs/params.yaml')": f"; the directory configs was not uploaded with train.py ({beside}): 'configs/",
-        "open('params.yaml')": f"; it was not uploaded with train.py ({beside}): 'params.yaml'",
-        "open('/gone')": "No such file or directory: '/gone'",
-        "import subprocess\nsubprocess.run(['gone'])": "No such file or directory: 'gone'",
-        "import os\nos.chdir('/')\nopen('gone')": "No such file or directory: 'gone'",
+def test_program_is_what_python_makes_of_it(tmp_path: Path) -> None:
+    """`__main__` stays until the end of the process, and no frame is the launcher's."""
+    script = """\
+        import atexit, inspect, multiprocessing, pathlib, pickle, sys, threading, time
+
+        class Model:
+            pass
+
+        def save():
+            pathlib.Path("model").write_bytes(pickle.dumps(Model()))
+
+        def check():
+            print("spawned", pickle.loads(pathlib.Path("model").read_bytes()).__class__.__module__, flush=True)
+
+        def late():
+            threading.main_thread().join()
+            pathlib.Path("late").write_bytes(pickle.dumps(Model()))
+
+        if __name__ == "__main__":
+            save()
+            child = multiprocessing.get_context("spawn").Process(target=check)
+            child.start()
+            child.join()
+            print(inspect.getsource(Model).split()[1], sys.argv, sys.path[0] == str(pathlib.Path("scripts").resolve()))
+            atexit.register(save)
+            threading.Thread(target=late).start()
+            raise ValueError("at the end")
+        """
+    replica = Replica(tmp_path, {"scripts/train.py": script, "configs/a": "", "train.py": ""})
+    code, out, err = replica.run("--lr", "1", module="scripts/train.py")
+    file = replica.start_in / "program" / "scripts" / "train.py"
+    assert (code, out.splitlines()[:2]) == (1, ["spawned __mp_main__", f"Model: ['scripts/train.py', '--lr', '1'] True"])
+    assert err.splitlines()[:2] == ["Traceback (most recent call last):", f'  File "{file}", line 24, in <module>']
+    assert sorted(path.name for path in replica.outputs.iterdir()) == ["late", "model"]
+
+
+def test_programs_of_each_kind_start_as_their_own_commands_do(tmp_path: Path) -> None:
+    files = {
+        "7-days/task.py": "from . import more\nimport sys, os\nprint(more.NAME, sys.argv[1:], sorted(os.listdir()))",
+        "7-days/more.py": "NAME = __name__",
+        "src/app/__init__.py": "",
+        "src/app/train.py": "import app, sys\nprint(app.__file__.endswith('program/src/app/__init__.py'), __name__)",
+        "run.sh": '#!/bin/bash\npython -c "import sys; print(sys.prefix)"\necho "$0" "$@"\nexit 3\n',
     }
-    wrong = {}
-    for number, (source, expected) in enumerate(cases.items()):
-        replica = Replica(tmp_path / str(number), {"train.py": source})
-        code, _, err = replica.run(path="train.py")
-        if code != 1 or expected not in err.splitlines()[-1]:
-            wrong[source] = err
-    assert not wrong
-    replica = Replica(tmp_path / "all", {"train.py": "open('params.yaml')"})
-    assert "it was not uploaded with source (hidden directories, environments and" in replica.run()[2]
+    rows = {
+        ("7-days", "7-days.task"): (0, ["7-days.more ['a b'] ['7-days']"]),
+        (".", "app.train"): (0, ["True __main__"]),
+        ("run.sh", ""): (3, [sys.prefix, "run.sh a b"]),
+    }
+    for number, ((path, module), expected) in enumerate(rows.items()):
+        replica = Replica(tmp_path / str(number), files)
+        code, out, _ = replica.run("a b", path=path, module=module)
+        assert (code, out.splitlines()) == expected
+    replica = Replica(tmp_path / "other", files)
+    with replica.start(path="7-days", module="7-days.task") as process:
+        process.communicate(timeout=DEADLINE_S)
+    again = subprocess.run(
+        [sys.executable, "-m", program_wheel.NAME, "7-days.more"],
+        cwd=tmp_path,
+        env=replica.environment,
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert again.returncode == 0  # a job that repeats another one may name another module
+
+
+def test_files_arrive_with_their_names_links_and_modes(tmp_path: Path) -> None:
+    source = """
+        import os
+        for name in sorted(os.listdir(b".")):
+            print(name, os.readlink(name) if os.path.islink(name) else oct(os.stat(name).st_mode & 0o777))
+        """
+    replica = Replica(tmp_path, {"t.py": source, "tool": ""})
+    (replica.source / "tool").chmod(0o755)
+    (replica.source / "empty").mkdir()
+    (replica.source / "link").symlink_to("tool")
+    Path(os.fsdecode(bytes(replica.source) + b"/caf\xe9.csv")).touch()
+    _, out, _ = replica.run(module="t")
+    assert out.splitlines() == [
+        "b'caf\\xe9.csv' 0o644",
+        "b'empty' 0o755",
+        "b'link' b'tool'",
+        "b't.py' 0o644",
+        "b'tool' 0o755",
+    ]
 
 
 def test_files_go_to_the_services_storage_without_googles_client(tmp_path: Path) -> None:
@@ -238,4 +312,4 @@ def test_files_go_to_the_services_storage_without_googles_client(tmp_path: Path)
 
 
 def test_agent_knows_the_launcher_by_its_name() -> None:
-    assert script_launcher.NAME == LAUNCHER
+    assert program_launcher.NAME == LAUNCHER

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from trainyard_cli.git import GitTooSlow
 from trainyard_protocol.views.origin import MAX_DIFF, MAX_FILES, GitOrigin
 
 TIMEOUT_S = 5.0
@@ -46,10 +47,6 @@ _DIFF = (
     *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", "--ignore-submodules=dirty"),
     *("--src-prefix=a/", "--dst-prefix=b/", "HEAD"),
 )
-
-
-class GitTooSlow(Exception):
-    """git has not answered in time."""
 
 
 def read(directory: Path, *, with_diff: bool = True, timeout_s: float = TIMEOUT_S) -> GitOrigin | None:

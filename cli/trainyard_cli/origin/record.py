@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainyard_cli.git import GitTooSlow
 from trainyard_cli.origin import git
 from trainyard_cli.submission.comparison import package_digest
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
@@ -78,7 +79,7 @@ def directory_of(submitted: Submitted, current_dir: Path) -> Path | None:
 def _tree(directory: Path, with_diff: bool, notify: Notify) -> GitOrigin | None:
     try:
         return git.read(directory, with_diff=with_diff)
-    except git.GitTooSlow:
+    except GitTooSlow:
         notify(f"git took longer than {git.TIMEOUT_S:g} s: the origin of the job has no commit and no diff.")
         return None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainyard_cli.git import GitTooSlow
 from trainyard_cli.origin import git
 from trainyard_cli.origin.git import without_credentials
 from trainyard_protocol.views.origin import MAX_DIFF, JobOrigin
@@ -162,7 +163,7 @@ def test_slow_git_is_ended(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "git").write_text("#!/bin/sh\nsleep 600\n")
     (tree / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tree}:{os.environ['PATH']}")
-    with pytest.raises(git.GitTooSlow):
+    with pytest.raises(GitTooSlow):
         git.read(tree, timeout_s=0.2)
 
 

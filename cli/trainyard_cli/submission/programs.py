@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from trainyard_cli.submission import files, projects, source_checks
 from trainyard_cli.submission.archives import ARCHIVE_SUFFIXES
-from trainyard_cli.submission.files import FileListing
+from trainyard_cli.submission.files import ProgramListing
 from trainyard_cli.submission.projects import Project, Step
 from trainyard_protocol.errors import InvalidArgument, shown
 from trainyard_protocol.fields import did_you_mean, sized
@@ -54,7 +54,7 @@ class Program:
     module: str
     root: Path
     entry: str
-    listing: FileListing
+    listing: ProgramListing
     directory: str = ""
     python_path: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()

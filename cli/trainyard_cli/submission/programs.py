@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from trainyard_cli.submission import files, projects, source_checks
 from trainyard_cli.submission.archives import ARCHIVE_SUFFIXES
-from trainyard_cli.submission.files import ProgramListing
+from trainyard_cli.submission.files import LeftOut, ProgramListing
 from trainyard_cli.submission.projects import Project, Step
 from trainyard_protocol.errors import InvalidArgument, shown
 from trainyard_protocol.fields import did_you_mean, sized
@@ -28,7 +28,7 @@ Kind = Literal["python", "module", "shell", "notebook", "ipython", "dev"]
 notebook was exported as, with its magics; `dev`: the program of `jobs dev`, which is a file of the wheel."""
 
 _MAX_NAMED, _MAX_SOURCES = 3, 100
-_SHOWN_LEFT_OUT = 6
+_SHOWN_LEFT_OUT = 4
 _ENTRY_NAMES = ("task", "train", "main", "__main__")
 _NO_ENTRIES = ("__init__", "setup", "conftest")
 _SUFFIXES = (".py", ".sh", ".ipynb")
@@ -98,14 +98,12 @@ class Program:
             "install": list(self.steps),
         }
 
-    def summary(self) -> Iterator[str]:
-        """The plan in two lines: the files, and what runs them."""
+    def summary(self, *, names_all: bool = False) -> Iterator[str]:
+        """The plan in two lines: the files, and what runs them. With `names_all` it names hidden files too."""
         count = len(self.listing.files)
         text = f"Sends {count} file{'' if count == 1 else 's'} ({sized(self.listing.size)}) of {self.root}"
-        left_out = [f"{shown(each.name)} ({each.reason})" for each in self.listing.left_out[:_SHOWN_LEFT_OUT]]
-        more = len(self.listing.left_out) - len(left_out)
-        left_out += [f"{more} more"] if more else []
-        text += f". Left out: {', '.join(left_out)} (--include PATH sends one)." if left_out else "."
+        left_out = _in_words(self.listing.left_out, names_all=names_all)
+        text += f". Left out: {left_out}. --include PATH sends one." if left_out else "."
         if self.listing.followed:
             text += f" Links followed: {', '.join(map(shown, self.listing.followed[:_SHOWN_LEFT_OUT]))}."
         yield text
@@ -214,6 +212,22 @@ def named_and_left_out(program: Program, *directories: Path) -> Iterator[str]:
         if posixpath.normpath(name) not in sent
     }
     yield from islice(named.values(), _MAX_NAMED)
+
+
+def _in_words(left_out: Sequence[LeftOut], *, names_all: bool) -> str:
+    """What is left out, by its reasons; hidden files are counted, unless all are named."""
+    by_reason: dict[str, list[str]] = {}
+    for each in left_out:
+        by_reason.setdefault(each.reason, []).append(each.name)
+    parts = []
+    for reason, names in by_reason.items():
+        visible = [name for name in names if names_all or not posixpath.basename(name).startswith((".", "__"))]
+        said = list(map(shown, visible if names_all else visible[:_SHOWN_LEFT_OUT]))
+        said += [f"{len(visible) - len(said)} more"] if len(visible) > len(said) else []
+        hidden = len(names) - len(visible)
+        said += [f"{hidden} hidden" if said else f"{hidden} hidden file{'' if hidden == 1 else 's'}"] if hidden else []
+        parts.append(f"{', '.join(said)} ({reason})")
+    return "; ".join(parts)
 
 
 def _in_directory(path: Path, module: str) -> _Entry:

@@ -338,11 +338,12 @@ def _archives(draft: JobDraft, scratch: ExitStack, notify: Notify) -> list[Archi
     return packages
 
 
-def packaging_lines(draft: JobDraft, program: Program) -> Iterator[str]:
-    """Messages about the packaged program: its files, what runs, and what it does not get."""
+def packaging_lines(draft: JobDraft, program: Program, *, names_all: bool = False) -> Iterator[str]:
+    """Messages about the packaged program: its files, what runs, and what it does not get. With `names_all` they name
+    hidden files that are left out too."""
     if draft.automatic:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
-    yield from program.summary()
+    yield from program.summary(names_all=names_all)
     if program.choice:
         yield f"The program is {program.choice} (--module-name names another)."
     has_job_dir = get(draft.data, f"{_TRAINING}.jobDir")

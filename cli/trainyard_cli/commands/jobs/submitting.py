@@ -200,7 +200,7 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
     checked = f"accepted by the server at {server.url}" if server else "checked locally only: no server is running"
     echo(f"The job is valid ({checked}). Nothing was submitted.")
     if draft.program is not None:
-        for line in submission.packaging_lines(draft, draft.program):
+        for line in submission.packaging_lines(draft, draft.program, names_all=True):
             echo(line)
     if project is not None:
         echo(f"It would build {project.name} as {project.image}.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission import config_file, machine_types, packaging, programs, script_package
+from trainyard_cli.submission import config_file, foreign_configs, machine_types, packaging, programs, script_package
 from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
@@ -339,6 +339,8 @@ def packaging_lines(draft: JobDraft, program: Program) -> Iterator[str]:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
     else:
         yield f"Packaging {program.shown}."
+    if batch_script := foreign_configs.note(program.path):
+        yield batch_script
     if program.choice:
         yield f"It runs {program.choice} (--module-name names another)."
     if program.requirements:

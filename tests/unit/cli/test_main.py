@@ -211,8 +211,8 @@ def test_commands_with_closed_streams_and_pipes_end_without_a_traceback(script: 
         line = f"set -o pipefail; {sys.executable} -m trainyard_cli {command} {streams}"
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, env=environment)
         printed = done.stdout + done.stderr
-        as_said = text in printed if text else not printed
-        if done.returncode != code or not as_said or "Traceback" in printed:
+        expected = text in printed if text else not printed
+        if done.returncode != code or not expected or "Traceback" in printed:
             wrong[f"{command} {streams}"] = (done.returncode, printed)
     assert not wrong
 

@@ -21,8 +21,8 @@ _INT64 = 2**63
 _MAX_SHOWN = 200  # characters of a string that a message repeats
 _MAX_TEXT = 4096
 """Characters of a string: those of a path on Linux, the longest that a field holds."""
-_MAX_ARGUMENT = 2**17 - 1
-"""Bytes of one argument of a program on Linux."""
+MAX_ARGUMENT = 2**17 - 1
+"""Bytes of one argument of a program on Linux (MAX_ARG_STRLEN without the NUL), and of one variable as NAME=VALUE."""
 _DURATION = re.compile(r"(\d{1,12})(\.\d{1,9})?s")
 
 
@@ -81,13 +81,19 @@ def _writable(value: str) -> str:
     return value
 
 
+def too_long(size: int, what: str) -> str:
+    """The refusal of an argument or a variable that the kernel does not pass to a program."""
+    return (
+        f"is too long: {size:,} bytes; {what} can have {MAX_ARGUMENT:,} on Linux. Write it to a file, and give the "
+        "program the file's path."
+    )
+
+
 def _argument(value: object) -> str:
     if isinstance(value, str):
         written = _writable(value)
-        if len(written.encode()) > _MAX_ARGUMENT:
-            raise validation_error(
-                f"must be at most {_MAX_ARGUMENT} bytes long, as each argument of a program; this is {kind_of(value)}."
-            )
+        if (size := len(written.encode())) > MAX_ARGUMENT:
+            raise validation_error(too_long(size, "an argument of a program"))
         return written
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)

@@ -16,7 +16,7 @@ from trainyard_cli.output.jobs.gang import gang_text
 from trainyard_cli.output.text.safe import without_field
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
-from trainyard_cli.submission.flags import JobFlags, Variable, job_flags, pop_flags
+from trainyard_cli.submission.flags import EnvFile, JobFlags, Variable, job_flags, pop_flags
 from trainyard_cli.submission.submit import JobDraft
 from trainyard_protocol.errors import (
     AlreadyExists,
@@ -76,12 +76,14 @@ def drafted(request: AgentRequest, flags: JobFlags, *, local_files: bool) -> Job
 
 
 def parse_flags(words: Sequence[str], *, local_files: bool) -> JobFlags:
-    """The flags of `jobs submit training`. Raises InvalidArgument. Without `local_files`, --env NAME has no value: the
-    environment of this program is not the caller's."""
+    """The flags of `jobs submit training`. Raises InvalidArgument. Without `local_files`, --env NAME has no value and
+    --env-file none: neither the environment of this program nor its files are the caller's."""
     command = click.command("flags", add_help_option=False)(job_flags(lambda **_: None))
     for parameter in command.params:
         if isinstance(parameter.type, Variable) and not local_files:
             parameter.type = Variable({})
+        if isinstance(parameter.type, EnvFile) and not local_files:
+            parameter.type = EnvFile(None)
     try:
         context = command.make_context("flags", list(words))
     except click.UsageError as error:

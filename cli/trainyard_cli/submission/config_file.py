@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from trainyard_cli.submission import foreign_configs
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.config import indentation
 from trainyard_protocol.job.config import text as config_text
+from trainyard_protocol.job.config.encoding import decode
 from trainyard_protocol.job.config.limits import MAX_BYTES
 from trainyard_protocol.job.config.text import NotReadable, TextPosition, ValueLocation, position_of, violation_message
 
@@ -38,9 +40,12 @@ class ConfigFile:
 
 
 def load(path: Path) -> ConfigFile:
-    """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping with its indentation."""
+    """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping with its indentation, and no
+    file of another tool."""
     form: config_text.Format | None = "json" if path.suffix == ".json" else "yaml"
     text = _read(path)
+    if problem := foreign_configs.refusal(text):
+        raise InvalidArgument(f"{_shown(path)} {problem}.")
     rebuilt = indentation.rebuild(text) if form != "json" else None
     if rebuilt is not None:
         raise InvalidArgument(_lost_indentation(path, rebuilt))
@@ -51,6 +56,8 @@ def parse(text: str, name: str = "config") -> ConfigFile:
     """A config that is a text and no file, and is called `name` in errors. Raises InvalidArgument, as `load` does."""
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise InvalidArgument(f"{name}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?")
+    if problem := foreign_configs.refusal(text):
+        raise InvalidArgument(f"{name} {problem}.")
     rebuilt = indentation.rebuild(text)
     if rebuilt is not None:
         raise InvalidArgument(f"{name}: {_lost(rebuilt)}")
@@ -168,11 +175,7 @@ def _read(path: Path) -> str:
         raise InvalidArgument(f"{_shown(path)}: cannot be read: {error.strerror}.") from error
     if len(raw) > MAX_BYTES:
         raise InvalidArgument(f"{_shown(path)}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise InvalidArgument(f"{_shown(path)}:{line}: is not UTF-8 text.") from error
+    return decode(raw, _shown(path), "" if path == STDIN else str(path))
 
 
 def _limited(file: IO[bytes]) -> bytes:

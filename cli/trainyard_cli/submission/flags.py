@@ -79,9 +79,38 @@ class Variable(click.ParamType[tuple[str, str]]):
             self.fail(f"[{value}] has no name; write NAME=VALUE, or NAME for its value here.", param, ctx)
         if not separator:
             if name not in self._environment:
+                if os.path.isfile(name):  # noqa: PTH113 - loads no pathlib
+                    self.fail(f"{name} is a file; write --env-file {name}.", param, ctx)
                 self.fail(f"{name} is not set here; write {name}=VALUE.", param, ctx)
             text = self._environment[name]
         return name, text
+
+
+class EnvFile(click.ParamType[tuple[tuple[str, str], ...]]):
+    """A file of variables. Without an `environment` no file is read: it would not be the caller's."""
+
+    name = "FILE"
+
+    def __init__(self, environment: Mapping[str, str] | None = os.environ) -> None:
+        self._environment = environment
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, str], ...]:
+        if isinstance(value, tuple):
+            return value
+        if self._environment is None:
+            self.fail("files cannot be read from here; give each variable by --env NAME=VALUE.", param, ctx)
+        from pathlib import Path
+
+        from trainyard_cli.submission import env_file
+
+        return env_file.read(Path(str(value)).expanduser(), self._environment)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[click.shell_completion.CompletionItem]":
+        return click.Path().shell_complete(ctx, param, incomplete)
 
 
 class NamedMount(click.ParamType[tuple[str, str]]):
@@ -274,6 +303,14 @@ FLAGS: tuple[Flag, ...] = (
         {"type": KeyValues(), "multiple": True, "metavar": "ENV=NAME,/PATH=NAME,..."},
     ),
     Flag(
+        "--env-file",
+        "A file of variables as dotenv and Docker Compose read it: NAME=VALUE, or NAME as it is here, with comments, "
+        "quotes and export; $NAME is not expanded. May be given several times; --env wins over it, both over the "
+        "config's.",
+        "trainingInput.env",
+        {"type": EnvFile(), "multiple": True, "metavar": "FILE"},
+    ),
+    Flag(
         "--env",
         "A variable of the program's environment; without VALUE as it is here. May be given several times, and "
         "replaces the config's of this name.",
@@ -369,6 +406,11 @@ class JobFlags:
         return str(self.given.get(parameter) or "")
 
     @property
+    def env(self) -> dict[str, str]:
+        """The variables of --env-file and --env."""
+        return {**_of_files(self.given.get("env_file", ())), **dict(self.given.get("env", ()))}
+
+    @property
     def packages(self) -> tuple[str, ...]:
         return tuple(word for words in self.given.get("packages", ()) for word in words)
 
@@ -403,7 +445,8 @@ def merge(data: Mapping[str, Any], flags: JobFlags) -> tuple[dict[str, Any], dic
             if put(job, path, value):
                 proto = flag.proto_path
                 leaf = _snake(path.removeprefix(flag.path).lstrip("."))
-                origins[f"{proto}.{leaf}" if leaf else proto] = flag.name
+                key = f"{proto}.{leaf}" if leaf else proto
+                origins[key] = f"{origins[key]}, {flag.name}" if key in origins else flag.name
     return job, origins
 
 
@@ -449,9 +492,10 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
     elif flag.name == "--set-secrets":
         pairs = {key: text for pairs in value for key, text in pairs.items()}
         yield path, [_secret(key, name) for key, name in pairs.items()]
-    elif flag.name == "--env":
+    elif flag.name in ("--env", "--env-file"):
         given = get(job, path)
-        yield path, {**given, **dict(value)} if isinstance(given, Mapping) else dict(value)
+        variables = dict(value) if flag.name == "--env" else _of_files(value)
+        yield path, {**given, **variables} if isinstance(given, Mapping) else variables
     elif flag.name == "--mount":
         mounts = {name: {"name": name, **({"path": at} if at else {})} for name, at in value}
         given = get(job, path)
@@ -476,6 +520,11 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         yield path, str(value)
     else:
         yield path, value
+
+
+def _of_files(files: Iterable[Iterable[tuple[str, str]]]) -> dict[str, str]:
+    """The variables of all files; of a name the last value."""
+    return {name: text for file in files for name, text in file}
 
 
 def _notifications(flag: Flag, value: Sequence[str], given: object) -> list[object]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission import archives, config_file, machine_types, program_wheel, programs
+from trainyard_cli.submission import archives, config_file, foreign_configs, machine_types, program_wheel, programs
 from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
@@ -344,6 +344,8 @@ def packaging_lines(draft: JobDraft, program: Program, *, names_all: bool = Fals
     if draft.automatic:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
     yield from program.summary(names_all=names_all)
+    if batch_script := foreign_configs.note(program.path):
+        yield batch_script
     if program.choice:
         yield f"The program is {program.choice} (--module-name names another)."
     has_job_dir = get(draft.data, f"{_TRAINING}.jobDir")

@@ -27,6 +27,9 @@ TRACKING_URI = "MLFLOW_TRACKING_URI"
 INTEROP_THREADS = "TF_NUM_INTEROP_THREADS"
 _LEAST_INTEROP_THREADS = 4
 
+_MOST_DESCRIBED = 2**16
+"""Bytes of the job in TF_CONFIG: half of what the kernel lets a variable have; the cluster has the rest."""
+
 
 class TrialOrder(Wire):
     """The study as a run is told that is its trial: the id of the study's job, the trial's number, the metric's tag,
@@ -254,11 +257,28 @@ def _config(job: JobContext, cluster: dict[str, list[str]], task: Task, primary:
 
 def _described(job: JobContext) -> dict[str, Any]:
     """The training input as programs see it; that of a trial has the study's hyperparameters. Of a custom job its
-    jobSpec."""
+    jobSpec. One that is too long for a variable has its largest fields by name alone, in `left_out`."""
     if job.training_input.custom_job is not None:
-        return CustomJobSpec.model_validate(job.training_input.custom_job.job_spec).snake_case()
+        return _without_largest(CustomJobSpec.model_validate(job.training_input.custom_job.job_spec).snake_case())
     described = job.training_input.snake_case()
-    return described | ({"hyperparameters": job.trial.hyperparameters} if job.trial else {})
+    return _without_largest(described | ({"hyperparameters": job.trial.hyperparameters} if job.trial else {}))
+
+
+def _without_largest(described: dict[str, Any]) -> dict[str, Any]:
+    """The description without its largest fields, as many as there must be, so that no argument of a program makes its
+    variables impossible."""
+    if _size(described) <= _MOST_DESCRIBED:
+        return described
+    rest, left_out = dict(described), list[str]()
+    while _size(rest) > _MOST_DESCRIBED:
+        left_out.append(max(rest, key=lambda name: _size(rest[name])))
+        del rest[left_out[-1]]
+    return {**rest, "left_out": left_out}
+
+
+def _size(value: object) -> int:
+    """Bytes of a value in TF_CONFIG, which has it as JSON in JSON."""
+    return len(_json(_json(value)))
 
 
 def _container_words(training_input: TrainingInput) -> Iterator[str]:

@@ -185,6 +185,38 @@ def test_output_that_nobody_reads_any_more_ends_quietly_with_141(tmp_path: Path)
     assert (child.returncode, err) == (141, b"")
 
 
+def test_commands_with_closed_streams_and_pipes_end_without_a_traceback(script: ScriptedServer) -> None:
+    script.answers = [ok({"jobs": [{"jobId": f"a{n}", "state": "QUEUED"} for n in range(9)]})]
+    environment = {**os.environ, "TRAINYARD_SERVER": script.url, "TRAINYARD_TOKEN": "secret"}
+    rows = {
+        ("jobs list", ">&-"): (0, ""),
+        ("jobs list", "2>&-"): (0, "JOB_ID"),
+        ("jobs list", "<&-"): (0, "JOB_ID"),
+        ("jobs list", ">&- 2>&- <&-"): (0, ""),
+        ("jobs list", "| head -1"): (0, "JOB_ID"),
+        ("jobs list", "| exec 0<&-"): (141, ""),
+        ("jobs list --format json", "| exec 0<&-"): (141, ""),
+        ("jobs list --format json", "2>&1 >/dev/null | exec 0<&-"): (0, ""),
+        ("jobs --help", ">&-"): (0, ""),
+        ("jobs --help", "| exec 0<&-"): (141, ""),
+        ("--version", ">&-"): (0, ""),
+        ("--version", "| exec 0<&-"): (141, ""),
+        ("--help", ">&- 2>&-"): (0, ""),
+        ("nothing", ">&-"): (2, "No such command"),
+        ("nothing", "2>&-"): (2, ""),
+        ("nothing", "2>&1 >/dev/null | exec 0<&-"): (2, ""),
+    }
+    wrong = {}
+    for (command, streams), (code, text) in rows.items():
+        line = f"set -o pipefail; {sys.executable} -m trainyard_cli {command} {streams}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, env=environment)
+        printed = done.stdout + done.stderr
+        expected = text in printed if text else not printed
+        if done.returncode != code or not expected or "Traceback" in printed:
+            wrong[f"{command} {streams}"] = (done.returncode, printed)
+    assert not wrong
+
+
 def test_output_to_a_full_disk_is_one_line_and_no_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "trainyard_cli", "jobs", "--help"]

@@ -24,7 +24,7 @@ from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
-from trainyard_cli.submission import config_file
+from trainyard_cli.submission import config_file, secret_hints
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
@@ -105,6 +105,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
     """Create one job, as `submit` does."""
     request = _of_job(target, request)
     draft, project = _draft(request)
+    _notify_secrets(request.flags)
     if if_not_exists and not draft.name:
         raise click.UsageError(
             "argument --if-not-exists: give the job a name, as JOB or as the config's jobId. The default name has the "
@@ -177,6 +178,7 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
         return
     request = _of_job(target, request)
     draft, project = _draft(request)
+    _notify_secrets(request.flags)
     state = LocalState(target.state_dir)
     address = find_server(target)
     if address is None or address.local:
@@ -295,6 +297,11 @@ def _fix(config: Path | ConfigFile | None) -> bool:
         config_file.write(config, fixed)
         notify(f"Restored the indentation of {config}; keys and values are unchanged.")
     return False
+
+
+def _notify_secrets(flags: JobFlags) -> None:
+    if flags.env and (hint := secret_hints.hint(flags.env)):
+        notify(hint)
 
 
 def _notify_substitution(job: Job, server: Server | None, state: LocalState) -> None:

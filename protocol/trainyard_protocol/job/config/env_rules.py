@@ -1,16 +1,16 @@
 """Rules of a job's own environment variables: names, values and their size. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from trainyard_protocol.errors import quoted
-from trainyard_protocol.fields import kind_of, validation_error
+from trainyard_protocol.errors import Violation, quoted
+from trainyard_protocol.fields import MAX_ARGUMENT, kind_of, too_long, validation_error
 from trainyard_protocol.job.config.secret_rules import OWN_PREFIXES, OWN_VARIABLES, is_variable
 
 MAX_VARIABLES = 100
 """Variables of one job."""
 
-MAX_BYTES = 32_768
-"""All names and values together: each is in TF_CONFIG too, and the kernel lets a variable have 128 KiB."""
+MAX_BYTES = 2**19
+"""All names and values together: the kernel lets the arguments and variables of a program have 2 MiB."""
 
 _CLOSED_PREFIXES = (*OWN_PREFIXES, "STORAGE_EMULATOR_")
 _OWN = OWN_VARIABLES - {"PYTHONUNBUFFERED"}
@@ -38,3 +38,10 @@ def checked_env(value: object) -> object:
     if size > MAX_BYTES:
         raise validation_error(f"may have at most {MAX_BYTES:,} bytes of names and values; it has {size:,}.")
     return value
+
+
+def too_long_variables(env: Mapping[str, str]) -> Iterator[Violation]:
+    """Variables that the kernel does not pass to a program: each is one text, NAME=VALUE."""
+    for name, value in env.items():
+        if (size := len(f"{name}={value}".encode())) > MAX_ARGUMENT:
+            yield Violation(f"env.{name}", too_long(size, "a variable with its name"))

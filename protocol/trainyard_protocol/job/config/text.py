@@ -129,8 +129,8 @@ def steps_of(field_path: str) -> list[str | int]:
 def shown_name(field_path: str) -> str:
     """A proto path in the spelling of a config: `master_config.image_uri` -> `masterConfig.imageUri`."""
     path = field_path.removeprefix("job.")
-    if path.startswith("labels."):
-        return path  # labels have names of the user's own
+    if path.startswith(("labels.", "env.")):
+        return path  # labels and variables have names of the user's own
     return "trainingInput" if path == "training_input" else ".".join(map(to_camel, path.split(".")))
 
 

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.cluster import TASK_TYPES, TaskType
-from trainyard_protocol.job.config import placeholders, tuning_rules
+from trainyard_protocol.job.config import env_rules, placeholders, tuning_rules
 from trainyard_protocol.job.config.mount_rules import overlap
 from trainyard_protocol.job.machines import Catalog, MachineType, config_of, replicas_of
 from trainyard_protocol.job.resources import is_tpu
@@ -52,8 +52,8 @@ def check(training_input: TrainingInput, catalog: Catalog) -> None:
 
 
 def check_addresses(training_input: TrainingInput) -> None:
-    """Raises InvalidArgument for values that a tutorial left to be filled in, and for locations of gs:// that there
-    cannot be. Needs no catalog."""
+    """Raises InvalidArgument for values that a tutorial left to be filled in, for locations of gs:// that there cannot
+    be, and for variables that are too long. Needs no catalog."""
     violations = list(_addresses(training_input))
     if violations:
         raise InvalidArgument(violations)
@@ -130,7 +130,9 @@ def image_uris(ti: TrainingInput) -> dict[str, str]:
 
 
 def _addresses(ti: TrainingInput) -> Iterator[Violation]:
-    """Values that a tutorial left to be filled in, and locations of gs:// that there cannot be."""
+    """Values that a tutorial left to be filled in, locations of gs:// that there cannot be, and variables that no
+    program can get."""
+    yield from env_rules.too_long_variables(ti.env)
     for name, uri in image_uris(ti).items():
         if names := placeholders.in_image(uri):
             yield Violation(name, f"{uri} is a placeholder ({', '.join(names)}). Give the name of an image.")

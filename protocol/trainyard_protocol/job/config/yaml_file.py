@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.config.encoding import decode
 
 
 class SiteEntry(BaseModel):
@@ -21,12 +22,10 @@ class SiteEntry(BaseModel):
 def read_yaml_file(path: Path) -> tuple[str, Any]:
     """The text of the file and its value, {} for an empty one. Raises InvalidArgument with file and line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = decode(path.read_bytes(), str(path), str(path))
         return text, yaml.safe_load(text) or {}
     except OSError as error:
         raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{path}: is not UTF-8 text.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         position = "" if mark is None else f":{mark.line + 1}"

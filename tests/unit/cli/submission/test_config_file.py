@@ -133,12 +133,29 @@ def test_load_a_billion_laughs_is_refused_in_time(tmp_path: Path) -> None:
     assert "has more than" in refusal(written(tmp_path, "\n".join(lines)))
 
 
+def test_load_in_every_encoding_of_yaml_is_the_same_config(tmp_path: Path) -> None:
+    text = "trainingInput:\r\n  args: [grün, 日本]\r\n"
+    path = tmp_path / "config.yaml"
+    wrong = {}
+    for encoding in ("utf-8", "utf-8-sig", *(f"utf-{n}{end}" for n in (16, 32) for end in ("", "-le", "-be"))):
+        path.write_bytes(text.encode(encoding))
+        read = config_file.load(path)
+        if read.data != {"trainingInput": {"args": ["grün", "日本"]}} or read.lines[1] != "  args: [grün, 日本]":
+            wrong[encoding] = read
+    assert not wrong
+
+
 def test_load_of_what_is_no_config_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.yaml").endswith("none.yaml: cannot be read: No such file or directory.")
     assert refusal(tmp_path).endswith("cannot be read: Is a directory.")
     path = tmp_path / "c.yaml"
-    path.write_bytes(b"a: 1\nb: \xff\xfe\n")
-    assert refusal(path) == f"{path}:2: is not UTF-8 text."
+    path.write_bytes(b"a: 1\nb: caf\xe9\n")
+    assert refusal(path) == (
+        f"{path}:2: is not UTF-8 text. The byte 0xE9 is 'é' in WINDOWS-1252. If that is its encoding, write it anew:  "
+        f"iconv -f WINDOWS-1252 -t utf-8 {path} > {path}.utf8"
+    )
+    path.write_bytes(b"\x1f\x8b\x08\0\0\xff")
+    assert refusal(path) == f"{path}:1: is not UTF-8 text. Is this a text file?"
     assert ":2: is not JSON: " in refusal(written(tmp_path, '{"a": 1\n"b": 2}\n', "c.json"))
     assert '"a" is given twice' in refusal(written(tmp_path, '{"a": 1, "a": 2}', "c.json"))
 

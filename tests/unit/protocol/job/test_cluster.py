@@ -65,6 +65,44 @@ def test_tf_config_of_a_worker_has_cluster_task_job_and_environment() -> None:
     }
 
 
+def test_job_too_long_for_a_variable_is_described_without_its_largest_fields() -> None:
+    long = "x" * 120_000
+    pool = {"machineSpec": {"machineType": "n1-standard-4"}, "containerSpec": {"imageUri": "a", "args": [long]}}
+    spec = {"workerPoolSpecs": [pool], "network": "n"}
+    jobs = {
+        "nothing": (context(region="here", args=["x" * 60_000]), None),
+        "arguments": (context(region="here", args=[long, long]), ["args"]),
+        "many arguments": (context(region="here", args=["ab"] * 40_000), ["args"]),
+        "a variable and arguments": (context(args=["x" * 90_000], env={"A": '"' * 70_000}), ["env", "args"]),
+        "values of a study": (
+            replace(context(), trial=TRIAL.model_copy(update={"hyperparameters": {"params": [long]}})),
+            ["hyperparameters"],
+        ),
+        "a custom job": (
+            context(region="here", customJob={"displayName": "d", "jobSpec": spec}),
+            ["worker_pool_specs"],
+        ),
+    }
+    wrong = {}
+    for name, (job, left_out) in jobs.items():
+        variables = environment(job, ADDRESSES, WORKER_1)
+        described = json.loads(variables["CLOUD_ML_JOB"])
+        same = all(described == json.loads(config["job"]) for config in _with_a_job_as_text(variables))
+        too_long = [key for key in NAMES if len(f"{key}={variables[key]}") >= 2**17]
+        if described.get("left_out") != left_out or too_long or not same:
+            wrong[name] = (described, too_long)
+        assert variables["WORLD_SIZE"] == "3"
+    assert not wrong
+
+
+NAMES = ("CLOUD_ML_JOB", "TF_CONFIG", "CLUSTER_SPEC")
+
+
+def _with_a_job_as_text(variables: dict[str, str]) -> list[dict[str, Any]]:
+    values = [json.loads(variables[name]) for name in ("TF_CONFIG", "CLUSTER_SPEC")]
+    return [value for value in values if isinstance(value["job"], str)]
+
+
 def test_tf_config_of_a_lone_master_and_of_an_evaluator() -> None:
     lone = tf_config(context(), {MASTER: "127.0.0.1:2222"}, MASTER)
     assert (lone["cluster"], lone["task"]) == ({"chief": ["127.0.0.1:2222"]}, {"type": "chief", "index": 0})

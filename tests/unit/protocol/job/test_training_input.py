@@ -110,8 +110,8 @@ def test_job_with_null_fields_takes_them_as_not_sent() -> None:
         ),
         (
             job(args=["x", "é" * 2**16]),
-            "args[1]: must be at most 131071 bytes long, as each argument of a program; this is a string "
-            "of 65536 characters.",
+            "args[1]: is too long: 131,072 bytes; an argument of a program can have 131,071 on Linux. Write it to a "
+            "file, and give the program the file's path.",
         ),
         (job(jobDir="\ud800"), "job_dir: must be text; it holds half of a surrogate pair (bytes that are not UTF-8?)."),
         (job(args="--epochs 5"), "args: must be a list; this is the string '--epochs 5'."),

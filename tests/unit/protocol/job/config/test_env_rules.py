@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.job.config.text import violation_message
+from trainyard_protocol.job.config.validation import check_addresses
 from trainyard_protocol.job.training_input import parse_training_input
 
 
@@ -36,7 +38,7 @@ def test_names_and_values_are_returned_as_they_were_sent() -> None:
         ({"STORAGE_EMULATOR_ROOTS": "x"}, "sets STORAGE_EMULATOR_ROOTS"),
         ({"PATH": "/bin"}, "sets PATH"),
         ({f"A{n}": "" for n in range(101)}, "may have at most 100 variables; it has 101."),
-        ({"A": "é" * 16_384}, "may have at most 32,768 bytes of names and values; it has 32,769."),
+        ({"A": "é" * 2**18}, "may have at most 524,288 bytes of names and values; it has 524,289."),
     ],
 )
 def test_wrong_variables_are_refused_with_what_is_allowed(env: Any, says: str) -> None:
@@ -44,3 +46,16 @@ def test_wrong_variables_are_refused_with_what_is_allowed(env: Any, says: str) -
         parse_training_input({"env": env})
     (violation,) = caught.value.violations
     assert (violation.field, says in violation.description) == ("env", True), violation
+
+
+def test_variable_that_no_program_can_get_is_refused_by_its_name() -> None:
+    fits = {"LONG_ONE": "x" * (2**17 - 1 - len("LONG_ONE=")), "OTHER": "é" * 40_000}
+    check_addresses(parse_training_input({"env": fits}))
+    with pytest.raises(InvalidArgument) as caught:
+        check_addresses(parse_training_input({"env": {**fits, "LONG_ONE": fits["LONG_ONE"] + "x"}}))
+    (violation,) = caught.value.violations
+    assert violation.field == "env.LONG_ONE"
+    assert violation_message(violation) == (
+        "env.LONG_ONE: is too long: 131,072 bytes; a variable with its name can have 131,071 on Linux. Write it to a "
+        "file, and give the program the file's path."
+    )

@@ -25,7 +25,7 @@ NONE_OF_PYTHON = (
 UNREADABLE: dict[bytes | None, str] = {
     None: "cannot be read: No such file",
     b"a: 1\nb: [": ":2: is not YAML",
-    b"\xff\xfea: 1": "is not UTF-8 text",
+    b"\xff\xfea: 12": "begins as UTF-16-LE text, and is not",
     b"a: \0": "is not YAML",
     b"[" * 5000: "is nested too deeply",
     **dict.fromkeys(NONE_OF_PYTHON, "has a number, a time or an escape that is none"),

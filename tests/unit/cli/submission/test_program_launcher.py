@@ -233,7 +233,7 @@ def test_program_is_what_python_makes_of_it(tmp_path: Path) -> None:
     replica = Replica(tmp_path, {"scripts/train.py": script, "configs/a": "", "train.py": ""})
     code, out, err = replica.run("--lr", "1", module="scripts/train.py")
     file = replica.start_in / "program" / "scripts" / "train.py"
-    assert (code, out.splitlines()[:2]) == (1, ["spawned __mp_main__", f"Model: ['scripts/train.py', '--lr', '1'] True"])
+    assert (code, out.splitlines()[:2]) == (1, ["spawned __mp_main__", "Model: ['scripts/train.py', '--lr', '1'] True"])
     assert err.splitlines()[:2] == ["Traceback (most recent call last):", f'  File "{file}", line 24, in <module>']
     assert sorted(path.name for path in replica.outputs.iterdir()) == ["late", "model"]
 

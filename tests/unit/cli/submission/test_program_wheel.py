@@ -72,7 +72,7 @@ def test_summary_is_two_lines_and_counts_hidden_files(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("six\n")
     program = found(tmp_path, module="train")
     names = [".env", "a", "b", "c", "d", "e"]
-    left_out = tuple(LeftOut(name, "ignored by git") for name in names) + (LeftOut(".key", "looks like a secret: key"),)
+    left_out = (*(LeftOut(name, "ignored by git") for name in names), LeftOut(".key", "looks like a secret: key"))
     listing = replace(program.listing, left_out=left_out, followed=("data",))
     program = replace(program, listing=listing)
     assert list(program.summary()) == [

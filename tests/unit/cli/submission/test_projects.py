@@ -111,7 +111,7 @@ def test_project_of_each_kind_has_the_steps_that_its_own_tool_would_take(tmp_pat
             ["requirements.txt"],
             False,
         ),
-        "a local package": ({"requirements.txt": "-e .\n", "setup.cfg": ""}, [REQUIREMENTS], ["requirements.txt"], True),
+        "a local package": ({"requirements.txt": "-e .\n"}, [REQUIREMENTS], ["requirements.txt"], True),
     }
     wrong = {}
     for number, (name, (files, steps, read, is_whole)) in enumerate(cases.items()):
@@ -127,8 +127,7 @@ def test_project_of_each_kind_has_the_steps_that_its_own_tool_would_take(tmp_pat
 def test_member_of_a_workspace_has_the_workspaces_lock(tmp_path: Path) -> None:
     member = {"packages/app/pyproject.toml": PROJECT + SIX + BUILT}
     root = tree(
-        tmp_path,
-        {"pyproject.toml": "[tool.uv.workspace]\nmembers = ['packages/*']\n", "uv.lock": LOCK, **member},
+        tmp_path, {"pyproject.toml": "[tool.uv.workspace]\nmembers = ['packages/*']\n", "uv.lock": LOCK, **member}
     )
     found = projects.find([root / "packages" / "app", root / "packages", root])
     assert found == Project(
@@ -149,7 +148,10 @@ def test_script_declares_its_dependencies_inline(tmp_path: Path) -> None:
         found = projects.of_script(script)
         assert found is not None
         assert (found.steps, found.files) == (({"what": "script", "file": "t.py"},), ("t.py",))
-    for text, says in {f"{block}import six\n{block}": "several blocks", "# /// script\n# six\n# ///\n": "is not TOML"}.items():
+    for text, says in {
+        f"{block}import six\n{block}": "several blocks",
+        "# /// script\n# six\n# ///\n": "is not TOML",
+    }.items():
         script.write_text(text)
         with pytest.raises(InvalidArgument, match=says):
             projects.of_script(script)
@@ -180,10 +182,10 @@ def test_requirements_are_read_with_all_that_they_include(tmp_path: Path) -> Non
     assert found is not None
     assert found.files == ("requirements.txt", "requirements/base.txt", "pins.txt", "requirements/more.txt")
     assert not found.is_local
-    locals_ = ("-e .", "./lib", "./lib[extra]", "lib @ file:lib", "-f lib", "--find-links=./lib", f"-e {root}/lib", "lib")
+    local = ("-e .", "./lib", "./lib[extra]", "lib @ file:lib", "-f lib", "--find-links=./lib", f"-e {root}/lib", "lib")
     (root / "lib").mkdir()
     wrong = []
-    for line in locals_:
+    for line in local:
         (root / "requirements.txt").write_text(f"six\n{line}\n")
         found = projects.of(root)
         if found is None or found.is_local is not (line != "lib"):  # a name is a name, whatever lies beside it

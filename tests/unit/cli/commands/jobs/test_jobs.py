@@ -161,7 +161,8 @@ def test_submit_makes_one_request_to_the_jobs_of_the_server(typed: Type, app: Se
         await plain(scope, receive, send)
 
     plain, app.app.middleware_stack = app.app.middleware_stack or app.app.build_middleware_stack(), counting
-    jobs, packages = "/v1/projects/p/jobs", "/upload/trainyard/v1/projects/p/packages/trainyard_program-0.0.0-py3-none-any.whl"
+    jobs = "/v1/projects/p/jobs"
+    packages = "/upload/trainyard/v1/projects/p/packages/trainyard_program-0.0.0-py3-none-any.whl"
     assert typed("jobs submit training first --config config.yaml").code == 0
     origin = f"/trainyard{jobs}/first/origin"
     assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, ""), ("PUT", origin, "")]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from trainyard_protocol.errors import quoted
 from trainyard_protocol.fields import kind_of, validation_error
 from trainyard_protocol.job.config.secret_rules import OWN_PREFIXES, OWN_VARIABLES, is_variable
+from trainyard_protocol.job.ranks import RANK_NAMES
 
 MAX_VARIABLES = 100
 """Variables of one job."""
@@ -13,7 +14,7 @@ MAX_BYTES = 32_768
 """All names and values together: each is in TF_CONFIG too, and the kernel lets a variable have 128 KiB."""
 
 _CLOSED_PREFIXES = (*OWN_PREFIXES, "STORAGE_EMULATOR_")
-_OWN = OWN_VARIABLES - {"PYTHONUNBUFFERED"}
+_OWN = OWN_VARIABLES - RANK_NAMES - {"PYTHONUNBUFFERED"}  # ranks are for `validation`: one replica has none
 
 
 def checked_env(value: object) -> object:

@@ -1,8 +1,8 @@
 """Environment variables and command line of a replica: TF_CONFIG and the others. Pure.
 
 The agent starts replicas with these functions, and `jobs explain` prints their results, so both are identical.
-Variables and rules: AI Platform Training's documentation of TF_CONFIG and CLUSTER_SPEC; the names for PyTorch are
-those of `torch.distributed`, for JAX those of `jax.distributed`.
+Variables and rules: AI Platform Training's documentation of TF_CONFIG and CLUSTER_SPEC; those of PyTorch, JAX and Keras
+are the table of `ranks`.
 """
 
 import json
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from trainyard_protocol.job.custom_jobs import POOLS, CustomJobSpec
+from trainyard_protocol.job.ranks import Place, rank_variables
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 from trainyard_protocol.message import Wire
 from trainyard_protocol.net.gcs import SCHEME, proxy_variables
@@ -23,6 +24,8 @@ TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
 _TASK_NAME = re.compile(r"(master|worker|ps|evaluator)-replica-(\d+)")
 _FIRST_RUNTIME_WITH_CHIEF = (2, 1)
 TRACKING_URI = "MLFLOW_TRACKING_URI"
+PROGRAM = "trainyard_program"
+"""Distribution and package of a program that the command line has packed."""
 
 INTEROP_THREADS = "TF_NUM_INTEROP_THREADS"
 _LEAST_INTEROP_THREADS = 4
@@ -121,11 +124,13 @@ def cluster_spec(job: JobContext, addresses: Mapping[Task, str], task: Task) -> 
     return {**spec, "cluster": cluster, "task": {**spec["task"], "type": pool_of(task.type)}, "job": _described(job)}
 
 
-def environment(job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = "") -> dict[str, str]:
+def environment(
+    job: JobContext, addresses: Mapping[Task, str], task: Task, job_dir: str = "", accelerators: int = 0
+) -> dict[str, str]:
     """Every variable that the job and the service set for one replica, in a fixed order. The service's win.
 
     `job_dir` is the job's directory, which its jobDir or the service chose. The job of a trial is its study.
-    PyTorch's and JAX's ranks count the master as 0 and the workers from 1; ps and evaluators have none.
+    `accelerators`: the number of those of the replica. Those of ranks are in a gang alone: see `ranks`.
     """
     training_input = job.training_input
     variables = {
@@ -141,19 +146,10 @@ def environment(job: JobContext, addresses: Mapping[Task, str], task: Task, job_
     if job.trial:
         variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
         variables["CLOUD_ML_HP_METRIC_TAG"] = job.trial.metric_tag
-    if task.type in ("master", "worker"):
-        host, _, port = addresses[PRIMARY].rpartition(":")
-        world_size = sum(1 for other in addresses if other.type in ("master", "worker"))
-        rank = 0 if task == PRIMARY else task.index + 1
-        variables |= {
-            "MASTER_ADDR": host,
-            "MASTER_PORT": port,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world_size),
-            "JAX_COORDINATOR_ADDRESS": addresses[PRIMARY],
-            "JAX_NUM_PROCESSES": str(world_size),
-            "JAX_PROCESS_ID": str(rank),
-        }
+    ranked = _ranked(addresses)
+    if task in ranked:
+        place = Place(ranked.index(task), [addresses[other] for other in ranked], accelerators)
+        variables |= rank_variables(place)
     return variables
 
 
@@ -223,8 +219,17 @@ def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
 
 
 def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
-    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`."""
-    return [python, "-m", training_input.python_module, *arguments(training_input, training_input.job_dir)]
+    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`, or that of the launcher where the command
+    line has packed the program: `python3 -m trainyard_program MODULE ARGS... --job-dir DIR`."""
+    launcher = [PROGRAM] if is_program(training_input) else []
+    words = arguments(training_input, training_input.job_dir)
+    return [python, "-m", *launcher, training_input.python_module, *words]
+
+
+def is_program(training_input: TrainingInput) -> bool:
+    """Whether one of the packages is a program with its files as they are, and a launcher."""
+    names = (uri.rpartition("/")[2] for uri in training_input.package_uris)
+    return any(name.startswith(f"{PROGRAM}-") for name in names)
 
 
 def container_arguments(training_input: TrainingInput, config: ReplicaConfig) -> list[str]:
@@ -236,6 +241,11 @@ def reproduce(variables: Mapping[str, str], command: Sequence[str]) -> str:
     """The command line that starts the same replica by hand, quoted for a POSIX shell."""
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " \\\n  ".join(["env", *words, shlex.join(command)])
+
+
+def _ranked(addresses: Mapping[Task, str]) -> list[Task]:
+    """The tasks that have a rank, in its order."""
+    return sorted(task for task in addresses if task.type in ("master", "worker"))
 
 
 def _cluster(addresses: Mapping[Task, str], primary: str) -> dict[str, list[str]]:

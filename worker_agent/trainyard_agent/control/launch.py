@@ -64,7 +64,8 @@ def launches(
         else:
             command = cluster.module_command(training_input, staging.python)
             entrypoint = _ANY_COMMAND if config.image_uri else ()
-        variables = cluster.environment(order, by_task, task, job_dir=order.directory)
+        accelerators = len(replica.gpus) or replica.accelerator_count
+        variables = cluster.environment(order, by_task, task, order.directory, accelerators)
         threads = cluster.thread_variables(len(replica.cpus) or replica.vcpus)
         names = cluster.storage_variables(order, by_task, order.directory, given)
         environment = {**threads, **names, **cluster.interface_variables(interface), **tracking, **given, **variables}

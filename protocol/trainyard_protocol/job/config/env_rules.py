@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from trainyard_protocol.errors import Violation, quoted
 from trainyard_protocol.fields import MAX_ARGUMENT, kind_of, too_long, validation_error
 from trainyard_protocol.job.config.secret_rules import OWN_PREFIXES, OWN_VARIABLES, is_variable
+from trainyard_protocol.job.ranks import RANK_NAMES
 
 MAX_VARIABLES = 100
 """Variables of one job."""
@@ -13,7 +14,7 @@ MAX_BYTES = 2**19
 """All names and values together: the kernel lets the arguments and variables of a program have 2 MiB."""
 
 _CLOSED_PREFIXES = (*OWN_PREFIXES, "STORAGE_EMULATOR_")
-_OWN = OWN_VARIABLES - {"PYTHONUNBUFFERED"}
+_OWN = OWN_VARIABLES - RANK_NAMES - {"PYTHONUNBUFFERED"}  # ranks are for `validation`: one replica has none
 
 
 def checked_env(value: object) -> object:

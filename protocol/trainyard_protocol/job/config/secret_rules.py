@@ -4,6 +4,7 @@ import re
 
 from trainyard_protocol.errors import quoted
 from trainyard_protocol.fields import validation_error
+from trainyard_protocol.job.ranks import RANK_NAMES
 
 MAX_REFERENCES = 20
 """References of one job."""
@@ -19,8 +20,7 @@ OWN_PREFIXES = ("TRAINYARD_", "CLOUD_ML_", "AIP_")
 _CLOSED_PREFIXES = (*OWN_PREFIXES, "LD_")
 OWN_VARIABLES = frozenset(
     {
-        *("TF_CONFIG", "CLUSTER_SPEC", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
-        *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+        *("TF_CONFIG", "CLUSTER_SPEC", *RANK_NAMES),
         *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "STORAGE_EMULATOR_HOST"),
         *("PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "PYTHONUNBUFFERED"),
     }

@@ -15,6 +15,7 @@ from trainyard_protocol.job.cluster import TASK_TYPES, TaskType
 from trainyard_protocol.job.config import env_rules, placeholders, tuning_rules
 from trainyard_protocol.job.config.mount_rules import overlap
 from trainyard_protocol.job.machines import Catalog, MachineType, config_of, replicas_of
+from trainyard_protocol.job.ranks import RANK_NAMES
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.job.training_input import Job, ScaleTier, TrainingInput, parse_job
 from trainyard_protocol.net import gcs
@@ -71,6 +72,7 @@ def _violations(ti: TrainingInput, catalog: Catalog, unreadable: Collection[str]
     yield from _size(ti, catalog)
     if not {"scale_tier", "worker_count"}.intersection(unreadable):
         yield from _min_workers(ti, catalog)
+        yield from _ranks(ti, catalog)
     yield from _machines(ti, catalog)
     if "master_config" not in unreadable:
         yield from _containers(ti)
@@ -181,6 +183,13 @@ def _min_workers(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
     if not 0 <= least <= workers:
         text = f"must be between 0 and the number of workers, which is {workers}; this is {least}."
         yield Violation("scheduling.min_workers", text)
+
+
+def _ranks(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+    """A job of one replica may set what launchers set: the service sets none of it there."""
+    _, workers = replicas_of(ti, "worker", catalog)
+    for name in sorted(RANK_NAMES.intersection(ti.env)) if workers else ():
+        yield Violation("env", f"sets {name}, which is another one in each replica: the service sets it.")
 
 
 def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:

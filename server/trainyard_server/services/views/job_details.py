@@ -195,7 +195,7 @@ class JobDetails:
         variables = {name: value for mount in mounts for name, value in mount.variables.items()}
         variables |= thread_variables(len(row.cpus) or row.vcpus)
         variables |= storage_variables(snapshot, addresses, job_dir, given) | given
-        variables |= environment(snapshot, addresses, task, job_dir=job_dir)
+        variables |= environment(snapshot, addresses, task, job_dir, len(row.gpus) or row.accelerator_count)
         variables |= {
             item.variable: item.file if item.file and snapshot.training_input.image_uri else HIDDEN
             for item in snapshot.training_input.secrets

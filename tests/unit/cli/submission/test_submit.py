@@ -256,8 +256,8 @@ def test_check_locally_wrong_secrets_name_flag_or_line(tmp_path: Path) -> None:
 def test_check_locally_wrong_variables_name_flag_or_line(tmp_path: Path) -> None:
     text = CUSTOM + "  env:\n    DEBUG: 1\n"
     assert "config.yaml:6: env: has 1 for DEBUG; a value is a string" in refusal(draft(tmp_path, text))
-    message = refusal(draft(tmp_path, CUSTOM, env=(("RANK", "1"),)))
-    assert "--env: sets RANK, a variable of the service" in message
+    message = refusal(draft(tmp_path, CUSTOM, env=(("TF_CONFIG", "1"),)))
+    assert "--env: sets TF_CONFIG, a variable of the service" in message
 
 
 def test_time_for_which_a_failed_replica_is_kept_is_the_apis_duration(tmp_path: Path) -> None:

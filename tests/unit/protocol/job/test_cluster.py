@@ -21,6 +21,7 @@ from trainyard_protocol.job.cluster import (
     storage_variables,
     tf_config,
 )
+from trainyard_protocol.job.ranks import RANK_NAMES
 from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 
 MASTER, WORKER_0, WORKER_1 = Task("master", 0), Task("worker", 0), Task("worker", 1)
@@ -179,13 +180,27 @@ def test_environment_of_a_worker_has_every_variable_of_the_service_and_of_the_fr
         "CLOUD_ML_JOB_ID": "census_1",
         "CLOUD_ML_PROJECT_ID": "my-project",
         "CLOUD_ML_REGION": "us-central1",
-        "MASTER_ADDR": "cmle-training-master-5f-0",
-        "MASTER_PORT": "2222",
         "RANK": "1",
         "WORLD_SIZE": "3",
+        "MASTER_ADDR": "cmle-training-master-5f-0",
+        "MASTER_PORT": "2222",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "3",
+        "PET_NNODES": "1:3",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "cmle-training-master-5f-0",
+        "PET_MASTER_PORT": "2222",
         "JAX_COORDINATOR_ADDRESS": "cmle-training-master-5f-0:2222",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": (
+            "cmle-training-master-5f-0:2222,cmle-training-worker-5f-0:2222,cmle-training-worker-5f-1:2222"
+        ),
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "3",
+        "KERAS_DISTRIBUTION_PROCESS_ID": "1",
     }
 
 
@@ -216,7 +231,23 @@ def test_ranks_begin_with_the_master_and_ps_and_evaluator_have_none() -> None:
     tasks = (MASTER, WORKER_0, WORKER_1, PS, EVALUATOR)
     environments = [environment(context(), ADDRESSES, task) for task in tasks]
     assert [one.get("RANK") for one in environments] == ["0", "1", "2", None, None]
-    assert not [one for one in environments[3:] if {"WORLD_SIZE", "JAX_PROCESS_ID"} & one.keys()]
+    assert not [one for one in environments[3:] if RANK_NAMES & one.keys()]
+
+
+def test_ranks_of_a_replica_without_another_of_them_are_absent_as_under_python() -> None:
+    alone = {MASTER: "127.0.0.1:2222"}
+    for addresses in (alone, {**alone, PS: ADDRESSES[PS], EVALUATOR: ADDRESSES[EVALUATOR]}):
+        assert not RANK_NAMES & environment(context(), addresses, MASTER).keys()
+    given = environment(context(env={"RANK": "0", "WORLD_SIZE": "1"}), alone, MASTER)
+    assert {name: given[name] for name in RANK_NAMES & given.keys()} == {"RANK": "0", "WORLD_SIZE": "1"}
+
+
+def test_local_rank_is_absent_where_a_process_for_each_accelerator_is_to_be_started() -> None:
+    local = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for accelerators, expected in ((0, local), (1, local), (2, {}), (8, {})):
+        found = environment(context(), ADDRESSES, WORKER_0, accelerators=accelerators)
+        assert {name: value for name, value in found.items() if name.startswith("LOCAL_")} == expected, accelerators
+        assert found["NODE_RANK"] == "1"
 
 
 def test_environment_of_a_tuning_job_has_trial_and_metric_tag() -> None:
@@ -251,6 +282,20 @@ def test_module_command_puts_job_dir_last_as_two_tokens() -> None:
     command = ["python3", "-m", "trainer.task", "--epochs", "5", "--job-dir", "gs://b/d"]
     assert module_command(parse_training_input(fields)) == command
     assert module_command(parse_training_input({"pythonModule": "trainer.task"})) == command[:3]
+
+
+def test_module_command_starts_the_launcher_of_a_program_that_was_packed() -> None:
+    wheel = "trainyard_program-0.0.0-py3-none-any.whl"
+    cases = {
+        (f"staging://0/{wheel}",): ["trainyard_program", "train"],
+        ("gs://b/a.tar.gz", f"gs://b/c/{wheel}"): ["trainyard_program", "train"],
+        ("gs://b/trainyard_program-1/trainer-0.1.tar.gz",): ["train"],
+        ("gs://b/trainyard_programs-0.1.tar.gz",): ["train"],
+        (): ["train"],
+    }
+    for uris, words in cases.items():
+        given = parse_training_input({"pythonModule": "train", "packageUris": list(uris), "args": ["--x"]})
+        assert module_command(given) == ["python3", "-m", *words, "--x"], uris
 
 
 def test_reproduce_is_a_shell_line_that_gives_back_environment_and_words() -> None:

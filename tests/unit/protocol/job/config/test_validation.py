@@ -49,6 +49,7 @@ TPU = {"workerType": "cloud_tpu", "workerCount": "1", "workerConfig": gpus("8", 
         {**IMAGE, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"containerArgs": ["b"]}},
         {**IMAGE, "packageUris": ["gs://b/p.whl"], "pythonModule": "trainer.task", "args": ["--a"]},
         {**PACKAGE, "scaleTier": "STANDARD_1", "jobDir": "gs://bucket/dir"},
+        {**PACKAGE, "env": {"RANK": "0", "WORLD_SIZE": "1"}},  # of one replica
         {**PACKAGE, "secrets": [{"name": "A"}, {"name": "A", "file": "/a"}, {"name": "B", "file": "/ab"}]},
     ],
 )
@@ -90,6 +91,11 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
         ({**PACKAGE, "packageUris": ["gs://b/a.whl", "gs://b/.."]}, "package_uris[1]", "names no object"),
         ({**PACKAGE, "secrets": [{"name": "A"}, {"name": "A"}]}, "secrets[1].env", "of another secret already"),
         ({**PACKAGE, "env": {"A": ""}, "secrets": [{"name": "A"}]}, "secrets[0].env", "A is set by env already"),
+        (
+            {**PACKAGE, "scaleTier": "STANDARD_1", "env": {"PET_NNODES": "2"}},
+            "env",
+            "sets PET_NNODES, which is another one in each replica: the service sets it.",
+        ),
         (
             {**PACKAGE, "secrets": [{"name": "A", "file": "/a/b"}, {"name": "B", "file": "/a"}]},
             "secrets[1].file",

@@ -18,7 +18,7 @@ from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.from_job import rerun_config
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound
-from trainyard_protocol.job.cluster import PRIMARY, arguments, container_arguments, environment
+from trainyard_protocol.job.cluster import PRIMARY, container_arguments, environment, module_command
 from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 from trainyard_protocol.net.gcs import split_url
@@ -211,7 +211,7 @@ def _venv_lines(training_input: TrainingInput, variables: Mapping[str, str], pac
     yield '  touch "$here/venv/complete"'
     yield "fi"
     yield 'cd "$here/work"'
-    words = ["-m", training_input.python_module, *arguments(training_input, training_input.job_dir)]
+    _, *words = module_command(training_input)
     assigned = [f"{name}={_quoted(value)}" for name, value in variables.items()]
     yield _line(["exec env", *assigned, '"$here/venv/bin/python"', *map(_quoted, words), '"$@"'])
 
@@ -232,8 +232,8 @@ def _docker_lines(
         yield _line(["exec ${DOCKER:-docker} run --rm", *options, *entrypoint, image, *map(_quoted, words), '"$@"'])
         return
     install = f"python3 -m pip install {' '.join(f'/{path}' for path in packages)} && " if packages else ""
-    start = f'{install}exec python3 -m "$@"'
-    words = [training_input.python_module, *arguments(training_input, training_input.job_dir)]
+    start = f'{install}exec "$@"'
+    words = module_command(training_input)
     options += ['-v "$here/packages":/packages:ro'] if packages else []
     options.append("--entrypoint sh")
     inside = ["-c", start, "sh", *words]

@@ -23,6 +23,9 @@ from trainyard_protocol.net import gcs
 MAX_REPLICAS = 1000
 """Replicas of all task types together. The largest tier of the real service has 31."""
 
+_MODULE_PART = re.compile(r"\w[^./\\\x00-\x1f]*")
+"""A part of a module's name as `python -m` takes it: it need not be an identifier."""
+
 _FIELDS: dict[TaskType, str] = {
     "master": "master",
     "worker": "worker",
@@ -119,7 +122,7 @@ def _program(ti: TrainingInput) -> Iterator[Violation]:
         yield Violation(
             "python_module", "is required for a package job (or give master_config.image_uri for a custom image)."
         )
-    if ti.python_module and not all(part.isidentifier() for part in ti.python_module.split(".")):
+    if ti.python_module and not all(map(_MODULE_PART.fullmatch, ti.python_module.split("."))):
         yield Violation(
             "python_module", f"must be a module's dotted name such as trainer.task; this is {quoted(ti.python_module)}."
         )

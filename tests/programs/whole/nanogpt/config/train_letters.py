@@ -1,0 +1,3 @@
+out_dir = 'out-letters'
+eval_interval = 10
+max_iters = 20

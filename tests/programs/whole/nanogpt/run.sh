@@ -1,0 +1,3 @@
+set -e
+python data/letters/prepare.py
+python train.py config/train_letters.py "$@"

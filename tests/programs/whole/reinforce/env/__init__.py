@@ -1,0 +1,3 @@
+from env.maze import Maze
+
+__all__ = ["Maze"]

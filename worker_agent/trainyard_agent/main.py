@@ -38,6 +38,7 @@ from trainyard_protocol import __version__, service_log
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.job.mounts import load_mounts
 from trainyard_protocol.job.resources import is_tpu
+from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.net.private_files import make_private, read_token_file
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.health import Finding
@@ -181,6 +182,7 @@ async def _run_agent(settings: AgentSettings) -> None:
             group=settings.group,
             mounts=mounts.offers,
             cache=mounts.cache,
+            runtime_versions=load_runtimes(settings.runtimes).offered if settings.runtimes else (),
         )
         with open_engines(settings, me.agent_id, control_plane) as opened:
             disks = DiskWatch([settings.state_dir, *opened.written], settings.disk_reserve_bytes)

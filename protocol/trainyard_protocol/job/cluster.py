@@ -219,8 +219,8 @@ def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
 
 
 def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
-    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`, or that of the launcher where the command
-    line has packed the program: `python3 -m trainyard_program MODULE ARGS... --job-dir DIR`."""
+    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`, or that of the launcher where the
+    command line has packed the program: `python3 -m trainyard_program MODULE ARGS... --job-dir DIR`."""
     launcher = [PROGRAM] if is_program(training_input) else []
     words = arguments(training_input, training_input.job_dir)
     return [python, "-m", *launcher, training_input.python_module, *words]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a replica among the masters and workers of its gang, whose `addresses` (`host:port`) are in the order
-    of their ranks. `accelerators`: those of the replica itself."""
+    """The place of a replica among the masters and workers of its gang, whose `addresses` (`host:port`) are in the
+    order of their ranks. `accelerators`: those of the replica itself."""
 
     rank: int
     addresses: Sequence[str]

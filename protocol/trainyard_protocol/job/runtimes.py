@@ -3,21 +3,22 @@
 The table is `configs/runtimes.yaml`, which a site can extend with a file of its own.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.errors import InvalidArgument, Violation, quoted
+from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, read_yaml_file
 from trainyard_protocol.job.machines import configs_dir
 
 PackageJobs = Literal["process", "container"]
 
 ANY_VERSION = "*"
-"""Key of the default entry, for versions not in the table and jobs without a version."""
+"""Key of the default entry, for jobs without a version, and in a site's file also for versions not in the table."""
 
 
 class RuntimeImage(SiteEntry):
@@ -36,11 +37,13 @@ class RuntimeImage(SiteEntry):
 
 class RuntimeVersion(SiteEntry):
     """Names of the images for replicas without and with GPUs. `gpu` defaults to `cpu`. `was` is the framework of
-    that version, where something else stands in for it. A key of the file has one version or several."""
+    that version, where something else stands in for it, `note` a sentence about it. A key of the file has one
+    version or several."""
 
     cpu: str
     gpu: str = ""
     was: str = ""
+    note: str = ""
 
 
 class _RuntimesFile(SiteEntry):
@@ -52,18 +55,26 @@ class _RuntimesFile(SiteEntry):
 @dataclass(frozen=True)
 class Runtimes:
     """The table: `images` by short name, `versions` by runtime version. `package_jobs` is how package jobs run on a
-    machine that has both: as processes or in containers."""
+    machine that has both: as processes or in containers. `runs_any`: the site has said what any other version
+    runs in."""
 
     images: Mapping[str, RuntimeImage]
     versions: Mapping[str, RuntimeVersion]
     package_jobs: PackageJobs = "process"
+    runs_any: bool = False
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The versions that jobs may name; with ANY_VERSION they may name others too."""
+        return tuple(version for version in self.versions if version != ANY_VERSION or self.runs_any)
 
     def image_for(self, runtime_version: str, gpus: bool) -> str:
         """The image of a runtime version ("": the job names none). Raises InvalidArgument if it is unknown."""
+        if problem := unknown_version(runtime_version, self.offered):
+            raise InvalidArgument(problem)
         version = self.versions.get(runtime_version) or self.versions.get(ANY_VERSION)
         if version is None:
-            versions = ", ".join(sorted(self.versions))
-            raise InvalidArgument(f"The runtime version {runtime_version!r} is unknown; known: {versions}.")
+            raise InvalidArgument(f"A job needs a runtimeVersion here: {', '.join(self.offered)}.")
         return self.images[version.gpu if gpus and version.gpu else version.cpu].image
 
     def own_image(self, runtime_version: str, gpus: bool) -> RuntimeImage | None:
@@ -79,10 +90,11 @@ class Runtimes:
         if version is None or not version.was:
             return ""
         stands_in = self.images[version.cpu].provides or version.cpu
-        return (
+        text = (
             f"runtimeVersion {runtime_version} was {version.was} {runtime_version}, which has no packages for today's "
             f"Python: {stands_in} stands in, unless the agent's own Python has another."
         )
+        return f"{text} {version.note}".rstrip()
 
     def name_of(self, image: str) -> str:
         """The short name of an image; "" if it is none of the table."""
@@ -100,15 +112,33 @@ def load_runtimes(site_file: Path | None = None) -> Runtimes:
     Raises InvalidArgument, with file and entry, if the site's file is unreadable or invalid.
     """
     path = configs_dir() / "runtimes.yaml"
-    table = _read(path)
+    table, runs_any = _read(path), False
     if site_file is not None:
         site = _read(site_file)
+        runs_any = ANY_VERSION in site.versions
         table = _RuntimesFile(
             images={**table.images, **site.images},
-            versions={**({} if ANY_VERSION in site.versions else table.versions), **site.versions},
+            versions={**({} if runs_any else table.versions), **site.versions},
             package_jobs=site.package_jobs or table.package_jobs,
         )
-    return _checked(site_file or path, table)
+    return replace(_checked(site_file or path, table), runs_any=runs_any)
+
+
+def unknown_version(runtime_version: str, offered: Collection[str]) -> str:
+    """The sentence about a version that is not offered; "" for any other."""
+    if not runtime_version or runtime_version in offered or ANY_VERSION in offered:
+        return ""
+    hint = did_you_mean(runtime_version, offered)
+    return (
+        f"{quoted(runtime_version)} is not a runtime version of this service. {f'{hint} ' if hint else ''}"
+        f"Known: {', '.join(offered)}. A job without one runs in the agent's Python."
+    )
+
+
+def check_version(runtime_version: str, offered: Collection[str]) -> None:
+    """Raises InvalidArgument for a version that is not offered."""
+    if problem := unknown_version(runtime_version, offered):
+        raise InvalidArgument(Violation("runtime_version", problem))
 
 
 def constraints_file() -> Path:

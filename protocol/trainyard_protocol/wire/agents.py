@@ -83,6 +83,7 @@ class AgentInfo(Wire):
     text each: the server drains it. `address`: that at which replicas on other agents of its `group` reach its own;
     "": it has no part of a gang over several agents. `peer_address` (`host:port`): where it answers other agents.
     `mounts`: the directories that its jobs may mount. `cache`: the shared one of each project; None: there is none.
+    `runtime_versions`: those that its site's runtimes file has.
     """
 
     agent_id: str
@@ -104,6 +105,7 @@ class AgentInfo(Wire):
     peer_address: str = ""
     mounts: Many[MountOffer] = ()
     cache: MountOffer | None = None
+    runtime_versions: Many[str] = ()
 
     def offer(self, runtime: str) -> RuntimeOffer | None:
         """The runtime of that name, if the agent has it."""

@@ -330,7 +330,7 @@ async def test_runtime_version_that_is_not_offered_says_which_are(host: Host) ->
     host.runtimes = Runtimes(host.runtimes.images, {"2.11": RuntimeVersion(cpu="base")})
     failed = await host.prepare(run_order(uuid.uuid4().hex, CHIEF, runtimeVersion="1.15"))
     assert failed.reason is Reason.IMAGE_FAILED
-    assert "'1.15' is unknown; known: 2.11" in failed.message
+    assert "'1.15' is not a runtime version of this service. Known: 2.11." in failed.message
 
 
 async def test_job_dir_that_is_a_path_is_made_for_the_user_of_its_containers(host: Host) -> None:

@@ -7,7 +7,8 @@ standard library of any Python 3. PLAN is JSON:
     with_base     packages that the image's own setuptools can build, without an index
     isolated      packages that require other build tools
     module        a package (directory) for programs whose environment has none of that name; optional
-    startup       name and content of a .pth file: what each Python of the environment runs at its start
+    startup       names and contents of a .pth file, which each Python of the environment reads at its start, and of
+                  the modules that it loads
     files         `path` and `sha256` of packages to check first, and the `url` of those that are to be downloaded;
                   optional
     authorities   file with the certificates that downloads trust; optional: those of the image

@@ -8,7 +8,8 @@ from pathlib import Path
 from trainyard_agent.host.files import write_json
 from trainyard_agent.runtimes import install_script
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE
-from trainyard_agent.staging import lost_files, program_module
+from trainyard_agent.staging import program_module
+from trainyard_agent.staging.inside.files import files
 
 COMMAND = ("python3", f"{SOURCE}/install.py", f"{SOURCE}/plan.json")
 
@@ -25,7 +26,7 @@ def write(source: Path, inside: Mapping[Path, str], isolated: Sequence[Path], **
         "environment": PACKAGES,
         "with_base": [path for package, path in inside.items() if package not in isolated],
         "isolated": [inside[package] for package in isolated],
-        "startup": {lost_files.NAME: lost_files.pth()},
+        "startup": files(),
         **more,
     }
     if program_module.copy_to(source) is not None:

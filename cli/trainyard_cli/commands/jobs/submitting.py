@@ -36,7 +36,7 @@ from trainyard_cli.v1_client import NO_RETRIES, V1Client
 from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, TrainyardError, Unavailable
 from trainyard_protocol.fields import sized
 from trainyard_protocol.job.machines import Catalog, load_catalog
-from trainyard_protocol.job.runtimes import load_runtimes
+from trainyard_protocol.job.runtimes import check_version, load_runtimes
 from trainyard_protocol.job.training_input import Job
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
         draft = submission.with_default_machine(draft, notify)
     with _proposing_build(draft, request):
         checked = _check(draft, target, server, _catalog(server, state))
-    _notify_substitution(checked, server, state)
+        _check_runtime(checked, draft, target, server, state)
     if checked.training_input.hyperparameters is not None:
         from trainyard_cli.output.jobs import study_plan
 
@@ -187,10 +187,10 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
     server = running_server(target)
     with _proposing_build(draft, request):
         job = _check(draft, target, address, catalog)
+        _check_runtime(job, draft, target, address, state)
         if server is not None:
             with v1_client_of(server, target) as client, submission.in_users_terms(draft):
                 client.validate_job(draft.named(draft.name or next(submission.job_names(draft))))
-    _notify_substitution(job, address, state)
     groups = gang.gang_of(job.training_input, catalog or _shown_catalog(server, state))
     study = job.training_input.hyperparameters
     if not output.for_people:
@@ -304,12 +304,25 @@ def _notify_secrets(flags: JobFlags) -> None:
         notify(hint)
 
 
-def _notify_substitution(job: Job, server: Server | None, state: LocalState) -> None:
-    """Say what stands in for the framework of the job's runtime version, by the shipped file: those of agents elsewhere
-    are not known here."""
+def _check_runtime(
+    job: Job, draft: submission.JobDraft, target: Target, server: Server | None, state: LocalState
+) -> None:
+    """Say what stands in for the framework of the job's runtime version, by the shipped file or this machine's: those
+    of agents elsewhere are not known here. Raises InvalidArgument for a version that neither these nor a running
+    server know."""
+    version = job.training_input.runtime_version
     site_file = state.options().runtimes if server is None or server.local else ""
-    text = load_runtimes(Path(site_file) if site_file else None).substitution(job.training_input.runtime_version)
-    if text:
+    table = load_runtimes(Path(site_file) if site_file else None)
+    try:
+        with submission.in_users_terms(draft):
+            check_version(version, table.offered)
+    except InvalidArgument:
+        if _catalog(server, state) is None and server is not None:
+            if (refusal := _refusal(draft, target, server)) is None:
+                return
+            raise refusal from None
+        raise
+    if text := table.substitution(version):
         notify(text)
 
 

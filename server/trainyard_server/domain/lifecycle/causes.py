@@ -2,12 +2,13 @@
 
 Of several tracebacks the last one counts, and of chained exceptions the last one. An exception that only says that
 other replicas are gone (a collective operation, a coordination service) is a consequence: the cause is elsewhere, in
-the same log or in that of another replica.
+the same log or in that of another replica. The sentence that the environment of a run prints about an exception
+(`staging/inside/hints.py` of the agent) belongs to its cause.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from trainyard_protocol.lines.progress_reader import ProgressReader, may_report
@@ -24,6 +25,7 @@ REPLICAS = 64
 """Replicas whose logs are searched if the cause is not in that of the one that failed first."""
 
 _LONGEST = 600  # characters of a cause
+_HINT = "trainyard: "
 _LINE = 4000  # characters of a line that are looked at
 _MESSAGE_LINES = 400  # in which a message goes on behind its first line
 
@@ -99,8 +101,18 @@ def _exception(entries: Sequence[LogEntry]) -> Cause | None:
         is_bar = "%|" in text or "it [" in text  # tqdm prints its last state when the interpreter ends
         if event is not None and event.step is not None and not is_bar:
             begin = index + 1
-    causes = [_cause(text, entries[begin + index]) for text, index in _exceptions(texts[begin:])]
+    found = list(_exceptions(texts[begin:]))
+    hint = _hint(texts[begin + found[-1][1] :]) if found else ""
+    causes = [_cause(text, entries[begin + index]) for text, index in found]
+    if hint:
+        causes[-1] = replace(causes[-1], text=f"{causes[-1].text} ({hint})", is_consequence=False)
     return next((cause for cause in reversed(causes) if not cause.is_consequence), causes[-1] if causes else None)
+
+
+def _hint(texts: Sequence[str]) -> str:
+    """What is said of the last exception behind it; "" if nothing is."""
+    lines = (prefix.string[prefix.end() :] if (prefix := _PREFIX.match(text)) else text for text in texts)
+    return next((line.removeprefix(_HINT).rstrip(". ") for line in lines if line.startswith(_HINT)), "")
 
 
 def _exceptions(texts: Sequence[str]) -> Iterator[tuple[str, int]]:

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from pydantic.alias_generators import to_camel
@@ -25,6 +26,7 @@ from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.config.validation import checked_job, image_uris
 from trainyard_protocol.job.engine_allowance import violations
 from trainyard_protocol.job.machines import gang
+from trainyard_protocol.job.runtimes import check_version, load_runtimes
 from trainyard_protocol.job.training_input import Band, Job, LabelsPatch, Scheduling, TrainingInput, parse
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.context import Backend
@@ -87,6 +89,7 @@ class Jobs:
         check_patterns(job.training_input)
         self._check_engine_options(project, job.training_input)
         self._check_region(job.training_input.region)
+        self._check_runtime_version(job.training_input.runtime_version)
         check_package_uris(self._backend, caller, job.training_input)
         self._check_images(project, job.training_input)
         limit_s = self._check_band(caller, project, job.training_input)
@@ -297,6 +300,15 @@ class Jobs:
                 )
             )
 
+    def _check_runtime_version(self, version: str) -> None:
+        """Versions are those of the shipped table, and of the runtimes files of the agents."""
+        shipped = _shipped_versions()
+        if not version or version in shipped:
+            return
+        with self._backend.store.read() as reader:
+            sites = [name for agent in reader.agents() for name in agent.info.get("runtime_versions", ())]
+        check_version(version, tuple(dict.fromkeys([*shipped, *sites])))
+
     def _check_engine_options(self, project: str, training_input: TrainingInput) -> None:
         catalog = self._backend.catalog
         refused = list(violations(training_input.engine_options, catalog.engine_options, project, catalog.file))
@@ -312,6 +324,11 @@ class Jobs:
         ]
         if refused:
             raise InvalidArgument(refused)
+
+
+@cache
+def _shipped_versions() -> tuple[str, ...]:
+    return load_runtimes().offered
 
 
 def check_project(project: str) -> None:

@@ -9,10 +9,26 @@ from trainyard_protocol.job.runtimes import constraints_file, load_runtimes
 CPU, CUDA = "trainyard/runtime-jax-cpu:0.2", "trainyard/runtime-jax-cuda:0.2"
 
 
-@pytest.mark.parametrize("version", ["", "0.12", "2.11.cpu.something"])
-def test_every_other_version_runs_in_the_shipped_image_of_its_devices(version: str) -> None:
-    assert load_runtimes().image_for(version, gpus=False) == CPU
-    assert load_runtimes().image_for(version, gpus=True) == CUDA
+def test_job_without_a_version_runs_in_the_shipped_image_of_its_devices() -> None:
+    assert load_runtimes().image_for("", gpus=False) == CPU
+    assert load_runtimes().image_for("", gpus=True) == CUDA
+
+
+def test_every_version_of_ai_platform_is_there_and_any_other_is_refused_with_the_list() -> None:
+    table = load_runtimes()
+    theirs = [f"1.{minor}" for minor in range(16)] + [f"2.{minor}" for minor in range(1, 12)]
+    assert table.offered == (*theirs, "2.15", "torch")
+    assert {table.image_for(version, gpus=False) for version in theirs} == {"trainyard/runtime-tensorflow-cpu:0.2"}
+    assert all(
+        f"runtimeVersion {version} was TensorFlow {version}" in table.substitution(version) for version in theirs
+    )
+    for version in ("2.12", "0.12", "2.11.cpu.something", "*", "pytorch"):
+        with pytest.raises(
+            InvalidArgument, match=r"is not a runtime version of this service.*Known: 1\.0, 1\.1, .*torch"
+        ):
+            table.image_for(version, gpus=False)
+    with pytest.raises(InvalidArgument, match=r'Did you mean "torch"\?'):
+        table.image_for("pytorch", gpus=False)
 
 
 def test_versions_of_ai_platform_are_tensorflow_and_what_stands_in_is_said() -> None:
@@ -25,6 +41,7 @@ def test_versions_of_ai_platform_are_tensorflow_and_what_stands_in_is_said() -> 
         "runtimeVersion 2.11 was TensorFlow 2.11, which has no packages for today's Python: TensorFlow 2.15 stands in, "
         "unless the agent's own Python has another."
     )
+    assert table.substitution("1.15").endswith(" Programs of TensorFlow 1 find its API as tensorflow.compat.v1.")
     assert [table.substitution(version) for version in ("", "2.15", "torch", "*")] == [""] * 4
 
 
@@ -52,7 +69,8 @@ def test_site_file_is_laid_over_the_shipped_table(tmp_path: Path) -> None:
         """
     )
     table = load_runtimes(site)
-    assert table.image_for("0.12", gpus=False) == CPU
+    assert "3.0" in table.offered
+    assert "*" not in table.offered
     assert table.substitution("2.11") == ""
     assert table.image_for("2.11", gpus=False) == "registry.example.com/torch:2"
     assert table.image_for("2.11", gpus=True) == "registry.example.com/torch:2"
@@ -66,13 +84,15 @@ def test_site_file_is_laid_over_the_shipped_table(tmp_path: Path) -> None:
 def test_site_file_may_take_the_line_of_every_other_version(tmp_path: Path) -> None:
     site = tmp_path / "site.yaml"
     site.write_text('images: {mine: {image: "mine:1"}}\nversions: {"*": {cpu: mine}}')
-    assert load_runtimes(site).image_for("2.11", gpus=True) == "mine:1"
+    table = load_runtimes(site)
+    assert table.offered == ("*",)
+    assert {table.image_for(version, gpus=True) for version in ("", "2.11", "9.9")} == {"mine:1"}
 
 
 def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has() -> None:
     table = load_runtimes()
     strict = type(table)(images=table.images, versions={"2.11": table.versions["*"]})
-    with pytest.raises(InvalidArgument, match=r"version '1\.15' is unknown; known: 2\.11"):
+    with pytest.raises(InvalidArgument, match=r"'1\.15' is not a runtime version of this service\. .*Known: 2\.11\."):
         strict.image_for("1.15", gpus=False)
 
 

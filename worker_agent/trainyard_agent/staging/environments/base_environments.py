@@ -14,7 +14,7 @@ from pathlib import Path
 from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_agent.staging.environments.installer_process import InstallerProcess
-from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes
+from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, unknown_version
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
 
@@ -40,8 +40,11 @@ class BaseEnvironments:
     async def python_of(self, order: RunOrder, directory: Path, report: Callable[[str], None]) -> str:
         """The base interpreter of a run, which is prepared in the directory. Raises StagingFailed."""
         version = order.training_input.runtime_version
-        gpus = any(replica.has_gpus for replica in order.replicas)
-        image = self._runtimes.own_image(version, gpus) if self._runtimes is not None else None
+        if self._runtimes is None:
+            return self._python
+        if problem := unknown_version(version, self._runtimes.offered):
+            raise StagingFailed(Reason.STAGING_FAILED, problem)
+        image = self._runtimes.own_image(version, any(replica.has_gpus for replica in order.replicas))
         if image is None or not image.framework or not image.packages:
             return self._python
         process = InstallerProcess(order.run_id, directory, None)

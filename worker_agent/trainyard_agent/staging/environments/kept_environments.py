@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json
-from trainyard_agent.staging import lost_files
+from trainyard_agent.staging.inside.files import files as own_files
 
 AGE_S = 7 * 86400.0
 """After so long an environment is made anew: requirements without a version then get the newest."""
@@ -43,11 +43,11 @@ def key(
     project: str, packages: Sequence[Path], base: str, site_packages: Sequence[str], settings: Mapping[str, str]
 ) -> str:
     """The name of the environment of these packages, in their order. It changes when something is installed into or
-    removed from the directories `site_packages` of the base, and with our own file in it. `settings` are pip's
+    removed from the directories `site_packages` of the base, and with our own files in it. `settings` are pip's
     variables."""
     digests = [(path.name, _digest(path)) for path in packages]
     changed = [(directory, _changed_at(Path(directory))) for directory in (base, *site_packages)]
-    content = [project, digests, changed, sorted(settings.items()), lost_files.pth()]
+    content = [project, digests, changed, sorted(settings.items()), own_files()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -26,7 +26,7 @@ from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.runtimes.install_script import brings_framework
 from trainyard_agent.runtimes.pip_output import error_excerpt
-from trainyard_agent.staging import archives, job_dirs, lost_files, program_module
+from trainyard_agent.staging import archives, job_dirs, program_module
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
 from trainyard_agent.staging.environments import dependencies, installed, kept_environments
@@ -37,6 +37,7 @@ from trainyard_agent.staging.environments.installer_process import (
     pip_directory,
 )
 from trainyard_agent.staging.environments.kept_environments import KeptEnvironments
+from trainyard_agent.staging.inside.files import files
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_protocol.job.runtimes import Runtimes
 from trainyard_protocol.states import Reason
@@ -210,7 +211,8 @@ class _Installer:
         if self._module.exists():
             lines += f"{self._module}\n"  # behind the base: an installed package of that name comes first
         self._base_file().write_text(lines, encoding="utf-8")
-        (self._site_packages() / lost_files.NAME).write_text(lost_files.pth(), encoding="utf-8")
+        for name, content in files().items():
+            (self._site_packages() / name).write_text(content, encoding="utf-8")
 
     async def _run_base(self, arguments: Sequence[str]) -> str:
         code, output = await self._process.run([self._base, *arguments])

@@ -34,6 +34,21 @@ OWN = {
         f"{HEAD}{FRAMES}OSError: try again\nstep 3 loss: 0.5\n{HEAD}{FRAMES}RuntimeError: it is over\n",
         "RuntimeError: it is over",
     ),
+    "an exception that the environment of the run explains": (
+        f"{HEAD}{FRAMES}ModuleNotFoundError: No module named 'yaml'\nwandb: synced\n"
+        "trainyard: no package here has the module yaml: declare pyyaml in requirements.txt or pyproject.toml.\n",
+        "ModuleNotFoundError: No module named 'yaml' (no package here has the module yaml: declare pyyaml in "
+        "requirements.txt or pyproject.toml)",
+    ),
+    "an exception of a rank that is explained": (
+        "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/app/t.py\", line 3, in <module>\n"
+        "[rank1]: KeyError: 'LOCAL_RANK'\n[rank1]: trainyard: use torchrun.\n",
+        "KeyError: 'LOCAL_RANK' (use torchrun)",
+    ),
+    "an exception after one that was explained": (
+        f"{HEAD}{FRAMES}KeyError: 'RANK'\ntrainyard: use torchrun.\n{HEAD}{FRAMES}ValueError: a\n",
+        "ValueError: a",
+    ),
     "an exception with notes": (f"{HEAD}{FRAMES}ValueError: a\nin shard 7\nin epoch 2\n", "ValueError: a"),
     "a message that begins below": (
         f"{HEAD}{FRAMES}RuntimeError: Error(s) in loading state_dict for Net:\n"

@@ -37,7 +37,7 @@ def wheel(content: bytes) -> bytes:
 
 
 SMALL = wheel(b"small")
-TABLE = Runtimes(IMAGES, {"2.1": RuntimeVersion(cpu="jax"), "*": RuntimeVersion(cpu="built")})
+TABLE = Runtimes(IMAGES, {"2.1": RuntimeVersion(cpu="jax"), "*": RuntimeVersion(cpu="built")}, runs_any=True)
 
 
 class Packages:

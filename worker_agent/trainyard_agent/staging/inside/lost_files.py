@@ -1,34 +1,20 @@
 """Warning at the end of a package about the files in the directory it started in, which is removed with its run.
 
-`watch` runs at the start of each Python of a run's environment, by a .pth file with this text in it, so it is quick and
-needs only the standard library. Nothing is said of a program that a signal kills, and by a Python before 3.10.
+Nothing is said of a program that a signal kills, and by a Python before 3.10.
 """
 
 import os
 import sys
 
-NAME = "trainyard-lost-files.pth"
-
 _SHOWN = 5
-_WATCHED = "trainyard_watches_files"
-
-
-def pth() -> str:
-    """The .pth file, one line, for the directory of packages."""
-    from pathlib import Path
-
-    source = f"{Path(__file__).read_text(encoding='utf-8')}\nwatch()"
-    return f"import sys; exec({source!r}, {{'__name__': 'trainyard_lost_files'}})\n"
 
 
 def watch() -> None:
     """Watch the current directory if this process is the job's program: `python -m MODULE`."""
     words = list(getattr(sys, "orig_argv", ()))
     job = os.environ.get("CLOUD_ML_JOB", "")
-    # `site` reads the files of a virtual environment twice.
-    if words[1:2] != ["-m"] or not job or hasattr(sys, _WATCHED):
+    if words[1:2] != ["-m"] or not job:
         return
-    setattr(sys, _WATCHED, True)
     import atexit
     import json
     from pathlib import Path

@@ -41,6 +41,8 @@ _MAX_OUTPUT = 2**27
 _MAX_NAME = 300
 _MAX_LOOKED_AT = 1000
 _LARGEST = 5
+_COUNTED = 4
+"""How many times the files of a program are listed, to find those of which there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def list_files(
     for path in include:
         lister.include(path)
     listing = lister.listing()
+    if len(listing.files) > most_files:
+        raise _too_many(root, listing.files, most_files, in_git=listing.in_git)
     if listing.size > most_bytes:
         raise InvalidArgument(
             f"{root} has {sized(listing.size)} of files, and a program has at most {sized(most_bytes)}. "
@@ -315,7 +319,7 @@ class _Lister:
             self._link(place, status)
         elif kind != stat.S_IFREG:
             self.left_out[place.name] = _SPECIAL.get(kind, "neither a file nor a directory")
-        elif not os.access(place.path, os.R_OK):
+        elif not (status.st_mode & stat.S_IROTH or os.access(place.path, os.R_OK)):
             self._unreadable(place, PermissionError(13, "Permission denied"), is_tracked)
         elif not (is_tracked or place.is_asked_for) and (secret := secret_in(str(place.path), status)):
             self.left_out[place.name] = f"looks like a secret: {secret}"
@@ -325,11 +329,8 @@ class _Lister:
 
     def _put(self, name: str, file: ProgramFile) -> None:
         self.files[name] = file
-        if len(self.files) > self.most_files:
-            raise InvalidArgument(
-                f"{self.root} has more than {self.most_files} files, the most of a program. "
-                f"{_largest(self.files, lambda _: 1, '{} files'.format)} {_advice(self.in_git)}"
-            )
+        if len(self.files) > _COUNTED * self.most_files:  # there is no end of them
+            raise _too_many(self.root, self.files, self.most_files, in_git=self.in_git)
 
     def _unreadable(self, place: _Directory, error: OSError, is_tracked: bool) -> None:
         """Leave out what cannot be read, as the program itself could not read it here. Raises InvalidArgument for
@@ -570,6 +571,13 @@ def _staged(entry: bytes) -> tuple[bool, str]:
     """Whether an entry of the index is a submodule, and its name."""
     fields, _, name = entry.partition(b"\t")
     return fields.startswith(b"160000"), os.fsdecode(name)
+
+
+def _too_many(root: Path, files: Mapping[str, ProgramFile], most: int, *, in_git: bool) -> InvalidArgument:
+    return InvalidArgument(
+        f"{root} has {len(files)} files and more, and a program has at most {most}. "
+        f"{_largest(files, lambda _: 1, '{} files'.format)} {_advice(in_git)}"
+    )
 
 
 def _largest(files: Mapping[str, ProgramFile], weight: Callable[[ProgramFile], int], show: Callable[[int], str]) -> str:

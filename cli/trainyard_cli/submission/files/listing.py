@@ -321,7 +321,7 @@ class _Lister:
             self.left_out[place.name] = _SPECIAL.get(kind, "neither a file nor a directory")
         elif not (status.st_mode & stat.S_IROTH or os.access(place.path, os.R_OK)):
             self._unreadable(place, PermissionError(13, "Permission denied"), is_tracked)
-        elif not (is_tracked or place.is_asked_for) and (secret := secret_in(str(place.path), status)):
+        elif not _has_leave(place, is_tracked) and (secret := secret_in(str(place.path), status)):
             self.left_out[place.name] = f"looks like a secret: {secret}"
         else:
             mode = 0o755 if status.st_mode & 0o100 else 0o644
@@ -427,6 +427,11 @@ def _tracked(directory: _Directory) -> frozenset[str]:
 
 def _tracked_parents(directory: _Directory) -> frozenset[str]:
     return directory.rules.tracked_parents if directory.rules is not None else frozenset()
+
+
+def _has_leave(place: _Directory, is_tracked: bool) -> bool:
+    """Whether a file is sent even if it is a secret: git has it already, though not behind a link that leaves."""
+    return place.is_asked_for or (is_tracked and not place.bound.is_followed)
 
 
 def _judged(directory: _Directory, names: Collection[str]) -> _Directory:

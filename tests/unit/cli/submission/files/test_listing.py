@@ -1,5 +1,6 @@
 """Which files are the program: in checkouts of git and elsewhere, with links, caches, environments and secrets."""
 
+import hashlib
 import os
 import socket
 import subprocess
@@ -403,3 +404,59 @@ def test_very_deep_directories_are_listed(tmp_path: Path) -> None:
         assert names(tmp_path) == {f"{name}/f"}
     finally:
         subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)  # pytest's own cleaning recurses
+
+
+def test_nothing_that_a_repository_configures_changes_what_is_listed(tmp_path: Path) -> None:
+    victim, root, mark = tmp_path / "victim", tmp_path / "root", tmp_path / "was-run"
+    write(victim, {".env": "S=1", "secret.py": "", ".gitignore": "b.py\n"})
+    run(victim, "init", "-q")
+    run(victim, "add", "-A")
+    write(root, {"a.py": "", "b.py": "", ".gitignore": "*.tmp\n", "c.tmp": "", "link": f"-> {victim}", ".env": "A=1"})
+    run(root, "init", "-q")
+    run(root, "add", "a.py", ".gitignore")
+    blob = run(root, "hash-object", "-w", "a.py").strip()
+    program = tmp_path / "evil.sh"
+    program.write_text(f'#!/bin/sh\necho "$0 $*" >> {mark}\ncat\n')
+    program.chmod(0o755)
+    write(root, {".gitattributes": "* filter=evil diff=evil\n", ".gitmodules": '[submodule "x"]\npath = ../victim\n'})
+    for hook in ("post-index-change", "fsmonitor-watchman"):
+        (root / ".git" / "hooks" / hook).write_bytes(program.read_bytes())
+        (root / ".git" / "hooks" / hook).chmod(0o755)
+    write(tmp_path, {"excludes": "*.py\n", "more": f"[core]\n\tfsmonitor = {program}\n\tworktree = {victim}\n"})
+    settings = {"core.excludesFile": str(tmp_path / "excludes"), "core.fsmonitor": str(program)}
+    settings |= {"filter.evil.process": str(program), "diff.external": str(program), "core.pager": str(program)}
+    settings |= {"alias.ls-files": f"!{program}", "include.path": str(tmp_path / "more"), "core.bare": "true"}
+    settings |= {"core.worktree": str(victim), "extensions.worktreeConfig": "true", "core.ignoreCase": "evil\n[x]"}
+    for name in ("xx/.env", "link/.env"):
+        run(root, "update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
+    index = (root / ".git" / "index").read_bytes()[:-20].replace(b"xx/.env", b"../.env")
+    (root / ".git" / "index").write_bytes(index + hashlib.sha1(index).digest())
+    write(root, {".git/objects/info/alternates": f"{victim}/.git/objects\n", "sub/.git": f"gitdir: {victim}/.git\n"})
+    write(root, {"sub/b.py": "", "sub/c.py": "", "sub/.env": "A=1"})
+    for name, value in settings.items():
+        run(root, "config", "--file", ".git/config", name, value)
+    mark.unlink(missing_ok=True)
+    listing = list_files(root)
+    own = {"a.py", "b.py", ".gitignore", ".gitattributes", ".gitmodules"}
+    assert set(listing.files) == own | {"link/secret.py", "link/.gitignore", "sub/b.py", "sub/c.py", "sub/.env"}
+    assert listing.followed == ("link",)
+    assert not mark.exists(), mark.read_text()
+
+
+def test_index_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": ""})
+    run(tmp_path, "init", "-q")
+    os.mkfifo(tmp_path / ".git" / "index")
+    with pytest.raises(InvalidArgument, match="index cannot be read"):
+        list_files(tmp_path)
+
+
+def test_repository_of_another_user_above_a_directory_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"mine/.env": "A=1", ".gitignore": "*\n"})
+    run(tmp_path, "init", "-q")
+    run(tmp_path, "add", "-f", "mine/.env")
+    assert names(tmp_path / "mine") == {".env"}
+    if os.geteuid():
+        pytest.skip("only root gives a file to another user")
+    os.chown(tmp_path / ".git", 12345, 12345)
+    assert names(tmp_path / "mine") == set()

@@ -369,8 +369,8 @@ class _Lister:
 
     def _follow(self, place: _Directory, real: Path, status: os.stat_result) -> None:
         home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - which raises nothing without a home
-        if Path(home).is_relative_to(real):
-            self.left_out[place.name] = f"a link to {shown(str(real))}, which has more than one program"
+        if Path(home).is_relative_to(real) or self.root.is_relative_to(real):
+            self.left_out[place.name] = f"a link to {shown(str(real))}, which has more than this program"
             return
         bound = _Bound(real, place.name, is_followed=True)
         target = _Directory(real, place.name, bound, is_asked_for=place.is_asked_for)
@@ -580,7 +580,7 @@ def _staged(entry: bytes) -> tuple[bool, str]:
 
 def _too_many(root: Path, files: Mapping[str, ProgramFile], most: int, *, in_git: bool) -> InvalidArgument:
     return InvalidArgument(
-        f"{root} has {len(files)} files and more, and a program has at most {most}. "
+        f"{root} has more than {most} files, the most of a program. "
         f"{_largest(files, lambda _: 1, '{} files'.format)} {_advice(in_git)}"
     )
 
@@ -606,6 +606,6 @@ def _largest(files: Mapping[str, ProgramFile], weight: Callable[[ProgramFile], i
 def _advice(in_git: bool) -> str:
     keep = "List data and results in .gitignore" if in_git else "Keep data and results out of the directory"
     return (
-        f"{keep} (docs/how-to/data.md has data sets, and directories that are mounted), or send one script: "
+        f"{keep} (docs/how-to/data.md has data sets, and directories that are mounted), or submit one script: "
         "--package-path FILE.py"
     )

@@ -22,7 +22,8 @@ from pathlib import Path
 TIMEOUT_S = 60.0
 """The longest that all reading of one checkout may take."""
 
-Settings = Mapping[str, str]
+Settings = tuple[tuple[str, str], ...]
+"""Names and values in the order of a configuration file."""
 
 _MAX_POINTER, _MAX_CONFIG, _MAX_INDEX = 2**16, 2**20, 2**28
 _MAX_ERROR = 4096
@@ -129,7 +130,12 @@ class Git:
 
 
 def run(
-    arguments: Sequence[str], directory: Path, *, limit: int, deadline: float, environment: Settings | None = None
+    arguments: Sequence[str],
+    directory: Path,
+    *,
+    limit: int,
+    deadline: float,
+    environment: Mapping[str, str] | None = None,
 ) -> GitOutput | None:
     """Output of git, at most `limit` bytes of it; None if it ends with 1 and says nothing. Raises GitError."""
     options = [word for option in _SAFE for word in ("-c", option)]
@@ -245,20 +251,21 @@ def _copy(source: Path, target: Path, limit: int) -> None:
 
 
 def _read_settings(ours: Path, config: Path, deadline: float) -> Settings:
-    """The last value of each setting in a configuration file. Nothing that it includes is read."""
+    """The settings in a configuration file. Nothing that it includes is read."""
     _copy(config, ours / "theirs", _MAX_CONFIG)
     if not (ours / "theirs").exists():
-        return {}
+        return ()
     words = ("config", "--file", str(ours / "theirs"), "--no-includes", "--list", "-z")
     listed = run(words, ours, limit=2 * _MAX_CONFIG, deadline=deadline)
     entries = listed.data.decode(errors="replace").split("\0") if listed is not None else []
-    return {key: value or "true" for key, _, value in (entry.partition("\n") for entry in entries) if key}
+    return tuple((key, value) for key, _, value in (entry.partition("\n") for entry in entries) if key)
 
 
 def _configuration(settings: Settings) -> str:
     """The configuration of our repository."""
-    names = sorted(name for name in _OF_FILE_SYSTEM if _WORD.fullmatch(settings.get(name, "")))
-    core = [f"\t{name.partition('.')[2]} = {settings[name]}" for name in names]
-    hashing = settings.get("extensions.objectformat", "")
+    values = dict(settings)
+    names = sorted(name for name in _OF_FILE_SYSTEM if _WORD.fullmatch(values.get(name, "")))
+    core = [f"\t{name.partition('.')[2]} = {values[name]}" for name in names]
+    hashing = values.get("extensions.objectformat", "")
     version, extensions = (1, f"[extensions]\n\tobjectFormat = {hashing}\n") if _WORD.fullmatch(hashing) else (0, "")
     return "\n".join(("[core]", f"\trepositoryFormatVersion = {version}", "\tbare = false", *core, extensions))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainyard_cli.dev import tree
-from trainyard_cli.dev.tree import CodeDirectory, CodeFile, CodeTree
+from trainyard_cli.dev.tree import CodeDirectory, CodeTree
+from trainyard_cli.submission.files import ProgramFile
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unavailable, shown
 
 POLL_S = 1.0
@@ -51,7 +52,7 @@ class Synchroniser:
         another one, unless it `replaces` that."""
         self._pipe = pipe
         self._directory = directory
-        self._digests: dict[str, tuple[CodeFile, str]] = {}
+        self._digests: dict[str, tuple[ProgramFile, str]] = {}
         self._last: CodeTree | None = None
         self._send({"root": root, "replaces": replaces})
         self.code, other = map(str, self._answer("begins"))
@@ -105,7 +106,7 @@ class Synchroniser:
     def _manifest(self, now: CodeTree) -> tuple[Mapping[str, Mapping[str, object]], list[str]]:
         """The files with their digests, and sentences about those that cannot be read."""
         notices: list[str] = []
-        digests: dict[str, tuple[CodeFile, str]] = {}
+        digests: dict[str, tuple[ProgramFile, str]] = {}
         manifest: dict[str, Mapping[str, object]] = {}
         for name, file in now.files.items():
             if file.link:
@@ -123,7 +124,7 @@ class Synchroniser:
         self._digests = digests
         return manifest, notices
 
-    def _send_file(self, name: str, file: CodeFile) -> bool:
+    def _send_file(self, name: str, file: ProgramFile) -> bool:
         """False if it has gone since: the next time sees it."""
         data = tree.content(file)
         if data is None:

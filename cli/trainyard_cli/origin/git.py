@@ -1,89 +1,56 @@
-"""Reads the commit and the changes of a git working tree. Nothing that the repository itself configures is run.
+"""Reads the commit and the changes of a git working tree.
 
-`.git/config` of a tree from elsewhere can name programs: a file system monitor, hooks, filters of files, diff drivers,
-remotes of missing objects. Each is switched off, whatever else the repository says.
+Nothing that the repository configures is run or changes what is read (`trainyard_cli.git`), and a repository whose
+parts lead elsewhere is not read at all: its files could be those of somebody else's work.
 """
 
 import os
-import signal
-import subprocess
-import threading
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from trainyard_cli.git import GitTooSlow
+from trainyard_cli import git
+from trainyard_cli.git import Git, GitError, GitMissing, GitOutput, GitTooSlow, Repository, Settings
+from trainyard_protocol.errors import shown
 from trainyard_protocol.views.origin import MAX_DIFF, MAX_FILES, GitOrigin
 
 TIMEOUT_S = 5.0
 """The longest that all reading of one tree may take."""
 
 NO_DIFF = "It was left out at the user's request."
+OTHER_OBJECTS = "Objects of the repository lie elsewhere, so that its changes are not read."
 
-_MAX_CONFIG = 2**20
+_MAX_INDEX = 2**28
 _MAX_STATUS = 2**22
-_MAX_FILTERS = 100
+_MAX_REFERENCE = 2**12
+_MAX_OBJECTS = 200_000
 _MAX_NAME, _MAX_WORD = 4096, 256
-_OF_ANOTHER_TREE = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE"),
-    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_EXTERNAL_DIFF", "GIT_DIFF_OPTS"),
-)
-"""Variables that hooks and wrappers of git set, about a tree that need not be ours."""
-
-_SETTINGS = {
-    "LC_ALL": "C",
-    "GIT_ALLOW_PROTOCOL": "none",  # no remote is asked for missing objects
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-}
-_SAFE = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "diff.relative=false")
-_STATUS = (
-    *("status", "--porcelain=v2", "--branch", "--no-ahead-behind", "-z", "--no-renames", "--untracked-files=normal"),
-    "--ignore-submodules=dirty",
-)
+_STATUS = ("status", "--porcelain=v2", "-z", "--no-renames", "--untracked-files=normal")
 _DIFF = (
-    *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", "--ignore-submodules=dirty"),
-    *("--src-prefix=a/", "--dst-prefix=b/", "HEAD"),
+    *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short"),
+    *("--src-prefix=a/", "--dst-prefix=b/"),
 )
 
 
 def read(directory: Path, *, with_diff: bool = True, timeout_s: float = TIMEOUT_S) -> GitOrigin | None:
-    """The commit, the changes and the untracked files of the tree that holds a directory; None without git, without a
-    repository, and for one that git or we refuse to read. Raises GitTooSlow."""
-    git = _Git(directory, time.monotonic() + timeout_s)
-    config = git.output("config", "--list", "--show-scope", "--includes", "-z", limit=_MAX_CONFIG)
-    entries = _config(config[0]) if config is not None and not config[1] else None
-    switched_off = _without_filters(entries) if entries is not None else None
-    if entries is None or switched_off is None:
+    """The commit, the changes and the untracked files of the tree that holds a directory; None without git and without
+    a repository. Raises GitError for a repository that git or we refuse to read."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        repository = git.repository_of(directory)
+        if repository is None:
+            return None
+        commit, branch = _head(repository, deadline)
+        with git.opened(repository, head=commit, timeout_s=deadline - time.monotonic()) as opened:
+            _check(repository, opened.settings)
+            origin = GitOrigin(commit=commit, branch=branch[:_MAX_WORD], remote=_remote(opened.settings, branch))
+            if _has_other_objects(repository.common / "objects"):
+                return origin.model_copy(update={"dirty": True, "diff_note": OTHER_OBJECTS})
+            return origin.model_copy(update=_changes(repository, opened, commit, timeout_s, with_diff=with_diff))
+    except GitMissing:
         return None
-    git.options += switched_off
-    status = git.output(*_STATUS, limit=_MAX_STATUS)
-    if status is None:
-        return None
-    commit, branch, changed, untracked = _status(*status)
-    diff = note = ""
-    if changed and not with_diff:
-        note = NO_DIFF
-    elif changed and not commit:
-        note = "There is no commit to compare with."
-    elif changed:
-        try:
-            diff, note = _cut(git.output(*_DIFF, limit=MAX_DIFF))
-        except GitTooSlow:
-            note = f"git took longer than {timeout_s:g} s."
-    return GitOrigin(
-        commit=commit,
-        branch=branch[:_MAX_WORD],
-        remote=_remote([(key, value) for _, key, value in entries], branch),
-        dirty=bool(changed),
-        changed=tuple(changed[:MAX_FILES]),
-        untracked=tuple(untracked[:MAX_FILES]),
-        more_files=max(0, len(changed) - MAX_FILES) + max(0, len(untracked) - MAX_FILES),
-        diff=diff,
-        diff_note=note,
-    )
 
 
 def without_credentials(url: str) -> str:
@@ -116,116 +83,143 @@ def without_credentials(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
 
-class _Git:
-    """git in a directory, until a deadline."""
-
-    def __init__(self, directory: Path, deadline: float) -> None:
-        self._directory = directory
-        self._deadline = deadline
-        self.options: list[str] = list(_SAFE)
-
-    def output(self, *arguments: str, limit: int) -> tuple[bytes, bool] | None:
-        """Output of a command, and whether it is longer than `limit` bytes; None if it failed, or git is not there.
-        Raises GitTooSlow."""
-        options = [word for option in self.options for word in ("-c", option)]
-        environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_TREE}
-        try:
-            process = subprocess.Popen(
-                ["git", "--no-pager", "-C", str(self._directory), *options, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment | _SETTINGS,
-                start_new_session=True,
-            )
-        except OSError:
-            return None
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            _kill(process)
-
-        timer = threading.Timer(max(0.0, self._deadline - time.monotonic()), end)
-        timer.start()
-        try:
-            assert process.stdout is not None
-            data = process.stdout.read(limit + 1)
-            is_long = len(data) > limit
-            if is_long:
-                _kill(process)
-            code = process.wait()
-        finally:
-            timer.cancel()
-            _kill(process)
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-        if late.is_set():
-            raise GitTooSlow
-        return (data[:limit], is_long) if is_long or code == 0 else None
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return  # it has just ended
-
-
-def _config(output: bytes) -> list[tuple[str, str, str]]:
-    """Scope, key and value of each entry of the configuration."""
-    parts = output.decode(errors="replace").split("\0")
-    return [(scope, *_pair(entry)) for scope, entry in zip(parts[::2], parts[1::2], strict=False)]
-
-
-def _pair(entry: str) -> tuple[str, str]:
-    key, _, value = entry.partition("\n")
-    return key, value
-
-
-def _without_filters(entries: Sequence[tuple[str, str, str]]) -> list[str] | None:
-    """Options that switch off each filter of files that the repository itself has; those of the user stay. None if one
-    has a name that no option can have."""
-    names = {
-        key.partition(".")[2].rpartition(".")[0]
-        for scope, key, _ in entries
-        if scope not in ("system", "global", "command") and key.startswith("filter.")
-    }
-    if len(names) > _MAX_FILTERS or any("=" in name or "\ufffd" in name for name in names):
-        return None
-    return [
-        f"filter.{name}.{setting}" for name in sorted(names) for setting in ("clean=", "process=", "required=false")
+def _head(repository: Repository, deadline: float) -> tuple[str, str]:
+    """The commit and the branch, as git itself says them: it refuses a repository of another user. Raises GitError."""
+    for path in (repository.directory / "HEAD", repository.common / "packed-refs", repository.common / "refs"):
+        _check_no_link(path)
+    place = {"GIT_WORK_TREE": str(repository.top), "GIT_CEILING_DIRECTORIES": str(repository.top.parent)}
+    words = [
+        git.run(command, repository.top, limit=_MAX_REFERENCE, deadline=deadline, environment=place)
+        for command in (("rev-parse", "-q", "--verify", "HEAD"), ("symbolic-ref", "-q", "HEAD"))
     ]
+    commit, reference = (output.data.decode(errors="replace").strip() if output else "" for output in words)
+    return commit, reference.removeprefix("refs/heads/")
 
 
-def _status(output: bytes, is_cut: bool) -> tuple[str, str, list[str], list[str]]:
-    """Commit, branch, changed and untracked files out of `git status --porcelain=v2`."""
-    entries = output.split(b"\0")[: -1 if is_cut else None]
-    commit = branch = ""
+def _check(repository: Repository, settings: Settings) -> None:
+    """Check that all of a repository is that of its tree. Raises GitError."""
+    top, directory, common = repository.top, repository.directory, repository.common
+    for path in (top / ".git", directory / "index", directory / "commondir", common / "config", common / "objects"):
+        _check_no_link(path)
+    named = dict(settings).get("core.worktree", "")
+    tree = (directory / named).resolve() if named else None
+    if (top / ".git").is_dir():
+        if common != directory:
+            raise GitError(f"{directory} leads to another repository, {common}.")
+        if tree not in (None, top):
+            raise GitError(f"core.worktree of {directory} names another tree, {shown(str(tree))}.")
+    elif common != directory:  # a linked work tree, which its repository knows
+        if common / "worktrees" != directory.parent or _known_tree(directory) != top / ".git":
+            raise GitError(f"{top / '.git'} leads to {directory}, which is not for this tree.")
+    elif tree != top:  # a submodule
+        raise GitError(f"{top / '.git'} leads to {directory}, which is not for this tree.")
+
+
+def _known_tree(directory: Path) -> Path | None:
+    """The file `.git` of a linked work tree, as its repository names it."""
+    data = git.read_file(directory / "gitdir", _MAX_REFERENCE)
+    return None if data is None else (directory / os.fsdecode(data).strip()).resolve()
+
+
+def _check_no_link(path: Path) -> None:
+    if path.is_symlink():
+        raise GitError(f"{path} is a link.")
+
+
+def _has_other_objects(objects: Path) -> bool:
+    """Whether objects of a repository are those of another: by its alternates, or by links."""
+    if os.path.lexists(objects / "info" / "alternates"):
+        return True
+    waiting, count = [objects], 0
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                count += 1
+                if count > _MAX_OBJECTS or entry.is_symlink():
+                    return True
+                if entry.is_dir():
+                    waiting.append(Path(entry.path))
+    return False
+
+
+def _changes(
+    repository: Repository, opened: Git, commit: str, timeout_s: float, *, with_diff: bool
+) -> Mapping[str, object]:
+    """The fields of an origin that say how a tree differs from its commit. Raises GitError."""
+    modules = f"--ignore-submodules={'dirty' if _has_own_modules(repository, opened) else 'all'}"
+    changed, untracked = _status(opened.output(*_STATUS, modules, limit=_MAX_STATUS) or GitOutput(b""))
+    diff = note = ""
+    if changed and not with_diff:
+        note = NO_DIFF
+    elif changed and not commit:
+        note = "There is no commit to compare with."
+    elif changed:
+        try:
+            diff, note = _cut(opened.output(*_DIFF, modules, "HEAD", limit=MAX_DIFF))
+        except GitTooSlow:
+            note = f"git took longer than {timeout_s:g} s."
+        except GitError:
+            note = "git diff failed."
+    return {
+        "dirty": bool(changed),
+        "changed": tuple(changed[:MAX_FILES]),
+        "untracked": tuple(untracked[:MAX_FILES]),
+        "more_files": max(0, len(changed) - MAX_FILES) + max(0, len(untracked) - MAX_FILES),
+        "diff": diff,
+        "diff_note": note,
+    }
+
+
+def _has_own_modules(repository: Repository, opened: Git) -> bool:
+    """Whether each submodule is one of this tree, so that its commit may be read. Raises GitError for an index whose
+    names lead out of the tree."""
+    listed = opened.output("ls-files", "-s", "-z", limit=_MAX_INDEX)
+    entries = filter(None, (listed or GitOutput(b"")).data.split(b"\0"))
+    modules = []
+    for fields, _, name in (entry.partition(b"\t") for entry in entries):
+        if name.startswith(b"/") or b".." in name.split(b"/"):
+            raise GitError(f"The index of {repository.directory} names {shown(os.fsdecode(name))}.")
+        if fields.startswith(b"160000"):
+            modules.append(repository.top / os.fsdecode(name))
+    return all(_is_own_module(path) for path in modules)
+
+
+def _is_own_module(path: Path) -> bool:
+    try:
+        if not stat.S_ISREG((path / ".git").lstat().st_mode):
+            return (path / ".git").is_dir() and not (path / ".git").is_symlink()
+        module = git.repository_of(path)
+        if module is None or module.top != path:
+            return False
+        with git.opened(module) as opened:
+            _check(module, opened.settings)
+    except FileNotFoundError:  # not checked out
+        return True
+    except (OSError, GitError):
+        return False
+    return True
+
+
+def _status(output: GitOutput) -> tuple[list[str], list[str]]:
+    """Changed and untracked files out of `git status --porcelain=v2`."""
+    entries = output.data.split(b"\0")[: -1 if output.is_cut else None]
     changed, untracked = [], []
     for entry in (raw.decode(errors="replace") for raw in entries):
-        if entry.startswith("# branch.oid "):
-            commit = entry.removeprefix("# branch.oid ").replace("(initial)", "")
-        elif entry.startswith("# branch.head "):
-            branch = entry.removeprefix("# branch.head ").replace("(detached)", "")
-        elif entry.startswith("1 "):
+        if entry.startswith("1 "):
             changed.append(entry.split(" ", 8)[-1][:_MAX_NAME])
         elif entry.startswith("u "):
             changed.append(entry.split(" ", 10)[-1][:_MAX_NAME])
         elif entry.startswith("? "):
             untracked.append(entry[2:][:_MAX_NAME])
-    return commit, branch, changed, untracked
+    return changed, untracked
 
 
-def _cut(output: tuple[bytes, bool] | None) -> tuple[str, str]:
+def _cut(output: GitOutput | None) -> tuple[str, str]:
     """The diff as text, and the note on it."""
     if output is None:
         return "", "git diff failed."
-    data, is_cut = output
-    text = data.decode(errors="replace").replace("\0", "\ufffd")
-    if not is_cut:
+    text = output.data.decode(errors="replace").replace("\0", "\ufffd")
+    if not output.is_cut:
         return text, ""
     return text[: text.rfind("\n") + 1], f"It was cut after {MAX_DIFF // 2**20} MiB."
 

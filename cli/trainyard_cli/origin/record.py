@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.git import GitTooSlow
+from trainyard_cli.git import GitError, GitTooSlow
 from trainyard_cli.origin import git
 from trainyard_cli.submission.comparison import package_digest
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
@@ -81,7 +81,9 @@ def _tree(directory: Path, with_diff: bool, notify: Notify) -> GitOrigin | None:
         return git.read(directory, with_diff=with_diff)
     except GitTooSlow:
         notify(f"git took longer than {git.TIMEOUT_S:g} s: the origin of the job has no commit and no diff.")
-        return None
+    except GitError as error:
+        notify(f"The origin of the job has no commit and no diff. {error}")
+    return None
 
 
 def _tree_of(client: V1Client, job: str, notify: Notify) -> GitOrigin | None:

@@ -1,6 +1,7 @@
 """Which files are the program: the one answer for whatever is sent to a replica."""
 
 from trainyard_cli.submission.files.listing import (
+    EXPECTED,
     MAX_BYTES,
     MAX_FILES,
     LeftOut,
@@ -10,4 +11,13 @@ from trainyard_cli.submission.files.listing import (
     list_files,
 )
 
-__all__ = ["MAX_BYTES", "MAX_FILES", "LeftOut", "ProgramFile", "ProgramListing", "checkout_of", "list_files"]
+__all__ = [
+    "EXPECTED",
+    "MAX_BYTES",
+    "MAX_FILES",
+    "LeftOut",
+    "ProgramFile",
+    "ProgramListing",
+    "checkout_of",
+    "list_files",
+]

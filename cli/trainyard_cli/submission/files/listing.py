@@ -41,6 +41,8 @@ _MAX_OUTPUT = 2**27
 _MAX_NAME = 300
 _MAX_LOOKED_AT = 1000
 _LARGEST = 5
+_COUNTED = 4
+"""How many times the files of a program are listed, to find those of which there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def list_files(
     for path in include:
         lister.include(path)
     listing = lister.listing()
+    if len(listing.files) > most_files:
+        raise _too_many(root, listing.files, most_files, in_git=listing.in_git)
     if listing.size > most_bytes:
         raise InvalidArgument(
             f"{root} has {sized(listing.size)} of files, and a program has at most {sized(most_bytes)}. "
@@ -315,9 +319,9 @@ class _Lister:
             self._link(place, status)
         elif kind != stat.S_IFREG:
             self.left_out[place.name] = _SPECIAL.get(kind, "neither a file nor a directory")
-        elif not os.access(place.path, os.R_OK):
+        elif not (status.st_mode & stat.S_IROTH or os.access(place.path, os.R_OK)):
             self._unreadable(place, PermissionError(13, "Permission denied"), is_tracked)
-        elif not (is_tracked or place.is_asked_for) and (secret := secret_in(str(place.path), status)):
+        elif not _has_leave(place, is_tracked) and (secret := secret_in(str(place.path), status)):
             self.left_out[place.name] = f"looks like a secret: {secret}"
         else:
             mode = 0o755 if status.st_mode & 0o100 else 0o644
@@ -325,11 +329,8 @@ class _Lister:
 
     def _put(self, name: str, file: ProgramFile) -> None:
         self.files[name] = file
-        if len(self.files) > self.most_files:
-            raise InvalidArgument(
-                f"{self.root} has more than {self.most_files} files, the most of a program. "
-                f"{_largest(self.files, lambda _: 1, '{} files'.format)} {_advice(self.in_git)}"
-            )
+        if len(self.files) > _COUNTED * self.most_files:  # there is no end of them
+            raise _too_many(self.root, self.files, self.most_files, in_git=self.in_git)
 
     def _unreadable(self, place: _Directory, error: OSError, is_tracked: bool) -> None:
         """Leave out what cannot be read, as the program itself could not read it here. Raises InvalidArgument for
@@ -368,8 +369,8 @@ class _Lister:
 
     def _follow(self, place: _Directory, real: Path, status: os.stat_result) -> None:
         home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - which raises nothing without a home
-        if Path(home).is_relative_to(real):
-            self.left_out[place.name] = f"a link to {shown(str(real))}, which has more than one program"
+        if Path(home).is_relative_to(real) or self.root.is_relative_to(real):
+            self.left_out[place.name] = f"a link to {shown(str(real))}, which has more than this program"
             return
         bound = _Bound(real, place.name, is_followed=True)
         target = _Directory(real, place.name, bound, is_asked_for=place.is_asked_for)
@@ -426,6 +427,11 @@ def _tracked(directory: _Directory) -> frozenset[str]:
 
 def _tracked_parents(directory: _Directory) -> frozenset[str]:
     return directory.rules.tracked_parents if directory.rules is not None else frozenset()
+
+
+def _has_leave(place: _Directory, is_tracked: bool) -> bool:
+    """Whether a file is sent even if it is a secret: git has it already, though not behind a link that leaves."""
+    return place.is_asked_for or (is_tracked and not place.bound.is_followed)
 
 
 def _judged(directory: _Directory, names: Collection[str]) -> _Directory:
@@ -572,6 +578,13 @@ def _staged(entry: bytes) -> tuple[bool, str]:
     return fields.startswith(b"160000"), os.fsdecode(name)
 
 
+def _too_many(root: Path, files: Mapping[str, ProgramFile], most: int, *, in_git: bool) -> InvalidArgument:
+    return InvalidArgument(
+        f"{root} has more than {most} files, the most of a program. "
+        f"{_largest(files, lambda _: 1, '{} files'.format)} {_advice(in_git)}"
+    )
+
+
 def _largest(files: Mapping[str, ProgramFile], weight: Callable[[ProgramFile], int], show: Callable[[int], str]) -> str:
     """The files and directories that have most, in words: of the directory in which they are, where that is one."""
     prefix = ""
@@ -593,6 +606,6 @@ def _largest(files: Mapping[str, ProgramFile], weight: Callable[[ProgramFile], i
 def _advice(in_git: bool) -> str:
     keep = "List data and results in .gitignore" if in_git else "Keep data and results out of the directory"
     return (
-        f"{keep} (docs/how-to/data.md has data sets, and directories that are mounted), or send one script: "
+        f"{keep} (docs/how-to/data.md has data sets, and directories that are mounted), or submit one script: "
         "--package-path FILE.py"
     )

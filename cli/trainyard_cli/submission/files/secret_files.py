@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import PurePosixPath
 from typing import Any
 
 _MAX_BYTES = 2**16
@@ -85,10 +84,11 @@ _BY_NAME: Mapping[str, tuple[str, "re.Pattern[str]"]] = {
 
 def secret_in(path: str, status: os.stat_result) -> str:
     """The kind of secret that a regular file looks like: `environment file`, `private key`; "" for none."""
-    name = PurePosixPath(path).name
+    name = path.rpartition("/")[2]
     if _is_environment_file(name):
         return "environment file"
-    suffix = PurePosixPath(name).suffix.lower()
+    stem, dot, ending = name.rpartition(".")
+    suffix = f".{ending.lower()}" if stem and dot else ""
     is_of_size = _SMALLEST <= status.st_size <= _MAX_BYTES
     if not is_of_size or (suffix in _CODE and name not in _BY_NAME):
         return ""

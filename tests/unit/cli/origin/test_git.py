@@ -1,15 +1,22 @@
 """Reading of git trees: what is recorded of them, and that nothing which they configure is run."""
 
+import hashlib
 import os
+import re
+import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from trainyard_cli.git import GitTooSlow
+from trainyard_cli.git import GitError, GitTooSlow
 from trainyard_cli.origin import git
 from trainyard_cli.origin.git import without_credentials
 from trainyard_protocol.views.origin import MAX_DIFF, JobOrigin
+
+Change = Callable[[Path, Path], object]
+"""A change of a hostile tree, which is after the directory of a victim."""
 
 
 @pytest.fixture
@@ -154,9 +161,144 @@ def test_nothing_that_a_repository_configures_is_run(tree: Path) -> None:
     assert found is not None
     assert (found.dirty, found.remote) == (True, "")
     assert not mark.exists(), mark.read_text()
-    run(tree, "-c", "core.fsmonitor=false", "config", "filter.a=b.clean", str(program))
-    assert git.read(tree) is None
-    assert not mark.exists(), mark.read_text()
+
+
+def configure(key: str, value: str) -> Change:
+    return lambda tree, victim: run(tree, "config", key, value.replace("VICTIM", str(victim)))
+
+
+def link(name: str, target: str) -> Change:
+    def change(tree: Path, victim: Path) -> None:
+        if (tree / name).is_dir():
+            shutil.rmtree(tree / name)
+        (tree / name).unlink(missing_ok=True)
+        (tree / name).symlink_to(victim / target)
+
+    return change
+
+
+def write(name: str, text: str) -> Change:
+    def change(tree: Path, victim: Path) -> None:
+        if name == ".git":
+            shutil.rmtree(tree / ".git")
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(
+            text.replace("VICTIM", str(victim)).replace("COMMIT", run(victim, "rev-parse", "HEAD"))
+        )
+
+    return change
+
+
+def stage(name: str, mode: str = "100644") -> Change:
+    """An entry of the index, whose name git itself might refuse."""
+
+    def change(tree: Path, victim: Path) -> None:
+        other = name.replace("..", "xx")
+        hashed = run(tree, "hash-object", "-w", "é.txt") if mode == "100644" else run(tree, "rev-parse", "HEAD")
+        run(tree, "update-index", "--add", "--cacheinfo", f"{mode},{hashed},{other}")
+        index = (tree / ".git" / "index").read_bytes()[:-20].replace(other.encode(), name.encode())
+        (tree / ".git" / "index").write_bytes(index + hashlib.sha1(index).digest())
+
+    return change
+
+
+OF_ANOTHER = "which is not for this tree"
+HOSTILE: Mapping[str, tuple[str, tuple[Change, ...]]] = {
+    "work tree": ("names another tree", (configure("core.worktree", "VICTIM"),)),
+    "include": ("", (configure("include.path", "VICTIM/.git/config"),)),
+    "alternates": (
+        git.OTHER_OBJECTS,
+        (write(".git/objects/info/alternates", "VICTIM/.git/objects"), write(".git/HEAD", "COMMIT")),
+    ),
+    "linked objects": ("is a link", (link(".git/objects", ".git/objects"), write(".git/HEAD", "COMMIT"))),
+    "linked folder of objects": (
+        git.OTHER_OBJECTS,
+        (link(".git/objects/pack", ".git/objects/pack"), write(".git/refs/heads/main", "COMMIT")),
+    ),
+    "linked refs": ("is a link", (link(".git/refs", ".git/refs"), link(".git/objects", ".git/objects"))),
+    "linked index": ("is a link", (link(".git/index", ".git/index"),)),
+    "linked repository": ("is a link", (link(".git", ".git"),)),
+    "file that names a repository": (OF_ANOTHER, (write(".git", "gitdir: VICTIM/.git"),)),
+    "common directory": ("leads to another repository", (write(".git/commondir", "VICTIM/.git"),)),
+    "work tree that its repository does not know": (
+        OF_ANOTHER,
+        (
+            write("fake/commondir", "VICTIM/.git"),
+            write("fake/HEAD", "ref: refs/heads/main"),
+            write(".git", "gitdir: fake"),
+        ),
+    ),
+    "names with ..": ("index of .* names ../victim/secret", (stage("../victim/secret"),)),
+    "names beyond a link": ("", (link("link", "."), stage("link/secret"))),
+    "submodule that leads out": ("", (write("sub/.git", "gitdir: VICTIM/.git"), stage("sub", "160000"))),
+    "submodule by link": ("", (link("sub", "."), stage("sub", "160000"))),
+    "submodule with a linked repository": ("", (write("sub/x", ""), link("sub/.git", ".git"), stage("sub", "160000"))),
+    "file of modules": ("", (write(".gitmodules", '[submodule "x"]\n path = ../victim\n url = VICTIM\n'),)),
+}
+
+
+def test_hostile_repository_shows_nothing_of_elsewhere(tree: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "secret").write_text("SECRET\n")
+    run(victim, "init", "-q", "-b", "main")
+    run(victim, "remote", "add", "origin", "https://example.com/SECRET.git")
+    run(victim, "add", ".")
+    run(victim, "commit", "-q", "-m", "of another")
+    run(victim, "repack", "-adq")
+    own = run(victim, "rev-parse", "HEAD")
+    problems = []
+    for title, (expected, changes) in HOSTILE.items():
+        hostile = tmp_path / "copy"
+        shutil.rmtree(hostile, ignore_errors=True)
+        shutil.copytree(tree, hostile, symlinks=True)
+        (hostile / "é.txt").write_text("changed\n")
+        for change in changes:
+            change(hostile, victim)
+        found = message = ""
+        try:
+            origin = git.read(hostile, timeout_s=60)
+            assert origin is not None
+            found, message = origin.model_dump_json(), origin.diff_note
+            known = {"names beyond a link": {"link/secret"}}.get(title, set())
+            if (names := {*origin.changed, *origin.untracked} - known) - {
+                *("é.txt", "link", "sub", "sub/", ".gitmodules", "fake/")
+            }:
+                problems.append(f"{title}: shows {names}")
+            if not message and "+changed" not in origin.diff:
+                problems.append(f"{title}: the tree's own change is missing")
+        except GitError as error:
+            message = str(error)
+        if "SECRET" in found or (own in found and message != git.OTHER_OBJECTS):
+            problems.append(f"{title}: shows {found}")
+        if not re.search(expected, message) or (message and not expected):
+            problems.append(f"{title}: says {message!r}")
+    assert not problems, "\n".join(problems)
+
+
+def test_linked_work_trees_and_submodules_are_read(tree: Path, tmp_path: Path) -> None:
+    run(tree, "worktree", "add", "-q", str(tmp_path / "linked"))
+    run(tmp_path, "-c", "protocol.file.allow=always", "clone", "-q", str(tree), str(tmp_path / "outer"))
+    run(tmp_path / "outer", "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(tree), "sub")
+    for directory in (tmp_path / "linked", tmp_path / "outer" / "sub", tmp_path / "outer"):
+        (directory / "é.txt").write_text("changed\n")
+        found = read(directory).git
+        assert found is not None
+        assert "+changed" in found.diff, directory
+    run(tmp_path / "outer", "add", "-A")
+    run(tmp_path / "outer", "commit", "-qm", "with a module")
+    run(tmp_path / "outer" / "sub", "commit", "-qam", "next")
+    found = read(tmp_path / "outer").git
+    assert found is not None
+    assert found.changed == ("sub",)
+    assert f"+Subproject commit {run(tmp_path / 'outer' / 'sub', 'rev-parse', 'HEAD')}" in found.diff
+
+
+def test_tree_that_git_refuses_is_named(tree: Path) -> None:
+    (tree / ".git" / "HEAD").write_text("ref: refs/heads/gone\n")
+    (tree / ".git" / "config").write_text("[core\n")
+    with pytest.raises(GitError, match="bad config"):
+        git.read(tree)
 
 
 def test_slow_git_is_ended(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard_cli.submission import foreign_configs
+from trainyard_cli.submission.foreign import other_tools
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.config import indentation
 from trainyard_protocol.job.config import text as config_text
@@ -27,12 +27,18 @@ STDIN = Path("-")
 """The path that means standard input."""
 
 
+def _as_it_is(violation: Violation) -> Violation:
+    return violation
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
     path: Path
     data: dict[str, Any]
     lines: Sequence[str]
     root: ValueLocation
+    located: Callable[[Violation], Violation] = _as_it_is
+    """A violation of the job with the field of this file, where that has other fields than a job."""
 
     def message(self, position: TextPosition, text: str) -> str:
         """`path:line: text`, the line itself, and a caret under the position."""
@@ -44,7 +50,7 @@ def load(path: Path) -> ConfigFile:
     file of another tool."""
     form: config_text.Format | None = "json" if path.suffix == ".json" else "yaml"
     text = _read(path)
-    if problem := foreign_configs.refusal(text):
+    if problem := other_tools.refusal(text):
         raise InvalidArgument(f"{_shown(path)} {problem}.")
     rebuilt = indentation.rebuild(text) if form != "json" else None
     if rebuilt is not None:
@@ -56,7 +62,7 @@ def parse(text: str, name: str = "config") -> ConfigFile:
     """A config that is a text and no file, and is called `name` in errors. Raises InvalidArgument, as `load` does."""
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise InvalidArgument(f"{name}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?")
-    if problem := foreign_configs.refusal(text):
+    if problem := other_tools.refusal(text):
         raise InvalidArgument(f"{name} {problem}.")
     rebuilt = indentation.rebuild(text)
     if rebuilt is not None:
@@ -124,7 +130,7 @@ def explain(violations: Sequence[Violation], config: ConfigFile | None, origins:
     `origins` maps a proto path to the flag that set it.
     """
     if config:
-        violations = sorted(violations, key=lambda v: position_of(config.root, v).start.line)
+        violations = sorted(violations, key=lambda v: position_of(config.root, config.located(v)).start.line)
     return "\n".join(_explained(violation, config, origins) for violation in violations)
 
 
@@ -134,7 +140,8 @@ def _explained(violation: Violation, config: ConfigFile | None, origins: Mapping
         return f"{flag}: {violation.description}"
     if config is None:
         return violation_message(violation)
-    return config.message(position_of(config.root, violation).start, violation_message(violation))
+    located = config.located(violation)
+    return config.message(position_of(config.root, located).start, violation_message(located))
 
 
 def _covers(origin: str, path: str) -> bool:

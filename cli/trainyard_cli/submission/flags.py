@@ -103,7 +103,7 @@ class EnvFile(click.ParamType[tuple[tuple[str, str], ...]]):
             self.fail("files cannot be read from here; give each variable by --env NAME=VALUE.", param, ctx)
         from pathlib import Path
 
-        from trainyard_cli.submission import env_file
+        from trainyard_cli.submission.foreign import env_file
 
         return env_file.read(Path(str(value)).expanduser(), self._environment)
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission import archives, config_file, foreign_configs, machine_types, program_wheel, programs
+from trainyard_cli.submission import archives, config_file, machine_types, program_wheel, programs
 from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
+from trainyard_cli.submission.foreign import custom_job_config, other_tools
 from trainyard_cli.submission.programs import Program
 from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument, NotFound
@@ -55,7 +56,7 @@ class JobDraft:
     def named(self, job_id: str) -> dict[str, Any]:
         """The body of a create request with that job id."""
         data = {key: value for key, value in self.data.items() if key != "job_id"}
-        return {**data, "jobId": job_id}
+        return custom_job_config.followed({**data, "jobId": job_id})
 
     @property
     def module(self) -> str:
@@ -77,12 +78,15 @@ def draft(
     which is for a caller elsewhere, also when the job names a file of this machine.
     """
     config = config_file.load(source) if isinstance(source, Path) else source
+    if config is not None:
+        config = custom_job_config.translated(config, name)
     data, origins = merge(config.data if config else {}, flags)
     if data.get(spelling(data, _TRAINING)) is None:
         data[spelling(data, _TRAINING)] = {}
     machine_types.add_cpus(data, origins, flags)
     if user_args:
-        put(data, f"{_TRAINING}.args", list(user_args))
+        if not custom_job_config.add_arguments(data, user_args):
+            put(data, f"{_TRAINING}.args", list(user_args))
         origins["args"] = "USER_ARGS"
     if name:
         origins["job.job_id"] = "JOB"
@@ -104,6 +108,7 @@ def draft(
     for package in flags.packages:
         if "://" not in package:
             archives.check_archive(Path(package).expanduser())
+    custom_job_config.check_flags(data, origins, flags)
     name = name or str(get(data, "jobId") or "")
     draft = JobDraft(data, config, origins, name, flags.packages)
     search = programs.Search(tuple(map(Path, flags.given.get("include", ()))), current_dir)
@@ -224,7 +229,7 @@ def submit(
                     if built is None:
                         built = _archives(draft, scratch, notify)
                     _add_packages(body, draft, [upload(job_id, archive) for archive in built])
-                    return client.create_job(body)
+                    return client.create_job(custom_job_config.followed(body))
             except AlreadyExists:
                 if if_exists is not None and built is not None:
                     return if_exists(_requested(body, draft, built))
@@ -283,7 +288,8 @@ def in_users_terms(draft: JobDraft) -> Iterator[None]:
 def _base_name(draft: JobDraft) -> str:
     stem = draft.config.path.stem if draft.config else ""
     package = draft.module.partition(".")[0]
-    candidates = ["" if stem.lower() in _GENERIC_NAMES else stem, package, stem, "job"]
+    display_name = str(get(draft.data, f"{_TRAINING}.customJob.displayName") or "")
+    candidates = [display_name, "" if stem.lower() in _GENERIC_NAMES else stem, package, stem, "job"]
     words = (re.sub(r"[^A-Za-z0-9]+", "_", candidate).strip("_") for candidate in candidates)
     name = next(filter(None, words))
     return (name if name[0].isalpha() else f"job_{name}")[:96]
@@ -344,7 +350,7 @@ def packaging_lines(draft: JobDraft, program: Program, *, names_all: bool = Fals
     if draft.automatic:
         yield f"Packaging ./{program.path.name}, because the config has {program.module} and no packages."
     yield from program.summary(names_all=names_all)
-    if batch_script := foreign_configs.note(program.path):
+    if batch_script := other_tools.note(program.path):
         yield batch_script
     if program.choice:
         yield f"The program is {program.choice} (--module-name names another)."
@@ -359,7 +365,7 @@ def packaging_lines(draft: JobDraft, program: Program, *, names_all: bool = Fals
 def _requested(body: dict[str, Any], draft: JobDraft, built: list[Archive]) -> Mapping[str, Any]:
     """The training input that was to be created, each built package by its hash."""
     _add_packages(body, draft, [f"staging://{archive.sha256}/{archive.path.name}" for archive in built])
-    requested: Mapping[str, Any] = parse_job(body).canonical()[_TRAINING]
+    requested: Mapping[str, Any] = parse_job(custom_job_config.followed(body)).canonical()[_TRAINING]
     return requested
 
 

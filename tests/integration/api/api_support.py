@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from beds import databases
 from trainyard_protocol import __version__
+from trainyard_protocol.job.custom_job_training import create_request
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.states import Reason, ReplicaState
@@ -37,7 +38,6 @@ from trainyard_server.app import create_app
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller, Role, Token
-from trainyard_server.domain.custom_jobs.training import create_request
 from trainyard_server.storage.logs.store import Stream
 from trainyard_server.use_cases import UseCases
 

@@ -24,11 +24,12 @@ from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
-from trainyard_cli.submission import config_file, secret_hints
+from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get
+from trainyard_cli.submission.foreign import secret_hints
 from trainyard_cli.submission.from_job import rerun_config, trial_config
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server

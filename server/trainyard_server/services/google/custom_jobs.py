@@ -10,11 +10,11 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import AlreadyExists, InvalidArgument, NotFound
+from trainyard_protocol.job import custom_job_training as training
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
-from trainyard_server.domain.custom_jobs import training
-from trainyard_server.domain.custom_jobs.answers import STATES, custom_job, name_of
+from trainyard_server.domain.custom_jobs import STATES, custom_job, name_of
 from trainyard_server.domain.filters.filter_syntax import And, Expression, FilterToken, Term
 from trainyard_server.services.google.google_resources import GoogleResources
 from trainyard_server.services.jobs.jobs import Jobs

@@ -24,6 +24,7 @@ from trainyard_protocol.errors import (
 )
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.config.validation import checked_job, image_uris
+from trainyard_protocol.job.custom_job_training import check_given
 from trainyard_protocol.job.engine_allowance import violations
 from trainyard_protocol.job.machines import gang
 from trainyard_protocol.job.runtimes import check_version, load_runtimes
@@ -33,7 +34,6 @@ from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.removal import remove_job
 from trainyard_server.domain.access.permissions import Caller, Role
-from trainyard_server.domain.custom_jobs.training import check_given
 from trainyard_server.domain.filters.filter_syntax import Expression
 from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.retries import check_patterns

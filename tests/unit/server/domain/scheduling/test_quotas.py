@@ -157,6 +157,6 @@ def test_mistake_in_the_file_is_named_with_its_line(tmp_path: Path, text: str, m
 def test_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot be read"):
         load_quotas(tmp_path / "none.yaml")
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    (tmp_path / "bytes").write_bytes(b"\xff\xff")
     with pytest.raises(InvalidArgument, match="is not UTF-8"):
         load_quotas(tmp_path / "bytes")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_cli.submission import config_file, foreign_configs
+from trainyard_cli.submission import config_file
+from trainyard_cli.submission.foreign import other_tools
 from trainyard_protocol.errors import InvalidArgument
 
 FILES = {
@@ -36,16 +37,16 @@ def test_file_of_another_tool_is_named_with_an_existing_page(tmp_path: Path) -> 
         with pytest.raises(InvalidArgument) as caught:
             config_file.load(path)
         message = caught.value.message
-        page = Path(__file__).parents[4] / message.split()[-1].rstrip(".").partition("#")[0]
+        page = Path(__file__).parents[5] / message.split()[-1].rstrip(".").partition("#")[0]
         if not message.startswith(f"{path} is a") or tool not in message or not page.is_file():
             wrong[tool] = message
     assert not wrong
-    assert [foreign_configs.refusal(text) for text in OWN] == [""] * len(OWN)
+    assert [other_tools.refusal(text) for text in OWN] == [""] * len(OWN)
 
 
 def test_batch_script_as_a_program_is_noted_and_no_other_file(tmp_path: Path) -> None:
     script, other = tmp_path / "job.sh", tmp_path / "train.sh"
     script.write_text(FILES["Slurm"])
     other.write_text("python t.py\n")
-    assert foreign_configs.note(script).startswith("job.sh is a batch script of Slurm, whose directives the shell")
-    assert [foreign_configs.note(path) for path in (other, tmp_path, tmp_path / "none")] == ["", "", ""]
+    assert other_tools.note(script).startswith("job.sh is a batch script of Slurm, whose directives the shell")
+    assert [other_tools.note(path) for path in (other, tmp_path, tmp_path / "none")] == ["", "", ""]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.job.custom_job_training import check_given, create_request, new_job_id, renamed
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.job.training_input import parse, parse_job
-from trainyard_server.domain.custom_jobs.training import check_given, create_request, new_job_id, renamed
 
 TENSORFLOW = "europe-docker.pkg.dev/vertex-ai/training/tf-gpu.2-12.py310:latest"
 AT = "custom_job.job_spec"

@@ -1,6 +1,7 @@
 """Translation of a custom job of Vertex AI to a job: its training input, and errors back to the fields of the custom
 job. Pure."""
 
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -85,17 +86,40 @@ def training_input(spec: CustomJobSpec, location: str) -> dict[str, Any]:
 def check_given(job: Job) -> None:
     """Raises InvalidArgument where a training input is not what its custom job is translated to: one of the two would
     be shown, and the other run."""
-    training = job.training_input
+    if others := differences(job.training_input):
+        text = f"is another job than the training input: they differ in {', '.join(others)}. Leave customJob out, or"
+        raise InvalidArgument(Violation("custom_job", f"{text} change both."))
+
+
+def differences(training: TrainingInput) -> list[str]:
+    """The fields in which a training input is not what its custom job is translated to. Raises InvalidArgument."""
     if training.custom_job is None:
-        return
+        return []
     if not training.region:
         raise InvalidArgument(Violation("region", "is required with customJob: the location of the custom job."))
     spec = parse(CustomJobSpec, training.custom_job.job_spec, "custom_job.job_spec")
     translated = parse(TrainingInput, training_input(spec, training.region), "job.training_input")
     names = translated.model_fields_set | (training.model_fields_set - _BESIDE)
-    if others := sorted(name for name in names if getattr(translated, name) != getattr(training, name)):
-        text = f"is another job than the training input: they differ in {', '.join(others)}. Leave customJob out, or"
-        raise InvalidArgument(Violation("custom_job", f"{text} change both."))
+    return sorted(name for name in names if getattr(translated, name) != getattr(training, name))
+
+
+def followed(job_spec: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """The jobSpec after the training input that was made from it was changed, as far as a jobSpec can say the changes.
+    Both have keys in camelCase."""
+    spec = copy.deepcopy(dict(job_spec))
+    for number, pool in enumerate(spec.get("workerPoolSpecs", ())[: len(_PREFIXES)]):
+        if number == 0 or int(pool.get("replicaCount", 0)):
+            _follow(pool, number, sent)
+    if sent.get("jobDir"):
+        spec["baseOutputDirectory"] = {"outputUriPrefix": sent["jobDir"]}
+    for name in ("serviceAccount", "enableWebAccess"):
+        if name in sent:
+            spec[name] = sent[name]
+    if str((sent.get("scheduling") or {}).get("band")).upper() == Band.BATCH.value:
+        given = spec.get("scheduling", {})
+        if given.get("strategy") != Strategy.LOW_COST.value:
+            spec["scheduling"] = {**given, "strategy": Strategy.SPOT.value}
+    return spec
 
 
 def renamed(error: InvalidArgument, custom_job: CustomJob) -> InvalidArgument:
@@ -185,6 +209,29 @@ def _pool(number: int, pool: WorkerPoolSpec) -> dict[str, Any]:
     elif number == 0 and (image := _executor(pool)) and not _runtime_version(image):
         config["imageUri"] = image
     return {**fields, f"{prefix}Config": config} if config else fields
+
+
+def _follow(pool: dict[str, Any], number: int, sent: Mapping[str, Any]) -> None:
+    """Change a pool as the training input says."""
+    prefix = to_camel(_PREFIXES[number])
+    machine = {**pool.get("machineSpec", {}), "machineType": sent.get(f"{prefix}Type", "")}
+    config = sent.get(f"{prefix}Config") or {}
+    if accelerators := config.get("acceleratorConfig"):
+        count = str(accelerators.get("count", ""))
+        machine["acceleratorType"] = accelerators.get("type")
+        machine["acceleratorCount"] = int(count) if count.isdecimal() else count
+    pool["machineSpec"] = machine
+    if number:
+        pool["replicaCount"] = sent.get(f"{prefix}Count")
+    if "containerSpec" in pool:
+        program = pool["containerSpec"]
+        changed = {"imageUri": config.get("imageUri"), "args": config.get("containerArgs")}
+    else:
+        program = pool.setdefault("pythonPackageSpec", {})
+        changed = {name: sent.get(name) for name in ("pythonModule", "packageUris", "args")}
+        changed["executorImageUri"] = (sent.get("masterConfig") or {}).get("imageUri")
+    changed["env"] = [{"name": name, "value": value} for name, value in (sent.get("env") or {}).items()]
+    program |= {name: value for name, value in changed.items() if value}
 
 
 def _program(first: WorkerPoolSpec) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_cli.submission import env_file
 from trainyard_cli.submission.flags import FLAGS, JobFlags, merge
-from trainyard_cli.submission.secret_hints import hint
+from trainyard_cli.submission.foreign import env_file
+from trainyard_cli.submission.foreign.secret_hints import hint
 from trainyard_protocol.errors import InvalidArgument
 
 READ: dict[str, dict[str, str]] = {

@@ -57,7 +57,12 @@ FILES = {
     # examples/ of Hugging Face, scripts/ of lightning-hydra-template: run from the root.
     "scripts_below": Outside(
         {
-            "scripts/train.py": "import sys, os\nsys.path.insert(0, os.getcwd())\nfrom lib.model import SIZE\nprint('size', SIZE, open('configs/size.txt').read(), sys.argv[0])",
+            "scripts/train.py": """\
+                import sys, os
+                sys.path.insert(0, os.getcwd())
+                from lib.model import SIZE
+                print('size', SIZE, open('configs/size.txt').read(), sys.argv[0])
+                """,
             "lib/__init__.py": "",
             "lib/model.py": "SIZE = 3",
             "configs/size.txt": "of three",
@@ -193,7 +198,12 @@ MAINS = {
     ),
     "one_replica": Outside(
         {
-            "t.py": "import os\nddp = int(os.environ.get('RANK', -1)) != -1\nif ddp: int(os.environ['LOCAL_RANK'])\nprint('ddp', ddp)"
+            "t.py": """\
+                import os
+                ddp = int(os.environ.get('RANK', -1)) != -1
+                if ddp: int(os.environ['LOCAL_RANK'])
+                print('ddp', ddp)
+                """
         },
         ("--package-path", "t.py"),
         ["ddp False"],
@@ -205,7 +215,8 @@ DECLARED = {
         {
             "pyproject.toml": PROJECT + HATCH + "[tool.hatch.build.targets.wheel]\npackages = ['src/mytrainer']\n",
             "src/mytrainer/__init__.py": "",
-            "src/mytrainer/train.py": f"import importlib.metadata\n{ROMAN}print('version', importlib.metadata.version('outside'))",
+            "src/mytrainer/train.py": ROMAN
+            + "import importlib.metadata\nprint('version', importlib.metadata.version('outside'))\n",
         },
         ("--package-path", "src/mytrainer", "--module-name", "mytrainer.train"),
         [SIXTY, "version 7.1"],
@@ -226,10 +237,18 @@ DECLARED = {
     "inline_below": Outside({"jobs/t.py": BLOCK + ROMAN}, ("--package-path", "jobs/t.py"), [SIXTY]),
     "options": Outside(
         {
-            "requirements.txt": "--extra-index-url https://127.0.0.1:9/simple\n-r more/base.txt\n-c pins.txt\n-e ./libs/mine\n",
+            "requirements.txt": """\
+                --extra-index-url https://127.0.0.1:9/simple
+                -r more/base.txt
+                -c pins.txt
+                -e ./libs/mine
+                """,
             "more/base.txt": "roman ; python_version > '3'\n",
             "pins.txt": "roman<5\n",
-            "libs/mine/setup.py": "from setuptools import setup\nsetup(name='mine', version='1', py_modules=['mine'])\n",
+            "libs/mine/setup.py": """\
+                from setuptools import setup
+                setup(name='mine', version='1', py_modules=['mine'])
+                """,
             "libs/mine/mine.py": "V = 5",
             "t.py": f"import mine\n{ROMAN}print('mine', mine.V)",
         },
@@ -244,7 +263,16 @@ DECLARED = {
     ),
     "poetry": Outside(
         {
-            "pyproject.toml": "[tool.poetry]\nname = 'mypkg'\nversion = '0.1.0'\ndescription = ''\nauthors = ['A <a@example.com>']\n[tool.poetry.dependencies]\npython = '^3.10'\nroman = '^4.1'\n"
+            "pyproject.toml": """\
+                [tool.poetry]
+                name = 'mypkg'
+                version = '0.1.0'
+                description = ''
+                authors = ['A <a@example.com>']
+                [tool.poetry.dependencies]
+                python = '^3.10'
+                roman = '^4.1'
+                """
             + POETRY,
             "mypkg/__init__.py": "",
             "mypkg/train.py": ROMAN,
@@ -254,7 +282,13 @@ DECLARED = {
     ),
     "poetry_application": Outside(
         {
-            "pyproject.toml": "[tool.poetry]\npackage-mode = false\n[tool.poetry.dependencies]\npython = '^3.10'\nroman = '^4.1'\n"
+            "pyproject.toml": """\
+                [tool.poetry]
+                package-mode = false
+                [tool.poetry.dependencies]
+                python = '^3.10'
+                roman = '^4.1'
+                """
             + POETRY,
             "train.py": ROMAN,
         },
@@ -277,7 +311,16 @@ DECLARED = {
     ),
     "conda": Outside(
         {
-            "environment.yml": "name: x\nchannels: [conda-forge]\ndependencies:\n  - python=3.11\n  - cudatoolkit\n  - pip\n  - pip:\n    - roman==4.2\n",
+            "environment.yml": """\
+                name: x
+                channels: [conda-forge]
+                dependencies:
+                  - python=3.11
+                  - cudatoolkit
+                  - pip
+                  - pip:
+                    - roman==4.2
+                """,
             "t.py": ROMAN,
         },
         ("--package-path", ".", "--module-name", "t"),
@@ -358,20 +401,20 @@ DECLARED = {
 
 
 def test_files_of_a_program_are_those_of_its_checkout(service: Service) -> None:
-    assert went_wrong(service, FILES) == {}
+    assert went_wrong(service, FILES) == ""
 
 
 def test_programs_behave_as_under_python(service: Service) -> None:
-    assert went_wrong(service, MAINS) == {}
+    assert went_wrong(service, MAINS) == ""
 
 
 def test_dependencies_are_installed_as_they_are_declared(service: Service) -> None:
-    assert went_wrong(service, DECLARED) == {}
+    assert went_wrong(service, DECLARED) == ""
 
 
-def went_wrong(service: Service, programs: Mapping[str, Outside]) -> dict[str, object]:
-    """Submit all, and wait for their ends. Returns what was not as it should be, by program."""
-    wrong: dict[str, object] = {}
+def went_wrong(service: Service, programs: Mapping[str, Outside]) -> str:
+    """Submit all, and wait for their ends. Returns what was not as it should be."""
+    wrong: dict[str, str] = {}
     config = service.config("outside.yaml", pythonModule=None, **local())
     for name, program in programs.items():
         directory = service.work / name
@@ -387,14 +430,14 @@ def went_wrong(service: Service, programs: Mapping[str, Outside]) -> dict[str, o
         done = service.run("jobs", "submit", "training", name, *words, cwd=directory)
         missing = [note for note in program.notes if note not in done.stderr]
         if done.returncode or missing:
-            wrong[name] = [missing, done.stderr]
+            wrong[name] = f"exit {done.returncode}, lacks {missing}: {done.stderr}"
     for name in programs.keys() - wrong.keys():
         if (problem := _problem(service, name, programs[name])) is not None:
             wrong[name] = problem
-    return wrong
+    return "\n\n".join(f"{name}: {text}" for name, text in wrong.items())
 
 
-def _problem(service: Service, name: str, program: Outside) -> object:
+def _problem(service: Service, name: str, program: Outside) -> str | None:
     if program.state == "CANCELLED":
         service.wait_for_line(name, "ready")
         service.ok("jobs", "cancel", name)
@@ -403,4 +446,6 @@ def _problem(service: Service, name: str, program: Outside) -> object:
     lacks = [text for text in program.prints if text not in log]
     lacks += [text for text in program.verdict if text not in verdict]
     has = [text for text in program.prints_not if text in log]
-    return None if (state, lacks, has) == (program.state, [], []) else [state, lacks, has, verdict, log]
+    if (state, lacks, has) == (program.state, [], []):
+        return None
+    return f"{state}, lacks {lacks}, has {has}: {verdict}\n{log}"

@@ -196,10 +196,10 @@ def _repository_at(top: Path, owners: set[int]) -> Repository | None:
     """The repository at a directory's `.git`. One that another user has put above somebody's directory is none."""
     entry = top / ".git"
     try:
-        status = entry.stat()
+        status, owner = entry.stat(), top.stat().st_uid
     except OSError:
         return None
-    if status.st_uid not in owners:
+    if status.st_uid not in (*owners, owner):
         return None
     if stat.S_ISDIR(status.st_mode):
         return _repository(top, entry)
@@ -208,7 +208,7 @@ def _repository_at(top: Path, owners: set[int]) -> Repository | None:
     word, _, target = _first_line(entry).partition(" ")
     found = _repository(top, top / target.strip()) if word == "gitdir:" and target else None
     if found is None:
-        raise GitError(f"{entry} names no repository.")
+        raise GitError(f"{entry} names no repository. Remove this file, if the directory is a copy of a checkout.")
     return found
 
 

@@ -106,6 +106,11 @@ def list_files(
         lister.walk(start)
     for path in include:
         lister.include(path)
+    for start in filter(lister.left_out.__contains__, starts):
+        raise InvalidArgument(
+            f"{root / start} is not sent, and the program needs it: {lister.left_out[start]}. --include sends what "
+            "looks like a secret."
+        )
     listing = lister.listing()
     if len(listing.files) > most_files:
         raise _too_many(root, listing.files, most_files, in_git=listing.in_git)
@@ -295,6 +300,8 @@ class _Lister:
             waiting.append(_ruled(child, _nested_repository(child.path)))
         elif child.inside in rules.parents:
             waiting.append(child)
+        elif not os.access(child.path, os.R_OK | os.X_OK):
+            self._unreadable(child, PermissionError(13, "Permission denied"), is_tracked=False)
         elif _has_file(child.path):
             self.left_out[child.name] = IGNORED
 
@@ -522,13 +529,13 @@ def _repository_of(directory: Path) -> Repository | None:
 
 
 def _nested_repository(path: Path) -> Repository | None:
-    """The repository whose top is a directory below another."""
+    """The repository whose top is a directory below another. A copy of a submodule without its repository has none."""
     if not os.path.lexists(path / ".git"):
         return None
     try:
         found = git.repository_of(path)
-    except GitError as error:
-        raise _refusal(path, error) from error
+    except GitError:
+        return None
     return found if found is not None and found.top == path else None
 
 

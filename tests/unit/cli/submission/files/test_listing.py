@@ -303,6 +303,7 @@ def test_checkout_of_is_the_top_unless_the_directory_is_ignored(tmp_path: Path) 
     (root / "src" / ".git").write_text("gitdir: /nowhere\n")
     with pytest.raises(InvalidArgument, match=r"git does not list the files of .*/src.* names no repository"):
         list_files(root / "src")
+    assert "src/t.py" in names(root)
 
 
 def test_settings_of_the_user_count(tmp_path: Path) -> None:
@@ -370,6 +371,10 @@ def test_only_what_is_below_is_listed_and_links_to_the_rest_are_followed(tmp_pat
     listing = list_files(tmp_path, below=("pkg", "setup.py", "pkg/t.py"))
     assert shown(listing)[0] == {"pkg/t.py", "setup.py", "pkg/o/o.py", "pkg/s -> t.py"}
     assert listing.followed == ()
+    write(tmp_path, {"key.pem": KEY})
+    with pytest.raises(InvalidArgument, match=r"key\.pem is not sent, and the program needs it: looks like a secret"):
+        list_files(tmp_path, below=("key.pem",))
+    assert names(tmp_path, below=("key.pem",), include=[tmp_path / "key.pem"]) == {"key.pem"}
     for name in ("../x", "missing", "/etc"):
         with pytest.raises(InvalidArgument, match="is not in"):
             list_files(tmp_path, below=(name,))

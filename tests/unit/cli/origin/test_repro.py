@@ -97,8 +97,8 @@ def test_package_in_an_image_is_installed_there(tmp_path: Path) -> None:
     training_input = {"masterConfig": {"imageUri": IMAGE}, "pythonModule": "trainer.task", "args": ["--lr", "0.1"]}
     words = run(tmp_path, training_input, ("packages/a.whl",))
     at = words.index(IMAGE)
-    install = 'python3 -m pip install /packages/a.whl && exec python3 -m "$@"'
-    assert words[at + 1 :] == ["-c", install, "sh", "trainer.task", "--lr", "0.1", "more"]
+    install = 'python3 -m pip install /packages/a.whl && exec "$@"'
+    assert words[at + 1 :] == ["-c", install, "sh", "python3", "-m", "trainer.task", "--lr", "0.1", "more"]
     assert f"{tmp_path}/packages:/packages:ro" in words
 
 

@@ -59,7 +59,9 @@ def dev_job(
         raise InvalidArgument(
             "The config is that of a study, and `jobs dev` is for one training: remove hyperparameters."
         )
-    given: dict[str, Any] = {name: value for name, value in flags.given.items() if name != "package_path"}
+    given: dict[str, Any] = {
+        name: value for name, value in flags.given.items() if name not in ("package_path", "include")
+    }
     given["labels"] = ({**_labels(data, flags), LABEL: "true", _STALL_LIMIT: str(_A_WEEK_S)},)
     given["enable_web_access"] = True
     has_image = _has_image(data) or bool(flags.text("master_image_uri") or flags.text("build"))

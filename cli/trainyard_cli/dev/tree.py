@@ -18,13 +18,15 @@ MAX_FILES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class CodeDirectory:
-    """A directory of this machine. What is below it has `prefix` before its name in the replica."""
+    """A directory of this machine. What is below it has `prefix` before its name in the replica. What is to `include`
+    is sent though a rule leaves it out."""
 
     path: Path
     prefix: str = ""
+    include: tuple[Path, ...] = ()
 
     @staticmethod
-    def of(path: Path) -> "CodeDirectory":
+    def of(path: Path, include: tuple[Path, ...] = ()) -> "CodeDirectory":
         """A Python package keeps its name, so that `python -m PACKAGE.MODULE` works. Raises InvalidArgument."""
         if not path.is_dir():
             raise InvalidArgument(f"--package-path {path} is not a directory. `jobs dev` synchronises a directory.")
@@ -33,7 +35,8 @@ class CodeDirectory:
             raise InvalidArgument(
                 f"{resolved} has more than one program. Name the directory of the program with --package-path."
             )
-        return CodeDirectory(resolved, f"{resolved.name}/" if (resolved / "__init__.py").is_file() else "")
+        prefix = f"{resolved.name}/" if (resolved / "__init__.py").is_file() else ""
+        return CodeDirectory(resolved, prefix, include)
 
     @property
     def project(self) -> Path:
@@ -53,7 +56,7 @@ def scan(directory: CodeDirectory) -> CodeTree:
     """The files of the directory now. Raises InvalidArgument for more, or larger ones, than are synchronised."""
     if not directory.path.is_dir():
         raise InvalidArgument(f"{directory.path} is not there any more; nothing is removed in the replica.")
-    listing = list_files(directory.path, most_bytes=MAX_TREE_BYTES, most_files=MAX_FILES)
+    listing = list_files(directory.path, include=directory.include, most_bytes=MAX_TREE_BYTES, most_files=MAX_FILES)
     for name, file in listing.files.items():
         if file.size > MAX_FILE_BYTES:
             raise InvalidArgument(f"{shown(name)} has more than {sized(MAX_FILE_BYTES)}, the most of a file. {_ADVICE}")

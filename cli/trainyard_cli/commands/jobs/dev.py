@@ -55,7 +55,8 @@ def dev(
     from trainyard_cli.dev.tree import CodeDirectory
     from trainyard_cli.local.connect import client_of, find_server, notify, running_server
 
-    code = CodeDirectory.of(Path(flags.text("package_path") or ".").expanduser())
+    include = tuple(Path(name).absolute() for name in flags.given.get("include", ()))
+    code = CodeDirectory.of(Path(flags.text("package_path") or ".").expanduser(), include)
     server = running_server(target)
     if server is None and (configured := find_server(target)) is not None and not configured.local:
         server = configured
@@ -63,7 +64,7 @@ def dev(
     if job is not None and server is not None:
         with client_of(server, target) as client:
             exists = _is_there(client, job)
-    if exists and flags.given.keys() - {"package_path"}:
+    if exists and flags.given.keys() - {"package_path", "include"}:
         notify(f"{job} exists, and keeps the flags that it was submitted with.")
     if job is None or not exists:
         server, job = _submit(target, job, code, flags, given, idle=idle, notebook=notebook)

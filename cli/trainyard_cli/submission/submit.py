@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission import config_file, machine_types, packaging, programs, script_package
+from trainyard_cli.submission import config_file, machine_types, packaging, programs, script_package, sweep
 from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
@@ -91,7 +91,7 @@ def draft(
         origins["job.job_id"] = "JOB"
     if flags.text("master_image_uri") and flags.text("runtime_version"):
         raise InvalidArgument("Only one of --master-image-uri, --runtime-version can be set.")
-    for parameter in ("metric", "goal", "parallel_trials"):
+    for parameter in ("metric", "goal", "parallel_trials", "sweep_style"):
         if flags.text(parameter) and not get(data, f"{_TRAINING}.hyperparameters.params"):
             raise InvalidArgument(
                 f"--{parameter.replace('_', '-')} is for a study: add --sweep NAME=VALUE,..., or hyperparameters to "
@@ -117,7 +117,8 @@ def draft(
         draft = _with_automatic_program(draft, current_dir)
     if draft.program is None:
         return draft
-    return replace(draft, program=replace(draft.program, passes_job_dir=bool(flags.text("pass_job_dir"))))
+    program = replace(draft.program, passes_job_dir=bool(flags.text("pass_job_dir")))
+    return replace(_with_argument_style(draft, program), program=program)
 
 
 def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
@@ -327,6 +328,27 @@ def _with_program(draft: JobDraft, program: Program) -> JobDraft:
     data = copy.deepcopy(dict(draft.data))
     put(data, f"{_TRAINING}.pythonModule", program.module)
     return replace(draft, data=data, program=program)
+
+
+def _with_argument_style(draft: JobDraft, program: Program) -> JobDraft:
+    """The study as its program reads arguments, where neither a flag nor the config says how."""
+    path = f"{_TRAINING}.hyperparameters"
+    if not get(draft.data, f"{path}.params") or get(draft.data, f"{path}.argumentStyle"):
+        return draft
+    style = sweep.style_of(_entry_source(program))
+    if not style:
+        return draft
+    data = copy.deepcopy(dict(draft.data))
+    put(data, f"{path}.argumentStyle", style)
+    return replace(draft, data=data)
+
+
+def _entry_source(program: Program) -> str:
+    """The source of the file that the program starts with; "" where there is none to read."""
+    base = program.root.joinpath(*program.module.split("."))
+    files = (program.root / program.entry, base.with_suffix(".py"), base / "__main__.py")
+    file = next((file for file in files if file.is_file()), None)
+    return file.read_text(encoding="utf-8", errors="replace") if file is not None else ""
 
 
 def _archives(draft: JobDraft, scratch: ExitStack, notify: Notify) -> list[packaging.Archive]:

@@ -55,6 +55,7 @@ MESSAGES: dict[str, type[Message]] = {
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
     "TrainingInput": {"customJob", "engineOptions", "env", "mounts", "notifications", "secrets"},
+    "HyperparameterSpec": {"argumentStyle"},
     "Scheduling": {"band", "keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from trainyard_cli.submission.sweep import MAX_AT_ONCE, Sweep, fields
+from trainyard_cli.submission.sweep import MAX_AT_ONCE, STYLES, Sweep, fields
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -361,10 +361,17 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--sweep",
-        "Train once with each combination of these values of the program's flags: a study of GRID_SEARCH. May be "
+        "Train once with each combination of these values of the program's parameters: a study of GRID_SEARCH. May be "
         "given several times.",
         _STUDY,
         {"type": Sweep(), "multiple": True, "metavar": "NAME=VALUE,..."},
+    ),
+    Flag(
+        "--sweep-style",
+        "Whether trials get --name VALUE, --name=VALUE, or name=VALUE as Hydra and OmegaConf read it.  [default: the "
+        "config's, or as the program's source says, or flags]",
+        f"{_STUDY}.argumentStyle",
+        {"type": click.Choice(STYLES, case_sensitive=False)},
     ),
     Flag(
         "--metric",
@@ -509,8 +516,8 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         given = get(job, path)
         for name, item in fields(value, given if isinstance(given, Mapping) else {}).items():
             yield f"{path}.{name}", item
-    elif flag.name == "--goal":
-        yield path, str(value).upper()
+    elif flag.name in ("--goal", "--sweep-style"):
+        yield path, str(value).upper().replace("-", "_")
     elif flag.name.endswith("-accelerator"):
         yield f"{path}.type", value["type"].upper().replace("-", "_")
         yield f"{path}.count", value.get("count", "1")

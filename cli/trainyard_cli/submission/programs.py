@@ -42,7 +42,7 @@ _OF_KIND: dict[Kind, tuple[str, ...]] = {"notebook": ("nbclient", "ipykernel", "
 class Program:
     """A program to package. `module` is the job's pythonModule.
 
-    `root` is the directory of the files of `listing`. `entry` is the file that is started, relative to it, or the
+    `root` is the directory of the files of `listing`. `entry` is the `file` that is started, relative to it, or the
     module of `python -m`; `directory` is that in which it starts and `python_path` those that its modules are in, below
     the root. `steps` install what it needs, and are read from the files `declared`, which may name packages among the
     files (`installs_local`); `listed` says so for people. `interpreter` is that of a shell script;
@@ -54,6 +54,7 @@ class Program:
     module: str
     root: Path
     entry: str
+    file: Path
     listing: ProgramListing
     directory: str = ""
     python_path: tuple[str, ...] = ()
@@ -187,6 +188,7 @@ def waiting(directory: Path, module: str, entry: str, needs: Sequence[str]) -> P
         module=module,
         root=root,
         entry=entry,
+        file=directory / entry,
         listing=files.list_files(root, below=below),
         steps=steps,
         declared=declared,
@@ -345,6 +347,7 @@ def _complete(path: Path, entry: _Entry, search: Search) -> Program:
         module=entry.module,
         root=root,
         entry=entry.module if modules is not None else file.relative_to(root).as_posix(),
+        file=file,
         listing=files.list_files(root, include=include, below=_below(root, named, entry, project)),
         directory=_relative(start, root),
         python_path=_python_path(root, start, modules, project),

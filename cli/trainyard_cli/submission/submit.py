@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission import archives, config_file, machine_types, program_wheel, programs
+from trainyard_cli.submission import archives, config_file, machine_types, program_wheel, programs, sweep
 from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
@@ -92,7 +92,7 @@ def draft(
         origins["job.job_id"] = "JOB"
     if flags.text("master_image_uri") and flags.text("runtime_version"):
         raise InvalidArgument("Only one of --master-image-uri, --runtime-version can be set.")
-    for parameter in ("metric", "goal", "parallel_trials"):
+    for parameter in ("metric", "goal", "parallel_trials", "sweep_style"):
         if flags.text(parameter) and not get(data, f"{_TRAINING}.hyperparameters.params"):
             raise InvalidArgument(
                 f"--{parameter.replace('_', '-')} is for a study: add --sweep NAME=VALUE,..., or hyperparameters to "
@@ -122,7 +122,8 @@ def draft(
             raise InvalidArgument("--include adds a file to a program: name that with --package-path.")
         return draft
     passes_job_dir = draft.program.passes_job_dir or bool(flags.text("pass_job_dir"))
-    return replace(draft, program=replace(draft.program, passes_job_dir=passes_job_dir))
+    program = replace(draft.program, passes_job_dir=passes_job_dir)
+    return replace(_with_argument_style(draft, program), program=program)
 
 
 def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
@@ -332,6 +333,19 @@ def _with_program(draft: JobDraft, program: Program) -> JobDraft:
     data = copy.deepcopy(dict(draft.data))
     put(data, f"{_TRAINING}.pythonModule", program.module)
     return replace(draft, data=data, program=program)
+
+
+def _with_argument_style(draft: JobDraft, program: Program) -> JobDraft:
+    """The study as its program reads arguments, where neither a flag nor the config says how."""
+    path = f"{_TRAINING}.hyperparameters"
+    if not get(draft.data, f"{path}.params") or get(draft.data, f"{path}.argumentStyle"):
+        return draft
+    style = sweep.style_of(program.file.read_text(encoding="utf-8", errors="replace"))
+    if not style:
+        return draft
+    data = copy.deepcopy(dict(draft.data))
+    put(data, f"{path}.argumentStyle", style)
+    return replace(draft, data=data)
 
 
 def _archives(draft: JobDraft, scratch: ExitStack, notify: Notify) -> list[Archive]:

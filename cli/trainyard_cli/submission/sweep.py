@@ -1,4 +1,4 @@
-"""`--sweep NAME=VALUE,...`: a study of GRID_SEARCH without a config."""
+"""`--sweep NAME=VALUE,...`: a study of GRID_SEARCH without a config, and how its program reads arguments."""
 
 import math
 import re
@@ -11,6 +11,15 @@ import click
 
 MAX_AT_ONCE = 16
 """Trials of a sweep at a time, where nothing else is asked for."""
+
+STYLES = ("flags", "flags-with-equals", "overrides")
+"""The values of --sweep-style, those of `ArgumentStyle`."""
+
+_STYLES_BY_SOURCE = (
+    ("OVERRIDES", re.compile(r"hydra\.main\(|from hydra import .*\bmain\b|\.hydra_main\(|OmegaConf\.from_cli\(")),
+    ("FLAGS_WITH_EQUALS", re.compile(r"""open\(['"]configurator\.py""")),
+)
+"""What a program says that does not read `--name value`: Hydra and OmegaConf, and nanoGPT's configurator."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -42,7 +51,7 @@ class Sweep(click.ParamType[SweptFlag]):
         name, equals, text = str(value).partition("=")
         name = name.removeprefix("--")
         if not (name and equals):
-            self.fail(f"{value!r} must look like NAME=VALUE,VALUE,...: a flag of your program.", param, ctx)
+            self.fail(f"{value!r} must look like NAME=VALUE,VALUE,...: a parameter of your program.", param, ctx)
         try:
             return swept(name, [part.strip() for part in text.split(",")])
         except ValueError as error:
@@ -60,6 +69,11 @@ def swept(name: str, values: Sequence[str]) -> SweptFlag:
     if any(isinstance(key, float) and math.isinf(key) for key in keys):
         raise ValueError("has a number that is too large")
     return SweptFlag(name, tuple(values))
+
+
+def style_of(source: str) -> str:
+    """The argumentStyle that a program needs, by its source; "" where it does not tell."""
+    return next((style for style, pattern in _STYLES_BY_SOURCE if pattern.search(source)), "")
 
 
 def fields(swept: Sequence[SweptFlag], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,5 +94,6 @@ def fields(swept: Sequence[SweptFlag], given: Mapping[str, Any]) -> dict[str, An
         "params": [flag.parameter for flag in swept],
         "algorithm": "GRID_SEARCH",
         "maxTrials": trials,
+        **({"argumentStyle": "OVERRIDES"} if any(name.startswith("+") for name in names) else {}),
         **({} if has_limit else {"maxParallelTrials": min(trials, MAX_AT_ONCE)}),
     }

@@ -52,6 +52,23 @@ class ScaleType(StrEnum):
     UNIT_REVERSE_LOG_SCALE = "UNIT_REVERSE_LOG_SCALE"
 
 
+class ArgumentStyle(StrEnum):
+    """The form in which programs get parameters: `--lr 0.1`, `--lr=0.1`, or `lr=0.1`, as Hydra and OmegaConf read it.
+    Not of the v1 API."""
+
+    FLAGS = "FLAGS"
+    FLAGS_WITH_EQUALS = "FLAGS_WITH_EQUALS"
+    OVERRIDES = "OVERRIDES"
+
+    def words(self, name: str, value: str) -> list[str]:
+        """The arguments of a parameter. A value that a parser could take for a flag is in one word with the flag."""
+        if self is ArgumentStyle.OVERRIDES:
+            return [f"{name}={value}"]
+        if self is ArgumentStyle.FLAGS_WITH_EQUALS or value.startswith("-"):
+            return [f"--{name}={value}"]
+        return [f"--{name}", value]
+
+
 class ParentCategoricalValues(Message):
     values: tuple[Text, ...]
 
@@ -170,6 +187,7 @@ class HyperparameterSpec(Message):
     resume_previous_job_id: Text = ""
     enable_trial_early_stopping: Boolean = False
     algorithm: Annotated[Algorithm, enum_of(Algorithm)] = Algorithm.ALGORITHM_UNSPECIFIED
+    argument_style: Annotated[ArgumentStyle, enum_of(ArgumentStyle)] = ArgumentStyle.FLAGS
 
     @property
     def minimizes(self) -> bool:

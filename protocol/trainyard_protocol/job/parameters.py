@@ -56,8 +56,9 @@ def number_of(value: str) -> float | None:
 
 
 def parameter_name(name: str) -> str:
-    """The name as `parameters_of` has it: `--learning-rate`, `learning-rate` and `learning_rate` are one."""
-    return name.lstrip("-").replace("-", "_") if name.lstrip("-") else name
+    """The name as `parameters_of` has it: `--learning-rate`, `learning-rate` and `learning_rate` are one, `+lr` is
+    `lr`."""
+    return name.lstrip("-+").replace("-", "_") if name.lstrip("-+") else name
 
 
 def _with_overrides(parameters: dict[str, str], words: Sequence[str]) -> Mapping[str, str]:

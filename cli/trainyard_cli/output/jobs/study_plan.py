@@ -7,6 +7,7 @@ from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.job.hyperparameters import (
     Algorithm,
+    ArgumentStyle,
     HyperparameterSpec,
     ParameterSpec,
     ParameterType,
@@ -32,7 +33,7 @@ def at_once(spec: HyperparameterSpec) -> int:
 
 def headline(spec: HyperparameterSpec) -> str:
     """`A study by GRID_SEARCH: 4 trials, 2 at a time, over lr and batch_size, for the largest accuracy.` A grid without
-    a metric is ranked by what its trials report."""
+    a metric is ranked by what its trials report. Arguments that are not `--lr VALUE` are shown."""
     names = [without_control(parameter.spec.parameter_name) for parameter in spec.located()]
     over = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
     extreme = "smallest" if spec.minimizes else "largest"
@@ -40,7 +41,15 @@ def headline(spec: HyperparameterSpec) -> str:
     if not spec.needs_metric:
         aim = "ranked by the metric that they report (--metric names it)"
     planned = formats.count(spec.planned_trials, "trial")
-    return f"A study {_ALGORITHMS[spec.algorithm]}: {planned}, {at_once(spec)} at a time, over {over}, {aim}."
+    how = f"{_ALGORITHMS[spec.algorithm]}: {planned}, {at_once(spec)} at a time"
+    return f"A study {how}, over {over}, {aim}.{_style(spec)}"
+
+
+def _style(spec: HyperparameterSpec) -> str:
+    if spec.argument_style is ArgumentStyle.FLAGS or not spec.params:
+        return ""
+    words = " ".join(spec.argument_style.words(spec.params[0].parameter_name, "VALUE"))
+    return f" Trials get {without_control(words)} (--sweep-style)."
 
 
 def lines(spec: HyperparameterSpec) -> list[str]:

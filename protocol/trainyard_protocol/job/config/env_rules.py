@@ -1,6 +1,6 @@
 """Rules of a job's own environment variables: names, values and their size. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainyard_protocol.errors import Violation, quoted
 from trainyard_protocol.fields import MAX_ARGUMENT, kind_of, too_long, validation_error
@@ -11,7 +11,10 @@ MAX_VARIABLES = 100
 """Variables of one job."""
 
 MAX_BYTES = 2**19
-"""All names and values together: the kernel lets the arguments and variables of a program have 2 MiB."""
+"""All names and values together."""
+
+MAX_TOGETHER = 2**20 - 2**16
+"""Bytes of all arguments and variables of a job, which are in one request; the kernel lets a program have 2 MiB."""
 
 _CLOSED_PREFIXES = (*OWN_PREFIXES, "STORAGE_EMULATOR_")
 _OWN = OWN_VARIABLES - RANK_NAMES - {"PYTHONUNBUFFERED"}  # ranks are for `validation`: one replica has none
@@ -41,8 +44,16 @@ def checked_env(value: object) -> object:
     return value
 
 
-def too_long_variables(env: Mapping[str, str]) -> Iterator[Violation]:
-    """Variables that the kernel does not pass to a program: each is one text, NAME=VALUE."""
+def too_long_for_a_program(args: Sequence[str], env: Mapping[str, str]) -> Iterator[Violation]:
+    """Variables that the kernel does not pass to a program, where each is one text, NAME=VALUE; and arguments that are
+    too many together."""
+    together = sum(len(word.encode()) + 1 for word in (*args, *env, *env.values()))
+    if together > MAX_TOGETHER:
+        yield Violation(
+            "args",
+            f"are too long: {together:,} bytes with the variables; a job can have {MAX_TOGETHER:,}. Write them to a "
+            "file, and give the program the file's path.",
+        )
     for name, value in env.items():
         if (size := len(f"{name}={value}".encode())) > MAX_ARGUMENT:
             yield Violation(f"env.{name}", too_long(size, "a variable with its name"))

@@ -7,12 +7,19 @@ from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import Violation, quoted
 from trainyard_protocol.fields import did_you_mean
-from trainyard_protocol.job.hyperparameters import Algorithm, HyperparameterSpec, ParameterSpec, ParameterType
+from trainyard_protocol.job.hyperparameters import (
+    Algorithm,
+    ArgumentStyle,
+    HyperparameterSpec,
+    ParameterSpec,
+    ParameterType,
+)
 
 MAX_TRIALS = 10_000
 MAX_PARAMETERS = 100
 
 _FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][A-Za-z0-9_./@:-]{0,127}")
 _PARENT_FIELDS = {
     ParameterType.CATEGORICAL: "parent_categorical_values",
     ParameterType.DISCRETE: "parent_discrete_values",
@@ -36,7 +43,7 @@ def violations(spec: HyperparameterSpec) -> Iterator[Violation]:
         return
     names: set[str] = set()
     for path, param, parent in located:
-        yield from _name(path, param, names)
+        yield from _name(path, param, names, spec.argument_style)
         yield from _parent(path, param, parent)
         if spec.algorithm is Algorithm.GRID_SEARCH and param.type is ParameterType.DOUBLE:
             yield Violation(
@@ -66,17 +73,25 @@ def _counts(spec: HyperparameterSpec) -> Iterator[Violation]:
         yield Violation("hyperparameters.max_failed_trials", f"must be 0 or more; this is {spec.max_failed_trials}.")
 
 
-def _name(path: str, param: ParameterSpec, names: set[str]) -> Iterator[Violation]:
+def _name(path: str, param: ParameterSpec, names: set[str], style: ArgumentStyle) -> Iterator[Violation]:
     name = param.parameter_name
-    if not _FLAG.fullmatch(name):
+    if style is ArgumentStyle.OVERRIDES:
+        if not _OVERRIDE.fullmatch(name):
+            yield Violation(
+                f"{path}.parameter_name",
+                f"{quoted(name)} cannot be overridden (NAME=VALUE): a name has at most 128 letters, digits, _, -, ., "
+                "/, @ and :, starts with a letter or _, and may have + or ++ before it.",
+            )
+    elif not _FLAG.fullmatch(name):
+        hint = " A name with + needs argumentStyle: OVERRIDES." if name.startswith("+") else ""
         yield Violation(
             f"{path}.parameter_name",
             f"{quoted(name)} cannot be a flag of the program (--NAME): a name has at most 128 letters, digits, _, - "
-            "and ., and starts with a letter or _.",
+            f"and ., and starts with a letter or _.{hint}",
         )
-    elif name in names:
+    if name in names:
         yield Violation(f"{path}.parameter_name", f"{quoted(name)} is the name of another parameter already.")
-    elif name in ("job-dir", "job_dir"):
+    elif style is not ArgumentStyle.OVERRIDES and name in ("job-dir", "job_dir"):
         yield Violation(f"{path}.parameter_name", f"--{name} is set by the service; take another name.")
     names.add(name)
 

@@ -57,7 +57,7 @@ def check(training_input: TrainingInput, catalog: Catalog) -> None:
 
 def check_addresses(training_input: TrainingInput) -> None:
     """Raises InvalidArgument for values that a tutorial left to be filled in, for locations of gs:// that there cannot
-    be, and for variables that are too long. Needs no catalog."""
+    be, and for arguments and variables that are too long. Needs no catalog."""
     violations = list(_addresses(training_input))
     if violations:
         raise InvalidArgument(violations)
@@ -135,9 +135,9 @@ def image_uris(ti: TrainingInput) -> dict[str, str]:
 
 
 def _addresses(ti: TrainingInput) -> Iterator[Violation]:
-    """Values that a tutorial left to be filled in, locations of gs:// that there cannot be, and variables that no
-    program can get."""
-    yield from env_rules.too_long_variables(ti.env)
+    """Values that a tutorial left to be filled in, locations of gs:// that there cannot be, and what no program
+    can get."""
+    yield from env_rules.too_long_for_a_program(ti.args, ti.env)
     for name, uri in image_uris(ti).items():
         if names := placeholders.in_image(uri):
             yield Violation(name, f"{uri} is a placeholder ({', '.join(names)}). Give the name of an image.")

@@ -17,11 +17,12 @@ _NO_CHOICE = re.compile(r"(.*_)?(seed|epochs?|steps?|gpus?|workers|port|rank|wor
 def around(args: Sequence[str], metric: str) -> dict[str, Any] | None:
     """The `hyperparameters` of a study with ranges around the positive numbers of these arguments: a third to three
     times of a fraction, on a logarithmic scale, half to twice of a whole number. None without such a number."""
-    values = parameters_of(args)
+    flags = _flags(args)
+    values = flags or parameters_of([word for word in args if not word.startswith("-")])  # lr=0.1, as Hydra reads it
     params = [
-        _range(name, values[parameter_name(name)])
-        for name in _names(args)
-        if (number_of(values.get(parameter_name(name), "")) or 0) > 0 and not _NO_CHOICE.fullmatch(parameter_name(name))
+        _range(name, value)
+        for name, value in values.items()
+        if (number_of(value) or 0) > 0 and not _NO_CHOICE.fullmatch(parameter_name(name))
     ]
     if not params:
         return None
@@ -30,14 +31,16 @@ def around(args: Sequence[str], metric: str) -> dict[str, Any] | None:
         "hyperparameterMetricTag": metric,
         "maxTrials": _TRIALS,
         "maxParallelTrials": _AT_A_TIME,
+        **({} if flags else {"argumentStyle": "OVERRIDES"}),
         "params": params[:_MOST],
     }
 
 
-def _names(args: Sequence[str]) -> list[str]:
-    """The names of the options as they are written, each once."""
+def _flags(args: Sequence[str]) -> dict[str, str]:
+    """The options by their names as they are written."""
+    values = parameters_of(args)
     words = (word.lstrip("-").partition("=")[0] for word in args if word.startswith("--") and len(word) > 2)
-    return list(dict.fromkeys(words))
+    return {name: values.get(parameter_name(name), "") for name in words}
 
 
 def _range(name: str, value: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from trainyard_protocol.job.hyperparameters import ArgumentStyle
 from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 
 _CONFIGS = ("masterConfig", "workerConfig", "parameterServerConfig", "evaluatorConfig")
@@ -16,7 +17,8 @@ def trial_id(study_id: str, number: int) -> str:
 def trial_input(study: TrainingInput, number: int, parameters: Mapping[str, str]) -> TrainingInput:
     """The study's training input with the parameters as further arguments, and a jobDir of its own: anybody can submit
     it as a job that trains the same."""
-    flags = [word for name, value in parameters.items() for word in _flag(name, value)]
+    style = study.hyperparameters.argument_style if study.hyperparameters is not None else ArgumentStyle.FLAGS
+    flags = [word for name, value in parameters.items() for word in style.words(name, value)]
     fields = study.canonical()
     fields.pop("hyperparameters", None)
     fields["args"] = [*study.args, *flags]
@@ -27,8 +29,3 @@ def trial_input(study: TrainingInput, number: int, parameters: Mapping[str, str]
     if study.job_dir:
         fields["jobDir"] = f"{study.job_dir.rstrip('/')}/{number}"
     return parse_training_input(fields)
-
-
-def _flag(name: str, value: str) -> list[str]:
-    """Two words, as AI Platform passes them; one for a value that a parser could take for a flag."""
-    return [f"--{name}={value}"] if value.startswith("-") else [f"--{name}", value]

@@ -410,3 +410,44 @@ def test_goal_follows_from_the_name_of_the_metric_or_is_asked_for(tmp_path: Path
         if expected not in result:
             wrong.append((config, given, result))
     assert not wrong
+
+
+def test_style_of_arguments_follows_from_the_flag_the_config_the_names_or_the_source(tmp_path: Path) -> None:
+    hydra = "import hydra\n@hydra.main(version_base=None)\ndef main(cfg):\n    pass\nmain()\n"
+    omega = "from omegaconf import OmegaConf\ncfg = OmegaConf.from_cli()\n"
+    nano = "exec(open('configurator.py').read())\n"
+    plain = "import argparse\n"
+    lr, plus = (swept("lr", ["1", "2"]),), (swept("+lr", ["1", "2"]),)
+    rows: list[tuple[str, str, dict[str, Any], str]] = [
+        (hydra, "", {"sweep": lr}, "OVERRIDES"),
+        (omega, "", {"sweep": lr}, "OVERRIDES"),
+        (nano, "", {"sweep": lr}, "FLAGS_WITH_EQUALS"),
+        (plain, "", {"sweep": lr}, "None"),
+        (plain, "", {"sweep": plus}, "OVERRIDES"),
+        (plain, "", {"sweep": lr, "sweep_style": "overrides"}, "OVERRIDES"),
+        (hydra, "", {"sweep": lr, "sweep_style": "flags-with-equals"}, "FLAGS_WITH_EQUALS"),
+        (hydra, "params: [{parameterName: lr, type: DISCRETE, discreteValues: [1]}]", {}, "OVERRIDES"),
+        (
+            hydra,
+            "params: [{parameterName: lr, type: DISCRETE, discreteValues: [1]}], argumentStyle: FLAGS",
+            {},
+            "FLAGS",
+        ),
+        (plain, "", {"sweep_style": "overrides"}, "--sweep-style is for a study"),
+    ]
+    wrong = []
+    for source, config, given, expected in rows:
+        (tmp_path / "t.py").write_text(source)
+        (tmp_path / "pkg").mkdir(exist_ok=True)
+        (tmp_path / "pkg/__init__.py").touch()
+        (tmp_path / "pkg/task.py").write_text(source)
+        text = f"trainingInput:\n  hyperparameters: {{{config}}}\n"
+        for program in ("t.py", "pkg"):
+            try:
+                made = draft(tmp_path, text, package_path=str(tmp_path / program), **given)
+                result = str(made.data["trainingInput"]["hyperparameters"].get("argumentStyle"))
+            except InvalidArgument as error:
+                result = error.message
+            if not result.startswith(expected):
+                wrong.append((source, config, given, program, result))
+    assert not wrong

@@ -40,6 +40,7 @@ def test_any_arguments_are_read_within_the_limits(args: list[str]) -> None:
         assert 0 < len(name) <= MAX_PARAMETER_NAME
         assert len(value) <= MAX_PARAMETER_VALUE
         assert parameter_name(name) in (name, name.replace("-", "_"))
+    assert [parameter_name(name) for name in ("--a-b", "++a.b", "-")] == ["a_b", "a.b", "-"]
 
 
 def test_parameters_beyond_the_limits_are_left_out_and_long_values_are_cut() -> None:

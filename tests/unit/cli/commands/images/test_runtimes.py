@@ -24,7 +24,7 @@ from unit.cli.terminal import Terminal
 ROOT = Path(__file__).parents[5]
 CPU = "trainyard/runtime-jax-cpu:0.2"
 
-TENSORFLOW = "1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 1.10, 1.11, 1.12, 1.13, 1.14, 1.15, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11, 2.15"
+TENSORFLOW = ", ".join([*(f"1.{minor}" for minor in range(16)), *(f"2.{minor}" for minor in range(1, 12)), "2.15"])
 
 FINE = (
     {"stream": "Step 1/2 : FROM ${BASE_IMAGE}"},

@@ -48,6 +48,16 @@ def test_wrong_variables_are_refused_with_what_is_allowed(env: Any, says: str) -
     assert (violation.field, says in violation.description) == ("env", True), violation
 
 
+def test_arguments_that_are_too_long_together_are_refused() -> None:
+    args = ["x" * 100_000] * 9
+    check_addresses(parse_training_input({"args": args}))
+    with pytest.raises(InvalidArgument) as caught:
+        check_addresses(parse_training_input({"args": args, "env": {"A": "x" * 90_000}}))
+    assert str(caught.value).startswith("Field: args Error: are too long: 990,012 bytes with the variables"), (
+        caught.value
+    )
+
+
 def test_variable_that_no_program_can_get_is_refused_by_its_name() -> None:
     fits = {"LONG_ONE": "x" * (2**17 - 1 - len("LONG_ONE=")), "OTHER": "é" * 40_000}
     check_addresses(parse_training_input({"env": fits}))

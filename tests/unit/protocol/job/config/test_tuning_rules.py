@@ -31,6 +31,10 @@ def below(parent: dict[str, Any], *children: dict[str, Any]) -> dict[str, Any]:
         {"params": [RATE], "maxTrials": 2, "maxParallelTrials": 5},  # all at once
         {"params": [OPTIMIZER, LAYERS], "algorithm": "GRID_SEARCH"},
         below(OPTIMIZER, RATE | SGD, LAYERS | SGD),
+        *(
+            {"params": [RATE | {"parameterName": name}], "argumentStyle": "OVERRIDES"}
+            for name in ("lr", "model.lr", "+trainer.max_steps", "++a", "db/mysql@backup", "job-dir")
+        ),
         below(LAYERS, below(OPTIMIZER | {"parentIntValues": {"values": ["2", 3]}}, RATE | SGD)["params"][0]),
     ],
 )
@@ -82,6 +86,19 @@ def test_size_of_a_deep_grid_is_counted_without_its_points() -> None:
         *(
             ({"params": [RATE | {"parameterName": name}]}, "params[0].parameter_name", "flag of the program")
             for name in ("", "--rate", "two words", "a=b", "ä")
+        ),
+        *(
+            (
+                {"params": [RATE | {"parameterName": name}], "argumentStyle": "OVERRIDES"},
+                "params[0].parameter_name",
+                "cannot be overridden (NAME=VALUE)",
+            )
+            for name in ("", "--rate", "a=b", "+", "+++a", "~a", "a b")
+        ),
+        (
+            {"params": [RATE | {"parameterName": "+a"}]},
+            "params[0].parameter_name",
+            "A name with + needs argumentStyle: OVERRIDES.",
         ),
         ({"params": [RATE | {"parameterName": "job-dir"}]}, "params[0].parameter_name", "by the service"),
         (

@@ -17,6 +17,14 @@ def test_ranges_are_around_the_numbers_that_are_a_choice() -> None:
     HyperparameterSpec.model_validate(study)
 
 
-@pytest.mark.parametrize("args", [[], ["--opt", "adam"], ["lr=0.1"], ["--seed", "3"], ["--x", "-1"]])
+def test_ranges_are_around_overrides_of_hydra() -> None:
+    study = around(["model.lr=0.03", "+trainer.max_steps=10", "db=mysql"], "accuracy")
+    assert study is not None
+    low = {"parameterName": "model.lr", "type": "DOUBLE", "minValue": 0.01, "maxValue": 0.09}
+    assert study["params"][:1] == [low | {"scaleType": "UNIT_LOG_SCALE"}]
+    assert (study["argumentStyle"], study["goal"]) == ("OVERRIDES", "MAXIMIZE")
+
+
+@pytest.mark.parametrize("args", [[], ["--opt", "adam"], ["-lr", "0.1"], ["seed=3"], ["--seed", "3"], ["--x", "-1"]])
 def test_without_such_a_number_there_is_no_study(args: list[str]) -> None:
     assert around(args, "accuracy") is None

@@ -174,3 +174,20 @@ def test_input_of_a_trial_is_that_of_a_job_with_its_arguments_and_job_dir() -> N
         "jobDir": "gs://b/out/7",
         "masterConfig": {"imageUri": "i", "containerArgs": ["--a", *flags]},
     }
+
+
+def test_arguments_of_a_trial_are_in_the_style_of_its_study() -> None:
+    rows = {
+        ("FLAGS", "lr", "0.1"): ["--lr", "0.1"],
+        ("FLAGS", "lr", "-1"): ["--lr=-1"],
+        ("flags-with-equals", "lr", "0.1"): ["--lr=0.1"],
+        ("OVERRIDES", "lr", "-1"): ["lr=-1"],
+        ("overrides", "+model.lr", "0.1"): ["+model.lr=0.1"],
+        ("OVERRIDES", "db/mysql@backup", "a b"): ["db/mysql@backup=a b"],
+    }
+    made = {}
+    for style, name, value in rows:
+        hyperparameters = {"params": [PARAMS[0] | {"parameterName": name}], "argumentStyle": style}
+        given = parse_training_input({"args": ["a"], "hyperparameters": hyperparameters})
+        made[style, name, value] = list(trial_input(given, 1, {name: value}).args)
+    assert made == {key: ["a", *words] for key, words in rows.items()}

@@ -3,7 +3,8 @@
 It is a process of its own (`runtimes/fork_server.py`), outlives the agent and communicates with it through files. It
 imports only the standard library, to start fast. In the replica's directory:
 
-    launch.json   read:    command, environment, directory, cpus, log_quota; user, groups and processes, or none
+    launch.json   read:    command, environment, directory, temporary, cpus, log_quota; user, groups and processes,
+                           or none
     alive         locked (flock, inherited open from the agent) for as long as this process lives
     started.json  written: the program's pid and start time, and where this process has what is not in the log yet
     log.jsonl     written: one line of JSON for each line of the program's output
@@ -428,6 +429,7 @@ class Supervisor:
         self._kill_at = float("inf")
         self._unkillable: set[int] = set()
         self._wake_fd = _wake_on_signals()
+        self._temporary = _held_directory(str(launch.get("temporary", "")))
 
     def run(self) -> None:
         if _read_json(f"{self._directory}/../stop.json"):
@@ -628,6 +630,19 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
     except BaseException as error:  # noqa: BLE001 - a child that returned would be a second supervisor
         os.write(failure, str(error).encode("utf-8", "replace")[:4000] or b"unknown error")
     os._exit(127)
+
+
+def _held_directory(path: str) -> int:
+    """The program's temporary directory, open and locked for as long as this process lives: systemd-tmpfiles removes
+    what is old in the machine's, but nothing that is locked. -1: there is none, or it cannot be locked."""
+    if not path:
+        return -1
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return -1
+    return directory
 
 
 def _set_host_name(name: str) -> None:

@@ -13,7 +13,7 @@ MAX_BYTES = 32_768
 """All names and values together: each is in TF_CONFIG too, and the kernel lets a variable have 128 KiB."""
 
 _CLOSED_PREFIXES = (*OWN_PREFIXES, "STORAGE_EMULATOR_")
-_OWN = OWN_VARIABLES - {"PYTHONUNBUFFERED"}
+_OWN = OWN_VARIABLES - {"PYTHONUNBUFFERED", "TMPDIR"}
 
 
 def checked_env(value: object) -> object:

@@ -24,7 +24,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 
 if __name__ == "__main__":  # started by its path, without site-packages
@@ -32,6 +31,7 @@ if __name__ == "__main__":  # started by its path, without site-packages
 
 from trainyard_agent.engines.slurm import containers, setup
 from trainyard_agent.host import procfs
+from trainyard_agent.host import temporary as temporary_directory
 from trainyard_agent.runtimes import ports
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.spool import STREAMS, Spool
@@ -249,7 +249,7 @@ def _supervise(
     temporary: str,
 ) -> None:
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
-        launch = json.load(file)
+        launch = {**json.load(file), "temporary": temporary}
     launch["environment"] = setup.changed(launch["environment"], run, launch["fixed"])
     container = launch.get("container")
     environment = containers.variables(container["environment"], run) if container else launch["environment"]
@@ -262,7 +262,7 @@ def _supervise(
         launch["environment"] |= {"TMPDIR": temporary, **devices}
         _contain(launch, container, environment, run, directory, temporary)
     else:
-        launch["environment"] = {**environment, "TMPDIR": temporary, **secrets}
+        launch["environment"] = {"TMPDIR": temporary, **environment, **secrets}
     supervisor = RankSupervisor(directory, launch, mask, spools)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if addresses:
@@ -312,7 +312,7 @@ def main(run: str) -> None:
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
         quota = int(json.load(file)["log_quota"])
     spools = {stream: Spool() for stream in STREAMS}
-    temporary = tempfile.mkdtemp(prefix="ty-")
+    temporary = temporary_directory.make(temporary_directory.parent())
     child = os.fork()
     if child == 0:
         adopt_orphans()

@@ -16,6 +16,7 @@ import signal
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Callable, Iterator, Mapping, Sequence, Tuple  # noqa: UP035 - older Pythons need them
 
@@ -31,7 +32,11 @@ _SHOWN = 5  # names in a message
 _REQUEST_S = 60.0  # for a storage to take or give a block
 _PARTIAL = ".trainyard-partial"
 _FORWARDED = (*(signal.SIGTERM, signal.SIGINT, signal.SIGHUP), *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2))
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_GRACE_S = 30.0  # between SIGTERM and SIGKILL, unless TRAINYARD_GRACE_S is set
+_KEEPING_S, _PART = 3.0, 0.75  # of the grace is for files to be kept; of a short one a quarter
+_SPREAD_S = 1.0  # in which Slurm signals one process after the other
+_NEVER, _LONG_S = float("inf"), 3600.0
 
 _State = Tuple[int, int]  # noqa: UP006 - older Pythons need it
 _Store = Callable[[Path, str], None]
@@ -57,12 +62,20 @@ def main() -> None:
     sys.stdout.flush()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_FORWARDED, signal.SIGCHLD])
     parent = os.getpid()
+    # A supervisor signals all of its group, this process and the program among them; an engine only this one.
+    is_in_group = "TRAINYARD_REPLICA" in os.environ
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the program leaves behind becomes a child of this process
     child = os.fork()
     if child == 0:
         _die_with(parent)
+        if not is_in_group:
+            os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _become(command, directory, [root / name for name in program["path"]])
-    status = _wait_for(child)
+    if not is_in_group:
+        with contextlib.suppress(OSError):  # it has done so by now; a signal must not come before
+            os.setpgid(child, child)
+    status = wait_for_tree(child, None if is_in_group else child)
     try:
         _keep(root, before, job_dir)
     except Exception as error:  # noqa: BLE001 - the script's own end counts, whatever fails here
@@ -138,34 +151,84 @@ def _become(command: list[str], directory: Path, modules: Sequence[Path]) -> Non
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies, where Python can ask for it."""
-    try:
+def _prctl(option: int, value: int) -> None:
+    """Set an attribute of this process, where Python can ask the kernel for it."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (ImportError, OSError, AttributeError):
-        return
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _wait_for(child: int) -> int:
-    """The status with which the child ended. Signals that come meanwhile are for it.
+def wait_for_tree(child: int, group: int | None) -> int:
+    """The status with which the child ended. After a stop, once all of its descendants have ended too, or the grace
+    nearly has: a shell dies of SIGTERM while what it has started still saves.
 
-    They are blocked and waited for, so that nobody takes this process for one with a handler. Where a supervisor has
-    started the replica, it signals all processes of the group, and the child has the signal already.
+    This process must be a subreaper, so that orphans become its children. Its signals must be blocked: they are waited
+    for, so that nobody takes it for one with a handler. They are passed on to the process group `group`; None: that has
+    them already.
     """
     with contextlib.suppress(OSError):  # only the name is missing then
         Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
-    is_in_group = "TRAINYARD_REPLICA" in os.environ
+    waited_for = {*_FORWARDED, signal.SIGCHLD}
+    grace_s = float(os.environ.get("TRAINYARD_GRACE_S") or _GRACE_S)
+    patience_s = max(_PART * grace_s, grace_s - _KEEPING_S)
+    status, give_up_at = None, _NEVER
     while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        ended, has_children = _reap(child)
+        if ended is not None:
+            status = ended
+            if give_up_at == _NEVER and has_children and _is_stopped(status):
+                give_up_at = time.monotonic() + patience_s
+        left = _LONG_S if status is None else give_up_at - time.monotonic()
+        if status is not None and (not has_children or give_up_at == _NEVER or left <= 0):
+            if has_children and give_up_at != _NEVER and group is not None:  # else the supervisor says it
+                _say(f"WARNING: trainyard: not ended {patience_s:g} s after SIGTERM, and killed: {_children()}")
             return status
-        number = signal.sigwait([*_FORWARDED, signal.SIGCHLD])
-        if number != signal.SIGCHLD and not is_in_group:
-            os.kill(child, number)
+        came = signal.sigtimedwait(waited_for, left)
+        if came is None or came.si_signo == signal.SIGCHLD:
+            continue
+        if came.si_signo == signal.SIGTERM:
+            give_up_at = min(give_up_at, time.monotonic() + patience_s)
+        if group is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, came.si_signo)
+
+
+def _reap(child: int) -> tuple[int | None, bool]:
+    """Reap what has ended. Returns the status of the child, if it was among that, and whether there are others."""
+    status = None
+    while True:
+        try:
+            pid, how = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status, False
+        if not pid:
+            return status, True
+        if pid == child:
+            status = how
+
+
+def _is_stopped(status: int) -> bool:
+    """Whether a SIGTERM is for this process too. Slurm sends one after the other: it may come a little later."""
+    died_of_it = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+    return signal.sigtimedwait({signal.SIGTERM}, _SPREAD_S if died_of_it else 0) is not None
+
+
+def _children() -> str:
+    """The programs of the children of this process, for people."""
+    names = []
+    with contextlib.suppress(OSError):  # a kernel that does not list them
+        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split():
+            words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+            names.append(f"{' '.join(words[:2])} (pid {pid})")
+    return ", ".join(names[:_SHOWN])
 
 
 def _end_as(status: int) -> None:

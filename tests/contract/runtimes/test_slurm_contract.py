@@ -17,7 +17,7 @@ from trainyard_agent.engines.contract import SettingsRefused
 from trainyard_agent.engines.fake import Print
 from trainyard_agent.engines.slurm import site
 from trainyard_agent.engines.slurm.engine import ENGINE
-from trainyard_agent.host import process_tags
+from trainyard_agent.host import process_tags, temporary
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.job.training_input import parse_training_input
@@ -81,6 +81,53 @@ def test_job_that_ends_itself_in_the_grace_of_a_preemption_is_preempted(
     finally:
         slurm.run("scancel", "--name=taking")
         slurm.until_idle()
+
+
+SAVES = """python3 -c '
+import os, signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    time.sleep(1)
+    print("saved", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+'; exit 0"""
+"""A program that saves for longer than the shell lives that has started it."""
+
+
+@pytest.mark.parametrize("by_slurm", [False, True])
+def test_what_a_shell_has_started_has_the_grace_of_a_stop_and_of_a_preemption(
+    driver: Driver, lab: SlurmLab, slurm: SlurmBed, *, by_slurm: bool
+) -> None:
+    lab.partition = "gentle"
+    lab.reopen()
+    driver.start(RUN, {CHIEF: Program((Print("up"),), shell=SAVES)})
+    driver.until(lambda: "ready" in driver.texts(RUN, CHIEF))
+    if by_slurm:
+        slurm.run("sbatch", "-p", "urgent", "-N3", "--exclusive", "--wrap", "true", "-o", "/dev/null", "-J", "taking")
+    else:
+        driver.runtime.stop(RUN, 60.0)
+    try:
+        ended = driver.end(RUN, CHIEF)
+        assert (ended.code, ended.reason) == (143, Reason.PREEMPTED if by_slurm else Reason.STOPPED)
+        assert driver.wait_for_log(RUN, CHIEF) == ["up", "ready", "saving", "saved"]
+    finally:
+        slurm.run("scancel", "--name=taking")
+        slurm.until_idle()
+
+
+def test_temporary_directory_is_short_unless_the_job_has_its_own(driver: Driver, lab: SlurmLab) -> None:
+    driver.place(RUN, CHIEF, WORKER)
+    launches = [lab.launch(task, Program(shell="echo $TMPDIR; exit 0")) for task in (CHIEF, WORKER)]
+    driver.runtime.start(RUN, [launches[0], replace(launches[1], environment={"TMPDIR": "/scratch"})])
+    (path,) = driver.wait_for_log(RUN, CHIEF)
+    assert len(path) <= temporary.LONGEST
+    assert driver.wait_for_log(RUN, WORKER) == ["/scratch"]
+    driver.ends(RUN)
+    driver.until(lambda: not Path(path).exists())
 
 
 def test_job_that_is_cancelled_in_slurm_says_so(driver: Driver, slurm: SlurmBed) -> None:

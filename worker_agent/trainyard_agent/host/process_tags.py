@@ -14,6 +14,7 @@ from pathlib import Path
 from trainyard_agent.host import procfs
 
 TAG = "TRAINYARD_REPLICA"
+AGENT = "TRAINYARD_AGENT_DIR"
 _PAUSE_S = 0.01
 
 
@@ -21,9 +22,10 @@ class StillAlive(Exception):
     """Processes that survive SIGKILL because they hang in the kernel."""
 
 
-def tag(run_id: str, what: str) -> dict[str, str]:
-    """The variable to set for everything started for `what` (a task name, `staging`) of a run."""
-    return {TAG: f"{run_id}/{what}"}
+def tag(run_id: str, what: str, state_dir: Path | None = None) -> dict[str, str]:
+    """The variables to set for everything started for `what` (a task name, `staging`) of a run: its tag, and the state
+    directory of its agent, where that is on this machine."""
+    return {TAG: f"{run_id}/{what}", **({AGENT: str(state_dir)} if state_dir is not None else {})}
 
 
 def tagged(run_id: str, what: str = "", user: int | None = None) -> list[int]:

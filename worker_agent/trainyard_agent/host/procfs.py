@@ -6,6 +6,9 @@ import signal
 from itertools import takewhile
 from pathlib import Path
 
+LAUNCHER = "trainyard-keep"
+"""The name of the process that waits for a program (`script_launcher` of the command line), no part of that."""
+
 _PROC = Path("/proc")
 
 
@@ -50,6 +53,11 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(mask) and bool(int(mask, 16) >> (number - 1) & 1)
 
 
+def lives(pid: int) -> bool:
+    """Whether there is such a process, which is no zombie."""
+    return not _field(pid, "State").startswith(("Z", "X")) and bool(_field(pid, "Pid"))
+
+
 def is_stopped(pid: int) -> bool:
     """Whether the process is suspended by SIGSTOP or a debugger."""
     return _field(pid, "State").startswith(("T", "t"))
@@ -83,7 +91,7 @@ def users() -> dict[int, set[int]]:
     """The users of every process, by pid. Without zombies."""
     by_pid: dict[int, set[int]] = {}
     for entry in _PROC.iterdir():
-        if entry.name.isdecimal() and not _field(int(entry.name), "State").startswith(("Z", "X")):
+        if entry.name.isdecimal() and lives(int(entry.name)):
             by_pid[int(entry.name)] = users_of(int(entry.name))
     return by_pid
 

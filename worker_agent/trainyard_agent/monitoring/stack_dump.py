@@ -22,9 +22,6 @@ from trainyard_protocol.wire.logs import LogLine
 LIMIT = 16 * 1024
 """Maximum length of one replica's stacks, in characters."""
 
-LAUNCHER = "trainyard-keep"
-"""The name of the process that waits for a script (`script_launcher` of the command line), no part of the program."""
-
 _DUMP_TIMEOUT_S = 5.0  # for a program that was sent the signal
 _QUIET_S = 0.3  # without a further line: the dump is complete
 _PAUSE_S = 0.05
@@ -48,7 +45,7 @@ class StackDumper:
     def dump(self, run_id: str, task: str, announced: str, start: int) -> str:
         """The stacks as text, or why they cannot be read; at most `LIMIT` characters. Blocks for some seconds.
         `announced` is the signal of the program's start event; its log has `start` lines."""
-        pids = [pid for pid in self._runtime.processes(run_id, task) if procfs.name(pid) != LAUNCHER]
+        pids = [pid for pid in self._runtime.processes(run_id, task) if procfs.name(pid) != procfs.LAUNCHER]
         if not pids:
             return "Its stacks cannot be read: the agent does not see its processes."
         stopped = [pid for pid in pids if procfs.is_stopped(pid)]

@@ -1,7 +1,9 @@
 """Runs as directories, as the runtimes of this machine and of Slurm keep them: `RUN/run.json`, `RUN/TASK/log.jsonl`."""
 
 import logging
+import os
 import re
+import stat
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json, write_private
-from trainyard_agent.host.metric_file import read_metric_file
 from trainyard_agent.runtimes.base import Handle, LogSlice, Mount, SecretFile
 from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_protocol.wire.logs import LogPosition
@@ -24,6 +25,10 @@ REMOVED = ".removed-"
 MOUNTS = "mounts"
 """The directory of a run with links to its mounts."""
 
+METRIC_BYTES = 1 << 20
+"""A larger metric file is ignored: cloudml-hypertune writes a hundred lines."""
+
+_OPENED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _Record = TypeVar("_Record", bound=Handle)
 _Kind = TypeVar("_Kind", bound=BaseModel)
@@ -62,6 +67,33 @@ def mount_variables(run: Path, mounts: Sequence[Mount]) -> dict[str, str]:
     return {
         name: value for mount in mounts for name, value in mount.variables_at(str(run / MOUNTS / mount.name)).items()
     }
+
+
+def metric_file(directory: Path) -> Path:
+    """The metric file of the replica with this directory, in the one of its program, and where the agent reads it."""
+    return directory / "work" / ".hypertune.metrics"
+
+
+def read_metric_file(path: Path) -> bytes:
+    """The content of a regular file; b"" if there is none, or something else in its place: a link, one with a second
+    name, a pipe, a file that is too large. Its directory is the program's, those above are not. Raises OSError."""
+    try:
+        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    try:
+        file = os.open(path.name, _OPENED, dir_fd=directory)
+    except OSError:  # there is none, or it is a link, a socket, or unreadable
+        return b""
+    finally:
+        os.close(directory)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > METRIC_BYTES:
+            return b""
+        return os.pread(file, METRIC_BYTES, 0)
+    finally:
+        os.close(file)
 
 
 class RecordFiles:
@@ -103,10 +135,6 @@ class RunDirectories(ABC, Generic[_Record]):
     def remove(self, run_id: str) -> None:
         """Remove a run: see `Runtime.remove`."""
 
-    @abstractmethod
-    def _metric_file(self, directory: Path) -> Path:
-        """The metric file of the replica in this directory."""
-
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         return self._logs.read(run_id, task, start, max_lines, max_bytes)
 
@@ -117,7 +145,7 @@ class RunDirectories(ABC, Generic[_Record]):
         record = self._record(run_id)
         if record is None or task not in record.addresses:
             return b""
-        return read_metric_file(self._metric_file(self._runs / run_id / task))
+        return read_metric_file(metric_file(self._runs / run_id / task))
 
     def _record(self, run_id: str) -> _Record | None:
         if not is_run_id(run_id):

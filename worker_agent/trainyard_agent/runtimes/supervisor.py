@@ -1,14 +1,16 @@
-"""The supervisor of one replica: starts its program, writes its log and exit status, kills its descendants.
+"""The supervisor of one replica: starts its program, writes its log and exit status, ends its descendants.
 
 It is a process of its own (`runtimes/fork_server.py`), outlives the agent and communicates with it through files. It
 imports only the standard library, to start fast. In the replica's directory:
 
-    launch.json   read:    command, environment, directory, cpus, log_quota; user, groups and processes, or none
+    launch.json   read:    command, environment, directory, temporary, cpus, log_quota; user, groups and processes,
+                           or none
     alive         locked (flock, inherited open from the agent) for as long as this process lives
     started.json  written: the program's pid and start time, and where this process has what is not in the log yet
     log.jsonl     written: one line of JSON for each line of the program's output
     cut.json      written when the log has reached its quota: later output is read and dropped
-    exit.json     written when the program ends: status (-n for signal n) or failure, and time
+    exit.json     written when the program has ended: status (-n for signal n) or failure, and time; after a stop
+                  only when its descendants have ended too, or the grace has
     done.json     written last: no descendant lives and the log is complete
     reserve       disk space that is released to write the last two on a full disk
 
@@ -20,8 +22,9 @@ and after the first lines in that.
 
 In the run's directory above it are `gate` (locked by the agent until every supervisor of the run has started),
 run.json (`launched`: whether the run may begin) and stop.json (the run is stopped: why, and when to kill).
-Descendants that called setsid or were orphaned are found too: this process adopts them (PR_SET_CHILD_SUBREAPER) and
-kills until it has no child.
+Descendants that called setsid or were orphaned are found too: this process adopts them (PR_SET_CHILD_SUBREAPER). What
+is left of them is killed when the program has ended by itself, until this process has no child. After a stop they have
+the rest of the grace, as the child of a shell has that has died of SIGTERM; the log names what is killed at its end.
 """
 
 import ctypes
@@ -63,6 +66,7 @@ _GATHER_S = 0.002  # to let lines gather that are printed one by one: a read alo
 _DEFAULT_GRACE_S = 10.0  # for a SIGTERM without a stop.json: from outside, or the disk was full
 _RETRY_S = 0.5  # between attempts to write to a full disk
 _RESERVE_BYTES = 1 << 16
+_SHOWN = 3  # processes in a message
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MAX_FDS = 1 << 20
 _REAP_S = 0.01  # between two rounds of killing descendants, twice as long each time, where none ends
@@ -193,7 +197,8 @@ class SupervisorLog:
 
     def __init__(self, path: str, quota: int = 0, mask: Mask | None = None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._splitters = {stream: LineSplitter(mask=mask) for stream in STREAMS}
+        self._mask = mask or Mask()
+        self._splitters = {stream: LineSplitter(mask=self._mask) for stream in STREAMS}
         self._refused = False
         self._quota = quota
         self._size = 0
@@ -208,6 +213,11 @@ class SupervisorLog:
     def end(self, stream: str) -> None:
         if not self.is_cut:
             self._add(stream, self._splitters[stream].end())
+
+    def say(self, text: str) -> None:
+        """Add a line that is not the program's own. `mark` must follow for each stream."""
+        if not self.is_cut:
+            self._add(STREAMS[0], [(self._mask(text.encode()).decode("utf-8", "replace"), WHOLE)])
 
     def mark(self, stream: str, spool: Spool) -> None:
         """Note in the spool what is in the log, unless a line is pending: a later mark tells more."""
@@ -423,23 +433,28 @@ class Supervisor:
         self._printing = SteadyPrinting()
         self._has_printed = False
         self._program = 0  # its pid
+        self._end: dict[str, object] = {}
+        """How and when the program ended; empty before."""
         self._ended = False
         self._stopping = False
+        self._stopped_at = float("inf")
+        self._grace_is_over = False
         self._kill_at = float("inf")
         self._unkillable: set[int] = set()
         self._wake_fd = _wake_on_signals()
+        self._temporary = _held_directory(str(launch.get("temporary", "")))
 
     def run(self) -> None:
         if _read_json(f"{self._directory}/../stop.json"):
-            self._record_exit({"never_started": True})
+            self._note_end({"never_started": True})
         elif failure := self._start():
-            self._record_exit({"failure": failure})
-        while not self._ended:
-            self._wait_and_read(self._kill_at - time.monotonic())
-            self._reap()
-            if time.monotonic() >= self._kill_at and not self._ended:
-                self._kill_at = float("inf")
-                self._kill_descendants()
+            self._note_end({"failure": failure})
+        while not self._is_over(has_children=not self._reap()):
+            if time.monotonic() >= self._kill_at:
+                self._end_grace()
+            else:
+                self._wait_and_read(self._kill_at - time.monotonic())
+        self._record_exit()
         pause = _REAP_S
         while not self._reap():
             self._kill_descendants()
@@ -457,9 +472,41 @@ class Supervisor:
         requested_at = float(stop.get("monotonic", time.monotonic()))
         kill_at = float(stop.get("kill_at", requested_at + _DEFAULT_GRACE_S))
         self._kill_at = min(self._kill_at, kill_at)
-        if not self._stopping and not self._ended and self._program:
-            self._stopping = True
+        if not self._stopping and not self._end and self._program:
+            self._stopping, self._stopped_at = True, time.monotonic()
             _signal_group(self._program, signal.SIGTERM)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether SIGTERM was sent: then descendants have the grace."""
+        return self._stopping
+
+    def _is_over(self, *, has_children: bool) -> bool:
+        """Whether the program has ended, and with it what may go on without it."""
+        return bool(self._end) and (not has_children or not self._is_stopping or self._grace_is_over)
+
+    def _end_grace(self) -> None:
+        self._kill_at = float("inf")
+        self._grace_is_over = True
+        self._log_survivors()
+        self._kill_descendants()
+
+    def _log_survivors(self) -> None:
+        """Say in the log what the grace was too short for."""
+        from trainyard_agent.host import procfs  # slow to import, and hardly ever needed
+
+        alive = [
+            pid for pid in procfs.tree(os.getpid())[1:] if procfs.lives(pid) and procfs.name(pid) != procfs.LAUNCHER
+        ]
+        if self._stopped_at == float("inf") or not alive:
+            return
+        shown = [f"{procfs.program(pid) or procfs.name(pid)} (pid {pid})" for pid in alive[:_SHOWN]]
+        others = [f"{len(alive) - _SHOWN} more"] if len(alive) > _SHOWN else []
+        after = f"{time.monotonic() - self._stopped_at:.3g} s after SIGTERM"
+        self._log.say(f"WARNING: trainyard: not ended {after}, and killed: {', '.join([*shown, *others])}")
+        for stream, spool in self._spools.items():
+            self._log.mark(stream, spool)
+        self._report_cut()
 
     def _start(self) -> str:
         """Start the program. Returns the error, or ""."""
@@ -530,13 +577,15 @@ class Supervisor:
                 return True
             if pid == 0:
                 return False
-            if pid == self._program:
-                self._record_exit({"status": os.waitstatus_to_exitcode(status)})
+            if pid == self._program and not self._end:
+                self._note_end({"status": os.waitstatus_to_exitcode(status)})
 
-    def _record_exit(self, how: dict[str, object]) -> None:
-        now: dict[str, object] = {"time": rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+    def _note_end(self, how: dict[str, object]) -> None:
+        self._end = {**how, "time": rfc3339(time.time_ns()), "monotonic": time.monotonic()}
+
+    def _record_exit(self) -> None:
         self._ended = True
-        self._notes.add("exit.json", {**how, **now})
+        self._notes.add("exit.json", self._end)
 
     def _kill_descendants(self) -> None:
         for pid in descendants(os.getpid()):
@@ -628,6 +677,19 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
     except BaseException as error:  # noqa: BLE001 - a child that returned would be a second supervisor
         os.write(failure, str(error).encode("utf-8", "replace")[:4000] or b"unknown error")
     os._exit(127)
+
+
+def _held_directory(path: str) -> int:
+    """The program's temporary directory, open and locked for as long as this process lives: systemd-tmpfiles removes
+    what is old in the machine's, but nothing that is locked. -1: there is none, or it cannot be locked."""
+    if not path:
+        return -1
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return -1
+    return directory
 
 
 def _set_host_name(name: str) -> None:

@@ -17,7 +17,7 @@ MAX_TOGETHER = 2**20 - 2**16
 """Bytes of all arguments and variables of a job, which are in one request; the kernel lets a program have 2 MiB."""
 
 _CLOSED_PREFIXES = (*OWN_PREFIXES, "STORAGE_EMULATOR_")
-_OWN = OWN_VARIABLES - RANK_NAMES - {"PYTHONUNBUFFERED"}  # ranks are for `validation`: one replica has none
+_OWN = OWN_VARIABLES - RANK_NAMES - {"PYTHONUNBUFFERED", "TMPDIR"}  # ranks are for `validation`: one replica has none
 
 
 def checked_env(value: object) -> object:

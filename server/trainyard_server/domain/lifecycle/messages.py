@@ -15,6 +15,7 @@ JOB_COMPLETED = "Job completed successfully."
 COMPLETED = " completed."
 """The end of the sentence about a replica that has completed."""
 
+_KILLED = 128 + signal.SIGKILL
 _LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
 
 
@@ -25,14 +26,15 @@ def sentence(task: str, ended: ExitReport) -> str:
         case Reason.COMPLETED:
             return f"{who}{COMPLETED}"
         case Reason.STOPPED:
-            return f"{who} was stopped."
+            killed = ended.code == _KILLED
+            return f"{who} was stopped{', and killed at the end of its grace period' if killed else ''}."
         case Reason.PROGRAM_ERROR:
             return f"{who} exited with a non-zero status of {ended.code}."
         case Reason.KILLED_BY_SIGNAL:
             return f"{who} was killed by signal {_signal(ended.code)}."
         case Reason.OUT_OF_MEMORY:
             details = f" {ended.message}" if ended.message else ""
-            status = "9(SIGKILL)" if ended.code in (None, 137) else ended.code  # a child process was killed
+            status = "9(SIGKILL)" if ended.code in (None, _KILLED) else ended.code  # a child process was killed
             return f"{who} ran out-of-memory and exited with a non-zero status of {status}.{details}"
         case Reason.OUT_OF_DISK:
             return f"{who} exceeded its disk limit and was killed. {ended.message}".rstrip()

@@ -9,11 +9,11 @@ import pytest
 
 from trainyard_agent.engines.fake import FakeHost, FakeRuntime, Script
 from trainyard_agent.host.clock import ManualClock
-from trainyard_agent.host.metric_file import METRIC_BYTES, read_metric_file
 from trainyard_agent.monitoring.metric_files import PATIENCE_S, READ_S, MetricFiles, Observed
 from trainyard_agent.monitoring.metric_lines import measurements_in, others_in
 from trainyard_agent.runtimes.base import Handle
 from trainyard_agent.runtimes.exits import never_ran
+from trainyard_agent.runtimes.run_directories import METRIC_BYTES, read_metric_file
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import MAX_OTHERS, MAX_REPORTED, ReplicaReport, TrialMeasurement
 

@@ -13,7 +13,8 @@ import pytest
 from beds.run_ids import unique_run
 from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host import procfs
-from trainyard_agent.monitoring.stack_dump import LAUNCHER, LIMIT, StackDumper, parse_faulthandler
+from trainyard_agent.host.procfs import LAUNCHER
+from trainyard_agent.monitoring.stack_dump import LIMIT, StackDumper, parse_faulthandler
 from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.wire.logs import LogLine
 from unit.agent.stub_server import run_order

@@ -14,10 +14,12 @@ from trainyard_agent.runtimes.supervisor import LineSplitter, SupervisorLog, fin
 
 PIECES = (b"one\n", b"two two", b"\n", b"\r", b"50%\r", b"\r\n", b"\x1b[A\n", b"x" * 5000, b"secret", b"\xc3\xa9\n")
 
+MESSAGE = "the supervisor's own line"
+
 
 def texts(path: Path, stream: str) -> list[str]:
     entries = [json.loads(line) for line in path.read_text().splitlines()]
-    return [entry["text"] for entry in entries if entry["stream"] == stream]
+    return [entry["text"] for entry in entries if entry["stream"] == stream and entry["text"] != MESSAGE]
 
 
 def expected(output: bytes) -> list[str]:
@@ -40,6 +42,10 @@ def test_log_of_a_supervisor_killed_at_any_moment_is_finished_by_another_process
             log.feed(stream, spools[stream].consume(random_.choice([1, 7, 1 << 16])))
             if random_.random() < 0.8:
                 log.mark(stream, spools[stream])
+        if random_.random() < 0.1:
+            log.say(MESSAGE)
+            for name, spool in spools.items():
+                log.mark(name, spool)
     if random_.random() < 0.5:  # killed before it fed what it had taken
         stream = random_.choice(STREAMS)
         os.write(spools[stream].writer, b"last\n")

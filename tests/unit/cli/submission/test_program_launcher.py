@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from trainyard_agent.host.process_tags import TAG
-from trainyard_agent.monitoring.stack_dump import LAUNCHER
+from trainyard_agent.host.procfs import LAUNCHER
 from trainyard_cli.submission import program_launcher, program_wheel, programs
 from trainyard_cli.submission.programs import Search
 from unit.cli.scripted_server import ok, scripted_server
@@ -144,6 +144,79 @@ def test_script_gets_a_stop_once_from_a_supervisor_and_from_an_engine(tmp_path: 
             process.terminate()
         process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, replica.kept()) == (1, {"stops": "1"})
+
+
+SAVES = """
+    import os, signal, sys, time
+    def save(*_):
+        while not os.path.exists("ready/go"):
+            time.sleep(0.01)
+        open("model", "w").write("weights")
+        sys.exit()
+    signal.signal(signal.SIGTERM, save)
+    os.makedirs("ready")
+    print(os.getcwd(), flush=True)
+    while True:
+        time.sleep(0.01)
+"""
+IGNORES = (
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)\n"
+)
+
+
+@pytest.mark.parametrize("of_supervisor", [True, False])
+def test_what_a_shell_has_started_saves_after_the_shell_has_died_of_a_stop(tmp_path: Path, of_supervisor: bool) -> None:
+    replica = Replica(tmp_path, {"run.sh": f"{sys.executable} train.py\necho never\n", "train.py": SAVES})
+    if of_supervisor:
+        replica.environment[TAG] = "run/worker-replica-1"
+    with replica.start(module="run.sh") as process:
+        assert process.stdout is not None
+        directory = Path(process.stdout.readline().strip())
+        if of_supervisor:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.terminate()
+        (directory / "ready" / "go").touch()
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    kept = replica.kept()
+    assert (process.returncode, kept["model"], "never" in out) == (-signal.SIGTERM, "weights", False)
+
+
+@pytest.mark.parametrize("of_supervisor", [True, False])
+def test_what_ignores_a_stop_holds_the_launcher_up_for_the_grace_alone(tmp_path: Path, of_supervisor: bool) -> None:
+    script = f"{sys.executable} train.py &\nwait\n"
+    replica = Replica(tmp_path, {"run.sh": script, "train.py": IGNORES})
+    replica.environment["TRAINYARD_GRACE_S"] = "0.4"
+    if of_supervisor:
+        replica.environment[TAG] = "run/worker-replica-1"
+    with replica.start(module="run.sh") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(DEADLINE_S)
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        (left,) = [pid for pid in pids if _session(pid) == process.pid]
+        os.kill(left, signal.SIGKILL)  # as the supervisor, or the engine
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == -signal.SIGTERM
+    message = f"WARNING: trainyard: not ended 0.3 s after SIGTERM, and killed: {sys.executable} train.py (pid {left})"
+    assert (message in out) == (not of_supervisor)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def test_what_a_script_leaves_that_ends_by_itself_is_not_waited_for(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, {"run.sh": "sleep 600 >/dev/null 2>&1 &\necho $!\nexit 3\n"})
+    with replica.start(path="run.sh") as process:
+        assert process.stdout is not None
+        left = int(process.stdout.readline())
+        assert process.wait(DEADLINE_S) == 3
+        os.kill(left, signal.SIGKILL)
 
 
 def test_shell_script_starts_beside_its_files_and_the_launcher_dies_with_it(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from trainyard_agent.engines.docker.streams.log_copier import REMOVED, Container
 from trainyard_agent.engines.docker.users import home_archive
 from trainyard_agent.host import disk, procfs
 from trainyard_agent.host.accelerators import tpu_device_files
-from trainyard_agent.host.metric_file import METRIC_BYTES
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.peers.reach import Reach
@@ -38,7 +37,7 @@ from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttacha
 from trainyard_agent.runtimes.attaching.port_command import port_command
 from trainyard_agent.runtimes.base import HOST, PROCESSES, STOPPED, Handle, Launch, LogSlice, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
-from trainyard_agent.runtimes.run_directories import secret_path, write_secret_files
+from trainyard_agent.runtimes.run_directories import METRIC_BYTES, secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.attachments import Terminal

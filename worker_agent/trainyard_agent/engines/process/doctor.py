@@ -13,9 +13,9 @@ from trainyard_agent.engines.examining import orphan_findings, settled
 from trainyard_agent.host import machine_id, process_tags
 from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes import supervisor
+from trainyard_agent.runtimes.run_directories import is_run_id
 from trainyard_protocol.views.health import Finding
 
-_TEMPORARY = re.compile(r"(/.+)/(?:runs|environments)/([A-Za-z0-9_-]{1,64})(?:/[^/]+)?/tmp")
 _SUPERVISED = re.compile(r"(/.+)/runs/([A-Za-z0-9_-]{1,64})/[^/]+")
 _SHOWN = 60  # characters of a command line
 _END_S, _PAUSE_S = 10.0, 0.02
@@ -83,11 +83,11 @@ def _supervised(words: list[str]) -> tuple[Path, str] | None:
 
 
 def _tagged(variables: list[str]) -> tuple[Path, str] | None:
-    """The same for a process with our tag. The tag has only its run; TMPDIR has its state directory."""
+    """The same for a process with our tag."""
     values = dict(variable.partition("=")[::2] for variable in variables)
     run_id = values.get(process_tags.TAG, "").partition("/")[0]
-    match = _TEMPORARY.fullmatch(values.get("TMPDIR", ""))
-    return (Path(match[1]), run_id) if run_id and match and match[2] == run_id else None
+    state_dir = values.get(process_tags.AGENT, "")
+    return (Path(state_dir), run_id) if is_run_id(run_id) and state_dir.startswith("/") else None
 
 
 def _is_orphaned(entry: Path, agent_dir: Path, run_id: str, state_dir: Path) -> bool:

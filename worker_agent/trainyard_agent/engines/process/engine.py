@@ -13,6 +13,7 @@ from pathlib import Path
 from trainyard_agent.engines.contract import ENVIRONMENTS, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.process import doctor
 from trainyard_agent.engines.process.runtime import ProcessRuntime
+from trainyard_agent.engines.process.temporary import parent_of
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.settings import AgentSettings
@@ -46,7 +47,8 @@ class ProcessEngine(Engine):
         runtime = ProcessRuntime(settings.state_dir, users, settings.pids_limit, settings.reach)
         root = settings.state_dir / ENVIRONMENTS
         stager = PackageStager(root, place.fetcher, settings.python, users, place.table)
-        yield OpenEngine(runtime, stager, lambda: offer, closed=closed)
+        written = Path(parent_of(has_users=_has_users(place)))
+        yield OpenEngine(runtime, stager, lambda: offer, closed=closed, written=(written,))
 
     @contextmanager
     def attach(self, settings: AgentSettings) -> Iterator[Runtime]:
@@ -62,12 +64,15 @@ class ProcessEngine(Engine):
 
 def _job_users(place: Place) -> JobUsers:
     """The users of runs: new ones for new runs where the agent can give them, and must."""
-    settings = place.settings
-    own = os.geteuid() == 0 and not settings.one_user and place.admits
+    settings, own = place.settings, _has_users(place)
     users = JobUsers(settings.state_dir, settings.job_uids if own else ())
     if own:
         users.open()
     return users
+
+
+def _has_users(place: Place) -> bool:
+    return os.geteuid() == 0 and not place.settings.one_user and place.admits
 
 
 def _why_closed(place: Place, users: JobUsers) -> str:

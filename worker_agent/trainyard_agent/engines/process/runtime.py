@@ -5,8 +5,8 @@ All state is in `runs/RUN/` of the agent's state directory: run.json is the hand
 locked, so nothing depends on process ids, which the kernel may reuse.
 
 Where the agent is root, the programs of a run have a user of their own (`host/job_users.py`). To it alone belong the
-directories `work` and `tmp` of its replicas; it may pass through those above, and neither read nor change what
-the agent and the supervisors keep there.
+directories `work` of its replicas, and their temporary ones (`temporary.py`); it may pass through those above `work`,
+and neither read nor change what the agent and the supervisors keep there.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from trainyard_agent.control.keeping import kept
 from trainyard_agent.engines.process.held_output import SECRETS_FD, HeldOutput
+from trainyard_agent.engines.process.temporary import TemporaryDirectories
 from trainyard_agent.host import disk, process_tags, procfs, unix_users, wake_pipe
 from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host.files import is_locked, try_lock, write_json, write_private
@@ -46,6 +47,7 @@ from trainyard_agent.runtimes.run_directories import (
     RunDirectories,
     is_run_id,
     link_mounts,
+    metric_file,
     mount_variables,
     secret_path,
     write_secret_files,
@@ -120,6 +122,7 @@ class ProcessRuntime(RunDirectories[_Record]):
         several agents need `reach`."""
         self._reach = reach or Reach()
         self._users = users or JobUsers(state_dir)
+        self._temporary = TemporaryDirectories(state_dir)
         self._processes = processes
         super().__init__(state_dir / "runs", _Record, _log)
         self._changes = state_dir / supervisor_program.CHANGES
@@ -133,6 +136,9 @@ class ProcessRuntime(RunDirectories[_Record]):
     def recover(self) -> list[Handle]:
         with self._lock:
             launched = self._recovered()
+            for run_id in self._temporary.run_ids():
+                if not (self._runs / run_id).exists():
+                    self.remove(run_id)
             for record in launched:
                 for task in record.pids:
                     self._hold_output(record, task)
@@ -192,9 +198,6 @@ class ProcessRuntime(RunDirectories[_Record]):
             if record is None:
                 return ()
             return tuple(self._observe(record, task) for task in record.addresses)
-
-    def _metric_file(self, directory: Path) -> Path:
-        return _metric_file(directory)
 
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:
         started = self._started(run_id, task)
@@ -263,9 +266,11 @@ class ProcessRuntime(RunDirectories[_Record]):
             if not path.exists():
                 # Somebody removed the directory of a run that goes on.
                 process_tags.kill_tagged(run_id, user=self._users.of(run_id))
+                self._remove_temporary(run_id)
                 return
             self._kill_all(run_id)
             path.chmod(0o700)
+            self._remove_temporary(run_id)
             self._remove_directory(run_id)
             self._users.release(run_id)
             self._stops.pop(run_id, None)
@@ -293,7 +298,8 @@ class ProcessRuntime(RunDirectories[_Record]):
                 unix_users.make_passage(run / MOUNTS, user)
                 link_mounts(run, launches[0].mounts)
             for launch in launches:
-                spec = _spec(record.run_id, launch, run / launch.task, user)
+                temporary = self._temporary.of(record.run_id, launch.task)
+                spec = _spec(record.run_id, launch, run / launch.task, temporary, user)
                 spec["processes"] = self._processes * len(launches)
                 if record.interface and os.geteuid() == 0:
                     spec["host_name"] = record.addresses[launch.task].rpartition(":")[0]
@@ -324,8 +330,17 @@ class ProcessRuntime(RunDirectories[_Record]):
         unix_users.make_passage(run, user)
         for task in tasks:
             unix_users.make_passage(run / task, user)
-            for name in ("work", "tmp"):
-                unix_users.make_private(run / task / name, user)
+            unix_users.make_private(run / task / "work", user)
+        self._temporary.make(run_id, tasks, user)
+
+    def _remove_temporary(self, run_id: str) -> None:
+        """Remove its temporary directories. What cannot be removed is warned of, and keeps its record."""
+        try:
+            self._temporary.remove(run_id)
+        except OSError as error:
+            self._files.warn_once(
+                f"temporary files of run {run_id} cannot be removed; the next agent tries again: {error}"
+            )
 
     def _spawn(self, directory: Path, launch: Launch) -> Forked:
         lock = try_lock(directory / "alive")
@@ -463,7 +478,12 @@ class ProcessRuntime(RunDirectories[_Record]):
 
 
 def replica_environment(
-    run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str], user: int | None = None
+    run_id: str,
+    launch: Launch,
+    directory: Path,
+    inherited: Mapping[str, str],
+    temporary: Path | None = None,
+    user: int | None = None,
 ) -> dict[str, str]:
     """All variables of one replica. `inherited` is the agent's environment, of which a part is used."""
     path = inherited.get("PATH", os.defpath)
@@ -471,24 +491,19 @@ def replica_environment(
         **job_environment.of_replica(inherited, user, directory / "work"),
         "PATH": f"{Path(launch.command[0]).parent}{os.pathsep}{path}",
         "PYTHONUNBUFFERED": "1",  # so that a line is in the log when it is printed
-        "TMPDIR": str(directory / "tmp"),
-        **({METRIC_FILE: str(_metric_file(directory))} if launch.writes_metrics else {}),
+        **({"TMPDIR": str(temporary)} if temporary is not None else {}),
+        **({METRIC_FILE: str(metric_file(directory))} if launch.writes_metrics else {}),
         **mount_variables(directory.parent, launch.mounts),
         **launch.environment,
         **{file.variable: str(secret_path(directory / _SECRETS, file.name, file.path)) for file in launch.secret_files},
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus),
-        **process_tags.tag(run_id, launch.task),
+        **process_tags.tag(run_id, launch.task, directory.parent.parent.parent),
     }
 
 
-def _metric_file(directory: Path) -> Path:
-    """In a directory of the program's own."""
-    return directory / "tmp" / "hypertune.metrics"
-
-
-def _spec(run_id: str, launch: Launch, directory: Path, user: int | None) -> dict[str, object]:
+def _spec(run_id: str, launch: Launch, directory: Path, temporary: Path | None, user: int | None) -> dict[str, object]:
     """The content of launch.json. Raises StartFailed if there is no such program on this machine."""
-    environment = replica_environment(run_id, launch, directory, os.environ, user)
+    environment = replica_environment(run_id, launch, directory, os.environ, temporary, user)
     program = shutil.which(launch.command[0], path=environment["PATH"])
     if program is None:
         raise StartFailed(launch.task, f"There is no program {launch.command[0]!r} on this machine.")
@@ -496,6 +511,7 @@ def _spec(run_id: str, launch: Launch, directory: Path, user: int | None) -> dic
         "command": kept((program, *launch.command[1:]), launch.keep, launch.task, alone=False),
         "environment": environment,
         "directory": str(directory / "work"),
+        "temporary": str(temporary or ""),
         "user": user,
         "groups": launch.groups,
         "cpus": list(launch.cpus),

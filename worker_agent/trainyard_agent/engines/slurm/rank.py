@@ -24,7 +24,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 
 if __name__ == "__main__":  # started by its path, without site-packages
@@ -32,6 +31,7 @@ if __name__ == "__main__":  # started by its path, without site-packages
 
 from trainyard_agent.engines.slurm import containers, setup
 from trainyard_agent.host import procfs
+from trainyard_agent.host import temporary as temporary_directory
 from trainyard_agent.runtimes import ports
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.spool import STREAMS, Spool
@@ -60,12 +60,18 @@ class RankSupervisor(Supervisor):
 
     def stop(self) -> None:
         """Slurm takes the replica away. It has sent SIGTERM to every process of it: once is enough."""
-        self._taken = self._taken or not self._stopping
+        if not self._is_stopping:
+            self._taken, self._stopped_at = True, time.monotonic()
         self._kill_at = min(self._kill_at, time.monotonic() + self._grace_s)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopping or self._taken
 
     def end_before_start(self) -> None:
         self._taken = not read(self._run, _STOP)
-        self._record_exit({"never_started": True})
+        self._note_end({"never_started": True})
+        self._record_exit()
         self._notes.add("done.json", {"lines": 0})
         self._settle()
         self._notes.close()
@@ -98,8 +104,9 @@ class RankSupervisor(Supervisor):
         if serial > self._serial:
             self._serial = serial
             self._kill_at = min(self._kill_at, time.monotonic() + float(stop["grace_s"]))
-            if not self._stopping and self._program:
+            if not self._stopping and self._program and not self._end:
                 self._stopping = True
+                self._stopped_at = min(self._stopped_at, time.monotonic())
                 # Apptainer passes a signal on to the program, which is in its group too.
                 send = os.kill if "container" in self._launch else os.killpg
                 with contextlib.suppress(ProcessLookupError):
@@ -118,19 +125,19 @@ class RankSupervisor(Supervisor):
         with contextlib.suppress(OSError):  # a full disk, or a run that was removed
             write(self._directory, _USAGE, {"cpu_s": cpu_s, "memory": sum(map(procfs.resident_bytes, tree))})
 
-    def _record_exit(self, how: dict[str, object]) -> None:
+    def _note_end(self, how: dict[str, object]) -> None:
         if not self._stopping and "status" in how:
             self._wait_for_slurm(_KILLED_S if int(str(how["status"])) < 0 else _TAKEN_S)
         out_of_memory = how.get("status") == -signal.SIGKILL and _kills_for_memory() > self._kills
-        super()._record_exit({**how, "taken": self._taken, "out_of_memory": out_of_memory})
+        super()._note_end({**how, "taken": self._taken, "out_of_memory": out_of_memory})
 
     def _wait_for_slurm(self, seconds: float) -> None:
         """Wait for a signal of Slurm, which ends one process after the other: the program may die of it first. If this
         process is killed meanwhile, no end is recorded, and that of the job counts."""
         give_up_at = time.monotonic() + seconds
         while not self._taken and (left := give_up_at - time.monotonic()) > 0:
-            if select.select([self._wake_fd], [], [], left)[0]:
-                self._taken = signal.SIGTERM in os.read(self._wake_fd, 512)
+            if select.select([self._wake_fd], [], [], left)[0] and signal.SIGTERM in os.read(self._wake_fd, 512):
+                self.stop()
 
 
 def is_given_up(directory: str) -> bool:
@@ -249,7 +256,7 @@ def _supervise(
     temporary: str,
 ) -> None:
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
-        launch = json.load(file)
+        launch = {**json.load(file), "temporary": temporary}
     launch["environment"] = setup.changed(launch["environment"], run, launch["fixed"])
     container = launch.get("container")
     environment = containers.variables(container["environment"], run) if container else launch["environment"]
@@ -262,7 +269,7 @@ def _supervise(
         launch["environment"] |= {"TMPDIR": temporary, **devices}
         _contain(launch, container, environment, run, directory, temporary)
     else:
-        launch["environment"] = {**environment, "TMPDIR": temporary, **secrets}
+        launch["environment"] = {"TMPDIR": temporary, **environment, **secrets}
     supervisor = RankSupervisor(directory, launch, mask, spools)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if addresses:
@@ -312,7 +319,7 @@ def main(run: str) -> None:
     with open(f"{directory}/launch.json", encoding="utf-8") as file:  # noqa: PTH123
         quota = int(json.load(file)["log_quota"])
     spools = {stream: Spool() for stream in STREAMS}
-    temporary = tempfile.mkdtemp(prefix="ty-")
+    temporary = temporary_directory.make(temporary_directory.parent())
     child = os.fork()
     if child == 0:
         adopt_orphans()

@@ -14,7 +14,7 @@ from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import write_private
 from trainyard_agent.runtimes.base import METRIC_FILE, Handle, Launch
-from trainyard_agent.runtimes.run_directories import mount_variables, secret_path, write_secret_files
+from trainyard_agent.runtimes.run_directories import metric_file, mount_variables, secret_path, write_secret_files
 from trainyard_protocol.errors import shown
 from trainyard_protocol.net.gcs import PROXY_ROOTS
 from trainyard_protocol.states import Reason
@@ -110,7 +110,8 @@ class RankUsage(BaseModel):
 
 
 def replica_environment(run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The variables of one replica. Its node adds TMPDIR and those of its devices."""
+    """The variables of one replica. Its node adds those of its devices, and TMPDIR where the
+    job has none."""
     path = inherited.get("PATH", os.defpath)
     if launch.image:  # what its program needs is in its container
         return {**job_environment.of_replica(inherited, None, directory / "work"), "PATH": path}
@@ -174,11 +175,6 @@ def failed_setup(run: Path, order: RunOrder | None) -> str:
     except (OSError, ValueError):
         return ""
     return f"Line {number + 1} ({shown(lines[number])})" if number < len(lines) else ""
-
-
-def metric_file(directory: Path) -> Path:
-    """On the shared file system, as all that the agent reads."""
-    return directory / "work" / ".hypertune.metrics"
 
 
 def write_secrets(launch: Launch, directory: Path) -> None:

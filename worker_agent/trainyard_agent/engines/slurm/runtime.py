@@ -153,9 +153,6 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
     def has_ended(self, run_id: str) -> bool:
         return all(report.exit is not None for report in self.observe(run_id))
 
-    def _metric_file(self, directory: Path) -> Path:
-        return run_files.metric_file(directory)
-
     def processes(self, run_id: str, task: str) -> tuple[int, ...]:  # noqa: ARG002 - none is seen
         return ()  # they are on other machines
 

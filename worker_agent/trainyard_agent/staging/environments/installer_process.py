@@ -125,5 +125,5 @@ def _environment(inherited: Mapping[str, str], run_id: str, directory: Path, use
     return {
         **job_environment.of_installer(inherited, user, temporary),
         "TMPDIR": str(temporary),
-        **process_tags.tag(run_id, _TAG),
+        **process_tags.tag(run_id, _TAG, directory.parent.parent),
     }

@@ -47,8 +47,7 @@ def left() -> Iterator[Start]:
     processes = []
 
     def start_(state_dir: Path, run_id: str) -> subprocess.Popen[bytes]:
-        temporary = state_dir / "runs" / run_id / TASK / "tmp"
-        environment = {**os.environ, "TMPDIR": str(temporary), **process_tags.tag(run_id, TASK)}
+        environment = {**os.environ, **process_tags.tag(run_id, TASK, state_dir)}
         process = subprocess.Popen(["sleep", "1000"], env=environment)
         processes.append(process)
         # execve closes Popen's pipe before /proc shows the environment.

@@ -137,8 +137,7 @@ def test_disk_lists_the_largest_parts(state: LocalState, monkeypatch: pytest.Mon
 def test_findings_of_the_agent_are_passed_on_and_fixed(state: LocalState) -> None:
     run_id, task = unique_run("a"), "master-replica-0"
     (state.root / "agent").mkdir()
-    temporary = state.root / "agent" / "runs" / run_id / task / "tmp"
-    environment = {**os.environ, "TMPDIR": str(temporary), **process_tags.tag(run_id, task)}
+    environment = {**os.environ, **process_tags.tag(run_id, task, state.root / "agent")}
     with subprocess.Popen(["sleep", "1000"], env=environment) as orphan:
         while not process_tags.tagged(run_id):
             time.sleep(0.001)

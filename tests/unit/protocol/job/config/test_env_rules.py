@@ -17,6 +17,7 @@ def test_names_and_values_are_returned_as_they_were_sent() -> None:
         "LD_PRELOAD": "libtcmalloc.so",
         "camelCase": "a=b, c\n",
         "PYTHONUNBUFFERED": "0",
+        "TMPDIR": "/scratch",
     }
     training_input = parse_training_input({"env": env})
     assert training_input.canonical() == training_input.snake_case() == {"env": env}

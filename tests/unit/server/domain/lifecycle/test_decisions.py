@@ -353,6 +353,11 @@ def test_every_reason_has_a_sentence_that_names_the_replica_as_the_service_did()
             ended(MASTER, Reason.OUT_OF_MEMORY, 137),
             "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL). why.",
         ),
+        (ended(WORKER, Reason.STOPPED, 143), "The replica worker 0 was stopped."),
+        (
+            ended(WORKER, Reason.STOPPED, 137),
+            "The replica worker 0 was stopped, and killed at the end of its grace period.",
+        ),
         (ended(MASTER, Reason.START_FAILED), "The replica master 0 could not be started: why."),
         *((ended(WORKER, reason, 1), "The replica worker 0 ") for reason in Reason),
     ]

@@ -191,7 +191,7 @@ MAINS = {
         ("--package-path", ".", "--module-name", "t"),
         prepare=("git init -q .",),
         state="FAILED",
-        verdict=["No module named 'data'", "it lies at data and was not sent: ignored by git"],
+        verdict=["No module named 'data'", "data lies at data, which was not sent: ignored by git"],
     ),
     "gcs_fuse": Outside(
         {"t.py": "open('/gcs/bucket/model', 'w')\n"}, ("--package-path", "t.py"), state="FAILED", verdict=["/gcs is"]

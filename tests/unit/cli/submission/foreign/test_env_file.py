@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import click
 import pytest
 
-from trainyard_cli.submission.flags import FLAGS, JobFlags, merge
+from trainyard_cli.submission.flags import FLAGS, EnvFile, JobFlags, Variable, merge
 from trainyard_cli.submission.foreign import env_file
 from trainyard_cli.submission.foreign.secret_hints import hint
 from trainyard_protocol.errors import InvalidArgument
@@ -60,6 +61,16 @@ def test_read_refuses_what_is_no_variable_with_its_line(tmp_path: Path) -> None:
     assert not wrong
     with pytest.raises(InvalidArgument, match="cannot be read: No such file"):
         env_file.read(tmp_path / "none", {})
+
+
+def test_flags_read_the_file_where_it_is_the_callers(tmp_path: Path) -> None:
+    path = tmp_path / "vars.env"
+    path.write_text("A=1\nHERE\n")
+    assert EnvFile({"HERE": "2"}).convert(str(path), None, None) == (("A", "1"), ("HERE", "2"))
+    with pytest.raises(click.BadParameter, match="files cannot be read from here"):
+        EnvFile(None).convert(str(path), None, None)
+    with pytest.raises(click.BadParameter, match=f"{path} is a file; write --env-file {path}."):
+        Variable({}).convert(str(path), None, None)
 
 
 def test_flag_wins_over_file_and_file_over_config() -> None:

@@ -36,8 +36,8 @@ def build(program: Program, beside: Mapping[str, bytes] | None = None) -> Iterat
         manifest = json.dumps(describe(program, tar), indent=1).encode()
         entries: dict[str, bytes | Path] = {
             f"{NAME}/__init__.py": b"",
-            f"{NAME}/__main__.py": _source("program_launcher.py"),
-            **({f"{NAME}/notebook.py": _source("notebook_runner.py")} if program.kind == "notebook" else {}),
+            f"{NAME}/__main__.py": _source("launcher.py"),
+            **({f"{NAME}/notebook.py": _source("notebook.py")} if program.kind == "notebook" else {}),
             **{f"{NAME}/{name}": content for name, content in (beside or {}).items()},
             f"{NAME}/program.json": manifest,
             f"{NAME}/files.tar": tar,
@@ -108,5 +108,5 @@ def _digest(program: Program, tar: Path) -> str:
 
 
 def _source(name: str) -> bytes:
-    """The source of a module beside this one, which is never imported here."""
-    return Path(__file__).with_name(name).read_bytes()
+    """The source of a module that runs in the job."""
+    return Path(__file__).with_name("inside").joinpath(name).read_bytes()

@@ -16,7 +16,8 @@ import pytest
 
 from trainyard_agent.host.process_tags import TAG
 from trainyard_agent.host.procfs import LAUNCHER
-from trainyard_cli.submission import program_launcher, program_wheel, programs
+from trainyard_cli.submission import program_wheel, programs
+from trainyard_cli.submission.inside import launcher
 from trainyard_cli.submission.programs import Search
 from unit.cli.scripted_server import ok, scripted_server
 
@@ -385,4 +386,4 @@ def test_files_go_to_the_services_storage_without_googles_client(tmp_path: Path)
 
 
 def test_agent_knows_the_launcher_by_its_name() -> None:
-    assert program_launcher.NAME == LAUNCHER
+    assert launcher.NAME == LAUNCHER

@@ -87,7 +87,7 @@ class Program:
         return f"{posixpath.basename(self.entry)} (--package-path with its directory sends all that is beside it)"
 
     def plan(self) -> dict[str, Any]:
-        """What is sent and what is done with it, as data."""
+        """The files that are sent and what is done with them, as data."""
         return {
             "command": list(self.command),
             "root": str(self.root),
@@ -115,7 +115,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is started, before it is known what belongs to it."""
+    """The start of a program, before it is known what belongs to it."""
 
     kind: Kind
     file: Path
@@ -130,7 +130,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How files are looked for: those to `include` though they are left out, and the directory that the user is in."""
+    """The way files are looked for: those to `include` though they are left out, and the directory that the user is in."""
 
     include: tuple[Path, ...] = ()
     current_dir: Path = field(default_factory=Path.cwd)
@@ -217,18 +217,20 @@ def named_and_left_out(program: Program, *directories: Path) -> Iterator[str]:
 
 
 def _in_words(left_out: Sequence[LeftOut], *, names_all: bool) -> str:
-    """What is left out, by its reasons; hidden files are counted, unless all are named."""
+    """Files that are left out, by their reasons; hidden ones are counted, unless all are named."""
     by_reason: dict[str, list[str]] = {}
     for each in left_out:
         by_reason.setdefault(each.reason, []).append(each.name)
     parts = []
     for reason, names in by_reason.items():
         visible = [name for name in names if names_all or not posixpath.basename(name).startswith((".", "__"))]
-        said = list(map(shown, visible if names_all else visible[:_SHOWN_LEFT_OUT]))
-        said += [f"{len(visible) - len(said)} more"] if len(visible) > len(said) else []
         hidden = len(names) - len(visible)
-        said += [f"{hidden} hidden" if said else f"{hidden} hidden file{'' if hidden == 1 else 's'}"] if hidden else []
-        parts.append(f"{', '.join(said)} ({reason})")
+        words = list(map(shown, visible if names_all else visible[:_SHOWN_LEFT_OUT]))
+        if len(visible) > len(words):
+            words.append(f"{len(visible) - len(words)} more")
+        if hidden:
+            words.append(f"{hidden} hidden" if words else f"{hidden} hidden file{'' if hidden == 1 else 's'}")
+        parts.append(f"{', '.join(words)} ({reason})")
     return "; ".join(parts)
 
 

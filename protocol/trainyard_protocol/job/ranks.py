@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """The place of a replica among the masters and workers of its gang, whose `addresses` (`host:port`) are in the
     order of their ranks. `accelerators`: those of the replica itself."""
 
@@ -36,19 +36,19 @@ class RankVariable:
     """A variable of a gang's replicas. `value` gives it; "": it is not there. `meaning` is for people."""
 
     name: str
-    value: Callable[[Place], str]
+    value: Callable[[RankPlace], str]
     meaning: str
 
 
-def _rank(place: Place) -> str:
+def _rank(place: RankPlace) -> str:
     return str(place.rank)
 
 
-def _world_size(place: Place) -> str:
+def _world_size(place: RankPlace) -> str:
     return str(place.world_size)
 
 
-def _if_one_process(value: str) -> Callable[[Place], str]:
+def _if_one_process(value: str) -> Callable[[RankPlace], str]:
     return lambda place: value if place.accelerators <= 1 else ""
 
 
@@ -91,7 +91,7 @@ RANK_VARIABLES = (
 RANK_NAMES = frozenset(variable.name for variable in RANK_VARIABLES)
 
 
-def rank_variables(place: Place) -> dict[str, str]:
+def rank_variables(place: RankPlace) -> dict[str, str]:
     """The variables of a replica at that place, in the order of the table; none of one that is alone."""
     if place.world_size == 1:
         return {}

@@ -1,1 +1,1 @@
-"""What of the wheel of a program runs in the job: nothing here is imported by the command line."""
+"""Modules of the wheel of a program that run in the job: the command line imports none of them."""

@@ -1,4 +1,4 @@
-"""What a path and a module name come to: what is sent, where it starts, and what is refused."""
+"""Programs by a path and a module name: their files, where they start, and which are refused."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What a directory declares, and the steps that install it."""
+"""Declarations of a directory, and the steps that install them."""
 
 from pathlib import Path
 from textwrap import dedent

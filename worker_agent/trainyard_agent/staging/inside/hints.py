@@ -106,9 +106,9 @@ def _of_module(name: str) -> str:
         return f"{name} lies at {found.as_posix()}, which Python does not look into: --env PYTHONPATH={parent} adds it."
     parts = name.split(".")
     prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    known = next((prefix for prefix in prefixes if prefix in _PACKAGES), "")
-    package = _PACKAGES.get(known, parts[0])
-    why = _WHY.get(known, f"no package here has the module {name}")
+    prefix = next((prefix for prefix in prefixes if prefix in _PACKAGES), "")
+    package = _PACKAGES.get(prefix, parts[0])
+    why = _WHY.get(prefix, f"no package here has the module {name}")
     text = f"{why}: declare {package} in {_DECLARED}"
     if parts[0] in _RUNTIMES:
         text += f", or submit with --runtime-version {_RUNTIMES[parts[0]]}"
@@ -194,7 +194,7 @@ def _task_type() -> str:
 
 
 def _manifest() -> dict[str, Any]:
-    """What the command line says of the program that it has packed; {} of any other."""
+    """The manifest of a program that the command line has packed; {} of any other."""
     try:
         found = json.loads(Path(__file__).with_name("trainyard_program").joinpath("program.json").read_bytes())
     except (OSError, ValueError):

@@ -1,8 +1,10 @@
 """Temporary directories of replicas: short, for their user alone, and removed whatever becomes of the agent."""
 
 import os
+import secrets
 import stat
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A temporary directory of the agent that is far too long."""
     directory = tmp_path / ("long" * 20)
     directory.mkdir()
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(directory))
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
     return directory
 
 
@@ -141,7 +143,7 @@ def test_directory_belongs_to_the_user_of_its_run_and_no_other_ones_is_removed(t
 
 def test_name_that_is_taken_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = iter(["taken", "taken", "free"])
-    monkeypatch.setattr(temporary.secrets, "token_hex", lambda _: next(tokens))
+    monkeypatch.setattr(secrets, "token_hex", lambda _: next(tokens))
     (tmp_path / "ty-taken").symlink_to(tmp_path / "elsewhere")
     noted: list[str] = []
     assert temporary.make(str(tmp_path), noted.append) == str(tmp_path / "ty-free")
@@ -157,5 +159,5 @@ def test_directories_are_where_there_is_a_short_one_that_is_open(monkeypatch: py
         ("/nowhere", "/tmp"): "/var/tmp",
     }
     for (own, closed), expected in cases.items():
-        monkeypatch.setattr(temporary.tempfile, "tempdir", own)
+        monkeypatch.setattr(tempfile, "tempdir", own)
         assert temporary.parent(lambda path, closed=closed: path != closed) == expected, own  # type: ignore[misc]

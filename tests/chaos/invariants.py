@@ -11,6 +11,7 @@ from chaos.plan import AGENT_KINDS, MAX_WIDTH
 from chaos.service.cluster import CLUSTER_FAULTS
 from chaos.service.program import line
 from chaos.service.replicas import Key, Truth, processes_of, truths
+from trainyard_agent.runtimes.supervisor import NOT_ENDED
 from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.states import Outcome as RunOutcome
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry, ReplicaView, RunView
@@ -271,7 +272,8 @@ def _check_lines(
     replica = next(r for r in run.replicas if r.task == task)
     lossy = _may_lack_its_end(outcome, name, run, replica)
     for stream in _STREAMS:
-        texts = [entry.text for entry in lines if _stream(outcome, entry) == stream]
+        own = (entry for entry in lines if not entry.text.startswith(NOT_ENDED))
+        texts = [entry.text for entry in own if _stream(outcome, entry) == stream]
         for number, text in enumerate(texts):
             whole = line(truth.name, stream, number, len(text))
             if text == whole:

@@ -6,7 +6,7 @@ from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FINE, Driver, Program
 from trainyard_agent.engines.fake import Print
 from trainyard_agent.runtimes.base import LogSlice
-from trainyard_agent.runtimes.supervisor import MAX_LINE_BYTES, PROGRESS_BYTES
+from trainyard_agent.runtimes.supervisor import MAX_LINE_BYTES, NOT_ENDED, PROGRESS_BYTES
 
 CHIEF, RUN = "master-replica-0", unique_run("1")
 
@@ -163,7 +163,7 @@ while True: time.sleep(1000)
     if how == "is killed":
         host_driver.runtime.stop(RUN, 0.0)
 
-    lines = [line for line in texts(host_driver.whole_log(RUN, CHIEF)) if "s after SIGTERM, and killed" not in line]
+    lines = [line for line in texts(host_driver.whole_log(RUN, CHIEF)) if not line.startswith(NOT_ENDED)]
     assert lines == ["up", *(f"saving {n}" for n in range(5000))]
     ended = host_driver.end(RUN, CHIEF)
     assert ended.code == (3 if how == "ends" else 137)

@@ -59,6 +59,9 @@ RESERVE = "reserve"
 
 CHANGES = "changes"
 
+NOT_ENDED = "WARNING: trainyard: not ended "
+"""The beginning of the line about what was killed at the end of a grace, the only one that no program has written."""
+
 _BLOCK = 1 << 16
 _SMALL_READ = 1 << 14
 _STEADY_READS = 16
@@ -503,7 +506,7 @@ class Supervisor:
         shown = [f"{procfs.program(pid) or procfs.name(pid)} (pid {pid})" for pid in alive[:_SHOWN]]
         others = [f"{len(alive) - _SHOWN} more"] if len(alive) > _SHOWN else []
         after = f"{time.monotonic() - self._stopped_at:.3g} s after SIGTERM"
-        self._log.say(f"WARNING: trainyard: not ended {after}, and killed: {', '.join([*shown, *others])}")
+        self._log.say(f"{NOT_ENDED}{after}, and killed: {', '.join([*shown, *others])}")
         for stream, spool in self._spools.items():
             self._log.mark(stream, spool)
         self._report_cut()

@@ -44,7 +44,7 @@ class BaseEnvironments:
         image = self._runtimes.own_image(version, gpus) if self._runtimes is not None else None
         if image is None or not image.framework or not image.packages:
             return self._python
-        process = InstallerProcess(order.run_id, directory, None)
+        process = InstallerProcess(order.run_id, directory, None, report)
         missing, output = await process.run([self._python, "-c", _FIND, image.framework])
         if not missing:
             return self._python
@@ -73,7 +73,8 @@ class BaseEnvironments:
             raise StagingFailed(Reason.STAGING_FAILED, output)
         # setuptools: what the packages of jobs are built with.
         python = environment / "bin" / "python"
-        await process.pip(python, ["setuptools", "wheel", *image.packages], _OPEN_TO_ALL)
+        plan = {"dependencies": True, "requirements": ["setuptools", "wheel", *image.packages]}
+        await process.install(self._python, python, plan, _OPEN_TO_ALL)
         await asyncio.to_thread(write_json, environment / "ready.json", {"packages": image.packages})
 
 

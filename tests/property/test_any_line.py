@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainyard_agent.engines.docker.streams.log_copier import LineReader
+from trainyard_agent.installer.output import error_excerpt
 from trainyard_agent.monitoring.stall_detector import StepHistory
-from trainyard_agent.runtimes.pip_output import error_excerpt
 from trainyard_agent.runtimes.supervisor import LineSplitter
 from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, TextLine, event_text
 from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, local_time

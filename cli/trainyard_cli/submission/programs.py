@@ -130,7 +130,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The way files are looked for: those to `include` though they are left out, and the directory that the user is in."""
+    """Files to `include` though a rule leaves them out, and the directory that the user is in."""
 
     include: tuple[Path, ...] = ()
     current_dir: Path = field(default_factory=Path.cwd)

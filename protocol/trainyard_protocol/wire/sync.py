@@ -105,15 +105,17 @@ MAX_REQUIREMENTS = 64 * 2**10
 """Characters of the requirements of a run."""
 
 _MAX_IMAGES, _MAX_IMAGE = 10, 1024
+_MAX_NOTES, _MAX_NOTE = 20, 1000
 
 
 class ResolvedRun(Wire):
     """The versions that a run has: `images` are its images by name, each as NAME@DIGEST, or as the engine's id where no
     registry has it. `requirements` are lines NAME==VERSION of its Python environment; "" where they are not known, as
-    in an image."""
+    in an image. `installed` says what was installed for it, from where and in which time, for its log."""
 
     images: dict[str, str] = Field(default_factory=dict)
     requirements: str = ""
+    installed: Many[str] = ()
 
     def bounded(self) -> "ResolvedRun":
         """The same within its limits: whole lines, and short names."""
@@ -121,7 +123,8 @@ class ResolvedRun(Wire):
         if len(lines) < len(self.requirements):
             lines = lines[: lines.rfind("\n") + 1]
         images = [pair for pair in self.images.items() if max(map(len, pair)) <= _MAX_IMAGE]
-        return ResolvedRun(images=dict(images[:_MAX_IMAGES]), requirements=lines)
+        notes = [note[:_MAX_NOTE] for note in self.installed[:_MAX_NOTES]]
+        return ResolvedRun(images=dict(images[:_MAX_IMAGES]), requirements=lines, installed=notes)
 
 
 class RunReport(Wire):

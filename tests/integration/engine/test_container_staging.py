@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from beds import program_wheel
 from beds.engines import Engine as RealEngine
 from beds.registry import Hangs, Pauses, Registry, RequiresAuth
 from trainyard_agent.engines.docker import spec
@@ -224,6 +225,36 @@ async def test_packages_are_installed_by_the_runtime_image_for_every_replica(hos
         assert "installing prog-1.0.tar.gz" in host.activities
         await stager.discard(order.run_id)
     assert list((host.root / "staging").iterdir()) == []
+
+
+async def test_program_has_what_its_files_declare_in_the_runtime_image(host: Host, tmp_path: Path) -> None:
+    setup = "from setuptools import setup; setup(name='{}', version='1', py_modules=['{}'], install_requires={})"
+    files: dict[str, str | bytes] = {
+        "requirements.txt": "--no-index\n-e ./lib\n",
+        "lib/setup.py": setup.format("mylib", "mylib", []),
+        "lib/mylib.py": "from pathlib import Path\nprint((Path(__file__).parent / 'data').read_text())\n",
+        "lib/data": "hello",
+        "setup.py": setup.format("app", "app", []),
+        "app.py": "import mylib\n",
+    }
+    steps: list[dict[str, Any]] = [
+        {"what": "requirements", "file": "requirements.txt"},
+        {"what": "project", "directory": ".", "dependencies": False},
+    ]
+    wheel = program_wheel.build(tmp_path / "program", files, steps)
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    host.server.packages[sha256] = wheel.read_bytes()
+    uri = f"staging://{sha256}/{wheel.name}"
+    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="train", packageUris=[uri])
+    async with host.stager() as stager:
+        staged = await host.finish(stager, order)
+        assert staged.phase == "ready", staged.message
+        mounts = {staged.packages: {"bind": PACKAGES, "mode": "ro"}}
+        command = [staged.python, "-c", "import app, trainyard_program"]
+        printed = host.engine.client().containers.run(staged.images[""], command, volumes=mounts, remove=True)
+        assert printed == b"hello\n"
+        assert staged.resolved is not None
+        assert any(" for the dependencies of requirements.txt in " in note for note in staged.resolved.installed)
 
 
 async def test_environment_that_is_ready_is_found_by_the_next_agent(host: Host) -> None:

@@ -16,6 +16,12 @@ _OF_THE_AGENTS_USER = ("HOME", "USER", "LOGNAME", "SHELL")
 _REPLICA = ("GOOGLE_CLOUD_PROJECT",)
 _REPLICA_OF_THE_AGENTS_USER = ("GOOGLE_APPLICATION_CREDENTIALS",)  # gs:// at Google, as that user
 _INSTALLER = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "PKG_CONFIG_PATH")
+# Where uv gets packages from. Its other settings are those of a person, or of the environment that it is started in.
+_INSTALLER_OF_UV = (
+    *("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_INSECURE_HOST", "UV_HTTP_", "UV_OFFLINE"),
+    *("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_PRERELEASE", "UV_KEYRING_PROVIDER"),
+    *("UV_SYSTEM_CERTS", "UV_NATIVE_TLS", "UV_TORCH_BACKEND", "UV_EXCLUDE_NEWER", "UV_CONFIG_FILE"),
+)
 _INSTALLER_OF_THE_AGENTS_USER = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")  # where pip keeps what it fetched
 
 
@@ -26,9 +32,10 @@ def of_replica(inherited: Mapping[str, str], user: int | None, home: Path) -> di
 
 
 def of_installer(inherited: Mapping[str, str], user: int | None, home: Path) -> dict[str, str]:
-    """The same for pip, which runs the setup.py of packages: with pip's own settings."""
-    own = () if user else _INSTALLER_OF_THE_AGENTS_USER
-    return {**_passed(inherited, (*_ALL, *_INSTALLER, *own), ("LC_", "PIP_")), **_user(inherited, user, home)}
+    """The same for pip and uv, which run the setup.py of packages: with their own settings."""
+    own = () if user else (*_INSTALLER_OF_THE_AGENTS_USER, "UV_CACHE_DIR")
+    prefixes = ("LC_", "PIP_", *_INSTALLER_OF_UV)
+    return {**_passed(inherited, (*_ALL, *_INSTALLER, *own), prefixes), **_user(inherited, user, home)}
 
 
 def _passed(inherited: Mapping[str, str], names: tuple[str, ...], prefixes: tuple[str, ...]) -> dict[str, str]:

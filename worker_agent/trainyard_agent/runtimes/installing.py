@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainyard_agent.runtimes.install_script import NO_ENVIRONMENT, NOT_FETCHED
-from trainyard_agent.runtimes.pip_output import error_excerpt
+from trainyard_agent.installer.container import NO_ENVIRONMENT, NOT_FETCHED
+from trainyard_agent.installer.output import error_excerpt, events
 from trainyard_protocol.states import Reason
 
 PACKAGES = "/opt/trainyard/environment"
@@ -14,6 +14,7 @@ SOURCE = f"{PACKAGES}-source"
 """The directory that it is installed from, in the container that does it."""
 
 _ACTIVITY = "installing "
+_LONGEST_ACTIVITY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,21 @@ def failure(code: int, output: str) -> tuple[Reason, str]:
     if code == NOT_FETCHED:
         return Reason.STAGING_FAILED, error_excerpt(output)
     return Reason.PACKAGES_FAILED, error_excerpt(output)
+
+
+def notes(output: str) -> list[str]:
+    """Sentences on what was installed, for the job's log."""
+    return [printable(str(event["note"])) for event in events(output) if "note" in event]
+
+
+def last_activity(output: str) -> str:
+    """The present activity of the installer; "" if it has not told one."""
+    reported = [str(event["activity"]) for event in events(output) if "activity" in event]
+    return printable(reported[-1])[:_LONGEST_ACTIVITY] if reported else ""
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def too_slow(seconds: float) -> str:

@@ -2,13 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from trainyard_agent.server_client import ChecksumMismatch, ServerClient
-from trainyard_agent.staging import archives
+from trainyard_agent.staging import archives, install_secrets
 from trainyard_agent.staging.base import StagingFailed
+from trainyard_agent.staging.install_secrets import InstallSecrets
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.net.gcs import OF_RUN, CloudStorage, NoSuchObject, split_url
 from trainyard_protocol.states import Reason
@@ -33,6 +34,10 @@ class PackageFetcher:
         """Download each package into its own directory below `directory`, in the job's order. Raises StagingFailed."""
         uris = order.training_input.package_uris
         return [await self._fetch(order, uri, directory / str(n), report) for n, uri in enumerate(uris)]
+
+    async def secrets(self, order: RunOrder, inspected: Sequence[Path]) -> InstallSecrets:
+        """The secrets of the job for the installation of these packages. Raises StagingFailed."""
+        return await install_secrets.get(order, inspected, self._control_plane)
 
     async def _fetch(self, order: RunOrder, uri: str, directory: Path, report: ReportActivity) -> Path:
         staged, stored = _STAGED.fullmatch(uri), _GCS.fullmatch(uri)

@@ -154,7 +154,7 @@ class AgentSync:
                     writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)
                 if report.resolved is not None and not run.has_resolved:
-                    writer.record_resolved(run, report.resolved.bounded())
+                    writer.record_resolved(run, report.resolved.bounded(), now)
                     touched.add(run.job_key)
                 activity = report.activity or waiting(report.replicas)
                 ready = run.ready or report.ready  # one that has started says no more that it is

@@ -432,10 +432,12 @@ class Writer(Reader):
             message = f"Its replicas run {describe_runtime(runtime, reason)}."
             self.add_event(run.job_key, Event("runtime", message, run.number), now)
 
-    def record_resolved(self, run: RunRow, resolved: ResolvedRun) -> None:
-        """Record the versions that a run has, once."""
-        values = {"has_resolved": True, "resolved": resolved.model_dump_json()}
+    def record_resolved(self, run: RunRow, resolved: ResolvedRun, now: datetime) -> None:
+        """Record the versions that a run has, once, and in the job's log what was installed for it."""
+        values = {"has_resolved": True, "resolved": resolved.model_dump_json(exclude={"installed"})}
         self._session.execute(update(RunRow).where(RunRow.run_id == run.run_id).values(**values))
+        for note in resolved.installed:
+            self.add_event(run.job_key, Event("preparing", f"{note}.", run.number), now)
 
     def set_draining(self, agent: AgentRow, draining: bool, reason: str = "") -> None:
         """`reason`: why the service drains it. An agent that starts runs again has failed none."""

@@ -120,12 +120,14 @@ def test_what_a_run_resolved_is_wanted_until_it_is_reported_and_then_kept(api: S
     assert agent.run.wants_resolved
     images = {"a:1": "a@sha256:1", **{f"n{number}": "\0" for number in range(20)}, "long": "x" * 2000}
     for requirements in ("numpy==1.26.4\n" * 10_000, "other==1\n"):
-        resolved = ResolvedRun(images=images, requirements=requirements)
+        resolved = ResolvedRun(images=images, requirements=requirements, installed=["Installed 1 package in 1 s"])
         reports = tuple(report.model_copy(update={"resolved": resolved}) for report in agent.reports())
         body = SyncRequest(agent=agent.info, runs=reports).model_dump(mode="json")
         assert api.client.post("/agent/v1/sync", json=body, headers=AGENT).status_code == 200
     agent.sync()
     assert {run.wants_resolved for run in agent.runs.values()} == {False}
+    events = [event["message"] for event in api.detail("job")["events"]]
+    assert events.count("Installed 1 package in 1 s.") == 1
     read = api.client.get(f"{JOB}/origin", headers=VERA).json()
     assert (read["git"], read["run"], read["resolved"]["images"]["a:1"]) == (None, 1, "a@sha256:1")
     assert len(read["resolved"]["images"]) == 10

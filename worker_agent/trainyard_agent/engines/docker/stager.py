@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,9 +32,10 @@ from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.runtimes import installing
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
-from trainyard_agent.staging import archives, install_limits, install_plan
+from trainyard_agent.staging import archives, install_limits, install_plan, uv_program
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
+from trainyard_agent.staging.install_secrets import InstallSecrets
 from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_agent.staging.package_fetcher import PackageFetcher
 from trainyard_protocol.errors import InvalidArgument
@@ -45,6 +47,7 @@ from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import ResolvedRun, RunOrder
 
 _POLL_S = 0.1  # between two inspections of the installing container
+_REPORT_S = 2.0  # and between two looks at what it says
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -96,16 +99,17 @@ class ContainerStager(BackgroundStager):
         else:
             images = {"": await self._runtime_image(order, training_input)}
         image = images[training_input.image_uri]
-        environment = await self._environment(order, image) if training_input.package_uris else ""
+        environment, installed = await self._environment(order, image) if training_input.package_uris else ("", [])
         python = f"{PACKAGES}/bin/python" if environment else "python3"
         staged = Staging("ready", python=python, images=images, packages=environment)
-        return await self._with_job_dir(order, staged)
+        return await self._with_job_dir(order, staged, installed)
 
-    async def _with_job_dir(self, order: RunOrder, staged: Staging) -> Staging:
+    async def _with_job_dir(self, order: RunOrder, staged: Staging, installed: Sequence[str]) -> Staging:
         """Choose the users of the images, and prepare the job-dir for that of the primary's, as the last thing before
         the start."""
         inspections = await self._inspections(staged.images)
-        staged = replace(staged, resolved=ResolvedRun(images=docker_spec.digests(inspections)).bounded())
+        resolved = ResolvedRun(images=docker_spec.digests(inspections), installed=tuple(installed))
+        staged = replace(staged, resolved=resolved.bounded())
         users = await self._users(order, inspections)
         primary = config_of(order.training_input, PRIMARY.type).image_uri
         user = users.get(primary)
@@ -185,13 +189,14 @@ class ContainerStager(BackgroundStager):
         if not cancelled.is_set():
             self._set_activity(run_id, activity)
 
-    async def _environment(self, order: RunOrder, image: str) -> str:
-        """Download and install. Returns the directory to mount into the replicas."""
+    async def _environment(self, order: RunOrder, image: str) -> tuple[str, list[str]]:
+        """Download and install. Returns the directory to mount into the replicas, and what was installed, in
+        sentences."""
         directory = self._root / order.run_id
         ready, environment = directory / "ready.json", directory / "environment"
         saved = read_json(ready)
         if saved is not None and saved["image"] == image:
-            return str(environment)
+            return str(environment), list(saved.get("notes", ()))
         await asyncio.to_thread(remove_tree, directory)
         source = directory / "source"
         for path in (directory, source, environment):
@@ -199,11 +204,13 @@ class ContainerStager(BackgroundStager):
         packages = await self._fetcher.fetch(order, source, self._set_activity)
         self._set_activity(order.run_id, installing.activity(package.name for package in packages))
         code, output = await self._install(order, image, source, environment, packages)
+        (source / uv_program.NAME).unlink(missing_ok=True)
         (directory / "install.log").write_text(output, encoding="utf-8")
         if code:
             raise StagingFailed(*installing.failure(code, output))
-        write_json(ready, {"image": image})
-        return str(environment)
+        notes = installing.notes(output)
+        write_json(ready, {"image": image, "notes": notes})
+        return str(environment), notes
 
     async def _install(
         self, order: RunOrder, image: str, source: Path, environment: Path, packages: Sequence[Path]
@@ -212,7 +219,9 @@ class ContainerStager(BackgroundStager):
 
         isolated = await archives.isolated(packages)
         inside = {package: f"{SOURCE}/{package.relative_to(source)}" for package in packages}
-        variables = await asyncio.to_thread(install_plan.write, source, inside, isolated)
+        secrets = await self._fetcher.secrets(order, packages)
+        uv = await asyncio.to_thread(install_plan.copy_uv, source)
+        variables = await asyncio.to_thread(install_plan.write, source, inside, isolated, secrets, uv)
         user = await asyncio.to_thread(self._give_to_installer, order, source, environment)
 
         gateway, limits = await _in_thread(self._engine.gateway), self._settings.limits
@@ -235,9 +244,8 @@ class ContainerStager(BackgroundStager):
             name = docker_spec.staging_name(order)
             container = await _in_thread(lambda: self._engine.create(name, spec))
             await _in_thread(lambda: self._engine.start(container))
-            return await install_limits.within(
-                limits, self._finish(container), lambda: self._installed_bytes(container, environment)
-            )
+            finish = self._finish(order.run_id, container, secrets)
+            return await install_limits.within(limits, finish, lambda: self._installed_bytes(container, environment))
         except EngineRefused as refused:
             error, reason = docker_spec.refused_start(refused.status, refused.message)
             if reason is Reason.START_FAILED:
@@ -257,8 +265,9 @@ class ContainerStager(BackgroundStager):
             unix_users.give(directory, user.uid, user.gid)
         return user.ids
 
-    async def _finish(self, container: str) -> tuple[int, str]:
-        """Wait for the installing container to end. Returns its exit code and output."""
+    async def _finish(self, run_id: str, container: str, secrets: InstallSecrets) -> tuple[int, str]:
+        """Wait for the installing container to end. Returns its exit code and output, without secrets."""
+        reported = time.monotonic()
         while True:
             inspected = await _in_thread(lambda: self._engine.inspect(container))
             if inspected is None:
@@ -268,7 +277,12 @@ class ContainerStager(BackgroundStager):
                 code = int(state["ExitCode"])
                 if code and state.get("OOMKilled"):
                     raise install_limits.out_of_memory(self._settings.limits)
-                return code, await _in_thread(lambda: self._output(container))
+                return code, secrets.mask.text(await _in_thread(lambda: self._output(container)))
+            if time.monotonic() - reported > _REPORT_S:
+                activity = installing.last_activity(await _in_thread(lambda: self._output(container)))
+                if activity:
+                    self._set_activity(run_id, secrets.mask.text(activity))
+                reported = time.monotonic()
             await asyncio.sleep(_POLL_S)
 
     async def _installed_bytes(self, container: str, environment: Path) -> int:

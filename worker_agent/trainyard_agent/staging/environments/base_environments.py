@@ -47,7 +47,7 @@ class BaseEnvironments:
         image = self._runtimes.own_image(version, any(replica.has_gpus for replica in order.replicas))
         if image is None or not image.framework or not image.packages:
             return self._python
-        process = InstallerProcess(order.run_id, directory, None)
+        process = InstallerProcess(order.run_id, directory, None, report)
         missing, output = await process.run([self._python, "-c", _FIND, image.framework])
         if not missing:
             return self._python
@@ -76,7 +76,8 @@ class BaseEnvironments:
             raise StagingFailed(Reason.STAGING_FAILED, output)
         # setuptools: what the packages of jobs are built with.
         python = environment / "bin" / "python"
-        await process.pip(python, ["setuptools", "wheel", *image.packages], _OPEN_TO_ALL)
+        plan = {"dependencies": True, "requirements": ["setuptools", "wheel", *image.packages]}
+        await process.install(self._python, python, plan, _OPEN_TO_ALL)
         await asyncio.to_thread(write_json, environment / "ready.json", {"packages": image.packages})
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from trainyard_agent.staging.environments.kept_environments import BASE_FILE
+from trainyard_agent.installer.environment import BASE_FILE
 
 _DIST_INFO = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)-([A-Za-z0-9][A-Za-z0-9._+!]{0,100})\.dist-info")
 _ADDED = re.compile(r"import site; site\.addsitedir\((.*)\)")

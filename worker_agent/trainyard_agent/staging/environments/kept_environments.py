@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json
+from trainyard_agent.installer.environment import BASE_FILE
 from trainyard_agent.staging.inside.files import files as own_files
 
 AGE_S = 7 * 86400.0
@@ -29,10 +30,9 @@ AGE_S = 7 * 86400.0
 MOST, MOST_BYTES = 32, 10 * 10**9
 """Limits of all that are kept. Beyond them those go that were not used for longest."""
 
-BASE_FILE = "trainyard-base.pth"
-"""What adds the base to an environment. It changes where a framework is installed."""
-
+# It changes where a framework is installed.
 _BASE_FILES = f"lib/python*/site-packages/{BASE_FILE}"
+_NAMING_PATHS = ("*.pth", "__editable__*.py")
 _READY = "ready.json"
 _LARGEST_WITH_PATHS = 1 << 16
 _OWN_LINKS = 2  # that of a run's environment, and that of the kept one
@@ -57,14 +57,14 @@ def key_of_dependencies(owner: str, environment: str, requirements: object) -> s
     return hashlib.sha256(json.dumps([owner, environment, requirements]).encode()).hexdigest()
 
 
-def files(directory: Path) -> dict[Path, tuple[int, int]]:
-    """Number and time of change of each file and link below `directory`/venv."""
+def files(directory: Path, left_out: str = "") -> dict[Path, tuple[int, int]]:
+    """Number and time of change of each file and link below `directory`/venv, but for what is in its `left_out`."""
     venv = directory / "venv"
     statuses = ((path, path.lstat()) for path in venv.rglob("*"))
     return {
         path.relative_to(venv): (status.st_ino, status.st_mtime_ns)
         for path, status in statuses
-        if not stat.S_ISDIR(status.st_mode)
+        if not stat.S_ISDIR(status.st_mode) and path.relative_to(venv).parts[0] != left_out
     }
 
 
@@ -112,10 +112,12 @@ class KeptEnvironments:
         changed, so what is kept has files of its own."""
         self._keep(name, directory, copied=copied)
 
-    def keep_dependencies(self, name: str, directory: Path, before: Mapping[Path, tuple[int, int]]) -> None:
-        """Keep what was added to `directory`/venv since it had the `files` that are `before`. Nothing if some of these
-        were changed or removed."""
-        now = files(directory)
+    def keep_dependencies(
+        self, name: str, directory: Path, before: Mapping[Path, tuple[int, int]], left_out: str = ""
+    ) -> None:
+        """Keep what was added to `directory`/venv since it had the `files` that are `before`, without `left_out`.
+        Nothing if some of these were changed or removed."""
+        now = files(directory, left_out)
         same = {path for path, file in before.items() if now.get(path) == file}
         if all(path.match(_BASE_FILES) for path in before.keys() - same):
             added = now.keys() - same
@@ -227,12 +229,15 @@ def _move_paths(venv: Path, former: str, now: str) -> None:
             path.unlink()  # the kept file has another link
             path.write_bytes(content.replace(former.encode(), now.encode()))
             path.chmod(status.st_mode & 0o7777)
+            cache = path.with_name("__pycache__")
+            for compiled in cache.glob(f"{path.stem}.*.pyc") if not cache.is_symlink() else ():
+                compiled.unlink()  # it may have the same size and second as what it was compiled of
 
 
 def _texts(venv: Path) -> Iterator[Path]:
     """The files that may name a path. Packages may have left pipes there, and links that lead elsewhere."""
     own = venv.resolve()
-    pth_files = venv.glob("lib/python*/site-packages/*.pth")
-    for path in (*(venv / "bin").iterdir(), venv / "pyvenv.cfg", *pth_files):
+    of_packages = (path for kind in _NAMING_PATHS for path in venv.glob(f"lib/python*/site-packages/{kind}"))
+    for path in (*(venv / "bin").iterdir(), venv / "pyvenv.cfg", *of_packages):
         if stat.S_ISREG(path.lstat().st_mode) and path.parent.resolve().is_relative_to(own):
             yield path

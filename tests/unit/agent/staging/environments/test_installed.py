@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
+from trainyard_agent.installer.environment import BASE_FILE, base_lines
 from trainyard_agent.staging.environments.installed import requirements
-from trainyard_agent.staging.environments.kept_environments import BASE_FILE
-from trainyard_agent.staging.environments.python_environment import base_pth
 
 
 def add(directory: Path, *names: str, url: str = "") -> None:
@@ -23,7 +22,7 @@ def test_own_packages_win_over_the_base_and_those_of_no_index_are_left_out(tmp_p
     add(first, "trainyard-0.1.0", url="file:///src")
     (tmp_path / "run" / "0").mkdir()
     (tmp_path / "run" / "0" / "my_trainer-0.0.0-py3-none-any.whl").touch()
-    (own / BASE_FILE).write_text(base_pth([str(first), str(second), str(tmp_path / "gone")]))
+    (own / BASE_FILE).write_text(base_lines([str(first), str(second), str(tmp_path / "gone")]))
     found = requirements(tmp_path / "run").splitlines()
     assert found == ["numpy==2.0.0", "six==1.16.0", "torch==2.1.0+cpu", "Typing.Extensions==4.12.0"]
     (own / BASE_FILE).write_text("/module\n")  # its framework needs a base of its own

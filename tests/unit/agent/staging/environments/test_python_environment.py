@@ -22,7 +22,8 @@ import pytest
 from beds import storage_emulator
 from beds.run_ids import unique_run
 from trainyard_agent.host import process_tags
-from trainyard_agent.runtimes.pip_output import error_excerpt
+from trainyard_agent.installer.output import error_excerpt
+from trainyard_agent.staging import uv_program
 from trainyard_agent.staging.base import Staging
 from trainyard_agent.staging.environments import installer_process
 from trainyard_agent.staging.environments.kept_environments import KeptEnvironments
@@ -133,7 +134,7 @@ async def test_package_is_installed_over_the_base_and_only_for_its_run(staged: S
     assert "tinytrainer" not in ready.resolved.requirements
 
 
-async def test_wheel_of_pure_python_is_unpacked_by_neither_pip_nor_uv_which_fetch_what_it_lacks(
+async def test_wheel_of_pure_python_is_unpacked_and_uv_fetches_what_it_and_the_base_lack(
     staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel(tmp_path / "index", "somewhere")
@@ -151,11 +152,18 @@ async def test_wheel_of_pure_python_is_unpacked_by_neither_pip_nor_uv_which_fetc
 
     ready = await staged.prepare(uri("httpx"), uri("psutil"))
     assert run(ready.python, "import httpx, psutil, pydantic; print(httpx.WHO, psutil.WHO)") == "mine mine"
-    assert installers(RUN) == []
+    (checked,) = installers(RUN)
+    assert "uv pip install" in checked
+    assert ready.resolved is not None
+    assert ready.resolved.installed == ()
     other = await staged.prepare(uri("tinytrainer"), run_id=OTHER)
     assert run(other.python, "import somewhere, tinytrainer; print(tinytrainer.WHO)") == "mine"
-    (pip,) = installers(OTHER)
-    assert pip.endswith(" tinytrainer==1")
+    (uv,) = installers(OTHER)
+    assert "uv pip install" in uv
+    assert other.resolved is not None
+    (note,) = other.resolved.installed
+    assert note.startswith("Installed 1 package for what its packages need in ")
+    assert note.endswith(f" from {tmp_path / 'index'}: somewhere 1")
 
 
 async def test_package_that_leaves_files_in_its_directory_names_them_at_its_end(staged: Staged, tmp_path: Path) -> None:
@@ -190,15 +198,12 @@ if __name__ == "__main__":
 async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(
     staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its dependencies are there: the base has that, so nothing is fetched and nothing is replaced, and pip is started
-    once, where uv cannot do it."""
+    """Its dependencies are there: the base has that, so nothing is fetched and nothing is replaced, by pip where uv
+    does not run."""
     setup = SETUP.format(name="httpx", module="httpx", needs=["psutil"])
     uri = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="httpx", setup=setup))
-    uv = tmp_path / "bin" / "uv"
-    uv.parent.mkdir()
-    uv.write_text("#!/bin/sh\nexit 1\n")
-    uv.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(uv_program, "find", lambda: "/bin/false")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
     ready = await staged.prepare(uri)
 
@@ -206,7 +211,7 @@ async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_
     assert run(ready.python, "import httpx, psutil; print(httpx.WHO)") == "mine"
     log = (staged.root / "environments" / RUN / "install.log").read_text()
     started = [line.split()[1] for line in log.splitlines() if line.startswith("$ ") and " install " in line]
-    assert started == [str(uv), ready.python]
+    assert set(started) == {ready.python}
     assert run(sys.executable, "import httpx; print(hasattr(httpx, 'WHO'))") == "False"
 
 
@@ -406,21 +411,11 @@ async def test_base_with_an_editable_install_and_without_trainyard_is_seen_throu
     assert run(ready.python, "import trainyard; trainyard.log(step=1)") == '{"event": "progress", "step": 1}'
 
 
-ENDS_ITS_INTERPRETER = """
-from setuptools import setup
-open("quiet.pth", "w").write("import os; os._exit(0)\\n")
-setup(name="tinytrainer", version="0.0.0", data_files=[({site_packages!r}, ["quiet.pth"])], install_requires=["six"])
-"""
-
-
 async def test_package_that_cannot_be_had_or_installed_fails_with_a_reason(staged: Staged, tmp_path: Path) -> None:
-    site_packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     falls_off = package(tmp_path, "", "one", setup="raise RuntimeError('the wheel fell off')\n")
-    ends = package(tmp_path, "", "two", setup=ENDS_ITS_INTERPRETER.format(site_packages=site_packages))
     staged.server.packages["1" * 64] = b"something else"
     failures = [
         (staged.upload(falls_off), Reason.PACKAGES_FAILED, "RuntimeError: the wheel fell off"),
-        (staged.upload(ends), Reason.PACKAGES_FAILED, "The metadata of the installed packages cannot be read"),
         (f"staging://{'0' * 64}/a.tar.gz", Reason.STAGING_FAILED, "There is nothing at"),
         (f"staging://{'1' * 64}/a.tar.gz", Reason.STAGING_FAILED, "SHA-256"),
         ("/etc/passwd.tar.gz", Reason.PACKAGES_FAILED, "/etc/passwd.tar.gz is not a package"),
@@ -531,7 +526,7 @@ ERROR: No matching distribution found for nowhere==1""",
 WARNING: something
 """: """error: subprocess-exited-with-error
 SyntaxError: invalid syntax""",
-    "": "pip gave no reason.",
+    "": "Its installer gave no reason.",
 }
 
 

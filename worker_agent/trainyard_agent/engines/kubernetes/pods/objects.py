@@ -289,14 +289,19 @@ def _environment(order: RunOrder, launch: Launch) -> list[dict[str, Any]]:
         **launch.environment,
         **{file.variable: file.path for file in launch.secret_files},
     }
-    references = {
-        variable: {"secretKeyRef": {"name": run_name(order.run_id), "key": key}}
-        for key, variable in zip(_variables(launch), launch.secrets, strict=True)
-    }
+    references = secret_variables(order, launch)
     return [
         *({"name": name, "value": literal(value)} for name, value in plain.items() if name not in references),
         *({"name": name, "valueFrom": source} for name, source in references.items()),
     ]
+
+
+def secret_variables(order: RunOrder, launch: Launch) -> dict[str, Any]:
+    """The sources of the job's secret variables by name."""
+    return {
+        variable: {"secretKeyRef": {"name": run_name(order.run_id), "key": key}}
+        for key, variable in zip(_variables(launch), launch.secrets, strict=True)
+    }
 
 
 def _variables(launch: Launch) -> dict[str, str]:

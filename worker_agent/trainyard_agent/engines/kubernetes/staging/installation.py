@@ -1,8 +1,8 @@
 """Installation of a run's packages in its pods: a ConfigMap with what it takes, and a container that runs before the
 program, in the same image.
 
-The container has none of the job's secrets and no privileges, and writes to a volume that the program can only read.
-It asks for no more than the program, so that it takes no room of its own.
+The container has no secrets of the job but those for the installation, and no privileges, and writes to a volume that
+the program can only read. It asks for no more than the program, so that it takes no room of its own.
 """
 
 import base64
@@ -21,6 +21,7 @@ from trainyard_agent.engines.kubernetes.pods.objects import (
     literal,
     owned,
     run_name,
+    secret_variables,
 )
 from trainyard_agent.runtimes import installing
 from trainyard_agent.runtimes.base import Launch
@@ -42,7 +43,8 @@ _NOT_SEEN = {"ContainerStatusUnknown", "Unknown"}
 
 
 class Installation(BaseModel):
-    """Names of the packages, paths of the files that it takes, the variables of pip, and the command."""
+    """Names of the packages, paths of the files that it takes, the variables of pip and uv, the names of the job's
+    secret variables that it gets, and the command."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,6 +52,7 @@ class Installation(BaseModel):
     limits: InstallLimits
     files: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
     @classmethod
@@ -92,15 +95,17 @@ def parts(order: RunOrder, launch: Launch, installation: Installation) -> PodPar
     }
     room = {"sizeLimit": str(limits.disk_bytes)} if limits.disk_bytes else {}
     return PodParts(
-        annotations={INSTALLATION: installation.model_dump_json(exclude={"files", "environment", "command"})},
-        init_containers=(_container(launch, installation),),
+        annotations={
+            INSTALLATION: installation.model_dump_json(exclude={"files", "environment", "secrets", "command"})
+        },
+        init_containers=(_container(order, launch, installation),),
         volumes=({"name": _SOURCE, "configMap": source}, {"name": _ENVIRONMENT, "emptyDir": room}),
         mounts=({"name": _ENVIRONMENT, "mountPath": PACKAGES, "subPath": _MADE, "readOnly": True},),
     )
 
 
-def _container(launch: Launch, installation: Installation) -> dict[str, Any]:
-    limits = installation.limits
+def _container(order: RunOrder, launch: Launch, installation: Installation) -> dict[str, Any]:
+    limits, secrets = installation.limits, secret_variables(order, launch)
     memory = min(limits.memory_bytes, launch.memory_bytes or limits.memory_bytes)
     cpus = min(limits.cpus, launch.vcpus or limits.cpus)
     amounts = {"memory": str(memory), "cpu": f"{max(1, int(cpus * 1000))}m"}
@@ -108,7 +113,10 @@ def _container(launch: Launch, installation: Installation) -> dict[str, Any]:
         "name": CONTAINER,
         "image": launch.image,
         "command": list(installation.command),
-        "env": [{"name": name, "value": literal(value)} for name, value in installation.environment.items()],
+        "env": [
+            *({"name": name, "value": literal(value)} for name, value in installation.environment.items()),
+            *({"name": name, "valueFrom": secrets[name]} for name in installation.secrets if name in secrets),
+        ],
         "resources": {"limits": amounts, "requests": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -17,8 +17,9 @@ from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.host.files import remove_tree
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging import archives, install_plan
+from trainyard_agent.staging import archives, install_plan, install_secrets
 from trainyard_agent.staging.base import Staging, StagingFailed
+from trainyard_agent.staging.install_secrets import InstallSecrets
 from trainyard_agent.staging.package_fetcher import PackageFetcher, ReportActivity
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes
@@ -79,7 +80,10 @@ class PodPackages:
         directory.mkdir(mode=0o700)
         files = await asyncio.to_thread(Installation.prepare, directory)
         packages = await self._fetcher.fetch(order, files, report)
-        contents = _Contents(files, packages, await archives.isolated(packages))
+        isolated = await archives.isolated(packages)
+        settings, referred = await install_secrets.names(order, packages)
+        secrets = InstallSecrets(dict.fromkeys(settings, ""), dict.fromkeys(referred, ""))
+        contents = _Contents(files, packages, isolated, secrets)
         variables = await asyncio.to_thread(contents.write, {}, None)
         if contents.size > MOST:
             links = await self._links(order, packages)
@@ -93,6 +97,7 @@ class PodPackages:
         installation = Installation(
             names=tuple(package.name for package in packages),
             limits=self._settings.limits,
+            secrets=(*sorted(settings), *sorted(referred)),
             files=tuple(str(path.relative_to(files)) for path in contents.paths),
             environment=variables,
             command=install_plan.COMMAND,
@@ -137,11 +142,13 @@ class PodPackages:
 
 
 class _Contents:
-    """The files of an installation, in a directory: the packages, each below a number, and the plan."""
+    """The files of an installation, in a directory: the packages, each below a number, and the plan. `secrets`: their
+    names alone."""
 
-    def __init__(self, directory: Path, packages: list[Path], isolated: list[Path]) -> None:
+    def __init__(self, directory: Path, packages: list[Path], isolated: list[Path], secrets: InstallSecrets) -> None:
         self._directory = directory
         self._isolated = isolated
+        self._secrets = secrets
         self._digests = {package: _digest(package) for package in packages}
 
     def write(self, links: Mapping[Path, str], authorities: Path | None) -> dict[str, str]:
@@ -160,7 +167,8 @@ class _Contents:
             more["authorities"] = f"{SOURCE}/{_AUTHORITIES}"
         for package in links:
             package.unlink()
-        return install_plan.write(self._directory, inside, self._isolated, **more)
+        variables = install_plan.write(self._directory, inside, self._isolated, self._secrets, more=more)
+        return {name: value for name, value in variables.items() if name not in self._secrets.key}
 
     @property
     def paths(self) -> list[Path]:

@@ -10,8 +10,8 @@ from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.pods.status import state_of
 from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
+from trainyard_agent.installer.container import NO_ENVIRONMENT, NOT_FETCHED
 from trainyard_agent.runtimes.base import Launch, SecretFile
-from trainyard_agent.runtimes.install_script import NO_ENVIRONMENT, NOT_FETCHED
 from trainyard_agent.runtimes.installing import PACKAGES, InstallLimits, activity
 from trainyard_protocol.states import Reason, ReplicaState
 

@@ -1,0 +1,296 @@
+"""Programs whose files declare what they need, which their runs' environments then have."""
+
+import hashlib
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds import program_wheel
+from beds.run_ids import unique_run
+from trainyard_agent.staging import uv_program
+from trainyard_agent.staging.base import Staging
+from trainyard_protocol.states import Reason
+from unit.agent.staging.environments.test_python_environment import OTHER, RUN, Staged, run, wheel
+from unit.agent.stub_server import run_order
+
+PYPROJECT = '[project]\nname = "app"\nversion = "1"\nrequires-python = "{python}"\ndependencies = ["somewhere"]\n'
+SETUP = (
+    'from setuptools import setup\nsetup(name="{name}", version="1", py_modules=["{name}"], install_requires={needs})\n'
+)
+REQUIREMENTS = {"what": "requirements", "file": "requirements.txt"}
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Staged:
+    return Staged(tmp_path)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place with packages."""
+    directory = tmp_path / "index"
+    for name in ("somewhere", "elsewhere"):
+        wheel(directory, name, f"WHO = {name!r}\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(directory))
+    return directory
+
+
+async def prepared(
+    staged: Staged, files: dict[str, str | bytes], *steps: dict[str, Any], run_id: str = RUN, **more: Any
+) -> Staging:
+    directory = staged.root / f"program-{run_id}"
+    return await staged.prepare(staged.upload(program_wheel.build(directory, files, steps, **more)), run_id=run_id)
+
+
+async def test_program_has_what_its_files_declare_in_each_way(staged: Staged, tmp_path: Path, index: Path) -> None:
+    digest = hashlib.sha256((index / "somewhere-1-py3-none-any.whl").read_bytes()).hexdigest()
+    local = {"libs/lib/setup.py": SETUP.format(name="lib", needs=["elsewhere"]), "libs/lib/lib.py": "WHO = 'lib'\n"}
+    src: dict[str, str | bytes] = {"setup.py": SETUP.format(name="app", needs=["somewhere"]), "app.py": "WHO = 'app'\n"}
+    declared: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
+        "names": ({}, {"what": "packages", "packages": ["somewhere"]}, "somewhere"),
+        "plain": ({"requirements.txt": "somewhere==1  # a comment\n"}, REQUIREMENTS, "somewhere"),
+        "utf-16": ({"requirements.txt": "somewhere\r\n".encode("utf-16")}, REQUIREMENTS, "somewhere"),
+        "hashes": ({"requirements.txt": f"somewhere==1 \\\n  --hash=sha256:{digest}\n"}, REQUIREMENTS, "somewhere"),
+        "files": (
+            {
+                "requirements.txt": "-r more/r.txt\n-c more/c.txt\n",
+                "more/r.txt": "somewhere\n",
+                "more/c.txt": "somewhere<2",
+            },
+            REQUIREMENTS,
+            "somewhere",
+        ),
+        "options": (
+            {"requirements.txt": "--pre\n--prefer-binary\n--trusted-host example.com\n--no-index\nsomewhere\n"},
+            REQUIREMENTS,
+            "somewhere",
+        ),
+        "marker": ({"requirements.txt": "nowhere; python_version < '3'\nsomewhere\n"}, REQUIREMENTS, "somewhere"),
+        "editable": ({"requirements.txt": "-e ./libs/lib\n", **local}, REQUIREMENTS, "lib"),
+        "path": ({"requirements.txt": "./libs/lib\n", **local}, REQUIREMENTS, "elsewhere"),
+        "script": (
+            {"t.py": "# /// script\n# dependencies = ['somewhere']\n# ///\n"},
+            {"what": "script", "file": "t.py"},
+            "somewhere",
+        ),
+        "application": (
+            {"pyproject.toml": PYPROJECT.format(python=">=3")},
+            {"what": "pyproject", "file": "pyproject.toml"},
+            "somewhere",
+        ),
+        "conda": (
+            {"environment.yml": "dependencies:\n- python=3.10\n- pip:\n  - somewhere\n"},
+            {"what": "conda", "file": "environment.yml"},
+            "somewhere",
+        ),
+        "project": (src, {"what": "project", "directory": ".", "dependencies": False}, "app"),
+        "whole project": (src, {"what": "project", "directory": ".", "dependencies": True}, "somewhere"),
+    }
+    wrong = {}
+    for number, (name, (files, step, module)) in enumerate(declared.items()):
+        ready = await prepared(staged, files, step, run_id=unique_run(f"{number:x}"))
+        program = f"import {module}, httpx, trainyard; print({module}.WHO)"
+        printed = run(ready.python, program) if ready.phase == "ready" else ready.message
+        if printed != module:
+            wrong[name] = printed
+    assert not wrong
+
+
+async def test_program_that_declares_what_cannot_be_followed_fails_with_the_reason(
+    staged: Staged, tmp_path: Path, index: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside.txt").write_text("somewhere\n")
+    leads_out = "leads out of what was uploaded"
+    lines: list[tuple[dict[str, str | bytes], dict[str, Any], str]] = [
+        ({"requirements.txt": f"somewhere\n{line}\n"}, REQUIREMENTS, f"requirements.txt, line 2: {shown} {leads_out}")
+        for line, shown in (
+            ("-r ../../../../../outside.txt", "../../../../../outside.txt"),
+            (f"-c {tmp_path}/outside.txt", f"{tmp_path}/outside.txt"),
+            (f"-e {tmp_path}/outside", f"{tmp_path}/outside"),
+            (f"--find-links={tmp_path}/outside", f"{tmp_path}/outside"),
+            (f"x @ file://{tmp_path}/outside", f"{tmp_path}/outside"),
+            (f"x @ git+file://{tmp_path}/outside", f"{tmp_path}/outside"),
+            ("../outside[extra] ; python_version > '3'", "../outside"),
+        )
+    ]
+    refused: list[tuple[dict[str, str | bytes], dict[str, Any], str]] = [
+        *lines,
+        ({"requirements.txt": "--target x\nsomewhere\n"}, REQUIREMENTS, "line 1: --target is not an option of requ"),
+        ({"requirements.txt": "-e ./lib\n"}, REQUIREMENTS, "./lib is not among the files that were uploaded"),
+        ({}, {"what": "requirements", "file": "/etc/passwd"}, leads_out),
+        ({}, {"what": "project", "directory": ".."}, leads_out),
+        ({}, {"what": "spells"}, "The agent knows no installation 'spells'"),
+        (
+            {"pyproject.toml": '[tool.uv.sources]\nx = { path = "../x" }\n[project]\nname = "a"\nversion = "1"\n'},
+            {"what": "pyproject", "file": "pyproject.toml"},
+            leads_out,
+        ),
+        (
+            {"pyproject.toml": PYPROJECT.format(python=">=3.99")},
+            {"what": "pyproject", "file": "pyproject.toml"},
+            "The program requires Python >=3.99 (requires-python in pyproject.toml), and its environment has 3.",
+        ),
+        (
+            {"requirements.txt": "nowhere\n"},
+            REQUIREMENTS,
+            "Because nowhere was not found in the provided package locations and you require nowhere",
+        ),
+    ]
+    wrong = []
+    for number, (files, step, words) in enumerate(refused):
+        failed = await prepared(staged, files, step, run_id=unique_run(f"{number:x}"))
+        if (failed.phase, failed.reason) != ("failed", Reason.PACKAGES_FAILED) or words not in failed.message:
+            wrong.append((step, words, failed.message))
+    assert not wrong
+
+
+async def test_program_whose_archive_leads_out_of_it_is_not_unpacked(staged: Staged, index: Path) -> None:
+    def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, link
+        return info
+
+    hostile = {
+        "above": [member("../x")],
+        "absolute": [member("/tmp/x")],
+        "link": [member("x", tarfile.SYMTYPE, "../../..")],
+        "absolute link": [member("x", tarfile.SYMTYPE, "/etc")],
+        "through a link": [member("x", tarfile.SYMTYPE, "."), member("x/y")],
+        "links of links": [member("d/x", tarfile.SYMTYPE, ".."), member("y", tarfile.SYMTYPE, "d/x/../..")],
+        "hard link": [member("x", tarfile.LNKTYPE, "../../venv/bin/python")],
+        "pipe": [member("x", tarfile.FIFOTYPE)],
+    }
+    wrong = {}
+    for number, (name, members) in enumerate(hostile.items()):
+        run_id = unique_run(f"{number:x}")
+        files: dict[str, str | bytes] = {"requirements.txt": "somewhere\n"}
+        failed = await prepared(staged, files, REQUIREMENTS, run_id=run_id, members=members)
+        if failed.phase != "failed" or "program" not in failed.message:
+            wrong[name] = failed
+    assert not wrong
+
+
+async def test_program_with_a_loop_of_links_is_unpacked(staged: Staged, index: Path) -> None:
+    link = tarfile.TarInfo("loop")
+    link.type, link.linkname = tarfile.SYMTYPE, "."
+    ready = await prepared(staged, {"requirements.txt": "somewhere\n"}, REQUIREMENTS, members=[link])
+    assert ready.phase == "ready", ready.message
+
+
+async def test_program_without_uv_is_installed_by_pip(
+    staged: Staged, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uv_program, "find", lambda: "")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    files: dict[str, str | bytes] = {
+        "requirements.txt": "--prefer-binary\nsomewhere\n",
+        "pyproject.toml": PYPROJECT.format(python=">=3").replace("somewhere", "elsewhere"),
+    }
+    ready = await prepared(staged, files, REQUIREMENTS, {"what": "pyproject", "file": "pyproject.toml"})
+    assert ready.phase == "ready", ready.message
+    assert run(ready.python, "import somewhere, elsewhere, httpx; print(somewhere.WHO)") == "somewhere"
+
+
+async def test_program_does_not_fetch_what_the_base_has_and_replaces_what_does_not_fit(
+    staged: Staged, index: Path
+) -> None:
+    wheel(index, "psutil", "WHO = 'older'\n")
+    ready = await prepared(staged, {"requirements.txt": "httpx\nsomewhere\npsutil<2\n"}, REQUIREMENTS)
+    assert ready.phase == "ready", ready.message
+    site_packages = next(Path(ready.python).parent.parent.glob("lib/python*/site-packages"))
+    names = {path.name.partition("-")[0] for path in site_packages.glob("*.dist-info")}
+    assert names == {"trainyard_program", "somewhere", "psutil"}
+    program = "import httpx, psutil; from importlib.metadata import version; print(psutil.WHO, version('psutil'))"
+    assert run(ready.python, program) == "older 1"
+
+
+async def test_edited_program_has_what_was_installed_for_the_same_declarations(staged: Staged, index: Path) -> None:
+    def edited(text: str) -> dict[str, str | bytes]:
+        return {"requirements.txt": "somewhere\n", "t.py": text, "setup.py": SETUP.format(name="app", needs=[])}
+
+    project = {"what": "project", "directory": ".", "dependencies": False}
+    first = await prepared(staged, {**edited("1"), "app.py": "WHO = 1\n"}, REQUIREMENTS, project)
+    assert first.phase == "ready", first.message
+    shutil.rmtree(index)
+    index.mkdir()
+    second = await prepared(staged, {**edited("2"), "app.py": "WHO = 2\n"}, REQUIREMENTS, project, run_id=OTHER)
+    assert second.phase == "ready", second.message
+    assert run(second.python, "import app, somewhere; print(app.WHO, somewhere.WHO)") == "2 somewhere"
+    assert second.resolved is not None
+    assert second.resolved.installed == ("What it declares was installed for an earlier run: nothing is fetched",)
+    third = await prepared(
+        staged, {**edited("3"), "requirements.txt": "elsewhere\n"}, REQUIREMENTS, run_id=unique_run("3")
+    )
+    assert third.reason is Reason.PACKAGES_FAILED
+
+
+async def test_editable_package_of_a_kept_environment_is_that_of_its_run(staged: Staged, index: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "requirements.txt": "-e ./lib\n",
+        "lib/setup.py": SETUP.format(name="lib", needs=[]),
+        "lib/lib.py": "from pathlib import Path\nWHO = (Path(__file__).parent / 'data').read_text()\n",
+        "lib/data": "data",
+    }
+    for run_id in (RUN, OTHER):
+        ready = await prepared(staged, files, REQUIREMENTS, run_id=run_id)
+        assert ready.phase == "ready", ready.message
+        printed = run(ready.python, "import lib; print(lib.WHO, lib.__file__)")
+        assert printed.startswith(f"data {staged.root}/environments/{run_id}/")
+
+
+async def test_program_that_declares_a_framework_or_a_lock_sees_nothing_of_the_base(
+    staged: Staged, index: Path
+) -> None:
+    wheel(index, "torch", "WHO = 'torch'\n", needs=("somewhere",))
+    digest = hashlib.sha256((index / "somewhere-1-py3-none-any.whl").read_bytes()).hexdigest()
+    lock = f"""
+lock-version = "1.0"
+created-by = "tests"
+[[packages]]
+name = "somewhere"
+version = "1"
+wheels = [{{ path = "wheels/somewhere-1-py3-none-any.whl", hashes = {{ sha256 = "{digest}" }} }}]
+"""
+    locked: dict[str, str | bytes] = {
+        "pylock.toml": lock,
+        "wheels/somewhere-1-py3-none-any.whl": (index / "somewhere-1-py3-none-any.whl").read_bytes(),
+    }
+    for run_id, files, step in (
+        (RUN, {"requirements.txt": "torch\n"}, REQUIREMENTS),
+        (OTHER, locked, {"what": "lock", "file": "pylock.toml"}),
+    ):
+        ready = await prepared(staged, dict(files), step, run_id=run_id)
+        assert ready.phase == "ready", ready.message
+        assert run(ready.python, "import somewhere, trainyard; print(somewhere.WHO)") == "somewhere"
+        assert subprocess.run([ready.python, "-c", "import httpx"], capture_output=True, check=False).returncode == 1
+
+
+async def test_installation_gets_the_secrets_of_indexes_and_no_others(staged: Staged, index: Path) -> None:
+    staged.server.secrets = {"KEY": "s3cret-key", "TOKEN": "s3cret-token", "MODEL": "s3cret-model"}
+    setup = """
+import os, sys
+print({name: os.environ.get(name) for name in ("PIP_EXTRA_INDEX_URL", "TOKEN", "MODEL")}, file=sys.stderr)
+sys.exit("the wheel fell off")
+"""
+    files: dict[str, str | bytes] = {
+        "requirements.txt": "./lib\n./${TOKEN}\n",
+        "s3cret-token/x": "",
+        "lib/setup.py": setup,
+        "run.sh": "echo ${MODEL}\n",
+    }
+    uri = staged.upload(program_wheel.build(staged.root / "program", files, [REQUIREMENTS]))
+    references = [{"name": "KEY", "env": "PIP_EXTRA_INDEX_URL"}, {"name": "TOKEN"}, {"name": "MODEL"}]
+    staged.server.orders[RUN] = run_order(RUN, packageUris=[uri], secrets=references)
+    failed = await staged.prepare(uri, secrets=references)
+    assert failed.reason is Reason.PACKAGES_FAILED
+    assert "'TOKEN': '***'" in failed.message.replace("[hidden]", "***")
+    log = (staged.root / "environments" / RUN / "install.log").read_text()
+    for text in (failed.message, log):
+        assert "s3cret" not in text
+    assert "'MODEL': None" in log

@@ -4,6 +4,7 @@ All of a table run at once on one service; a test reports every row that went wr
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -401,19 +402,19 @@ DECLARED = {
 
 
 def test_files_of_a_program_are_those_of_its_checkout(service: Service) -> None:
-    assert went_wrong(service, FILES) == ""
+    check(service, FILES)
 
 
 def test_programs_behave_as_under_python(service: Service) -> None:
-    assert went_wrong(service, MAINS) == ""
+    check(service, MAINS)
 
 
 def test_dependencies_are_installed_as_they_are_declared(service: Service) -> None:
-    assert went_wrong(service, DECLARED) == ""
+    check(service, DECLARED)
 
 
-def went_wrong(service: Service, programs: Mapping[str, Outside]) -> str:
-    """Submit all, and wait for their ends. Returns what was not as it should be."""
+def check(service: Service, programs: Mapping[str, Outside]) -> None:
+    """Submit all, wait for their ends, and fail with all that was not as it should be."""
     wrong: dict[str, str] = {}
     config = service.config("outside.yaml", pythonModule=None, **local())
     for name, program in programs.items():
@@ -423,7 +424,7 @@ def went_wrong(service: Service, programs: Mapping[str, Outside]) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(dedent(text))
         for command in program.prepare:
-            subprocess.run(["bash", "-c", command], cwd=directory, env=service.environment, check=True)
+            subprocess.run(["bash", "-c", command], cwd=directory, env=os.environ | service.environment, check=True)
         words = list(program.words)
         at = words.index("--") if "--" in words else len(words)
         words[at:at] = ["--config", str(config)]
@@ -434,7 +435,8 @@ def went_wrong(service: Service, programs: Mapping[str, Outside]) -> str:
     for name in programs.keys() - wrong.keys():
         if (problem := _problem(service, name, programs[name])) is not None:
             wrong[name] = problem
-    return "\n\n".join(f"{name}: {text}" for name, text in wrong.items())
+    if wrong:
+        pytest.fail("\n\n".join(f"{name}: {text}" for name, text in wrong.items()), pytrace=False)
 
 
 def _problem(service: Service, name: str, program: Outside) -> str | None:

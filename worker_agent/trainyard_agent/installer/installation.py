@@ -108,7 +108,13 @@ class EnvironmentInstaller:
                 by_base = self._environment.sees_base and declared.needs_setuptools_alone(directory)
                 # The base's setuptools may be none, or too old for it.
                 tries = [(self._with, True), (self._with, False)][0 if by_base else 1 :]
-                self._install_itself(str(directory), tries, _OF_NO_CHECKOUT)
+                try:
+                    self._install_itself(str(directory), tries, _OF_NO_CHECKOUT)
+                except Failed as error:
+                    if not step.get("optional"):
+                        raise
+                    reason = error_excerpt(str(error)).partition("\n")[0].rstrip(".")
+                    report(note=f"WARNING: the program's project is not installed, since its build fails: {reason}")
         report(packages=[[package.name, package.version, *package.needs] for package in self._own()])
 
     def _install_itself(self, path: str, tries: Sequence[tuple[Tool, bool]], variables: dict[str, str]) -> None:
@@ -187,6 +193,8 @@ class EnvironmentInstaller:
 
     def _listed(self, requirements: Sequence[str]) -> list[str]:
         """Install requirements, which may name the tree's paths."""
+        if not requirements:
+            return []
         return self._file(self._write("requirements", requirements))
 
     def _requirements(self, path: Path) -> list[str]:

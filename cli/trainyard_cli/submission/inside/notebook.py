@@ -38,7 +38,9 @@ def main() -> None:
     path = Path(sys.argv[1])
     notebook = nbformat.read(path, as_version=4)
     place = {"metadata": {"path": str(Path.cwd())}}
-    client = _PrintingClient(notebook, timeout=None, kernel_name=_KERNEL, resources=place)
+    line = f"import sys; sys.argv[:] = {sys.argv[1:]!r}"
+    begin = [f"--InteractiveShellApp.exec_lines={line}"]
+    client = _PrintingClient(notebook, timeout=None, kernel_name=_KERNEL, resources=place, extra_arguments=begin)
     client.create_kernel_manager()
     stopped = False
 
@@ -50,9 +52,8 @@ def main() -> None:
             client.km.signal_kernel(signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, stop)
-    line = f"import sys; sys.argv[:] = {sys.argv[1:]!r}"
     try:
-        with client.setup_kernel(extra_arguments=[f"--InteractiveShellApp.exec_lines={line}"]):
+        with client.setup_kernel():
             for index, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, index)
     except CellExecutionError as error:

@@ -110,7 +110,7 @@ def _exception(entries: Sequence[LogEntry]) -> Cause | None:
 
 
 def _hint(texts: Sequence[str]) -> str:
-    """The hint behind the last exception; "" if there is none."""
+    """The sentence of the run's environment about the last exception; "" without one."""
     lines = (prefix.string[prefix.end() :] if (prefix := _PREFIX.match(text)) else text for text in texts)
     return next((line.removeprefix(_HINT).rstrip(". ") for line in lines if line.startswith(_HINT)), "")
 

@@ -45,6 +45,10 @@ _WHY = {
 _DECLARED = "requirements.txt or pyproject.toml"
 _CONDA = ("environment.yml", "environment.yaml")
 _STORAGE = "google-cloud-storage, whose client finds the gs:// of this service"
+_GCS = (
+    f"/gcs is Cloud Storage FUSE of Vertex AI, which is not here: read and write gs:// with {_STORAGE}, or name a "
+    "directory of the machine with --mount."
+)
 _RANKS = re.compile(
     r"(?:LOCAL_)?(?:RANK|WORLD_SIZE)|(?:NODE|GROUP)_RANK|GROUP_WORLD_SIZE|MASTER_(?:ADDR|PORT)"
     r"|PET_(?:NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT)|JAX_(?:COORDINATOR_ADDRESS|NUM_PROCESSES|PROCESS_ID)"
@@ -71,6 +75,27 @@ def explain(error: BaseException | None) -> str:
             return text
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return ""
+
+
+def of_directory(error: BaseException | None, program: str | None, gcs: str = "/gcs") -> str:
+    """The sentence about a program that has made itself a /gcs, as root can: nobody would find what it wrote there.
+    `program` is its file; those of the error's traceback count too."""
+    if not os.path.isdir(gcs) or os.path.ismount(gcs):  # noqa: PTH112
+        return ""
+    sources = [program or ""]
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        sources.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    writer = next((source for source in sources if _has(source, f"{gcs}/")), "")
+    return f"{_GCS} What {writer} wrote below {gcs} is on the disk of this machine." if writer else ""
+
+
+def _has(source: str, text: str) -> bool:
+    try:
+        return text.encode() in Path(source).read_bytes()
+    except OSError:
+        return False
 
 
 def _explained(error: BaseException) -> str:
@@ -106,9 +131,9 @@ def _of_module(name: str) -> str:
         return f"{name} lies at {found.as_posix()}, which Python does not look into: --env PYTHONPATH={parent} adds it."
     parts = name.split(".")
     prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    prefix = next((prefix for prefix in prefixes if prefix in _PACKAGES), "")
-    package = _PACKAGES.get(prefix, parts[0])
-    why = _WHY.get(prefix, f"no package here has the module {name}")
+    imported = next((prefix for prefix in prefixes if prefix in _PACKAGES), "")
+    package = _PACKAGES.get(imported, parts[0])
+    why = _WHY.get(imported, f"no package here has the module {name}")
     text = f"{why}: declare {package} in {_DECLARED}"
     if parts[0] in _RUNTIMES:
         text += f", or submit with --runtime-version {_RUNTIMES[parts[0]]}"
@@ -130,10 +155,7 @@ def _of_path(filename: str | bytes) -> str:
     """A path that there is on the program's own machine, or on Google's."""
     name = os.fsdecode(filename)
     if re.match(r"/gcs(/|$)", name):
-        return (
-            "/gcs is Cloud Storage FUSE of Vertex AI, which is not here: read and write gs:// with "
-            f"{_STORAGE}, or name a directory of the machine with --mount."
-        )
+        return _GCS
     if name in ("gsutil", "gcloud"):
         return _of_command(name)
     path = PurePosixPath(name)

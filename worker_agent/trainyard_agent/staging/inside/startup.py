@@ -24,11 +24,13 @@ def _explain() -> None:
     """Print one line about the exception that ends the program, behind its traceback. Python notes it for post-mortem
     debuggers, whatever the program has made of `sys.excepthook`, which stays the program's own."""
     error = getattr(sys, "last_value", None)
-    if error is None:
+    if error is None and not os.path.isdir("/gcs"):  # noqa: PTH112 - pathlib is slow to load
         return
     try:
-        if text := __import__("_trainyard_hints").explain(error):
+        hints = __import__("_trainyard_hints")
+        program = getattr(sys.modules.get("__main__"), "__file__", "")
+        if text := hints.explain(error) or hints.of_directory(error, program):
             line = "".join(c if c.isprintable() else "?" for c in f"trainyard: {text}")
             os.write(2, f"{line}\n".encode("utf-8", "replace"))
-    except Exception:  # noqa: BLE001 - the program has failed already: its own error is what counts
+    except Exception:  # noqa: BLE001 - the program has ended already: its own end is what counts
         return

@@ -178,3 +178,14 @@ def test_every_variable_of_a_rank_is_explained_where_it_is_missing(monkeypatch: 
     for name in RANK_NAMES:
         monkeypatch.delenv(name, raising=False)
     assert [name for name in RANK_NAMES if not hints.explain(KeyError(name))] == []
+
+
+def test_program_that_has_made_itself_a_directory_for_gs_is_told_where_it_is(tmp_path: Path) -> None:
+    program, other, made = tmp_path / "t.py", tmp_path / "other.py", tmp_path / "gcs"
+    program.write_text(f"os.makedirs('{made}/bucket')")
+    other.touch()
+    assert hints.of_directory(None, str(program), str(made)) == ""
+    made.mkdir()
+    assert hints.of_directory(None, str(program), str(made)).startswith("/gcs is Cloud Storage FUSE of Vertex AI")
+    assert hints.of_directory(None, str(other), str(made)) == ""
+    assert hints.of_directory(None, None, str(made)) == ""

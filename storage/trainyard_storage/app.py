@@ -32,6 +32,15 @@ HOST_OF_CONTAINERS = "host.docker.internal"
 _OWN_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", HOST_OF_CONTAINERS})
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?", re.ASCII)
 _TARGET = re.compile(r"/([^/?]*)(/[!-~]*)")
+_OWN_PATHS = (
+    "/storage/v1/",
+    "/upload/storage/v1/",
+    "/resumable/upload/storage/v1/",
+    "/download/storage/v1/",
+    "/batch/storage/",
+)
+"""Paths of Google's own API: gcloud keeps no other part of an address, and has the secret as a token."""
+
 _BLOCK = 1 << 16
 _FILE_BLOCK = 1 << 18
 _NO_BODY = Draft(Path())  # of a call that is still to be received
@@ -162,6 +171,9 @@ class StorageApp:
             )
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             raise Refused(HTTPStatus.FORBIDDEN, "The storage emulator serves programs, not web pages.")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if bearer and target.startswith(_OWN_PATHS) and _is_secret(bearer, self._secret):
+            return target, f"http://{host}/{bearer}", bearer
         parts = _TARGET.fullmatch(target)
         if parts is None or not _is_secret(parts[1], self._secret):
             raise Refused(

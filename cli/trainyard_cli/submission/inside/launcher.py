@@ -137,6 +137,7 @@ def _become(command: list[str], directory: Path, modules: Sequence[Path]) -> Non
     """Execute the program in its directory. Never returns."""
     os.chdir(directory)
     os.environ["PWD"] = str(directory)
+    os.environ.update(_variables_of_google_tools())
     scripts, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != scripts:  # `python` in a shell script is this environment's
         os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
@@ -149,6 +150,28 @@ def _become(command: list[str], directory: Path, modules: Sequence[Path]) -> Non
         sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}.\n")
         sys.stderr.flush()
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _variables_of_google_tools() -> dict[str, str]:
+    """Variables by which gcloud and gsutil, which know no STORAGE_EMULATOR_HOST, find the service's gs://; none where
+    they are not installed, or the program has its own."""
+    address, _, secret = os.environ.get("STORAGE_EMULATOR_HOST", "").rpartition("/")
+    if "://" not in address or "BOTO_CONFIG" in os.environ or not (shutil.which("gcloud") or shutil.which("gsutil")):
+        return {}
+    directory = Path(tempfile.mkdtemp(prefix="gcloud-"))
+    (directory / "token").write_text(secret, encoding="ascii")
+    # gsutil itself drops a part of the address. Without gcloud it fails at once, instead of trying for minutes.
+    through = "[GSUtil]\nuse_gcloud_storage = True\n" if shutil.which("gcloud") else ""
+    (directory / "boto").write_text(f"[Boto]\nnum_retries = 1\n{through}", encoding="ascii")
+    return {
+        "BOTO_CONFIG": str(directory / "boto"),
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(directory / "token"),
+        "CLOUDSDK_CORE_ACCOUNT": "trainyard",  # else gsutil lets gcloud use no token
+        "CLOUDSDK_CORE_PROJECT": os.environ.get("CLOUD_ML_PROJECT_ID", ""),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+    }
 
 
 def _prctl(option: int, value: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from trainyard_protocol.job.custom_jobs import POOLS, CustomJobSpec
-from trainyard_protocol.job.ranks import Place, rank_variables
+from trainyard_protocol.job.ranks import RankPlace, rank_variables
 from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
 from trainyard_protocol.message import Wire
 from trainyard_protocol.net.gcs import SCHEME, proxy_variables
@@ -145,7 +145,7 @@ def environment(
         variables["CLOUD_ML_HP_METRIC_TAG"] = job.trial.metric_tag
     ranked = _ranked(addresses)
     if task in ranked:
-        place = Place(ranked.index(task), [addresses[other] for other in ranked], accelerators)
+        place = RankPlace(ranked.index(task), [addresses[other] for other in ranked], accelerators)
         variables |= rank_variables(place)
     return variables
 

@@ -216,7 +216,7 @@ def _task_type() -> str:
 
 
 def _manifest() -> dict[str, Any]:
-    """What the command line says of the program that it has packed; {} of any other."""
+    """The manifest of the program that the command line has packed; {} of any other."""
     try:
         found = json.loads(Path(__file__).with_name("trainyard_program").joinpath("program.json").read_bytes())
     except (OSError, ValueError):

@@ -12,7 +12,7 @@ import pytest
 
 from trainyard_agent.staging.inside import hints
 from trainyard_agent.staging.inside.files import PTH, files
-from trainyard_protocol.job.ranks import RANK_NAMES, Place, rank_variables
+from trainyard_protocol.job.ranks import RANK_NAMES, RankPlace, rank_variables
 
 MANIFEST = {
     "left_out": [
@@ -21,7 +21,7 @@ MANIFEST = {
         {"name": "datasets", "reason": "ignored by git"},
     ]
 }
-GANG = rank_variables(Place(1, ("h:1", "i:2"), accelerators=2))
+GANG = rank_variables(RankPlace(1, ("h:1", "i:2"), accelerators=2))
 PS = {"TF_CONFIG": '{"task": {"type": "ps"}}'}
 
 

@@ -33,11 +33,18 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class RankVariable:
-    """A variable of a gang's replicas. `value` gives it; "": it is not there. `meaning` is for people."""
+    """A variable of a gang's replicas. `value` gives it; "": it is not there. `meaning` is for people, `source` is
+    where it is documented, or read."""
 
     name: str
     value: Callable[[RankPlace], str]
     meaning: str
+    source: str
+
+    @property
+    def row(self) -> str:
+        """The row of docs/explanation/what-a-program-finds.md."""
+        return f"| `{self.name}` | {self.meaning} | {self.source} |"
 
 
 def _rank(place: RankPlace) -> str:
@@ -48,44 +55,54 @@ def _world_size(place: RankPlace) -> str:
     return str(place.world_size)
 
 
+def _host(place: RankPlace) -> str:
+    return place.host
+
+
+def _port(place: RankPlace) -> str:
+    return place.port
+
+
 def _if_one_process(value: str) -> Callable[[RankPlace], str]:
     return lambda place: value if place.accelerators <= 1 else ""
 
 
+_TORCH = (
+    "[torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization)"
+)
+_TORCHRUN = "[torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables)"
+_PET = "torchrun: `torch/distributed/run.py`, `argparse_util.py`"
+_LIGHTNING = "Lightning: `fabric/plugins/environments/lightning.py`"
+_PROCESSES = "Lightning: `creates_processes_externally`; accelerate: `state.py`"
+_JAX = "[jax.distributed](https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html)"
+_KERAS = "[keras.distribution.initialize](https://keras.io/api/distribution/)"
+_ONE_PROCESS = "where the replica has at most one accelerator"
+
 RANK_VARIABLES = (
-    # torch.distributed, env://. Source: https://docs.pytorch.org/docs/stable/distributed.html
-    # DeepSpeed and DETR read the same; nanoGPT tells by RANK whether it is distributed at all.
-    RankVariable("RANK", _rank, "rank of the replica: the master has 0"),
-    RankVariable("WORLD_SIZE", _world_size, "number of replicas with a rank"),
-    RankVariable("MASTER_ADDR", lambda place: place.host, "host of rank 0"),
-    RankVariable("MASTER_PORT", lambda place: place.port, "port that rank 0 can bind"),
-    # A process for each accelerator is what Lightning (LightningEnvironment.creates_processes_externally), accelerate
-    # (PartialState) and torchrun start where these are absent; where they are there, this process is the only one.
-    # Source: lightning/fabric/plugins/environments/lightning.py, accelerate/state.py
-    RankVariable("LOCAL_RANK", _if_one_process("0"), "where the replica has at most one accelerator"),
-    RankVariable("LOCAL_WORLD_SIZE", _if_one_process("1"), "where the replica has at most one accelerator"),
-    # Lightning's node_rank reads NODE_RANK, or else GROUP_RANK, which is the name that torchrun gives its processes.
-    # Source: lightning/fabric/plugins/environments/lightning.py,
-    # https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
-    RankVariable("NODE_RANK", _rank, "the rank, for launchers of several processes in a replica"),
-    RankVariable("GROUP_RANK", _rank, "the same"),
-    RankVariable("GROUP_WORLD_SIZE", _world_size, "number of replicas with a rank"),
-    # Defaults of torchrun's options. The least number of nodes is 1, so that `torchrun --standalone` finds itself alone
-    # instead of waiting for others on localhost; the rendezvous of several replicas is static, and waits for all.
-    # Source: torch/distributed/argparse_util.py, torch/distributed/run.py
-    RankVariable("PET_NNODES", lambda place: f"1:{place.world_size}", "torchrun's --nnodes"),
-    RankVariable("PET_NODE_RANK", _rank, "torchrun's --node-rank"),
-    RankVariable("PET_MASTER_ADDR", lambda place: place.host, "torchrun's --master-addr"),
-    RankVariable("PET_MASTER_PORT", lambda place: place.port, "torchrun's --master-port"),
-    # jax.distributed.initialize reads the address by itself; number and id are arguments.
-    # Source: jax/_src/distributed.py, jax/_src/clusters
-    RankVariable("JAX_COORDINATOR_ADDRESS", lambda place: place.addresses[0], "address of rank 0"),
-    RankVariable("JAX_NUM_PROCESSES", _world_size, "number of replicas with a rank"),
-    RankVariable("JAX_PROCESS_ID", _rank, "the rank"),
-    # keras.distribution.initialize. Source: keras/src/distribution/distribution_lib.py
-    RankVariable("KERAS_DISTRIBUTION_JOB_ADDRESSES", lambda place: ",".join(place.addresses), "addresses by rank"),
-    RankVariable("KERAS_DISTRIBUTION_NUM_PROCESSES", _world_size, "number of replicas with a rank"),
-    RankVariable("KERAS_DISTRIBUTION_PROCESS_ID", _rank, "the rank"),
+    # DeepSpeed and DETR read the same four; nanoGPT tells by RANK whether it is distributed at all.
+    RankVariable("RANK", _rank, "the replica's rank: the master has 0, the workers have 1 and up", _TORCH),
+    RankVariable("WORLD_SIZE", _world_size, "number of replicas with a rank", _TORCH),
+    RankVariable("MASTER_ADDR", _host, "host of rank 0", _TORCH),
+    RankVariable("MASTER_PORT", _port, "port that rank 0 can bind", _TORCH),
+    # Where they are absent Lightning and accelerate start a process for each accelerator.
+    RankVariable("LOCAL_RANK", _if_one_process("0"), f"`0`, {_ONE_PROCESS}", _PROCESSES),
+    RankVariable("LOCAL_WORLD_SIZE", _if_one_process("1"), f"`1`, {_ONE_PROCESS}", _TORCHRUN),
+    RankVariable("NODE_RANK", _rank, "the rank", _LIGHTNING),
+    RankVariable("GROUP_RANK", _rank, "the rank", _TORCHRUN),
+    RankVariable("GROUP_WORLD_SIZE", _world_size, "number of replicas with a rank", _TORCHRUN),
+    # Of at least one node, so that `torchrun --standalone` goes on alone after 30 s instead of waiting for others on
+    # localhost. The rendezvous of all replicas is static, and waits for each.
+    RankVariable("PET_NNODES", lambda place: f"1:{place.world_size}", "default of `--nnodes`", _PET),
+    RankVariable("PET_NODE_RANK", _rank, "default of `--node-rank`", _PET),
+    RankVariable("PET_MASTER_ADDR", _host, "default of `--master-addr`", _PET),
+    RankVariable("PET_MASTER_PORT", _port, "default of `--master-port`", _PET),
+    # JAX reads the address by itself; number and id are arguments.
+    RankVariable("JAX_COORDINATOR_ADDRESS", lambda place: place.addresses[0], "address of rank 0", _JAX),
+    RankVariable("JAX_NUM_PROCESSES", _world_size, "number of replicas with a rank, for `num_processes`", _JAX),
+    RankVariable("JAX_PROCESS_ID", _rank, "the rank, for `process_id`", _JAX),
+    RankVariable("KERAS_DISTRIBUTION_JOB_ADDRESSES", lambda place: ",".join(place.addresses), "all by rank", _KERAS),
+    RankVariable("KERAS_DISTRIBUTION_NUM_PROCESSES", _world_size, "number of replicas with a rank", _KERAS),
+    RankVariable("KERAS_DISTRIBUTION_PROCESS_ID", _rank, "the rank", _KERAS),
 )
 
 RANK_NAMES = frozenset(variable.name for variable in RANK_VARIABLES)

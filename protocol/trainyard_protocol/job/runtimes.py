@@ -128,7 +128,7 @@ def unknown_version(runtime_version: str, offered: Collection[str]) -> str:
     """The sentence about a version that is not offered; "" for any other."""
     if not runtime_version or runtime_version in offered or ANY_VERSION in offered:
         return ""
-    hint = did_you_mean(runtime_version, offered)
+    hint = "" if runtime_version[0].isdecimal() else did_you_mean(runtime_version, offered)
     return (
         f"{quoted(runtime_version)} is not a runtime version of this service. {f'{hint} ' if hint else ''}"
         f"Known: {', '.join(offered)}. A job without one runs in the agent's Python."

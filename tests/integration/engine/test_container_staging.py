@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from beds import program_wheel
 from beds.engines import Engine as RealEngine
+from beds.installed import program_wheel
 from beds.registry import Hangs, Pauses, Registry, RequiresAuth
 from trainyard_agent.engines.docker import spec
 from trainyard_agent.engines.docker.client import DockerClient

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.api.api_support import ADMIN, Clock, Server, package_job, server
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, package_job, server
 
 JOBS = "/v1/projects/p/jobs"
 
@@ -133,6 +133,26 @@ def test_calls_of_a_batch_are_in_the_audit_with_their_own_names(api: Server) -> 
     assert api.client.post("/batch", content=calls, headers=ADMIN | kind).text.count("200 OK") == 2
     rows = api.get("/trainyard/v1/audit")["entries"]
     assert [(row["action"], row["subject"]) for row in rows][:2] == [("jobs.cancel", "a"), ("jobs.create", "a")]
+
+
+def test_runtime_version_is_one_of_the_shipped_file_or_of_an_agents(tmp_path: Path) -> None:
+    with server(tmp_path, Clock()) as api:
+        api.create("a", runtimeVersion="1.14")
+        job = {"jobId": "b", "trainingInput": package_job(runtimeVersion="9.9")}
+        refused = api.client.post(JOBS, json=job, headers=ADMIN)
+        assert refused.status_code == 400
+        message = refused.json()["error"]["message"]
+        assert message.startswith(
+            "Field: runtime_version Error: '9.9' is not a runtime version of this service. Known: 1.0"
+        )
+        agent = ScriptedAgent(api)
+        agent.info = agent.info.model_copy(update={"runtime_versions": ("9.9",)})
+        agent.sync()
+        api.create("b", runtimeVersion="9.9")
+        again = api.client.post(
+            JOBS, json={**job, "jobId": "c", "trainingInput": package_job(runtimeVersion="9")}, headers=ADMIN
+        )
+        assert "torch, 9.9." in again.json()["error"]["message"]
 
 
 def test_region_that_the_site_does_not_have_is_refused_in_the_services_words(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path, PurePosixPath
 from typing import Any, Iterator, NamedTuple  # noqa: UP035 - older Pythons need it
 
@@ -175,9 +176,14 @@ def _of_command(command: object) -> str:
         command if isinstance(command, str) else next(iter(command), "") if isinstance(command, (list, tuple)) else ""
     )
     program = PurePosixPath((str(first).split() or [""])[0]).name
-    if program not in ("gsutil", "gcloud"):
+    if program not in ("gsutil", "gcloud") or _finds_storage():
         return ""
     return f"{program} is for Google's own service, which this is not: use {_STORAGE}."
+
+
+def _finds_storage() -> bool:
+    """Whether gcloud, and gsutil by it, use the service's gs://: the launcher has told it the address."""
+    return "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE" in os.environ and shutil.which("gcloud") is not None
 
 
 def _of_rank(name: str) -> str:
@@ -216,7 +222,7 @@ def _task_type() -> str:
 
 
 def _manifest() -> dict[str, Any]:
-    """The manifest of a program that the command line has packed; {} of any other."""
+    """The manifest of the program that the command line has packed; {} of any other."""
     try:
         found = json.loads(Path(__file__).with_name("trainyard_program").joinpath("program.json").read_bytes())
     except (OSError, ValueError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from beds import program_wheel
+from beds.installed import program_wheel
 from beds.run_ids import unique_run
 from trainyard_agent.staging import uv_program
 from trainyard_agent.staging.base import Staging

@@ -16,6 +16,7 @@ from pathlib import Path
 from trainyard_protocol.errors import InvalidArgument
 
 _PIP = re.compile(r"(?m)^\s*[!%]\s*(?:python3?\s+-m\s+|uv\s+)?pip3?\s+install\s+(.+)$|(?:^|\s)pip3?\s+install\s+(.+)")
+_PLOTTING = re.compile(r"(?m)^\s*%\s*(?:matplotlib|pylab)\b|^(?:matplotlib|pylab)\b")
 _OPTIONS_WITH_VALUES = ("-r", "-c", "-i", "-f", "-t", "--index-url", "--extra-index-url", "--find-links", "--target")
 _LONGEST_NAME = 255
 _MAX_NOTEBOOK_BYTES = 2**27
@@ -278,8 +279,9 @@ def _read_magics(tree: ast.Module, found: Source) -> None:
 
 
 def _installed(source: str) -> list[str]:
-    """The requirements that commands of pip in a cell, or in a call, install, without pip's options."""
-    needs: list[str] = []
+    """The requirements that commands of pip in a cell, or in a call, install, without pip's options; and matplotlib for
+    the magic that loads it."""
+    needs = ["matplotlib"] if _PLOTTING.search(source) else []
     for match in _PIP.finditer(source):
         text = match[1] or match[2]
         try:

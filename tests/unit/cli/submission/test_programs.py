@@ -68,7 +68,9 @@ def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
             "layers/dense.py": "",
             "layers/sizes.json": "{}",
             "My notebook.py": "# In[1]:\nget_ipython().run_line_magic('matplotlib', 'inline')",
-            "book.ipynb": notebook("!pip install -q 'six>=1' rich -r more.txt", "%pip install tqdm  # bars", "1 / 0"),
+            "book.ipynb": notebook(
+                "!pip install -q 'six>=1' rich -r more.txt", "%pip install tqdm  # bars", "%matplotlib inline\n1 / 0"
+            ),
             "test.py": "",
             "train.sh": "#!/bin/sh\necho $RANK",
             "launch": "#!/usr/bin/env bash\necho $RANK",
@@ -121,8 +123,9 @@ def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
     assert got["shell", ""].choice == "run.sh, the only script"
     assert "the only one with" in got["guarded", ""].choice
     assert got["deep", "scripts/train.py"].command == ("python", "scripts/train.py")
+    assert got["My notebook.py", ""].steps[0]["packages"] == ["ipython", "pip", "matplotlib"]
     assert got["book.ipynb", ""].steps == (
-        {"what": "packages", "packages": ["nbclient", "ipykernel", "pip", "six>=1", "rich", "tqdm"]},
+        {"what": "packages", "packages": ["nbclient", "ipykernel", "pip", "six>=1", "rich", "tqdm", "matplotlib"]},
     )
     assert [one.passes_job_dir for one in (got["trainer", ""], got["flat", ""])] == [True, False]
     (note,) = got["newer", "newer.task"].notes if sys.version_info < (3, 12) else ("It runs where",)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 devices = keras.distribution.list_devices()
-keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
 model.compile(optimizer="sgd", loss="mse")
 x = np.random.default_rng(0).normal(size=(128, 4)).astype("float32")

@@ -1,4 +1,4 @@
-"""Whole programs of public shapes (tests/programs/whole), as processes and in containers, as their authors have them."""
+"""Whole programs of public shapes (tests/programs/whole), unchanged, as processes and in containers."""
 
 import os
 import shutil

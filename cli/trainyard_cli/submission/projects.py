@@ -95,7 +95,7 @@ def of(root: Path) -> Project | None:
         lock = ""  # left over, or not made yet: what the project declares counts
     steps: list[Step] = []
     files: list[str] = []
-    is_local = False
+    is_local = _has_local_sources(root, pyproject)
     if lock:
         steps.append({"what": "lock", "file": lock})
         files += [lock, *([PYPROJECT] if pyproject else [])]
@@ -114,7 +114,6 @@ def of(root: Path) -> Project | None:
         steps.append({"what": "pyproject", "file": PYPROJECT})
         files.append(PYPROJECT)
         listed.append(PYPROJECT)
-        is_local |= any("path" in source for source in _sources(pyproject))
     elif not is_built and _tool(pyproject, "poetry").get("dependencies"):
         steps.append({"what": "poetry", "file": PYPROJECT})
         files.append(PYPROJECT)
@@ -151,7 +150,7 @@ def of_script(script: Path) -> Project | None:
         block = tomllib.loads("\n".join(line.removeprefix("#").removeprefix(" ") for line in lines))
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgument(f"{script}: its block `# /// script` is not TOML: {error}.") from error
-    is_local = any("path" in source for source in _sources(block))
+    is_local = _has_local_sources(script.parent, block)
     words = f"{script.name} (its block `# /// script`)"
     return Project(script.parent, ({"what": "script", "file": script.name},), (script.name,), False, is_local, (words,))
 
@@ -186,16 +185,25 @@ def _setup_cfg(path: Path) -> bool:
 
 
 def _tool(pyproject: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    tools = pyproject.get("tool")
-    table = tools.get(name) if isinstance(tools, dict) else None
-    return table if isinstance(table, dict) else {}
+    return _table(_table(pyproject, "tool"), name)
 
 
-def _sources(pyproject: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The sources that uv is to take packages from."""
-    given = _tool(pyproject, "uv").get("sources")
-    for source in given.values() if isinstance(given, dict) else ():
-        yield from (each for each in (source if isinstance(source, list) else [source]) if isinstance(each, dict))
+def _has_local_sources(root: Path, pyproject: Mapping[str, Any]) -> bool:
+    """Whether dependencies of uv's or poetry's tables are directories of the project. Raises InvalidArgument for one
+    that leads out of it."""
+    sources = {**_table(_tool(pyproject, "uv"), "sources"), **_table(_tool(pyproject, "poetry"), "dependencies")}
+    has_local = False
+    for name, source in sources.items():
+        for each in source if isinstance(source, list) else [source]:
+            if isinstance(each, dict) and "path" in each:
+                _inside(root, "", str(each["path"]), f"{root / PYPROJECT}: {shown(name)}")
+                has_local = True
+    return has_local
+
+
+def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = table.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _locked(lock: Path) -> Mapping[str, Mapping[str, Any]]:

@@ -115,7 +115,7 @@ def test_project_of_each_kind_has_the_steps_that_its_own_tool_would_take(tmp_pat
     }
     wrong = {}
     for number, (name, (files, steps, read, is_whole)) in enumerate(cases.items()):
-        found = projects.of(tree(tmp_path / str(number), files))
+        found = projects.of(tree(tmp_path / str(number), {**files, "lib/__init__.py": ""}))
         got = None if found is None else ([*found.steps], [*found.files], found.is_whole)
         if got != (steps, read, is_whole):
             wrong[name] = got
@@ -209,7 +209,11 @@ def test_declaration_that_cannot_be_installed_is_refused_with_its_line(tmp_path:
             "-i https://token@example.com/simple": "requirements.txt:1: has credentials",
             "\xff": "requirements.txt:1: is not text in UTF-8",
         },
-        "pyproject.toml": {"[project\n": "pyproject.toml: is not TOML"},
+        "pyproject.toml": {
+            "[project\n": "pyproject.toml: is not TOML",
+            f"{PROJECT}{SIX}[tool.uv.sources]\nsix = {{ path = '../six' }}": "pyproject.toml: six: ../six leads out of",
+            "[tool.poetry.dependencies]\nsix = { path = '../six' }\n": "pyproject.toml: six: ../six leads out of",
+        },
         "setup.cfg": {"name = x\n": "setup.cfg: cannot be read"},
     }
     wrong = {}

@@ -166,4 +166,6 @@ def _items(text: str) -> Iterator[tuple[int, str]]:
         elif item is None:
             return
         else:
-            yield len(item["indent"]), item["text"].strip().strip("'\"")
+            text = item["text"].strip()
+            is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+            yield len(item["indent"]), text[1:-1] if is_quoted else text

@@ -81,4 +81,6 @@ prefix: /home/me
 """
     assert declared.conda(text) == (["numpy<2", "-r requirements.txt"], ["python=3.10", "cudatoolkit=11.8"])
     assert declared.conda("dependencies:\n- a\n- pip:\n  - b\n") == (["b"], ["a"])
+    quoted = "dependencies:\n- pip:\n  - a ; python_version < '3'\n  - 'b<2'\n"
+    assert declared.conda(quoted) == (["a ; python_version < '3'", "b<2"], [])
     assert declared.conda("name: x\n") == ([], [])

@@ -385,11 +385,10 @@ def _upwards(directory: Path, top: Path) -> list[Path]:
 
 def _below(root: Path, named: Path, entry: _Entry, project: Project | None) -> tuple[str, ...]:
     """The files and directories of the root that are sent; "" is all of it."""
-    if project is not None and project.is_whole:
-        return ("",)
-    declared = [project.root / name for name in project.files] if project is not None else []
     sent = [named] if named.is_dir() else []
-    return tuple(dict.fromkeys(_relative(each, root) for each in (*sent, *entry.imported, *declared)))
+    if project is not None:
+        sent += [project.root] if project.is_whole else [project.root / name for name in project.files]
+    return tuple(dict.fromkeys(_relative(each, root) for each in (*sent, *entry.imported)))
 
 
 def _steps(
@@ -410,13 +409,12 @@ def _steps(
     locked = [step for step in project.steps if step["what"] == "lock"]
     others = [step for step in project.steps if step["what"] != "lock"]
     ordered = [*locked, *steps, *others]
-    is_script = entry.kind != "module"
     result = []
     for step in ordered:
         places = {name: moved(step[name]) for name in ("file", "directory") if name in step}
-        # A script also runs where its project cannot be built, as it does in its checkout.
-        optional = {"optional": True} if step["what"] == "project" and is_script else {}
-        result.append({**step, **places, **optional})
+        # What needs no more than its files runs where its project cannot be built, as it does in its checkout.
+        is_optional = step["what"] == "project" and (entry.kind != "module" or not step["dependencies"])
+        result.append({**step, **places, **({"optional": True} if is_optional else {})})
     return tuple(result), tuple(map(moved, project.files)), (*project.listed, *listed)
 
 

@@ -150,6 +150,9 @@ def test_program_starts_where_its_user_starts_it(tmp_path: Path) -> None:
             "plain/src/app/train.py": "",
             "below/examples/train.py": "",
             "below/examples/requirements.txt": "six",
+            "home/project/t.py": "",
+            "home/project/requirements.txt": "-e .",
+            "home/private.txt": "",
         },
     )
     cases = {
@@ -175,6 +178,8 @@ def test_program_starts_where_its_user_starts_it(tmp_path: Path) -> None:
     whole = found(tmp_path, "src_layout/scripts/train.py", here="src_layout")
     assert "conf/a.yaml" in whole.listing.files  # its project is built, which takes all of it
     assert [step.get("optional", False) for step in whole.steps] == [False, True]
+    of_home = found(tmp_path, "home/project/t.py", here="home")  # its local package is not all that is there
+    assert (*of_home.listing.files,) == ("project/requirements.txt", "project/t.py")
     some = found(tmp_path, "repo/scripts/train.py", here="repo")
     assert (*some.listing.files,) == ("pyproject.toml", "scripts/train.py")
     assert some.steps == ({"what": "pyproject", "file": "pyproject.toml"},)

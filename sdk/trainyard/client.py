@@ -119,6 +119,7 @@ class Client:
         job_id: str = "",
         args: Sequence[object] | Mapping[str, object] = (),
         package_path: StrPath | None = None,
+        include: Sequence[StrPath] = (),
         module_name: str = "",
         packages: Sequence[StrPath] = (),
         image: str = "",
@@ -147,6 +148,7 @@ class Client:
         """
         given: dict[str, Any] = {
             "package_path": os.fspath(package_path) if package_path else "",
+            "include": tuple(map(os.fspath, include)),
             "module_name": module_name,
             "packages": (tuple(os.fspath(package) for package in packages),) if packages else (),
             "master_image_uri": image,

@@ -132,8 +132,7 @@ def test_missing_file_beside_a_script_is_said_at_submit_and_named_in_the_verdict
     (service.work / "lonely.py").write_text("open('configs/lonely.yaml')")
     config = str(service.config(pythonModule=None, **local()))
     words = ("jobs", "submit", "training", "lonely", "--config", config, "--package-path", "lonely.py")
-    assert "lonely.py:1 names configs/lonely.yaml, which is not uploaded." in service.run(*words).stderr
+    assert "lonely.py:1 names configs/lonely.yaml, which is not sent." in service.run(*words).stderr
     assert service.wait_for("lonely", "SUCCEEDED", "FAILED") == "FAILED"
-    assert (
-        "FileNotFoundError: [Errno 2] No such file or directory; the directory configs was not uploaded with lonely.py"
-    ) in service.value("lonely", "errorMessage")
+    verdict = service.value("lonely", "errorMessage")
+    assert "FileNotFoundError: [Errno 2] No such file or directory: 'configs/lonely.yaml'" in verdict

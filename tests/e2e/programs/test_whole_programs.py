@@ -13,6 +13,7 @@ import yaml
 
 from beds.engines import Engine
 from beds.programs import BIN
+from beds.waiting import until
 from e2e.harness import REPOSITORY, Service, local, started
 
 WHOLE = REPOSITORY / "tests" / "programs" / "whole"
@@ -79,7 +80,9 @@ def containers(engine: Engine, frameworks_python: Path, tmp_path: Path) -> Itera
     mounts = tmp_path / "mounts.yaml"
     mounts.write_text(yaml.safe_dump({"mounts": [{"name": "frameworks", "path": str(packages)}]}))
     flags = ("--mounts", str(mounts), "--container-user", "image")
-    yield from started(tmp_path / "service", *flags, runtime="auto", environment=engine.environment)
+    for service in started(tmp_path / "service", *flags, runtime="auto", environment=engine.environment):
+        yield service
+        until(lambda: not engine.remaining(), "the networks of runs to be removed")
 
 
 def test_whole_programs_run_unchanged_as_processes(processes: Service) -> None:

@@ -105,7 +105,7 @@ def test_port_has_what_the_program_sends_and_a_killed_server_says_so(own_service
     with httpx.stream("GET", f"http://{local_address}/block", timeout=PATIENCE_S, trust_env=False) as answer:
         for part in answer.iter_bytes():
             total.update(part)
-    there = service.ok("jobs", "exec", JOB, "--", "sha256sum", "block").split()[0]
+    there = service.ok("jobs", "exec", JOB, "--", "sha256sum", "program/block").split()[0]
     assert total.hexdigest() == there
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://{closed}/", timeout=PATIENCE_S, trust_env=False)

@@ -38,8 +38,9 @@ _task_argument = click.argument("task", required=False, default="", shell_comple
 def execute(client: "Client", job: str, task: str, no_tty: bool, **words: Any) -> int:
     """Run a command in a running replica, and exit with its exit code.
 
-    It has the environment, the working directory, the user and the devices of the replica's program. TASK is a replica
-    such as worker-0; the primary by default. The job allows it by --enable-web-access, or is of a service of one user.
+    It has the environment, the user and the devices of the replica's program, whose files are in `program`. TASK is a
+    replica such as worker-0; the primary by default. The job allows it by --enable-web-access, or is of a service of one
+    user.
     Exit code 255: the connection was lost, and the command with it.
     """
     from trainyard_cli.attach import command

@@ -39,8 +39,8 @@ def execute(client: "Client", job: str, task: str, no_tty: bool, **words: Any) -
     """Run a command in a running replica, and exit with its exit code.
 
     It has the environment, the user and the devices of the replica's program, whose files are in `program`. TASK is a
-    replica such as worker-0; the primary by default. The job allows it by --enable-web-access, or is of a service of one
-    user.
+    replica such as worker-0; the primary by default. The job allows it by --enable-web-access, or is of a service of
+    one user.
     Exit code 255: the connection was lost, and the command with it.
     """
     from trainyard_cli.attach import command

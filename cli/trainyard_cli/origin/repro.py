@@ -18,7 +18,7 @@ from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.from_job import rerun_config
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound
-from trainyard_protocol.job.cluster import PRIMARY, container_arguments, environment, module_command
+from trainyard_protocol.job.cluster import PRIMARY, container_arguments, environment, is_program, module_command
 from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 from trainyard_protocol.net.gcs import split_url
@@ -211,6 +211,8 @@ def _venv_lines(training_input: TrainingInput, variables: Mapping[str, str], pac
     yield '  touch "$here/venv/complete"'
     yield "fi"
     yield 'cd "$here/work"'
+    if is_program(training_input):
+        yield "rm -rf program  # of the run before"
     _, *words = module_command(training_input)
     assigned = [f"{name}={_quoted(value)}" for name, value in variables.items()]
     yield _line(["exec env", *assigned, '"$here/venv/bin/python"', *map(_quoted, words), '"$@"'])

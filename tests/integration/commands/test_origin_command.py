@@ -165,7 +165,7 @@ def test_job_is_run_by_hand_from_the_directory_that_repro_writes(
         assert ended.returncode == 0, ended.stderr
         seen = json.loads((moved / "job-dir" / "seen.json").read_text())
         assert seen["argv"] == [*HARD, "--job-dir", str(moved / "job-dir"), *more]
-    assert (seen["cwd"], seen["MODE"]) == (str(moved / "work"), "a 'b'")
+    assert (seen["cwd"], seen["MODE"]) == (str(moved / "work" / "program"), "a 'b'")
     config = json.loads(seen["TF_CONFIG"])
     assert (config["cluster"], config["task"]["type"]) == ({"chief": ["127.0.0.1:2222"]}, "chief")
     assert "worker_count" not in config["job"]

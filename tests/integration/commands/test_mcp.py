@@ -45,7 +45,8 @@ async def submits_finds_the_cause_and_compares(agent: mcp.Client) -> None:
     given = {"config": PROGRAM, "package_path": "trainer", "flags": ["--labels", "team=a"]}
     text, good = await call(agent, "submit", job="good", args=["--lr", 0.1], **given)
     assert text.startswith("Submitted the job good: it is QUEUED.\nThe job is valid.\nIt would start now")
-    assert "Note: Packaging trainer." in text
+    assert "Note: Sends 2 files (0 B) of " in text
+    assert "Note: Runs python -m trainer.task." in text
     assert "It has no package" not in text
     (master,) = good["dry_run"]["replicas"]
     assert (master["task_type"], master["count"], good["dry_run"]["starts_now"]) == ("master", 1, True)

@@ -5,13 +5,13 @@ Errors look like a compiler's: `config.yaml:7: workerCount: must be ...`, with t
 
 import json
 import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from trainyard_cli import bounded_file
 from trainyard_cli.submission.foreign import other_tools
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.config import indentation
@@ -172,18 +172,5 @@ def _shown(path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    try:
-        if path == STDIN:
-            raw = _limited(sys.stdin.buffer)
-        else:
-            with path.open("rb") as file:
-                raw = _limited(file)
-    except OSError as error:
-        raise InvalidArgument(f"{_shown(path)}: cannot be read: {error.strerror}.") from error
-    if len(raw) > MAX_BYTES:
-        raise InvalidArgument(f"{_shown(path)}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?")
+    raw = bounded_file.read(None if path == STDIN else path, MAX_BYTES, " Is this a job config?")
     return decode(raw, _shown(path), "" if path == STDIN else str(path))
-
-
-def _limited(file: IO[bytes]) -> bytes:
-    return file.read(MAX_BYTES + 1)

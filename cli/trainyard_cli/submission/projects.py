@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from trainyard_cli import bounded_file
 from trainyard_protocol.errors import InvalidArgument, shown
 
 REQUIREMENTS, PYPROJECT, UV_LOCK, PYLOCK = "requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"
@@ -322,13 +323,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _text(path: Path, most: int = _MAX_BYTES) -> str:
     """The text of a file, in UTF-8 or what its first bytes say. Raises InvalidArgument."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
-    if len(data) > most:
-        raise InvalidArgument(f"{path}: is larger than {most >> 20} MiB.")
+    data = bounded_file.read(path, most)
     encoding = next((encoding for bom, encoding in _BOMS if data.startswith(bom)), "utf-8-sig")
     try:
         return data.decode(encoding)

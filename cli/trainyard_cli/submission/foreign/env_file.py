@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from trainyard_cli import bounded_file
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.encoding import decode
 
@@ -28,13 +29,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 def read(path: Path, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The variables of a file; of a name that is there twice the last value. Raises InvalidArgument, with the line."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}.") from error
-    if len(raw) > _MAX_BYTES:
-        raise InvalidArgument(f"{path}: is larger than {_MAX_BYTES // 2**20} MiB. Is this a file of variables?")
+    raw = bounded_file.read(path, _MAX_BYTES, " Is this a file of variables?")
     text = decode(raw, str(path), str(path)).replace("\r\n", "\n")
     variables: dict[str, str] = {}
     for line, name, value in _parsed(text, str(path)):

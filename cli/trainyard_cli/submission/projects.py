@@ -92,7 +92,8 @@ def of(root: Path) -> Project | None:
     project = pyproject.get("project")
     table = project if isinstance(project, dict) else {}
     lock = next((name for name in (UV_LOCK, PYLOCK) if (root / name).is_file()), "")
-    if lock == UV_LOCK and table.get("name") not in _locked(root / lock):
+    sources = _locked(root / lock) if lock == UV_LOCK else {}
+    if lock == UV_LOCK and table.get("name") not in sources:
         lock = ""  # left over, or not made yet: what the project declares counts
     steps: list[Step] = []
     files: list[str] = []
@@ -100,7 +101,7 @@ def of(root: Path) -> Project | None:
     if lock:
         steps.append({"what": "lock", "file": lock})
         files += [lock, *([PYPROJECT] if pyproject else [])]
-        is_local |= lock == UV_LOCK and _names_local(root / lock)
+        is_local |= _names_local(sources)
         steps += [_project_step(dependencies=False)] if is_built else []
         return Project(root, tuple(steps), tuple(files), is_built, is_local, (lock,))
     listed: list[str] = []
@@ -214,12 +215,10 @@ def _locked(lock: Path) -> Mapping[str, Mapping[str, Any]]:
     return {str(each.get("name")): each["source"] for each in tables if isinstance(each.get("source"), dict)}
 
 
-def _names_local(lock: Path) -> bool:
+def _names_local(sources: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a uv.lock has packages by their directories, beside the project itself."""
-    sources = _locked(lock).values()
-    return any(
-        source.get(kind, ".") != "." for source in sources for kind in ("editable", "directory", "virtual", "path")
-    )
+    kinds = ("editable", "directory", "virtual", "path")
+    return any(source.get(kind, ".") != "." for source in sources.values() for kind in kinds)
 
 
 def _toml(path: Path, most: int = _MAX_BYTES) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,14 +70,14 @@ def module(path: Path, name: str) -> Source:
     top, found = name.partition(".")[0], Source()
     depth = name.count(".") + (1 if path.stem == "__main__" else 0)
     root = path.parents[depth]
-    visited: set[Path] = set()
+    imports: dict[Path, set[str]] = {}
     waiting = [path]
     while waiting:
         current = waiting.pop()
-        if current in visited:
+        if current in imports:
             continue
-        visited.add(current)
         tree = _parsed(current, found)
+        imports[current] = _top_packages(tree)
         if tree is None:
             continue
         package = current.relative_to(root).parent.parts
@@ -88,7 +88,7 @@ def module(path: Path, name: str) -> Source:
                     "Import by the full name instead."
                 )
             waiting += [file for parts in _modules(node, package) if parts[:1] == (top,) for file in _file(root, parts)]
-    found.files = _beside(root, top)
+    found.files = _beside(root, top, imports)
     return found
 
 
@@ -179,14 +179,16 @@ def _file(root: Path, name: tuple[str, ...]) -> list[Path]:
     return [file for file in (base.with_name(f"{base.name}.py"), base / "__init__.py") if file.is_file()][:1]
 
 
-def _beside(root: Path, package: str) -> list[Path]:
-    """The modules and packages beside a package that its modules import, and those that these import."""
+def _beside(root: Path, package: str, imports: Mapping[Path, set[str]]) -> list[Path]:
+    """The modules and packages beside a package that its modules import, and those that these import. `imports`: the
+    top packages that files which were read import."""
     found = {package: root / package}
     waiting = [root / package]
     while waiting:
         place = waiting.pop()
         for source in sorted(place.rglob("*.py"))[:_MAX_SOURCES] if place.is_dir() else [place]:
-            for name in _imported_anywhere(source) - found.keys():
+            names = imports[source] if source in imports else _imported_anywhere(source)
+            for name in names - found.keys():
                 there = next((path for path in (root / f"{name}.py", root / name) if path.exists()), None)
                 if there is not None and (there.is_file() or any(there.glob("*.py"))):
                     found[name] = there
@@ -197,9 +199,12 @@ def _beside(root: Path, package: str) -> list[Path]:
 def _imported_anywhere(source: Path) -> set[str]:
     """The top packages that a file imports; none of a file in another language, which nothing may import."""
     try:
-        tree = _parsed(source, Source())
+        return _top_packages(_parsed(source, Source()))
     except InvalidArgument:
         return set()
+
+
+def _top_packages(tree: ast.Module | None) -> set[str]:
     return {name.partition(".")[0] for name in _imports(tree)} if tree is not None else set()
 
 

@@ -5,7 +5,6 @@ Nothing is built, here or on the agent, which unpacks them. The same content giv
 
 import base64
 import hashlib
-import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +43,9 @@ def _add(wheel: zipfile.ZipFile, name: str, content: bytes | Path) -> tuple[byte
         wheel.writestr(entry, content)
         return hashlib.sha256(content).digest(), len(content)
     entry.file_size = content.stat().st_size
+    digest = hashlib.sha256()
     with content.open("rb") as source, wheel.open(entry, "w") as target:
-        shutil.copyfileobj(source, target, _BLOCK)
-    with content.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").digest(), entry.file_size
+        while block := source.read(_BLOCK):
+            digest.update(block)
+            target.write(block)
+    return digest.digest(), entry.file_size

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from trainyard_agent.installer.container import NO_ENVIRONMENT, NOT_FETCHED
 from trainyard_agent.installer.output import error_excerpt, events
+from trainyard_agent.runtimes.masking import Mask
 from trainyard_protocol.states import Reason
 
 PACKAGES = "/opt/trainyard/environment"
@@ -49,16 +50,16 @@ def failure(code: int, output: str) -> tuple[Reason, str]:
 
 def notes(output: str) -> list[str]:
     """Sentences on what was installed, for the job's log."""
-    return [printable(str(event["note"])) for event in events(output) if "note" in event]
+    return [_printable(str(event["note"])) for event in events(output) if "note" in event]
 
 
-def last_activity(output: str) -> str:
-    """The present activity of the installer; "" if it has not told one."""
+def last_activity(output: str, mask: Mask) -> str:
+    """The present activity of the installer, without secrets; "" if it has not told one."""
     reported = [str(event["activity"]) for event in events(output) if "activity" in event]
-    return printable(reported[-1])[:_LONGEST_ACTIVITY] if reported else ""
+    return mask.text(_printable(reported[-1]))[:_LONGEST_ACTIVITY] if reported else ""
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

@@ -279,9 +279,9 @@ class ContainerStager(BackgroundStager):
                     raise install_limits.out_of_memory(self._settings.limits)
                 return code, secrets.mask.text(await _in_thread(lambda: self._output(container)))
             if time.monotonic() - reported > _REPORT_S:
-                activity = installing.last_activity(await _in_thread(lambda: self._output(container)))
-                if activity:
-                    self._set_activity(run_id, secrets.mask.text(activity))
+                output = await _in_thread(lambda: self._output(container))
+                if activity := installing.last_activity(output, secrets.mask):
+                    self._set_activity(run_id, activity)
                 reported = time.monotonic()
             await asyncio.sleep(_POLL_S)
 

@@ -22,7 +22,6 @@ from trainyard_protocol.states import Reason
 _TAG = "staging"
 _PROCESSES = 1024  # of one installation, where its run has a user of its own
 _DRAIN_S = 5.0  # for a pipe to be closed whose writers were killed
-_LONGEST_ACTIVITY = 200
 _KEPT_OUTPUT = 1 << 20  # bytes of a command's output, at its beginning and again at its end
 
 
@@ -127,9 +126,8 @@ class InstallerProcess:
 
     def _pass_on(self, line: bytes) -> None:
         """Report an activity of the installer."""
-        for event in events(line.decode("utf-8", "replace")):
-            if "activity" in event:
-                self._report(self._secrets.mask.text(installing.printable(str(event["activity"])))[:_LONGEST_ACTIVITY])
+        if activity := installing.last_activity(line.decode("utf-8", "replace"), self._secrets.mask):
+            self._report(activity)
 
     def _kill(self) -> None:
         process_tags.kill_tagged(self._run_id, _TAG, user=self._user)

@@ -320,7 +320,8 @@ def _entry_of_file(file: Path) -> _Entry:
     script = source_checks.script(file)
     kind: Kind = "ipython" if script.has_magics else "python"
     imported = tuple(_resolved(file).parent / each.relative_to(file.parent) for each in script.files)
-    return _Entry(kind, file, _module_name(file.stem), None, "", "", tuple(script.needs), imported, tuple(script.notes))
+    module, needs, notes = _module_name(file.stem), tuple(script.needs), tuple(script.notes)
+    return _Entry(kind, file, module, needs=needs, imported=imported, notes=notes)
 
 
 def _complete(path: Path, entry: _Entry, search: Search) -> Program:

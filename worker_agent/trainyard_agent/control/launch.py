@@ -14,7 +14,7 @@ from trainyard_protocol.net.gcs import EMULATOR, OF_RUN
 from trainyard_protocol.wire.sync import RunOrder
 
 GRACE = "TRAINYARD_GRACE_S"
-"""The seconds between SIGTERM and SIGKILL, for a program that waits for others meanwhile: the launcher of scripts."""
+"""The seconds between SIGTERM and SIGKILL, for a program that waits for others meanwhile: the launcher of programs."""
 
 _ANY_COMMAND = ("/usr/bin/env",)
 """In place of the entry point of a user's image, which may be a program of its own."""

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 
 LAUNCHER = "trainyard-keep"
-"""The name of the process that waits for a program (`script_launcher` of the command line), no part of that."""
+"""The name of the process that waits for a program (`launcher` of the command line), no part of that."""
 
 _PROC = Path("/proc")
 

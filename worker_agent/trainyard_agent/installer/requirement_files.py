@@ -34,7 +34,7 @@ _WITH_VALUE = {
 }
 _FOR_UV = ("--no-binary", "--only-binary")
 _NOTHING = ("--prefer-binary", "--use-feature", "--use-pep517", "--require-hashes", "--process-dependency-links")
-"""Of pip alone; uv requires all hashes where it finds one, if it is told so."""
+"""Options of pip alone; uv requires all hashes where it finds one, if it is told so."""
 
 _MOST_FILES, _MOST_BYTES = 200, 1 << 22
 

@@ -29,7 +29,7 @@ class InstallSecrets:
     mask: Mask = field(default_factory=Mask)
 
     @property
-    def key(self) -> dict[str, str]:
+    def values(self) -> dict[str, str]:
         """All of them, which an environment depends on."""
         return {**self.settings, **self.referred}
 

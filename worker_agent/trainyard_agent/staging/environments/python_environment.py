@@ -113,7 +113,7 @@ class PackageStager(BackgroundStager):
         settings = job_environment.of_installer(os.environ, None if user is None else 1, Path())
         name, empty = [
             await asyncio.to_thread(kept_environments.key, order.project, some, base, site_packages, of)
-            for some, of in ((packages, {**settings, **secrets.key}), ((), settings))
+            for some, of in ((packages, {**settings, **secrets.values}), ((), settings))
         ]
         installer.add_module()
         if await self._alone(partial(self._kept.restore, name, directory)):
@@ -125,7 +125,7 @@ class PackageStager(BackgroundStager):
             if packages:
                 self._set_activity(order.run_id, f"installing {', '.join(package.name for package in packages)}")
                 if await installer.unpack(packages):
-                    await self._install(order, installer, packages, (empty, secrets.key))
+                    await self._install(order, installer, packages, (empty, secrets.values))
                 await self._alone(partial(self._kept.keep, name, directory))
         write_json(ready, {"python": str(installer.python), "user": user, "notes": process.notes})
         return str(installer.python), process.notes

@@ -168,7 +168,7 @@ class _Contents:
         for package in links:
             package.unlink()
         variables = install_plan.write(self._directory, inside, self._isolated, self._secrets, more=more)
-        return {name: value for name, value in variables.items() if name not in self._secrets.key}
+        return {name: value for name, value in variables.items() if name not in self._secrets.values}
 
     @property
     def paths(self) -> list[Path]:

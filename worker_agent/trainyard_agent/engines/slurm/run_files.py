@@ -110,8 +110,7 @@ class RankUsage(BaseModel):
 
 
 def replica_environment(run_id: str, launch: Launch, directory: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The variables of one replica. Its node adds those of its devices, and TMPDIR where the
-    job has none."""
+    """The variables of one replica. Its node adds those of its devices, and TMPDIR where the job has none."""
     path = inherited.get("PATH", os.defpath)
     if launch.image:  # what its program needs is in its container
         return {**job_environment.of_replica(inherited, None, directory / "work"), "PATH": path}

@@ -68,7 +68,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 ReturnToService=2
 SlurmdTimeout={node_timeout}
-KillWait=2
+KillWait=10
 """
 
 

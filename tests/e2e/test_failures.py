@@ -46,7 +46,7 @@ def test_module_that_is_not_installed_is_reported_with_replica_and_reason(servic
     assert code == 1
     assert "The replica master 0 exited with a non-zero status of 1." in printed
     assert "No module named 'no_such_module'" in printed
-    assert "\n  ModuleNotFoundError: No module named 'no_such_module'\n" in printed  # the cause, first
+    assert "\n  ModuleNotFoundError: No module named 'no_such_module' (no package here has" in printed
     assert "ModuleNotFoundError" in service.ok("jobs", "list")
 
 

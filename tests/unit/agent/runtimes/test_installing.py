@@ -1,4 +1,4 @@
-"""What an installer tells of itself."""
+"""Lines of an installer."""
 
 import json
 

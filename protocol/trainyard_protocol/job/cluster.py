@@ -168,6 +168,12 @@ def interface_variables(interface: str) -> dict[str, str]:
     return {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
 
 
+def grace_variables(grace_s: float) -> dict[str, str]:
+    """The seconds between SIGTERM and SIGKILL, for a program that waits for others meanwhile: the launcher of
+    programs."""
+    return {"TRAINYARD_GRACE_S": f"{grace_s:g}"}
+
+
 def storage_variables(
     job: JobContext, addresses: Mapping[Task, str], job_dir: str, environment: Mapping[str, str]
 ) -> dict[str, str]:

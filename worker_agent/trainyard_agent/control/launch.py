@@ -13,9 +13,6 @@ from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.net.gcs import EMULATOR, OF_RUN
 from trainyard_protocol.wire.sync import RunOrder
 
-GRACE = "TRAINYARD_GRACE_S"
-"""The seconds between SIGTERM and SIGKILL, for a program that waits for others meanwhile: the launcher of programs."""
-
 _ANY_COMMAND = ("/usr/bin/env",)
 """In place of the entry point of a user's image, which may be a program of its own."""
 
@@ -72,7 +69,7 @@ def launches(
         threads = cluster.thread_variables(len(replica.cpus) or replica.vcpus)
         names = cluster.storage_variables(order, by_task, order.directory, given)
         interfaces = cluster.interface_variables(interface)
-        grace = {GRACE: f"{order.grace_s:g}"}
+        grace = cluster.grace_variables(order.grace_s)
         environment = {**threads, **names, **interfaces, **tracking, **given, **variables, **grace}
         result.append(
             Launch(

@@ -11,6 +11,7 @@ from trainyard_protocol.job.cluster import (
     Task,
     container_arguments,
     environment,
+    grace_variables,
     module_command,
     reproduce,
     storage_variables,
@@ -196,6 +197,7 @@ class JobDetails:
         variables |= thread_variables(len(row.cpus) or row.vcpus)
         variables |= storage_variables(snapshot, addresses, job_dir, given) | given
         variables |= environment(snapshot, addresses, task, job_dir, len(row.gpus) or row.accelerator_count)
+        variables |= grace_variables(self._backend.settings.grace_s)
         variables |= {
             item.variable: item.file if item.file and snapshot.training_input.image_uri else HIDDEN
             for item in snapshot.training_input.secrets

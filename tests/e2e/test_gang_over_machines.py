@@ -264,6 +264,6 @@ def ring_pids(machine: Machine) -> list[str]:
 def _ring(pid: int) -> psutil.Process | None:
     try:
         process = psutil.Process(pid)
-        return process if process.cmdline()[1:3] == ["-m", "ring"] else None
+        return process if process.cmdline()[1:2] == ["ring.py"] else None
     except psutil.NoSuchProcess:
         return None

@@ -196,7 +196,7 @@ def _different(suspects: Sequence[StalledReplica]) -> StalledReplica | None:
     stopped = [member for member in suspects if _STOPPED.search(member.stacks)]
     if len(stopped) == 1:
         return stopped[0]
-    doing = {member.task: _doing(member.stacks) for member in suspects}
+    doing = {member.task: _doing(member) for member in suspects}
     counts = Counter(what for what in doing.values() if what)
     if len(counts) != 2:
         return None
@@ -206,8 +206,10 @@ def _different(suspects: Sequence[StalledReplica]) -> StalledReplica | None:
     return next(member for member in suspects if doing[member.task] == rare)
 
 
-def _doing(stacks: str) -> tuple[tuple[str, str], ...]:
-    return tuple((frame.file, frame.function) for frame in main_stack(stacks)[:_ALIKE])
+def _doing(member: StalledReplica) -> tuple[tuple[str, str], ...]:
+    """The innermost functions, with files as replicas have in common: each runs a copy of the program of its own."""
+    innermost = main_stack(member.stacks)[:_ALIKE]
+    return tuple((frame.file.rpartition(f"/{member.task}/")[2], frame.function) for frame in innermost)
 
 
 def _computes(task: str) -> bool:

@@ -81,6 +81,13 @@ def test_at_the_same_step_the_one_that_does_something_else_is_the_odd_one(loads:
     assert diagnosis.message.endswith("the others wait at the same step. It is in trainer/data.py:88 load.")
 
 
+def test_copies_of_a_program_in_the_directories_of_replicas_are_the_same_program() -> None:
+    def own(task: str, stacks: str) -> StalledReplica:
+        return stands(task, stacks=stacks.replace("/app/", f"/runs/1/{task}/work/program/"))
+
+    assert diagnosed([own(CHIEF, WAITS), own(WORKER_0, WAITS), own(WORKER_1, LOADS)]).task == WORKER_1
+
+
 def test_replica_that_reports_no_steps_can_be_the_odd_one() -> None:
     silent = StalledReplica(WORKER_1, None, LOADS)
     diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), StalledReplica(WORKER_0, None, WAITS), silent])

@@ -79,7 +79,7 @@ class Site:
     def submit(self, job: str, *words: str, program: Path = PROGRAMS / "ring.py", flags: Sequence[str] = ()) -> None:
         (self.here.home / "config.yaml").write_text(CONFIG)
         if program.is_file():  # alone: nothing declares what it needs, as the project around it here does
-            program = shutil.copy(program, self.here.home)
+            program = Path(shutil.copy(program, self.here.home))
         given = ("--package-path", str(program), "--config", "config.yaml", *flags)
         self.here.ok("trainyard", "jobs", "submit", "training", job, *given, "--", *words)
 

@@ -11,13 +11,17 @@ def read(path: Path | None, most: int, question: str = "") -> bytes:
     ends the error about a larger one. Raises InvalidArgument for that, and for one that cannot be read."""
     name = "<stdin>" if path is None else str(path)
     try:
-        if path is None:
-            content = sys.stdin.buffer.read(most + 1)
-        else:
-            with path.open("rb") as file:
-                content = file.read(most + 1)
+        content = beginning(path, most + 1)
     except OSError as error:
         raise InvalidArgument(f"{name}: cannot be read: {error.strerror}.") from error
     if len(content) > most:
         raise InvalidArgument(f"{name}: is larger than {most // 2**20} MiB.{question}")
     return content
+
+
+def beginning(path: Path | None, size: int) -> bytes:
+    """The first bytes of a file, at most `size`; None: of standard input. Raises OSError."""
+    if path is None:
+        return sys.stdin.buffer.read(size)
+    with path.open("rb") as file:
+        return file.read(size)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainyard_cli import bounded_file
 from trainyard_cli.commands.shared.options import connected, output_options, server_options
 from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.output.jobs import formats
@@ -88,13 +89,10 @@ def _read(file: Path | None) -> str:
     """The content as it is: a newline at its end is a part of it."""
     from trainyard_protocol.views.secrets import MAX_VALUE_BYTES
 
+    is_stdin = file is None or str(file) == "-"
+    source = "Standard input" if is_stdin else str(file)
     try:
-        if file is None or str(file) == "-":
-            source, data = "Standard input", sys.stdin.buffer.read(MAX_VALUE_BYTES + 1)
-        else:
-            source = str(file)
-            with file.open("rb") as opened:
-                data = opened.read(MAX_VALUE_BYTES + 1)
+        data = bounded_file.beginning(None if is_stdin else file, MAX_VALUE_BYTES + 1)
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be read: {error.strerror}.") from error
     if len(data) > MAX_VALUE_BYTES:

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, get_args
 
 from trainyard_protocol.job.custom_jobs import POOLS, CustomJobSpec
@@ -153,6 +154,34 @@ def environment(
     return variables
 
 
+def launch_environment(
+    job: JobContext,
+    addresses: Mapping[Task, str],
+    task: Task,
+    job_dir: str,
+    given: Mapping[str, str],
+    *,
+    cpus: int,
+    accelerators: int,
+    grace_s: float,
+    of_site: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """The variables that one replica is started with: those of `environment` over those that its agent gives to all of
+    its replicas (`given`), over defaults, those of the agent's machine and server (`of_site`) among them.
+
+    `grace_s` are the seconds between SIGTERM and SIGKILL, for a program that waits for others meanwhile: the launcher
+    of programs.
+    """
+    return {
+        **thread_variables(cpus),
+        **storage_variables(job, addresses, job_dir, given),
+        **of_site,
+        **given,
+        **environment(job, addresses, task, job_dir, accelerators),
+        "TRAINYARD_GRACE_S": f"{grace_s:g}",
+    }
+
+
 def thread_variables(cpus: int) -> dict[str, str]:
     """Variables of a replica with that many CPUs, which those of the user replace.
 
@@ -166,12 +195,6 @@ def interface_variables(interface: str) -> dict[str, str]:
     """Variables of a replica whose gang has parts on other machines: the collectives of NCCL and Gloo use the interface
     (a name, "": any) at which these reach it."""
     return {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
-
-
-def grace_variables(grace_s: float) -> dict[str, str]:
-    """The seconds between SIGTERM and SIGKILL, for a program that waits for others meanwhile: the launcher of
-    programs."""
-    return {"TRAINYARD_GRACE_S": f"{grace_s:g}"}
 
 
 def storage_variables(

@@ -64,13 +64,17 @@ def launches(
         else:
             command = cluster.module_command(training_input, staging.python)
             entrypoint = _ANY_COMMAND if config.image_uri else ()
-        accelerators = len(replica.gpus) or replica.accelerator_count
-        variables = cluster.environment(order, by_task, task, order.directory, accelerators)
-        threads = cluster.thread_variables(len(replica.cpus) or replica.vcpus)
-        names = cluster.storage_variables(order, by_task, order.directory, given)
-        interfaces = cluster.interface_variables(interface)
-        grace = cluster.grace_variables(order.grace_s)
-        environment = {**threads, **names, **interfaces, **tracking, **given, **variables, **grace}
+        environment = cluster.launch_environment(
+            order,
+            by_task,
+            task,
+            order.directory,
+            given,
+            cpus=len(replica.cpus) or replica.vcpus,
+            accelerators=len(replica.gpus) or replica.accelerator_count,
+            grace_s=order.grace_s,
+            of_site={**cluster.interface_variables(interface), **tracking},
+        )
         result.append(
             Launch(
                 task=replica.task,

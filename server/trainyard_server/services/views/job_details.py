@@ -10,12 +10,9 @@ from trainyard_protocol.job.cluster import (
     PRIMARY,
     Task,
     container_arguments,
-    environment,
-    grace_variables,
+    launch_environment,
     module_command,
     reproduce,
-    storage_variables,
-    thread_variables,
 )
 from trainyard_protocol.job.config import mount_rules
 from trainyard_protocol.job.machines import config_of
@@ -194,10 +191,16 @@ class JobDetails:
         given = info.environment_in(run.runtime) if info is not None else {}
         mounts = _mounts(project, snapshot.training_input, info, run.runtime)
         variables = {name: value for mount in mounts for name, value in mount.variables.items()}
-        variables |= thread_variables(len(row.cpus) or row.vcpus)
-        variables |= storage_variables(snapshot, addresses, job_dir, given) | given
-        variables |= environment(snapshot, addresses, task, job_dir, len(row.gpus) or row.accelerator_count)
-        variables |= grace_variables(self._backend.settings.grace_s)
+        variables |= launch_environment(
+            snapshot,
+            addresses,
+            task,
+            job_dir,
+            given,
+            cpus=len(row.cpus) or row.vcpus,
+            accelerators=len(row.gpus) or row.accelerator_count,
+            grace_s=self._backend.settings.grace_s,
+        )
         variables |= {
             item.variable: item.file if item.file and snapshot.training_input.image_uri else HIDDEN
             for item in snapshot.training_input.secrets

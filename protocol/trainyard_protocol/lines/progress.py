@@ -35,18 +35,21 @@ FINAL_EVENTS = frozenset({"done", "stopped"})
 
 _NO_METRICS = frozenset({"event", "step", "steps", "epoch", "epochs", "stacks"})
 
-_LOWER = frozenset(
+LOWER_WORDS = frozenset(
     "cer cost err error fid loss mae mape mse nll perplexity ppl rmse wer".split()  # noqa: SIM905
 )
-_HIGHER = frozenset(
+"""Words of metrics that are better when lower."""
+HIGHER_WORDS = frozenset(
     "acc accuracy auc auroc bleu dice f1 iou map miou ndcg precision psnr r2 recall reward rouge score ssim".split()  # noqa: SIM905
 )
-_OF_ANOTHER_KIND = frozenset(
+OTHER_WORDS = frozenset(
     "delta diff difference drop gap ms s scale sec seconds std time var variance weight".split()  # noqa: SIM905
 )
-_VALIDATION = frozenset(
+"""Words of what is of another kind, although it has the word of a metric."""
+VALIDATION_WORDS = frozenset(
     "dev eval evaluation held heldout holdout test val valid validation".split()  # noqa: SIM905
 )
+"""Words of names of data that is not trained on."""
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -54,7 +57,8 @@ _WORD = re.compile(r"[a-z0-9]+")
 class ProgressEvent:
     """A parsed line. `stacks` is a signal's name or ""; `metrics` has the other numbers of a line with a step, NaN and
     infinities included. `event` is "" for a line without one. `is_position`: whether the program is at `step` now;
-    false for metrics of an epoch or an evaluation, which only belong to that step."""
+    false for metrics of an epoch or an evaluation, which only belong to that step. `is_guess`: whether the program
+    named no step: it is an epoch's, or the last one."""
 
     event: str
     step: int | None = None
@@ -64,20 +68,21 @@ class ProgressEvent:
     epochs: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_position: bool = True
+    is_guess: bool = False
 
 
 def lower_is_better(name: str) -> bool | None:
     """The direction of a metric by the words of its name; None where they do not tell."""
     words, text = _words(name), name.casefold()
-    is_lower, is_higher = bool(words & _LOWER) or "loss" in text, bool(words & _HIGHER) or "accuracy" in text
-    if is_lower is is_higher or words & _OF_ANOTHER_KIND:
+    is_lower, is_higher = bool(words & LOWER_WORDS) or "loss" in text, bool(words & HIGHER_WORDS) or "accuracy" in text
+    if is_lower is is_higher or words & OTHER_WORDS:
         return None
     return is_lower is not ("neg" in words)  # scikit-learn's scorers, such as neg_log_loss
 
 
 def is_validation(name: str) -> bool:
     """Whether the name says that the metric is of examples that are not trained on, such as val_loss."""
-    return bool(_words(name) & _VALIDATION)
+    return bool(_words(name) & VALIDATION_WORDS)
 
 
 def _words(name: str) -> set[str]:

@@ -3,18 +3,22 @@
     {"step": 120, "loss": 0.31}                                      with or without an `event`
     Epoch 2/5 · 45/120 ━━━━ 3s 12ms/step - accuracy: 0.9 - loss: 0.3  Keras: a header, then a bar
     Epoch 2:  45%|███  | 45/100 [00:03<00:04, 12.3it/s, loss=0.31]    tqdm
+    Epoch 1/4 ━━━━ 45/100 0:00:03 • 0:00:04 12.30it/s loss: 0.310     Lightning, by Rich
     Epoch [2/5], Step [100/600], Loss: 0.31                           pairs, with a step or an epoch
+    [10]  train-rmse:0.31                                              rounds of boosting (`rounds`)
+    Test accuracy: 0.93                                               results at the last step (`results`)
 
-A line without a step or an epoch counts for nothing. `docs/how-to/metrics.md` has the rules for users.
+Any other line without a step or an epoch counts for nothing. `docs/how-to/metrics.md` has the rules for users.
 `ProgressReader.read` runs on every line of every program: most are rejected by a few searches for words, and every
 other search is bounded.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
+from trainyard_protocol.lines.pairs import NO_METRICS, NUMBER, pairs
 from trainyard_protocol.lines.progress import (
     HEARTBEAT,
     MAX_LINE,
@@ -27,8 +31,12 @@ from trainyard_protocol.lines.progress import (
     json_fields,
     metrics_of,
 )
+from trainyard_protocol.lines.results import RESULT_ENDS, final_results, may_have_results
+from trainyard_protocol.lines.rounds import announces_best, is_round, round_of
 
 _KERAS_BAR = "keras"
+_RICH_BAR = "rich"
+_ROUNDS = "rounds"
 
 EPOCH_UNITS = 1000
 """Points of a fractional epoch without a step are at its thousandths: epoch 2.5 is step 2500."""
@@ -37,19 +45,8 @@ _WORDS = ("step", "Step", "STEP", "epoch", "Epoch", "EPOCH", "iter", "Iter", "IT
 _KERAS_FIRST = frozenset("0123456789 \x1b\b")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08")
-_NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)"
-_END = r"(?=[\s,;|)\]}'\"%]|\.(?:\s|$)|$)(?!,\d)"
-_VALUE = re.compile(rf"([:=])(\s{{0,8}})['\"]?(?:tensor\(|array\(|np\.float\d\d\()?({_NUMBER}){_END}", re.IGNORECASE)
-_SPACED = re.compile(
-    r"(?:loss|acc|accuracy|ppl|perplexity|bpc|bleu|rouge|auc|f1|precision|recall|iou|dice|psnr|ssim|fid|mse|mae|rmse"
-    rf"|reward|return|score|error|err|lr)(?:@\d{{1,3}})?(?=[ \t])[ \t]{{1,8}}({_NUMBER}){_END}"
-)
-_SPACED_START = re.compile(
-    r"(?<![\w./=@-])(?:(?:train|training|val|valid|validation|eval|test|avg|average|mean)[ _])?"
-    r"(?:[a-z0-9]{1,20}_){0,3}$"
-)
-_WORD = re.compile(r"[a-z_][\w./@-]*")
 _AT = r"['\"]?\s{0,4}[:=#]?\s{0,4}['\"]?\[?\s{0,8}"
+_QUOTED_EPOCH = re.compile(r"epoch['\"]?\s{0,4}[:=]\s{0,4}['\"]")
 _EPOCH = re.compile(
     rf"epoch(?:\(\w{{1,12}}\))?{_AT}(\d{{1,12}}(?:\.\d{{1,17}})?)(?!\w|\.\d)(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?"
     r"\s{0,2}\]?(?:[\s:|]{0,8}\[?\s{0,8}(\d{1,15})\s{0,4}/\s{0,4}(\d{1,15})\b(?!/))?"
@@ -66,7 +63,14 @@ _SAMPLES = re.compile(r"\[\s{0,8}(\d{1,15})\s{0,2}/\s{0,8}(\d{1,15})\]\s{0,8}$")
 _KERAS = re.compile(
     r"\s{0,20}(\d{1,15})/(\d{1,15}|Unknown)(?: \[[=>.]{1,80}\]| {1,2}[━╸╺]{1,80}| -(?= \d{1,9}s)| (?=\d{1,9}s ))"
 )
-_KERAS_METRIC = re.compile(rf" - ([A-Za-z_][\w./@-]{{0,{MAX_NAME - 1}}}): ({_NUMBER})(?=\s|$)", re.IGNORECASE)
+_KERAS_METRIC = re.compile(rf" - ([A-Za-z_][\w./@-]{{0,{MAX_NAME - 1}}}): ({NUMBER})(?=\s|$)", re.IGNORECASE)
+_RICH = re.compile(
+    r"\s{0,4}Epoch (\d{1,9})(?:/(-?\d{1,9}))?\s{1,20}(?:[━╸╺]{1,200}\s{1,20})?(\d{1,15})/(\d{1,15}|--)\s{1,8}"
+    r"[\d:.-]{4,24} • [\d:.-]{4,24}\s{1,8}[\d.]{1,15}it/s(?=\s|$)"
+)
+_RICH_CONTINUED = re.compile(  # perhaps behind the value of a name that Rich has cut in the line before
+    rf"\s{{16,400}}(?:[\w.+-]{{1,40}} )?(?:[\w./@-]{{1,{MAX_NAME}}}: [\w.+-]{{1,40}}\s{{0,200}}){{1,8}}"
+)
 _TQDM = re.compile(r"\s{0,8}(\d{1,15})/(\d{1,15}) \[(?:[\d:]{1,12}<[\d:?]{1,12}|[\d:]{1,12})")
 _TQDM_ENDLESS = re.compile(r"(?:^|.{0,200}?: |\s)(\d{1,15})it \[[\d:]{1,12}")
 _RATE = re.compile(r", +(?:[\d.]{1,12}|\?)(?:([A-Za-z]{1,20})/s|s/([A-Za-z]{1,20}))")
@@ -80,20 +84,9 @@ _OTHER_WORK = re.compile(
     re.IGNORECASE,
 )
 
-_NO_METRICS = re.compile(
-    "steps?|global_step|total_steps|epochs?|iterations?|iters?|batch|batches|batch_size|eta|v_num|version|port|pid|seed"
-    "|rank|local_rank|world_size|line|lineno|code|status|exit_code|id|timestamp|ts"
-)
-"""Names that are no metrics in a line that was not written for Trainyard."""
-
-_NO_NAME = re.compile(
-    "an?|and|at|are|by|done|for|from|has|i|in|is|of|on|or|reached|so|the|then|this|to|with"
-    "|critical|debug|error|fatal|info|notice|warning"
-)
-"""Words that are no part of a metric's name."""
-
 _POSITIONS = 8
-_SPACED_REACH = 80
+_INDENT = " " * 16
+_LIGHTNING = "v_num="
 
 _STEP_FIELDS = ("step", "global_step", "iteration", "iter")
 
@@ -137,6 +130,14 @@ class ProgressReader:
     bar_has_metrics: bool = False
     is_epoch_done: bool = False
     """Whether Keras' bar of the epoch has ended: the next one without a header is an evaluation."""
+    is_fractional: bool = False
+    """Whether epochs without a step are at their thousandths: one of them had a fraction, or was quoted."""
+    latest: int | None = None
+    """The step of the last event, which results without a step belong to."""
+    is_repeat_next: bool = False
+    """Whether the next round of boosting repeats the best one."""
+    is_in_rich_bar: bool = False
+    """Whether the metrics of a bar by Rich may go on in the next line."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> Self:
@@ -154,19 +155,31 @@ class ProgressReader:
         """The progress in a line; None if there is none. `overwritten`: a bar's state before its last. Never raises."""
         if not may_report(text):
             return None
+        event = self._event(text, overwritten)
+        if event is not None and event.step is not None:
+            self.latest = event.step
+        return event
+
+    def _event(self, text: str, overwritten: bool) -> ProgressEvent | None:
         if text.startswith("{"):
             fields = json_fields(text)
             if fields is not None:
-                return self._object(fields)
+                return self._object(fields, text)
         if "\x1b" in text or "\b" in text:
             text = _ANSI.sub("", text)
+        if is_round(text):
+            return self._round(text)
+        if "•" in text and (bar := _RICH.match(text)) is not None:
+            return self._rich(text, bar)
+        if self.is_in_rich_bar and self.step is not None and _RICH_CONTINUED.fullmatch(text) is not None:
+            return ProgressEvent("", self.step, metrics=dict(pairs(text.lower())), is_position=False)
         if "%|" in text or "it [" in text:
             return self._tqdm(text)
         if (bar := _KERAS.match(text)) is not None:
             return self._keras(text, bar, overwritten)
         return self._text(text)
 
-    def _object(self, fields: Mapping[str, object]) -> ProgressEvent | None:
+    def _object(self, fields: Mapping[str, object], text: str) -> ProgressEvent | None:
         event = event_of(fields)
         if event is not None:
             if event.step is not None:
@@ -180,8 +193,10 @@ class ProgressReader:
         epoch = epoch_number(fields.get("epoch"))
         if step is None and epoch is None:
             message = fields.get("message")
-            return self._text(message) if isinstance(message, str) and len(message) <= MAX_LINE else None
-        metrics = {name: value for name, value in metrics_of(fields).items() if not _NO_METRICS.fullmatch(name)}
+            if not isinstance(message, str):
+                return self._results(text)
+            return self._text(message) if len(message) <= MAX_LINE else None
+        metrics = {name: value for name, value in metrics_of(fields).items() if not NO_METRICS.fullmatch(name)}
         steps = next((s for name in ("steps", "total_steps") if (s := _whole(fields.get(name)))), None)
         return self._placed(_Report(metrics, step, steps, epoch, _whole(fields.get("epochs"))))
 
@@ -194,10 +209,36 @@ class ProgressReader:
         metrics = {name: float(value) for name, value in pairs[:MAX_METRICS]}
         return self._placed(_Report(metrics, step, steps, self.epoch, self.epochs, _KERAS_BAR))
 
+    def _rich(self, text: str, bar: "re.Match[str]") -> ProgressEvent:
+        """A bar of Lightning, which counts epochs from 0 to the last. Its metrics may go on in lines behind."""
+        if self.first_epoch is None:
+            self.first_epoch = 0
+        steps = int(bar[4]) if bar[4] != "--" else None
+        epochs = int(bar[2]) + 1 if bar[2] and int(bar[2]) >= 0 else None
+        metrics = dict(pairs(text[bar.end() :].lower()))
+        event = self._placed(_Report(metrics, int(bar[3]), steps, int(bar[1]), epochs, _RICH_BAR))
+        self.is_in_rich_bar = True
+        return event
+
+    def _round(self, text: str) -> ProgressEvent | None:
+        """A round of boosting. Those of a further model are counted on."""
+        was_repeat, self.is_repeat_next = self.is_repeat_next, False
+        result = round_of(text)
+        if result is None or was_repeat:
+            return None
+        number, metrics = result
+        if self.bar != _ROUNDS:
+            self.bar, self.last, self.base = _ROUNDS, None, 0
+        elif self.last is not None and number < self.last:
+            self.base += self.last + (number == 0)
+        return self._placed(_Report(metrics, number, bar=_ROUNDS))
+
     def _tqdm(self, text: str) -> ProgressEvent | None:
         report = _tqdm_report(text)
         if report is None or report.bar is None:
             return None
+        if self.first_epoch is None and _LIGHTNING in text:
+            self.first_epoch = 0
         if report.step is None:  # a bar over epochs
             return self._at_epoch(report)
         is_main = report.bar == self.bar or self.bar is None or (report.metrics and not self.bar_has_metrics)
@@ -227,7 +268,17 @@ class ProgressReader:
         if (header := _HEADER.fullmatch(text)) is not None:
             return self._enter_epoch(int(header[1]), int(header[2]) if header[2] else None)
         report = _text_report(text, self.epoch)
-        return None if report is None else self._placed(report)
+        if report is not None:
+            return self._placed(report)
+        self.is_repeat_next = self.is_repeat_next or announces_best(text)
+        return self._results(text)
+
+    def _results(self, text: str) -> ProgressEvent | None:
+        """Results without a step, at the last one."""
+        metrics = final_results(text)
+        return (
+            ProgressEvent("", self.latest or 0, metrics=metrics, is_position=False, is_guess=True) if metrics else None
+        )
 
     def _enter_epoch(self, epoch: int, epochs: int | None) -> ProgressEvent:
         self.epoch, self.epochs, self.is_epoch_done = epoch, epochs or self.epochs, False
@@ -237,6 +288,7 @@ class ProgressReader:
         """The event of a report, with its step counted on over epochs."""
         if report.step is None:
             return self._at_epoch(report)
+        self.is_in_rich_bar = False
         epoch = report.epoch
         if epoch is None and report.bar is None:
             epoch = self.epoch  # a bar is on stderr, where it may be older than the header on stdout
@@ -281,16 +333,14 @@ class ProgressReader:
         assert report.epoch is not None
         is_position = self.step is None
         epochs = report.epochs if report.epochs is not None else self.epochs
-        if isinstance(report.epoch, float):
-            step, unit = round(report.epoch * EPOCH_UNITS), EPOCH_UNITS
-        else:
-            first = min(report.epoch, 1) if self.first_epoch is None else self.first_epoch
-            unit = self.per_epoch or 1
-            step = (report.epoch - first + 1) * unit if self.per_epoch else report.epoch
+        self.is_fractional = self.is_fractional or isinstance(report.epoch, float)
+        number: float = report.epoch
+        unit = EPOCH_UNITS if self.is_fractional else self.per_epoch or 1
+        if not self.is_fractional and self.per_epoch:
+            number += 1 - (min(report.epoch, 1) if self.first_epoch is None else self.first_epoch)
         steps = min(epochs * unit, MAX_STEP) if epochs is not None and is_position else None
-        return ProgressEvent(
-            "", max(0, min(step, MAX_STEP)), steps, "", report.epoch, epochs, report.metrics, is_position=is_position
-        )
+        step = max(0, min(round(number * unit), MAX_STEP))
+        return ProgressEvent("", step, steps, "", report.epoch, epochs, report.metrics, is_position, is_guess=True)
 
 
 _NEW = ProgressReader()
@@ -305,10 +355,17 @@ def may_report(text: str) -> bool:
             return True
     if "%|" in text or "it [" in text or (text.endswith("]") and "/" in text[-40:]):
         return True
-    if text[:1] in _KERAS_FIRST:
+    if text[-1:] in RESULT_ENDS and may_have_results(text):
+        return True
+    first = text[:1]
+    if first in _KERAS_FIRST:
         start = text[:400]
-        return _KERAS.match(_ANSI.sub("", start) if "\x1b" in start or "\b" in start else start) is not None
-    return text.startswith("{") and '"event"' in text
+        if _KERAS.match(_ANSI.sub("", start) if "\x1b" in start or "\b" in start else start) is not None:
+            return True
+        if first == " ":
+            return text.startswith(_INDENT) and _RICH_CONTINUED.fullmatch(text) is not None
+        return is_round(text)
+    return is_round(text) if first == "[" else first == "{" and '"event"' in text
 
 
 def _whole(value: object) -> int | None:
@@ -334,12 +391,14 @@ def _tqdm_report(text: str) -> _Report | None:
     steps = int(counts[2]) if counts.re is _TQDM else None
     rate = _RATE.match(text, counts.end())
     unit = (rate[1] or rate[2] or "") if rate is not None else ""
-    metrics = dict(_pairs(text[rate.end() :].lower())) if rate is not None else {}
+    metrics = dict(pairs(text[rate.end() :].lower())) if rate is not None else {}
     if _EPOCHS_BAR.fullmatch(description) or unit in ("epoch", "epochs"):
         return _Report(metrics, epoch=step, epochs=steps, bar="epochs")
     if not metrics and unit not in _UNITS:
         return None
     bar = _DIGITS.sub("#", description) or f"of {steps}"
+    if metrics and step == 0:
+        step = 1  # set_postfix comes before the bar has counted its first step
     if (epoch := _EPOCH.search(description.lower())) is not None:
         return _Report(metrics, step, steps, int(float(epoch[1])), int(epoch[2]) if epoch[2] else None, bar)
     return _Report(metrics, step, steps, bar=bar)
@@ -353,15 +412,17 @@ def _text_report(text: str, header: int | None) -> _Report | None:
         samples = _SAMPLES.search(text) if header is not None else None
         if samples is None:
             return None
-        metrics = dict(_pairs(text[: samples.start()]))
+        metrics = dict(pairs(text[: samples.start()]))
         return _Report(metrics, int(samples[1]), int(samples[2])) if metrics else None
-    metrics = dict(_pairs(text))
+    metrics = dict(pairs(text))
     if not metrics:
         return None
-    number = epochs = None
+    number: int | float | None = None
+    epochs: int | None = None
     raw = (int(step[1]), int(step[2]) if step[2] else None) if step is not None else None
     if epoch is not None:
-        number = float(epoch[1]) if "." in epoch[1] else int(epoch[1])
+        is_fractional = "." in epoch[1] or _QUOTED_EPOCH.match(text, epoch.start()) is not None
+        number = float(epoch[1]) if is_fractional else int(epoch[1])
         epochs = int(epoch[2]) if epoch[2] else None
         if raw is None and epoch[3]:  # Train Epoch: 1 [640/60000 (1%)]
             raw = int(epoch[3]), int(epoch[4])
@@ -388,37 +449,3 @@ def _is_argument(text: str, start: int) -> bool:
     """Whether a place is inside the parentheses of a call, as in a line of a program: `fit(x, epoch=3)`."""
     opened = text.rfind("(", 0, start)
     return opened > 0 and (text[opened - 1].isalnum() or text[opened - 1] == "_") and ")" not in text[opened:start]
-
-
-def _pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Names and numbers in a text in lower case: `loss: 0.3`, `loss=0.3`, and `loss 0.3` for usual names of metrics."""
-    count, end = 0, 0
-    for match in _VALUE.finditer(text):
-        name = _name_before(text[max(end, match.start() - MAX_NAME) : match.start()])
-        end = match.end()
-        is_glued = match[1] == ":" and not match[2] and match[3].lstrip("+-").isdecimal()  # localhost:8080
-        if name and not is_glued and count < MAX_METRICS:
-            count += 1
-            yield name, float(match[3])
-    for match in _SPACED.finditer(text):
-        start = _SPACED_START.search(text[max(0, match.start() - _SPACED_REACH) : match.start()])
-        if start is not None and count < MAX_METRICS:
-            count += 1
-            name = start[0] + match[0][: match.start(1) - match.start()].rstrip()
-            yield name.replace(" ", "_"), float(match[1])
-
-
-def _name_before(text: str) -> str:
-    """The name that a text ends with: up to three words, joined by underscores."""
-    words: list[str] = []
-    for word in reversed(text.rstrip().rstrip("'\"").split()[-3:]):
-        bare = word.rpartition(":")[2].lstrip("([{<|'\"").rstrip(".")
-        if _WORD.fullmatch(bare) is None or _NO_NAME.fullmatch(bare):
-            break
-        if not words and _NO_METRICS.fullmatch(bare):
-            return ""
-        words.append(bare)
-        if bare != word:
-            break
-    name = "_".join(reversed(words))
-    return "" if _NO_METRICS.fullmatch(name) else name

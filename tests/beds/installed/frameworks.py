@@ -16,8 +16,8 @@ from beds.installed.caches import cache_directory
 
 PINS = (
     *("tensorflow==2.21.0", "torch==2.13.0", "tqdm==4.67.1", "cloudml-hypertune==0.1.0.dev6"),
-    *("mlflow-skinny==3.17.2", "scikit-learn==1.9.1", "pandas==3.1.1", "pillow==13.0.0", "xgboost-cpu==3.2.0"),
-    "tensorboard==2.21.0",
+    *("mlflow==3.17.2", "scikit-learn==1.9.1", "pandas==3.1.1", "pillow==13.0.0", "xgboost-cpu==3.2.0"),
+    *("lightgbm==4.7.0", "matplotlib==3.11.2", "psutil==7.2.2", "tensorboard==2.21.0"),
     *("transformers==5.24.0", "accelerate==1.15.0", "lightning==2.6.6"),
 )
 WITH_ESTIMATORS = ("tensorflow-cpu==2.15.1",)

@@ -216,7 +216,8 @@ class LiveLog:
         if event is None or (event.step is None and event.epoch is None and event.event not in _QUIET):
             return False
         self._add_event(entry, event, replicas[entry.task], now)
-        return entry.severity not in ALARMS
+        is_result = event.is_guess and event.epoch is None  # a sentence for people: `Test accuracy: 0.93`
+        return entry.severity not in ALARMS and not is_result
 
     def _add_event(self, entry: LogEntry, event: ProgressEvent, progress: _Progress, now: datetime) -> None:
         evaluation = _evaluation(event)

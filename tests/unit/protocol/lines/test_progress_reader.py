@@ -67,6 +67,7 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         ("Validation: 100%|##########| 10/10 [00:00<00:00, 4.1it/s, loss=0.3]", (70, None, {"val_loss": 0.3})),
     ],
     "tqdm without descriptions": [
+        ("  0%|          | 0/100 [00:00<?, ?it/s, loss=0.5]", (1, 100, {"loss": 0.5})),  # of the first step
         (" 45%|████▌     | 45/100 [00:03<00:04, 12.3it/s, loss=0.31]", (45, 100, {"loss": 0.31})),
         ("100%|██████████| 100/100 [00:07<00:00, 12.3it/s, loss=0.3]", (100, 100, {"loss": 0.3})),
         ("100%|██████████| 20/20 [00:01<00:00, 19.8it/s]", None),  # the bar of an evaluation
@@ -82,7 +83,8 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
     "torch: the MNIST example": [
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.298", (640, 60000, {"loss": 2.298})),
         ("Train Epoch: 2 [0/60000 (0%)]\tLoss: 0.25", (60000, 120000, {"loss": 0.25})),
-        ("Test set: Average loss: 0.0500, Accuracy: 9830/10000 (98%)", None),
+        ("Test set: Average loss: 0.0500, Accuracy: 9830/10000 (98%)",
+         (60000, None, {"test_average_loss": 0.05, "test_accuracy": 0.983})),
     ],
     "torch: the quickstart": [
         ("Epoch 1", (None, None, {})),
@@ -90,7 +92,7 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         ("loss: 2.303494  [   64/60000]", (64, 60000, {"loss": 2.303494})),
         ("Epoch 2", (None, None, {})),
         ("loss: 1.5  [   64/60000]", (60064, 120000, {"loss": 1.5})),
-        (" Accuracy: 44.7%, Avg loss: 2.150 ", None),
+        (" Accuracy: 44.7%, Avg loss: 2.150 ", (60064, None, {"accuracy": 0.447, "avg_loss": 2.15})),
     ],
     "torch: the ImageNet example": [
         ("Epoch: [0][  10/5005]\tTime  0.53 ( 1.07)\tLoss 6.9e+00 (7.0e+00)\tAcc@1   0.39 (  0.1)",
@@ -117,10 +119,75 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
     "epochs alone": [
         ("Epoch 3: loss=0.2 acc=0.9", (3, None, {"loss": 0.2, "acc": 0.9})),
         ("2026-11-22 12:30:01,123 - root - INFO - Epoch 4/10 - Train Loss: 0.31, Val Acc: 91.2%",
-         (4, 10, {"train_loss": 0.31, "val_acc": 91.2})),
+         (4, 10, {"train_loss": 0.31, "val_acc": 0.912})),
         ("{'loss': 0.5, 'grad_norm': '1.25', 'learning_rate': 5e-05, 'epoch': 5}",
          (5, None, {"loss": 0.5, "grad_norm": 1.25, "learning_rate": 5e-05})),
         ("{'loss': 0.5, 'epoch': 5.25}", (5250, None, {"loss": 0.5})),
+        ("Epoch 6: loss=0.1", (6000, None, {"loss": 0.1})),  # in the same unit
+    ],
+    "transformers 5, with quoted numbers": [
+        ("{'loss': '5.128', 'grad_norm': '2.369', 'epoch': '0.5'}", (500, None, {"loss": 5.128, "grad_norm": 2.369})),
+        ("{'loss': '3.024', 'epoch': '1'}", (1000, None, {"loss": 3.024})),
+        ("{'eval_loss': '4.302', 'epoch': '1'}", (1000, None, {"eval_loss": 4.302})),
+        ("{'loss': '2.591', 'epoch': 2}", (2000, None, {"loss": 2.591})),
+        ("{'train_runtime': '0.08', 'train_loss': '2.713', 'epoch': '3'}",
+         (3000, None, {"train_runtime": 0.08, "train_loss": 2.713})),
+    ],
+    "transformers, with epochs that have a point": [
+        ("{'loss': 0.5, 'epoch': 1.0}", (1000, None, {"loss": 0.5})),
+        ("{'loss': 0.4, 'epoch': 2.0}", (2000, None, {"loss": 0.4})),
+        ('{"eval_loss": 0.3, "epoch": 2}', (2000, None, {"eval_loss": 0.3})),
+    ],
+    "XGBoost, of two models": [
+        ("[0]\ttrain-logloss:0.45826\teval-error:0", (0, None, {"train-logloss": 0.45826, "eval-error": 0.0})),
+        ("[1]\ttrain-logloss:0.34594+0.01\teval-error:nan",
+         (1, None, {"train-logloss": 0.34594, "eval-error": math.nan})),
+        ("[0]\ttrain-logloss:0.4", (2, None, {"train-logloss": 0.4})),
+        ("Test accuracy: 0.9", (2, None, {"test_accuracy": 0.9})),
+    ],
+    "LightGBM, with the best round once more": [
+        ("[5]\tvalid_0's l2: 0.3\tvalid_0's auc: 0.9", (5, None, {"valid_0_l2": 0.3, "valid_0_auc": 0.9})),
+        ("[10]\tcv_agg's valid auc: 0.8 + 0.02", (10, None, {"cv_agg_valid_auc": 0.8})),
+        ("Did not meet early stopping. Best iteration is:", None),
+        ("[5]\tvalid_0's l2: 0.3\tvalid_0's auc: 0.9", None),
+        ("[5]\tvalid_0's l2: 0.2", (15, None, {"valid_0_l2": 0.2})),  # another model
+    ],
+    "CatBoost": [
+        ("0:\tlearn: 0.6832\ttest: 0.69\tbest: 0.69 (0)\ttotal: 1.2ms\tremaining: 11ms",
+         (0, None, {"learn": 0.6832, "test": 0.69})),
+        ("10:\tlearn: 0.5\ttotal: 1.2ms\tremaining: 11ms", (10, None, {"learn": 0.5})),
+        ("bestTest = 0.69", None),
+    ],
+    "Lightning: bars of tqdm": [
+        ("Epoch 0: 100%|█████| 8/8 [00:00<00:00, 120.01it/s, v_num=0, train_loss=0.5]", (8, 8, {"train_loss": 0.5})),
+        ("Epoch 1: 100%|█████| 8/8 [00:00<00:00, 120it/s, v_num=0, train_loss=0.25]", (16, 16, {"train_loss": 0.25})),
+    ],
+    "Lightning: bars of tqdm, resumed": [
+        ("Epoch 3:  50%|██   | 4/8 [00:00<00:00, 120.01it/s, v_num=0, train_loss=0.5]", (28, 32, {"train_loss": 0.5})),
+    ],
+    "Lightning: bars of Rich": [
+        ("Epoch 0/2  ━━━━━━━━╸━━━━━━━━━━━━━━━ 4/8 0:00:00 • -:--:-- 0.00it/s v_num: 0.000 train_loss: 0.512",
+         (4, 24, {"train_loss": 0.512})),
+        ("Epoch 1/2  ━━━━━━━━━━━━━━━━━━━━━━━━ 8/8 0:00:00 • 0:00:00 120.00it/s v_num: 0.000", (16, 24, {})),
+        (" " * 60 + "train_loss: 0.256 ", (16, None, {"train_loss": 0.256})),
+    ],
+    "Lightning: the last bar of Rich alone, in a pipe": [
+        ("Epoch 2/2  ━━━━━━━━━━━━━━━━━ 8/8 0:00:00 • 0:00:00 840.88it/s v_num: 0.000      ", (24, 24, {})),
+        (" " * 62 + "train_loss: 0.056 ", (24, None, {"train_loss": 0.056})),
+        (" " * 62 + "train_accuracy_of…", None),
+        (" " * 62 + "0.248 lr: 1.000    ", (24, None, {"lr": 1.0})),
+        ("│         test_loss         │    0.05567199736833572    │", (24, None, {"test_loss": 0.05567199736833572})),
+    ],
+    "percentages and fractions beside steps": [
+        ("Epoch 2: acc: 70 %, top5=91.5%, lr: 1e-3", (2, None, {"acc": 0.7, "top5": 0.915, "lr": 0.001})),
+        ("Epoch 3 - Accuracy: 9826/10000 (98%), images: 5/9", (3, None, {"accuracy": 0.9826})),
+        ("Epoch 4: acc 7/10, loss 0.3", (4, None, {"acc": 0.7, "loss": 0.3})),
+    ],
+    "results without a step, then behind steps": [
+        ("R2 score: 0.81", (0, None, {"r2_score": 0.81})),
+        ("step 20: loss=0.3", (20, None, {"loss": 0.3})),
+        ("Final test loss: 0.12", (20, None, {"final_test_loss": 0.12})),
+        ('{"message": "Test accuracy: 0.93"}', (20, None, {"test_accuracy": 0.93})),
     ],
     "named values": [
         ("step 3 loss 0.2", (3, None, {"loss": 0.2})),
@@ -157,7 +224,8 @@ NOTHING = [
     "Best epoch: 3, val_loss: 0.2",
     "global_step/sec: 123.4",
     "tokens at step 5: 1,234",
-    "[10]\tvalidation-rmse:0.31",
+    "[10]\tvalidation-rmse:0.31, more",
+    "[10] validation-rmse:0.31",
     "3/4 of the data is used",
     "10/10 [01:02<00:00]",
     "100%|",
@@ -238,3 +306,17 @@ def test_a_line_with_an_event_means_what_it_means_to_the_agent(fields: dict[str,
     if event is not None and (event.step is not None or event.epoch is None):
         assert ProgressReader().read(line) == event
         assert may_report(line)
+
+
+def test_steps_that_the_program_has_not_named_are_guesses() -> None:
+    guesses = ("Epoch 3: loss=0.2", "{'loss': '0.2', 'epoch': '0.5'}", '{"epoch": 2, "loss": 0.2}', "RMSE: 3.2")
+    steps = (
+        "step 3 loss 0.2",
+        "Epoch [1/5], Step [100/600], Loss: 0.3",
+        "[0]\ttrain-rmse:0.5",
+        '{"step": 3, "loss": 0.2}',
+        "Epoch 0: 100%|██████████| 8/8 [00:00<00:00, 120.01it/s, loss=0.5]",
+    )
+    events = {line: ProgressReader().read(line) for line in guesses + steps}
+    assert {line for line, event in events.items() if event is not None and event.is_guess} == set(guesses)
+    assert None not in events.values()

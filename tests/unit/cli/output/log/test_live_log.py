@@ -109,6 +109,8 @@ def test_metrics_lines_of_programs_that_report_in_other_ways(entries: list[LogEn
           "Epoch 1/2: 100%|████ | 100/100 [00:04<00:00, 12.3it/s, loss=0.5]",
           "Epoch 2/2:   1%|     | 1/100 [00:00<00:04, 12.3it/s, loss=0.125]"],
          ["epoch 1/2  loss 0.500, val 0.250"], "101/200 epoch 2/2 loss 0.125"),
+        (["Epoch 1: train loss 0.5", "Test accuracy: 0.93"],
+         ["Test accuracy: 0.93"], "1 epoch 1 train_loss 0.500"),
         (["max epoch: 5", "Epoch 1 begins"], ["max epoch: 5", "Epoch 1 begins"], "None"),
     ],
 )  # fmt: skip

@@ -6,14 +6,18 @@
     wandb.log({"loss": 0.31})
 
 Metrics are printed as `trainyard.log` prints them, the config goes to the job's parameters, images to its job-dir.
-Outside of a job, metrics are lines like any other and the rest is without effect. It needs Python 3.8 and nothing else.
+Tables, artifacts and whatever else W&B keeps are accepted, and a notice says once that they are not kept. Outside of a
+job, metrics are lines like any other and the rest is without effect. It needs Python 3.8 and nothing else.
 """
 
+import atexit
 import json
 import os
 import shutil
 import sys
+import tempfile
 import urllib.request
+import uuid
 from pathlib import Path
 
 import trainyard
@@ -23,12 +27,106 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-__all__ = ["Config", "Image", "Run", "config", "define_metric", "finish", "init", "log", "run", "summary", "watch"]
+__all__ = ["Config", "Error", "Image", "Run", "config", "define_metric", "finish", "init", "log", "login", "run"]
+__all__ += ["summary", "util", "watch"]
+
+__version__ = "0.31.0"
+"""The version of W&B's client that this module was compared with."""
 
 _AT_ONCE = 100  # parameters of one call
 _TIMEOUT_S = 10
 _OTHER = ("step", "event")  # names that mean something else in a line of ours
 _NOTICED: "set[str]" = set()
+
+_CLASSES = {
+    *("Api", "Artifact", "ArtifactTTL", "Audio", "Classes", "EvalTable", "Graph", "Histogram", "Html"),
+    *("JoinedTable", "Molecule", "Object3D", "Plotly", "Settings", "Table", "Video"),
+}
+_FUNCTIONS = {
+    *("agent", "alert", "box3d", "controller", "link_artifact", "link_model", "log_artifact", "log_code"),
+    *("log_model", "plot_table", "restore", "save", "sweep", "use_artifact", "use_model", "visualize"),
+}
+_MODULES = {
+    *("apis", "catboost", "data_types", "env", "gym", "integration", "jupyter", "keras", "lightgbm", "plot"),
+    *("plots", "proto", "sacred", "sdk", "sklearn", "tensorboard", "tensorflow", "wandb_run", "xgboost"),
+}
+_SILENT = {"ensure_configured", "mark_preempting", "setup", "teardown", "termsetup", "unwatch"}
+"""Functions that keep nothing in W&B either."""
+_OF_RUN = {
+    *("display", "finish_artifact", "get_url", "pin_config_keys", "project_name", "project_url", "status"),
+    *("to_html", "upsert_artifact"),
+}
+"""Further functions of a run."""
+
+
+class Error(RuntimeError):
+    """The base of W&B's errors."""
+
+
+class NotKept:
+    """An object of W&B that is not kept. It has every attribute, can be called, and holds nothing."""
+
+    def __init__(self, *_values: object, **_options: object) -> None:
+        if type(self) is not NotKept:
+            _not_kept(type(self).__name__)
+
+    def __getattr__(self, name: str) -> "Any":
+        if name.startswith("__"):  # of the language: copy and pickle ask for them
+            raise AttributeError(name)
+        return NotKept()
+
+    def __call__(self, *_values: object, **_options: object) -> "NotKept":
+        return NotKept()
+
+    def __getitem__(self, _key: object) -> "NotKept":
+        return NotKept()
+
+    def __setitem__(self, _key: object, _value: object) -> None:
+        """Hold nothing."""
+
+    def __iter__(self) -> "Iterator[NotKept]":
+        return iter(())
+
+    def __enter__(self) -> "NotKept":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Let errors pass."""
+
+    def __fspath__(self) -> str:
+        return os.curdir
+
+
+class _Module:
+    """A module of W&B, whose functions are without effect."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> "Any":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _CLASSES or name == "Image":
+            return globals()[name] if name in globals() else __getattr__(name)
+        _not_kept(f"{self._name}.{name}" if self._name.startswith("plot") else self._name)
+        return NotKept()
+
+
+class _Errors:
+    """The module of W&B's errors, all of which are the base here."""
+
+    def __getattr__(self, name: str) -> "Any":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Error
+
+
+class _Util(_Module):
+    """The module of W&B whose ids programs use."""
+
+    @staticmethod
+    def generate_id(length: int = 8) -> str:
+        return uuid.uuid4().hex[:length]
 
 
 class Values(dict):  # type: ignore[type-arg]
@@ -56,13 +154,16 @@ class Config(Values):
         super().update(new)
         _send(dict(_flat(new)))
 
+    def as_dict(self) -> "dict[str, Any]":
+        return dict(self)
+
     def setdefaults(self, values: "Mapping[str, object]") -> None:
         """Set those that are not set."""
         self.update({name: value for name, value in values.items() if name not in self})
 
 
 class Summary(Values):
-    """Values that the last ones shall be at the end of a run."""
+    """The last values of a run, and those that shall be the last ones at its end."""
 
 
 class Image:
@@ -89,6 +190,10 @@ class Image:
 class Run:
     """A run: its config, its summary, and its steps."""
 
+    entity = group = job_type = notes = sweep_id = url = ""
+    tags: "tuple[str, ...]" = ()
+    resumed = offline = disabled = False
+
     def __init__(self, project: "str | None", name: "str | None") -> None:
         self.project = project or os.environ.get("CLOUD_ML_PROJECT_ID", "")
         self.name = name or os.environ.get("CLOUD_ML_JOB_ID", "")
@@ -97,6 +202,9 @@ class Run:
         self.summary = Summary()
         self.step = 0
         self._waiting: dict[str, object] = {}
+        self._logged: dict[str, object] = {}
+        self._last = 0  # the step of the last report
+        self._directory: Path | None = None
 
     def __enter__(self) -> "Run":
         return self
@@ -104,26 +212,47 @@ class Run:
     def __exit__(self, *_error: object) -> None:
         self.finish()
 
-    def log(self, data: "Mapping[str, object]", step: "int | None" = None, commit: "bool | None" = None) -> None:
-        """Report numbers and images at a step: by default at the next one after each call, with `commit=False` together
-        with those of the next call."""
-        if step is not None and step != self.step:
-            self._flush()
-            self.step = step
+    def __getattr__(self, name: str) -> "Any":
+        if name in _FUNCTIONS | _SILENT | _OF_RUN:
+            return _function(name)
+        raise AttributeError(f"A run of trainyard.wandb has no {name} (docs/how-to/metrics.md).")
+
+    @property
+    def dir(self) -> str:
+        """A directory for files of the run: in the job-dir, if that is a path."""
+        if self._directory is None:
+            directory = os.environ.get("TRAINYARD_JOB_DIR", "")
+            self._directory = Path(directory if directory.startswith("/") else tempfile.mkdtemp()) / "wandb"
+            self._directory.mkdir(parents=True, exist_ok=True)
+        return str(self._directory)
+
+    def log(
+        self, data: "Mapping[str, object]", step: "Any" = None, commit: "bool | None" = None, **_further: object
+    ) -> None:
+        """Report numbers and images. As in W&B, each call without a step ends the current one, unless `commit=False`;
+        calls with a step belong to it until a later one comes, and those with an earlier one are ignored."""
+        if step is not None:
+            if int(step) < self.step:
+                _notice("wandb.log() ignores steps that are before the current one.")
+                return
+            if int(step) > self.step:
+                self._flush()
+                self.step = int(step)
         self._waiting.update(_flat(data))
         if commit is False:
             return
         self._flush()
-        if step is None:
+        if step is None or commit:
             self.step += 1
 
     def finish(self, exit_code: int = 0, quiet: bool = False) -> None:  # noqa: ARG002 - as W&B's has them
         """Report the summary at the last step, once."""
         global run
         self._flush()
-        if self.summary:
-            _report(max(0, self.step - 1), dict(_flat(self.summary)))
-            self.summary.clear()
+        values = {name: value for name, value in _flat(self.summary) if self._logged.get(name) is not value}
+        if values:
+            _report(self._last, values)
+        self.summary.clear()
         if run is self:
             run = None
 
@@ -139,7 +268,10 @@ class Run:
         for name, image in images.items():
             self._write(name, image)
         numbers = {name: value for name, value in waiting.items() if name not in images}
+        self._logged.update(numbers)
+        self.summary.update(numbers)
         if numbers:
+            self._last = self.step
             _report(self.step, numbers)
 
     def _write(self, name: str, image: Image) -> None:
@@ -162,6 +294,8 @@ run: "Run | None" = None
 def init(project: "str | None" = None, name: "str | None" = None, **options: "Any") -> Run:
     """Start a run. Of W&B's options `config` counts; entity, group, tags and the like are without effect."""
     global run, summary
+    if run is not None:
+        run.finish()
     run = Run(project, name)
     summary = run.summary
     if options.get("config") is not None:
@@ -169,11 +303,16 @@ def init(project: "str | None" = None, name: "str | None" = None, **options: "An
     return run
 
 
-def log(data: "Mapping[str, object]", step: "int | None" = None, commit: "bool | None" = None) -> None:
-    """Report numbers and images of the run that `init` has started. Raises RuntimeError without one."""
+def log(data: "Mapping[str, object]", step: "Any" = None, commit: "bool | None" = None, **further: object) -> None:
+    """Report numbers and images of the run that `init` has started. Raises Error without one."""
     if run is None:
-        raise RuntimeError("Call wandb.init() before wandb.log().")
-    run.log(data, step, commit)
+        raise Error("Call wandb.init() before wandb.log().")
+    run.log(data, step, commit, **further)
+
+
+def login(*_values: object, **_options: object) -> bool:
+    """Accepted, without effect: the job is signed in."""
+    return True
 
 
 def finish(exit_code: int = 0, quiet: bool = False) -> None:
@@ -190,10 +329,49 @@ def watch(*_models: object, **_options: object) -> None:
     """Accepted, without effect: gradients are not reported."""
 
 
-def __getattr__(name: str) -> object:
-    raise AttributeError(
-        f"trainyard.wandb has no {name}: it has init, log, config, summary, finish and Image (docs/how-to/metrics.md)."
-    )
+def termlog(text: str = "", *_values: object, **_options: object) -> None:
+    """Print a line on stderr, as W&B does."""
+    print(f"wandb: {text}", file=sys.stderr, flush=True)
+
+
+termwarn = termerror = termlog
+errors = _Errors()
+util = _Util("util")
+
+
+def __getattr__(name: str) -> "Any":
+    if name in _CLASSES:
+        made: Any = type(name, (NotKept,), {"__doc__": "An object of W&B that is not kept."})
+    elif name in _FUNCTIONS or name in _SILENT:
+        made = _function(name)
+    elif name in _MODULES:
+        made = _Module(name)
+    else:
+        raise AttributeError(f"trainyard.wandb has no {name}: W&B has none, or it is too new (docs/how-to/metrics.md).")
+    globals()[name] = made
+    return made
+
+
+def _function(name: str) -> "Any":
+    """A function that keeps nothing."""
+
+    def call(*_values: object, **_options: object) -> NotKept:
+        if name in _FUNCTIONS:
+            _not_kept(name)
+        return NotKept()
+
+    call.__name__ = name
+    return call
+
+
+def _not_kept(name: str) -> None:
+    _notice(f"wandb.{name} is accepted, but not kept.")
+
+
+@atexit.register
+def _finish_at_exit() -> None:
+    if run is not None:
+        run.finish()
 
 
 def _report(step: int, values: "Mapping[str, Any]") -> None:
@@ -201,9 +379,11 @@ def _report(step: int, values: "Mapping[str, Any]") -> None:
 
 
 def _mapping(values: "Any") -> "Mapping[str, object]":
-    if values is None:
-        return {}
-    return values if hasattr(values, "items") else vars(values)  # type: ignore[no-any-return]
+    if hasattr(values, "items"):
+        return values  # type: ignore[no-any-return]
+    if values is not None and not hasattr(values, "__dict__"):
+        _notice(f"A config that is a {type(values).__name__} is not recorded.")
+    return getattr(values, "__dict__", {})
 
 
 def _flat(values: "Any", prefix: str = "") -> "Iterator[tuple[str, object]]":
@@ -211,6 +391,8 @@ def _flat(values: "Any", prefix: str = "") -> "Iterator[tuple[str, object]]":
     for name, value in values.items():
         if hasattr(value, "items"):
             yield from _flat(value, f"{prefix}{name}/")
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(item, Image) for item in value):
+            yield from ((f"{prefix}{name}/{place}", item) for place, item in enumerate(value))
         else:
             yield f"{prefix}{name}", value
 

@@ -1,4 +1,4 @@
-"""Scalars in the event files that TensorBoard's writers leave in a job-dir, read as the files grow.
+"""Scalars and hparams in the event files that TensorBoard's writers leave in a job-dir, read as the files grow.
 
 A file is a sequence of TFRecords: a length with its checksum, a serialized Event with its checksum. TensorBoard's own
 messages decode the events; they are imported when a job has a file with some. Records that are larger than a scalar
@@ -25,6 +25,10 @@ _READ_BYTES = 16 * 2**20  # in one call
 _BLOCK = 2 * 2**20
 _JOB_BYTES = 512 * 2**20
 _RECORD_BYTES = 2**20
+_HPARAMS = 1000
+_HPARAM_LENGTH = 500  # of a value, in characters: longer ones are cut
+_HPARAM_KINDS = ("bool_value", "number_value", "string_value")
+_HPARAMS_TAG = "_hparams_/session_start_info"
 _NAME = re.compile(r"\.tfevents\.")
 _EVALUATIONS = {"val": "val", "validation": "val", "eval": "eval", "evaluation": "eval", "test": "test"}
 
@@ -48,6 +52,9 @@ class EventFiles:
     where the file lies in a directory of that name, as Keras writes them."""
 
     def __init__(self) -> None:
+        self.hparams: dict[str, str] = {}
+        """The values of `add_hparams` and TensorBoard's hparams API in what was read, by their names. The newest value
+        of a name counts."""
         self._positions: dict[tuple[str, ...], int | None] = {}  # None: damaged, not read any further
         self._read = 0
 
@@ -63,7 +70,10 @@ class EventFiles:
                 budget -= len(data)
                 self._read += len(data)
                 records, end = _records(data)
-                scalars += (scalar for record in records for scalar in _scalars(record, _prefix(path)))
+                for record in records:
+                    if (event := _event(record)) is not None:
+                        scalars += _scalars(event, _prefix(path))
+                        self._add_hparams(event)
                 if end is None:
                     logger.warning("The event file %s is damaged from byte %d on", "/".join(path), position)
                 position, begin = None if end is None else position + end, position
@@ -72,6 +82,13 @@ class EventFiles:
                     break  # the rest of a record is still to be written
             more = more or (position is not None and position < size and budget <= 0)
         return scalars, more and self._read < _JOB_BYTES
+
+    def _add_hparams(self, event: Any) -> None:
+        for summary_value in event.summary.value:
+            if summary_value.tag == _HPARAMS_TAG:
+                for name, value in _hparams(summary_value.metadata.plugin_data.content):
+                    if name in self.hparams or len(self.hparams) < _HPARAMS:
+                        self.hparams[name] = value
 
 
 def _files(tree: Tree) -> list[tuple[tuple[str, ...], int]]:
@@ -127,14 +144,17 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _scalars(record: bytes, prefix: str) -> Iterator[Scalar]:
-    """The scalars of an event; none of one that cannot be decoded."""
+def _event(record: bytes) -> Any:
+    """The event in a record; None if it cannot be decoded."""
     from google.protobuf.message import DecodeError
 
     try:
-        event = _parser()(record)
+        return _parser()(record)
     except DecodeError:
-        return
+        return None
+
+
+def _scalars(event: Any, prefix: str) -> Iterator[Scalar]:
     if not 0 <= event.step <= MAX_STEP:
         return
     for summary_value in event.summary.value:
@@ -142,6 +162,25 @@ def _scalars(record: bytes, prefix: str) -> Iterator[Scalar]:
         name = f"{prefix}{summary_value.tag}"
         if value is not None and len(name) <= MAX_NAME and name.isprintable() and summary_value.tag:
             yield Scalar(name, event.step, value, event.wall_time)
+
+
+def _hparams(content: bytes) -> Iterator[tuple[str, str]]:
+    """Names and values of a session that starts; none of what cannot be decoded."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    try:
+        values = HParamsPluginData.FromString(content).session_start_info.hparams
+    except DecodeError:
+        return
+    for name in sorted(values):
+        kind = values[name].WhichOneof("kind")
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable() or kind not in _HPARAM_KINDS:
+            continue
+        value = getattr(values[name], kind)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            value = int(value)  # a number of any type is written as a float
+        yield name, str(value)[:_HPARAM_LENGTH]
 
 
 def _parser() -> "Callable[[bytes], Any]":

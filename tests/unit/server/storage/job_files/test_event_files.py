@@ -84,3 +84,46 @@ def test_damaged_file_ends_where_it_is_damaged(tmp_path: Path, caplog: pytest.Lo
     write(tmp_path, FILE, second)
     assert files.read(tree) == ([], False)
     assert sum("is damaged" in message for message in caplog.messages) == 2
+
+
+def hparams(values: dict[str, Any]) -> bytes:
+    """The event that `SummaryWriter.add_hparams` begins a session with."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.summary import hparams as summaries
+
+    _, start, _ = summaries(values, {"hp_metric": 0.5})
+    return bytes(Event(wall_time=1000.0, summary=start).SerializeToString())
+
+
+def test_hparams_of_a_writer_are_parameters_and_their_metrics_scalars(tmp_path: Path) -> None:
+    from tensorboardX import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "logs")) as writer:
+        writer.add_hparams({"lr": 0.05, "layers": 3, "optimizer": "adam", "bias": True}, {"hp_metric": 0.5})
+    files, tree = EventFiles(), LocalTree(str(tmp_path), [tmp_path])
+    scalars, _ = files.read(tree)
+    assert files.hparams == {"lr": "0.05", "layers": "3", "optimizer": "adam", "bias": "True"}
+    assert [(scalar.name, scalar.value) for scalar in scalars] == [("hp_metric", 0.5)]
+
+
+def test_hparams_are_bounded_and_the_newest_count(tmp_path: Path) -> None:
+    many = {f"p{number:04}": number for number in range(1200)}
+    write(tmp_path, FILE, framed(hparams({"lr": 1, "long": "x" * 900, "n" * 200: 1, "a\nb": 1}), hparams({"lr": 1e-4})))
+    files, tree = EventFiles(), LocalTree(str(tmp_path), [tmp_path])
+    assert files.read(tree) == ([], False)
+    assert files.hparams == {"lr": "0.0001", "long": "x" * 500}
+    write(tmp_path, FILE, framed(hparams(many)))
+    files.read(tree)
+    assert (len(files.hparams), files.hparams["p0997"], files.hparams.get("p0998")) == (1000, "997", None)
+
+
+def test_hparams_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    event = Event(wall_time=1000.0)
+    value = event.summary.value.add(tag="_hparams_/session_start_info")
+    value.metadata.plugin_data.content = b"\xff\xff no message"
+    write(tmp_path, FILE, framed(bytes(event.SerializeToString()), record(3, loss=1)))
+    files, tree = EventFiles(), LocalTree(str(tmp_path), [tmp_path])
+    assert files.read(tree) == ([Scalar("loss", 3, 1.0, 1000.0)], False)
+    assert files.hparams == {}

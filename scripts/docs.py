@@ -125,7 +125,7 @@ _CALLS = {
 _PREFIXES = {"Trainyard's own calls": "/trainyard/v1", "Agents": "/agent/v1", "MLflow": "/api/2.0/mlflow"}
 """What all paths of a table begin with, written once above it."""
 
-_EMPTY = ("none: ", "not found", "refused")
+_EMPTY = ("none: ", "not found", "refused", "MLflow: anything else")
 """How the words begin of a call that only says that there is nothing."""
 
 
@@ -143,7 +143,8 @@ def _group(path: str) -> str | None:
 
 def _call_row(row: Route, above: str) -> str:
     path = row.path.removeprefix(above).replace("projects/{project}", "P")
-    return f"| `{row.method} {path}` | {row.access} | {row.what} | {f'`{row.action}`' if row.action else ''} |"
+    what = row.what.removeprefix("MLflow: ")
+    return f"| `{row.method} {path}` | {row.access} | {what} | {f'`{row.action}`' if row.action else ''} |"
 
 
 def agent_settings() -> str:

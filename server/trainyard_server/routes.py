@@ -35,7 +35,7 @@ from trainyard_server.api.own import (
     stored,
 )
 from trainyard_server.api.routing import Router
-from trainyard_server.api.tracking import mlflow
+from trainyard_server.api.tracking import mlflow, mlflow_artifacts, mlflow_models, mlflow_rest
 from trainyard_server.dashboard import pages, static_files
 from trainyard_server.domain.access.route_access import AccessTable
 
@@ -55,6 +55,9 @@ ROUTERS: Sequence[Router] = [
     experiments.router,
     comparisons.router,
     mlflow.router,
+    mlflow_models.router,
+    mlflow_artifacts.router,
+    mlflow_rest.router,
     attachments.router,
     agent_attachments.router,
     people.router,

@@ -58,6 +58,10 @@ from trainyard_server.services.people.principals import Principals, RevokedSessi
 from trainyard_server.services.people.secrets import Secrets
 from trainyard_server.services.people.sign_in import SignIn
 from trainyard_server.services.people.single_sign_on import SingleSignOn
+from trainyard_server.services.tracking.artifacts import TrackedArtifacts
+from trainyard_server.services.tracking.logged_models import LoggedModels
+from trainyard_server.services.tracking.run_search import RunSearch
+from trainyard_server.services.tracking.targets import RunAccess
 from trainyard_server.services.tracking.tracking import Tracking
 from trainyard_server.services.views.cluster import ClusterOverview
 from trainyard_server.services.views.comparisons import Comparisons
@@ -135,7 +139,6 @@ class UseCases:
         self.audit = Audit(backend, audit_file)
         self.agents = Agents(backend, self.controller)
         self.agent_sync = AgentSync(backend, self.controller, run_tokens, _peer_key(key))
-        self.tracking = Tracking(backend, run_tokens)
         allow_local = settings.notifications.local_webhooks or (settings.one_user and not settings.https_address)
         webhooks = Webhooks(key, allow_local=allow_local)
         self.sender = Sender(backend, webhooks, Mail(settings.notifications))
@@ -156,8 +159,13 @@ class UseCases:
         self.cluster = ClusterOverview(backend)
         self.studies = Studies(backend)
         self.job_files = JobFiles(backend)
-        self.written_metrics = WrittenMetrics(backend, self.job_files)
         self.metrics = Metrics(backend, self.job_files)
+        run_access = RunAccess(backend, run_tokens)
+        self.tracking = Tracking(backend, run_access, self.controller, self.metrics)
+        self.run_search = RunSearch(backend, run_access)
+        self.logged_models = LoggedModels(backend, run_access, self.controller)
+        self.artifacts = TrackedArtifacts(backend, run_access, self.job_files, self.tracking)
+        self.written_metrics = WrittenMetrics(backend, self.job_files, self.metrics)
         self.usage = UsageQueries(backend)
         self.log_executors = LogExecutors()
         self.log_streaming = LogStreaming(

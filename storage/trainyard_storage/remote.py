@@ -5,7 +5,6 @@ Bodies are streamed in both directions: no object is ever in memory as a whole.
 
 import json
 import logging
-import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio.to_thread
 
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
 GOOGLE = "https://storage.googleapis.com"
 """Google's own service: the only address that is sent the server's credentials."""
 
-TRACKING = "/api/2.0/mlflow/"
-"""The beginning of all paths of MLflow's tracking, which a server has beside its storage."""
+TRACKING = ("/api/2.0/mlflow/", "/api/3.0/mlflow/", "/api/2.0/mlflow-artifacts/")
+"""The beginnings of all paths of MLflow's tracking, which a server has beside its storage."""
 
-_TRACKED = re.compile(r"/api/2\.0/mlflow/[a-z]+(/[a-z-]+){0,2}", re.ASCII)
 _SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 _NO_BODY = ("GET", "HEAD", "DELETE")
 _MAX_ANSWER = 1 << 26
@@ -213,7 +211,7 @@ def _answered(headers: Mapping[str, str]) -> dict[str, str]:
 async def tracked(remote: RemoteStorage, call: Call, token: str) -> AsyncIterator[Answer]:
     """The answer of a server to a call of MLflow's tracking API. `token`: for a call that has none of its own. Raises
     Refused, Unavailable."""
-    if not _TRACKED.fullmatch(call.path):
+    if not {"", ".", ".."}.isdisjoint(unquote(call.path).strip("/").split("/")):
         raise Refused(HTTPStatus.NOT_FOUND, "There is no such call of MLflow's tracking.")
     kind, _, own = call.headers.get("authorization", "").partition(" ")
     headers = {**call.headers, "content-length": str(call.body.size)}

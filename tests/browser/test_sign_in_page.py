@@ -94,3 +94,19 @@ def test_tab_goes_to_the_sign_in_page_when_another_signs_out(
     expect(page).to_have_url(f"{dashboard.url}/sign-in?next={quote(path, safe='')}")
     assert 0 < len(refused) <= 2, "one question for each stream, and none again"
     page.errors[:] = [error for error in page.errors if "status of 401" not in error]  # type: ignore[attr-defined]
+
+
+def test_link_that_mlflow_has_printed_leads_to_the_job_also_after_signing_in(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
+    dashboard.submit("job")
+    experiment = dashboard.api.client.post("/api/2.0/mlflow/experiments/search", json={}, headers=ALICE).json()
+    number = experiment["experiments"][0]["experiment_id"]
+    page = open_page(f"/#/experiments/{number}/runs/job-1", role="")
+    page.get_by_label("Token").fill("alices-secret")
+    page.get_by_label("Token").press("Enter")
+    expect(page).to_have_url(f"{dashboard.url}/projects/p/jobs/job")
+    page.goto(f"/#/experiments/{number}/models/m-1-1")
+    expect(page).to_have_url(f"{dashboard.url}/projects/p/jobs/job")
+    page.goto(f"/#/experiments/{number}")
+    expect(page).to_have_url(f"{dashboard.url}/?project=p")

@@ -19,7 +19,7 @@ jobs exec              | jobs.attach.execute               | Run a command in a 
 jobs explain           | jobs.jobs.explain                 | Show a replica's environment and the command to run it by hand.
 jobs files             | jobs.files.files                  | List the files in a job's job-dir: name, size and time.
 jobs list              | jobs.listing.list_jobs            | List jobs.
-jobs metrics           | jobs.jobs.metrics                 | Show the metrics of a job: the last value of each, its minimum and its maximum.
+jobs metrics           | jobs.jobs.metrics                 | Show the metrics of a job: of each the last value, the best one and the extremes.
 jobs port-forward      | jobs.attach.port_forward          | Listen on this machine for ports of a running replica, until Ctrl-C.
 jobs repro             | jobs.repro.repro                  | Write a directory with everything to run a job by hand: config, packages, origin, and a script that runs it.
 jobs rerun             | jobs.submit.rerun                 | Submit a job again, with its packages and its config.

@@ -135,15 +135,17 @@ class LogExcerpt(BaseModel):
 
 
 class MetricAnswer(BaseModel):
-    """A metric of one replica in one run."""
+    """A metric of one replica: `run` and `step` are of its last value."""
 
     name: str
     replica: str
     run: int
     step: int
     last: float | str
-    minimum: float | str
-    maximum: float | str
+    best: float | None = Field(description="None where its name does not tell whether lower or higher is better.")
+    best_step: int | None
+    minimum: float | None
+    maximum: float | None
     points: int
 
 

@@ -139,6 +139,8 @@ def metrics_answer(job: str, view: MetricsView) -> MetricsAnswer:
                 run=row["run"],
                 step=row["step"],
                 last=row["value"],
+                best=row["best"],
+                best_step=row["bestStep"],
                 minimum=row["min"],
                 maximum=row["max"],
                 points=row["points"],
@@ -173,8 +175,5 @@ def comparison(view: ComparisonView) -> ComparisonAnswer:
 
 
 def _newest(detail: JobDetail) -> dict[str, float | str]:
-    values: dict[str, float | str] = {}
-    for replica in detail.runs[-1].replicas if detail.runs else ():
-        for metric in replica.metrics.metrics if replica.metrics is not None else ():
-            values.setdefault(cut(metric.name, _LONGEST_VALUE), number(metric.value))
-    return dict(list(values.items())[:_MOST_OF_A_JOB])
+    values = list(detail.last_values.items())[:_MOST_OF_A_JOB]
+    return {cut(name, _LONGEST_VALUE): number(value) for name, value in values}

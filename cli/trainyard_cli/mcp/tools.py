@@ -261,7 +261,7 @@ class Tools:
         """Show a job's metrics in short: of each the last value with its step, the minimum and the maximum."""
         with closing(self._callers.client(context, project)) as client:
             view = client.metrics(_name(job), names=names, points=_POINTS)
-            empty = "" if view.metrics else job_texts.no_metrics(client.metrics(_name(job), points=_POINTS))
+            empty = "" if view.results else job_texts.no_metrics(client.metrics(_name(job), points=_POINTS))
         answer = job_answers.metrics_answer(job, view)
         rows = job_texts.metrics_rows(view, curves=False)[: len(answer.metrics)]
         more = [f"{answer.left_out} further rows: give names."] if answer.left_out else []

@@ -109,8 +109,24 @@ class MetricSeries(Wire):
     total: int
 
 
+class MetricResultView(Wire):
+    """A metric of one replica in numbers: its last value with its step and its run, its best value with the step, and
+    its extremes. `best` is None where the name does not tell whether lower or higher is better."""
+
+    name: str
+    task: str
+    run: int
+    step: int
+    last: Number
+    best: float | None = None
+    best_step: int | None = None
+    lowest: float | None = None
+    highest: float | None = None
+
+
 class MetricsView(Wire):
-    """The curves of a job. A step that a later run trained again counts for that run alone.
+    """The curves of a job. A step that a later run trained again counts for that run alone. `results` are those of each
+    metric and replica, over all points and runs.
 
     `names` has all its metrics, the most important first; `main` is the first, or "". `step`, `steps`, `epoch` and
     `epochs` are from the newest lines. `epoch_starts`: the first reported step of each epoch. With `version` as
@@ -119,6 +135,7 @@ class MetricsView(Wire):
     """
 
     metrics: tuple[MetricSeries, ...] = ()
+    results: tuple[MetricResultView, ...] = ()
     names: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     main: str = ""
@@ -254,12 +271,21 @@ class TrialMetric(Wire):
     value: float
 
 
+class JobMetric(Wire):
+    """The last value of a job's metric with its step, and its best one, as the list of jobs has them."""
+
+    name: str
+    step: int
+    last: Number
+    best: float | None = None
+
+
 class JobDetail(Wire):
     """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits; `exit_code` is
     set in a final state. `job_dir` is the job's directory: its jobDir, else the service's default; "" without one.
     `is_study`: it has trials. `study`, `trial` and `trial_metric`: of a trial the id of its study, its number, and what
     it has reported of the study's metric. `origin` is where it was submitted from, of a trial its study; None where
-    that was not recorded. `note` is of people, about it."""
+    that was not recorded. `note` is of people, about it. `metrics`: the most important first, at most 100."""
 
     job: dict[str, Any]
     job_dir: str = ""
@@ -274,8 +300,19 @@ class JobDetail(Wire):
     waiting: str = ""
     verdict: Verdict | None = None
     exit_code: int | None = None
+    metrics: tuple[JobMetric, ...] = ()
     runs: tuple[RunView, ...] = ()
     events: tuple[EventView, ...] = ()
+
+    @property
+    def last_values(self) -> dict[str, float]:
+        """The last value of each metric, the most important first, then those that only other replicas of the latest
+        run have reported so far, such as an evaluator's."""
+        values = {metric.name: metric.last for metric in self.metrics}
+        for replica in self.runs[-1].replicas if self.runs else ():
+            for curve in replica.metrics.metrics if replica.metrics is not None else ():
+                values.setdefault(curve.name, curve.value)
+        return values
 
 
 class MountView(Wire):

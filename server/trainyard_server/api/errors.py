@@ -27,7 +27,7 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_server.api.middleware import security_headers
-from trainyard_server.domain.access.route_access import MLFLOW, AccessTable, wants_page
+from trainyard_server.domain.access.route_access import MLFLOW_AREAS, AccessTable, wants_page
 from trainyard_server.services.people.guess_limits import TooManyGuesses
 from trainyard_server.storage.db.repository import ConcurrentUpdate
 from trainyard_server.storage.failures import DatabaseError, FailureLog, UnstorableValue, failure_detail, failure_of
@@ -85,7 +85,7 @@ def error_json(error: TrainyardError, headers: dict[str, str] | None = None) -> 
 def error_response(request: Request, error: TrainyardError, headers: dict[str, str] | None = None) -> Response:
     """The error as a page if the browser asks for one, else as its JSON envelope; as MLflow's clients read it for
     them."""
-    if request.url.path.startswith(MLFLOW):
+    if request.url.path.startswith(MLFLOW_AREAS):
         code = _MLFLOW_CODES.get(error.status, error.status)
         return JSONResponse({"error_code": code, "message": str(error)}, error.http_status, _headers(error, headers))
     if not wants_page(request.method, request.url.path, request.headers.get("accept", "")):

@@ -313,6 +313,23 @@ class Settings:
         read=number(int, 0, rule="0 (no quota) or more bytes"),
         default_text="1 GiB",
     )
+    logged_points_of_metric: int = setting(
+        100_000,
+        "points of one metric that a program logs through MLflow and that are kept; beyond, they are thinned, with a "
+        "notice in the job's log ([metrics](../how-to/metrics.md))",
+        "--logged-points-of-metric",
+        metavar="N",
+        read=number(int, 1000, rule="1000 or more points"),
+        default_text="100000",
+    )
+    logged_points_of_job: int = setting(
+        1_000_000,
+        "points of all metrics of one job that are logged through MLflow and kept; beyond, they are thinned",
+        "--logged-points-of-job",
+        metavar="N",
+        read=number(int, 1000, rule="1000 or more points"),
+        default_text="1000000",
+    )
     keep_jobs_s: float | None = setting(
         None,
         "delete jobs so long after their end, such as `90d`, with their logs ([retention](../how-to/operate.md))",

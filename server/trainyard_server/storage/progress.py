@@ -131,6 +131,10 @@ def _go_on(first: ProgressEvent, last: ProgressEvent) -> bool:
     )
 
 
+def _of_run(summaries: Mapping[str, MetricSummary], number: int) -> dict[str, MetricSummary]:
+    return {name: summary._replace(run=number) for name, summary in summaries.items()}
+
+
 def _no_digest() -> None:
     """The default: no digest is stored yet."""
 
@@ -190,8 +194,8 @@ class ProgressTracker:
             with self._store.write() as writer:
                 for (run_id, task), (_, values) in changed.items():
                     writer.record_progress(run_id, task, values, complete=False)
-                jobs = job_values.job_keys(writer, measured) if measured else {}
-                job_values.record(writer, {key: measured[run_id] for run_id, key in jobs.items()})
+                runs = job_values.runs_of(writer, measured) if measured else ()
+                job_values.record(writer, {run.job: _of_run(measured[run.run_id], run.number) for run in runs})
         except BaseException:
             for key in changed:
                 replicas[key].is_digest_new = True
@@ -212,4 +216,4 @@ class ProgressTracker:
             reports = LogFilter(frozenset((stream.task,)), run=stream.run, reports=True)
             for line in self._logs.entries(project, job_id, reports):
                 log.add(line)
-        return log.values(), dict(log.digest.summaries())
+        return log.values(), _of_run(dict(log.digest.summaries()), stream.run)

@@ -114,14 +114,14 @@ def update(target: Target, output: Output, job: str, note: str | None, **paramet
 @server_options
 @output_options
 def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None:
-    """Show the metrics of a job: the last value of each, its minimum and its maximum."""
+    """Show the metrics of a job: of each the last value, the best one and the extremes."""
     from trainyard_cli.output.jobs import job_texts
 
     with as_wrong_usage():
         task = task_name(parameters["task"]) if parameters["task"] else ""
     with connect(target) as client:
         view = client.metrics(job, names=parameters["names"], task=task, points=parameters["points"])
-        if output.for_people and not view.metrics:
+        if output.for_people and not view.results:
             notify(job_texts.no_metrics(client.metrics(job, points=_FEWEST_POINTS)))
     rows = job_texts.metrics_rows(view, curves=parameters["curves"])
     if not formats.printed(output, rows) and rows:
@@ -148,16 +148,13 @@ def diff(client: "Client", output: Output, first: str, second: str) -> None:
 
 
 def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
-    """A job with its origin, its exit code and the last value of each metric: of the last run and its first replica
-    that has it."""
+    """A job with its origin, its exit code and the last value of each metric."""
     from trainyard_protocol.views.views import number
 
     detail = client.detail(job)
-    metrics: dict[str, Any] = {}
-    for series in sorted(
-        client.metrics(job, points=_FEWEST_POINTS).metrics, key=lambda series: (-series.run, series.task)
-    ):
-        metrics.setdefault(series.name, number(series.values[-1]))
+    metrics = {
+        result.name: number(result.last) for result in reversed(client.metrics(job, points=_FEWEST_POINTS).results)
+    }
     code = {} if detail.exit_code is None else {"exitCode": detail.exit_code}
     try:
         origin = client.get_origin(job)

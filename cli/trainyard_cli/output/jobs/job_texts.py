@@ -1,6 +1,5 @@
 """Texts about a job for a person: its summary, its metrics, and the environment of a replica. Pure."""
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -17,6 +16,7 @@ from trainyard_protocol.views.origin import OriginSummary
 from trainyard_protocol.views.views import (
     Explanation,
     JobDetail,
+    MetricSeries,
     MetricsView,
     ReplicaView,
     RunView,
@@ -166,37 +166,43 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
-    """One row for each metric, replica and run: its last value and its extremes; with `curves` also its points. Pure.
+    """One row for each metric and replica: its last value, its best one and its extremes, over all runs; with `curves`
+    also its points. Pure.
 
     Values that are no numbers of JSON are strings, as in the API. NaN is no extreme.
     """
+    series: dict[tuple[str, str], list[MetricSeries]] = {}
+    for part in view.metrics:
+        series.setdefault((part.name, part.task), []).append(part)
     rows = []
-    for series in view.metrics:
-        numbers = [value for value in series.values if not math.isnan(value)]
+    for result in view.results:
+        parts = series.get((result.name, result.task), [])
         row: dict[str, Any] = {
-            "name": series.name,
-            "task": series.task,
-            "run": series.run,
-            "step": series.steps[-1],
-            "value": number(series.values[-1]),
-            "min": number(min(numbers, default=math.nan)),
-            "max": number(max(numbers, default=math.nan)),
-            "points": series.total,
+            "name": result.name,
+            "task": result.task,
+            "run": result.run,
+            "step": result.step,
+            "value": number(result.last),
+            "best": result.best,
+            "bestStep": result.best_step,
+            "min": result.lowest,
+            "max": result.highest,
+            "points": sum(part.total for part in parts),
         }
         if curves:
-            row["steps"] = list(series.steps)
-            row["values"] = list(map(number, series.values))
-            row["times"] = list(series.times)
+            row["steps"] = [step for part in parts for step in part.steps]
+            row["values"] = [number(value) for part in parts for value in part.values]
+            row["times"] = [time for part in parts for time in part.times]
         rows.append(row)
     return rows
 
 
 def no_metrics(every: MetricsView) -> str:
     """The message where no metric is as requested: those that the job has. Pure."""
-    if not every.metrics:
+    if not every.results:
         return "The job has reported no metrics. One is a line of its output such as `step: 100, loss: 0.31`."
-    names = dict.fromkeys(series.name for series in every.metrics)
-    tasks = dict.fromkeys(series.task for series in every.metrics)
+    names = dict.fromkeys(series.name for series in every.results)
+    tasks = dict.fromkeys(series.task for series in every.results)
     return f"The job has no such metrics. It has {formats.shortened(names)} of {formats.shortened(tasks)}."
 
 
@@ -206,10 +212,13 @@ def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:
         [
             without_control(row["name"]),
             row["task"],
-            str(row["run"]),
             str(row["step"]),
-            *(value if isinstance(value, str) else f"{value:.6g}" for value in (row["value"], row["min"], row["max"])),
+            *(_value(row[column]) for column in ("value", "best", "min", "max")),
         ]
         for row in rows
     ]
-    return formats.table(["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"], shown)
+    return formats.table(["METRIC", "REPLICA", "STEP", "LAST", "BEST", "MIN", "MAX"], shown)
+
+
+def _value(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.6g}"

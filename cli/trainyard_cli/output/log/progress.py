@@ -31,7 +31,7 @@ def lines(detail: JobDetail, now: datetime) -> list[str]:
         last, checkpoint = detail.runs[-1], last_checkpoint(detail.runs)
         ended = detail.state in FINAL_JOB_STATES
         text += _lost(last, checkpoint, None) if ended else _at_risk(last, checkpoint, now)
-        text += _metrics(last)
+        text += _metrics(detail)
         text += _stacks(last)
     return text
 
@@ -93,20 +93,18 @@ def _lost(run: RunView, checkpoint: LastCheckpoint | None, following: RunView | 
     return [" ".join(parts)]
 
 
-def _metrics(run: RunView) -> list[str]:
-    """The newest metrics, each from the first replica that has it."""
-    values: dict[str, str] = {}
-    epoch = ""
-    for replica in run.replicas:
-        point = replica.metrics
-        for metric in point.metrics if point is not None else ():
-            values.setdefault(metric.name, f"{without_control(metric.name)} {metric.value:.6g}")
-        if point is not None and point.epoch is not None and not epoch:
-            total = f" of {point.epochs:.10g}" if point.epochs is not None else ""
-            epoch = f" (epoch {point.epoch:.10g}{total})"
+def _metrics(detail: JobDetail) -> list[str]:
+    """The last values of the most important metrics, with the epoch that the program is at."""
+    values = [f"{without_control(name)} {value:.6g}" for name, value in detail.last_values.items()][:_MAX_METRICS]
     if not values:
         return []
-    return [f"Metrics: {', '.join(list(values.values())[:_MAX_METRICS])}{epoch}."]
+    digests = [replica.metrics for run in detail.runs[-1:] for replica in run.replicas if replica.metrics is not None]
+    epoch = ""
+    for digest in digests:
+        if digest.epoch is not None and not epoch:
+            total = f" of {digest.epochs:.10g}" if digest.epochs is not None else ""
+            epoch = f" (epoch {digest.epoch:.10g}{total})"
+    return [f"Metrics: {', '.join(values)}{epoch}."]
 
 
 def _stacks(run: RunView) -> list[str]:

@@ -1,25 +1,30 @@
-"""Routes of MLflow's REST API, those that its clients call while a program trains and while people read.
+"""Routes of MLflow's REST API about experiments, runs and metrics, which its clients call while a program trains and
+while people read.
 
-A program calls with the token of its run. Everything else of MLflow answers 501, with a sentence.
+A program calls with the token of its run. Models and artifacts have modules of their own; what is not implemented is in
+`mlflow_rest`.
 """
 
 from typing import Annotated, Any
 
 from fastapi import Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from trainyard_protocol.errors import InvalidArgument, Unimplemented
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.services.tracking.messages import (
-    ArtifactList,
     CreateRun,
+    DeleteTag,
     ExperimentId,
     Experiments,
     FoundRuns,
     LoggedBatch,
+    LogInputs,
     LogMetric,
+    LogModelText,
+    LogOutputs,
     LogParam,
     MetricHistory,
     NamedExperiment,
@@ -32,15 +37,14 @@ from trainyard_server.services.tracking.messages import (
     UpdatedRun,
     UpdateRun,
 )
-from trainyard_server.services.tracking.tracking import no_artifacts
+from trainyard_server.services.tracking.points import MAX_HISTORY
 
 _MAX_BATCH = 1 << 20  # bytes, as MLflow's server has it
+_MAX_INPUTS = 1 << 22  # with the schemas and profiles of data sets
 
 router = Router(prefix="/api/2.0")
 
 Json = dict[str, Any]
-
-_ANY_BODY = {"requestBody": {"required": False, "content": {"application/octet-stream": {}}}}
 
 
 @router.get(
@@ -50,12 +54,12 @@ _ANY_BODY = {"requestBody": {"required": False, "content": {"application/octet-s
     response_model=OneExperiment,
 )
 def experiment_by_name(cases: Cases, caller: AuthenticatedCaller, experiment_name: str) -> Json:
-    return {"experiment": cases.tracking.experiment(caller, name=experiment_name)}
+    return {"experiment": cases.run_search.experiment(caller, name=experiment_name)}
 
 
 @router.get("/mlflow/experiments/get", Access.PERSON, "MLflow: an experiment by its id", response_model=OneExperiment)
 def experiment(cases: Cases, caller: AuthenticatedCaller, experiment_id: str) -> Json:
-    return {"experiment": cases.tracking.experiment(caller, wanted_id=experiment_id)}
+    return {"experiment": cases.run_search.experiment(caller, wanted_id=experiment_id)}
 
 
 @router.post(
@@ -69,7 +73,7 @@ def create_experiment(
     body: Annotated[NamedExperiment, json_of(NamedExperiment)], cases: Cases, caller: AuthenticatedCaller
 ) -> Json:
     """The project of the calling job, whatever name it asks for. People make projects with their first job."""
-    found = cases.tracking.experiment(caller, name=body.name)
+    found = cases.run_search.experiment(caller, name=body.name)
     return {"experiment_id": found["experiment_id"]}
 
 
@@ -79,13 +83,13 @@ def create_experiment(
     "MLflow: the projects that one sees",
     UNRECORDED,
     response_model=Experiments,
+    response_model_exclude_none=True,
 )
 def search_experiments(
     body: Annotated[SearchExperiments, json_of(SearchExperiments)], cases: Cases, caller: AuthenticatedCaller
 ) -> Json:
-    if body.filter:
-        raise InvalidArgument("Experiments cannot be filtered here: leave the filter out.")
-    return {"experiments": cases.tracking.experiments(caller)}
+    found, token = cases.run_search.experiments(caller, body)
+    return {"experiments": found, "next_page_token": token or None}
 
 
 @router.post(
@@ -96,7 +100,9 @@ def search_experiments(
     response_model=OneRun,
     response_model_exclude_none=True,
 )
-def create_run(body: Annotated[CreateRun, json_of(CreateRun)], request: Request, cases: Cases) -> Json:
+def create_run(
+    body: Annotated[CreateRun, large_json_of(CreateRun, _MAX_BATCH)], request: Request, cases: Cases
+) -> Json:
     """A further run, whose metrics and parameters its job has with the run's name before theirs."""
     return {"run": cases.tracking.create_run(bearer(request), body)}
 
@@ -108,37 +114,60 @@ def create_run(body: Annotated[CreateRun, json_of(CreateRun)], request: Request,
     response_model=OneRun,
     response_model_exclude_none=True,
 )
-def get_run(cases: Cases, caller: AuthenticatedCaller, run_id: str = "", run_uuid: str = "") -> Json:
-    return {"run": cases.tracking.run(caller, run_id or run_uuid)}
+def get_run(
+    request: Request, cases: Cases, caller: AuthenticatedCaller, run_id: str = "", run_uuid: str = ""
+) -> Response:
+    return JSONResponse({"run": cases.tracking.run(caller, bearer(request), run_id or run_uuid)})
 
 
 @router.post(
     "/mlflow/runs/update",
     Access.PERSON,
-    "MLflow: the status of a run",
+    "MLflow: the status and the name of a run",
     UNRECORDED,
     response_model=UpdatedRun,
     response_model_exclude_none=True,
 )
 def update_run(body: Annotated[UpdateRun, json_of(UpdateRun)], request: Request, cases: Cases) -> Json:
-    """Set the status of a further run; a job's own follows its program."""
-    return {"run_info": cases.tracking.update_run(bearer(request), body.wanted, body.status)["info"]}
+    """Set the name of a run, and the status of a further one; a job's own follows its program."""
+    return {"run_info": cases.tracking.update_run(bearer(request), body)["info"]}
+
+
+@router.post(
+    "/mlflow/runs/delete", Access.PERSON, "MLflow: delete a further run", UNRECORDED, response_model=NothingToSay
+)
+def delete_run(body: Annotated[OfRun, json_of(OfRun)], request: Request, cases: Cases) -> Json:
+    """Delete a further run. The job's own is deleted with its job."""
+    cases.tracking.delete_run(bearer(request), body.wanted)
+    return {}
+
+
+@router.post(
+    "/mlflow/runs/restore", Access.PERSON, "MLflow: restore a further run", UNRECORDED, response_model=NothingToSay
+)
+def restore_run(body: Annotated[OfRun, json_of(OfRun)], request: Request, cases: Cases) -> Json:
+    """Restore a further run that was deleted."""
+    cases.tracking.delete_run(bearer(request), body.wanted, restore=True)
+    return {}
 
 
 @router.post(
     "/mlflow/runs/search",
     Access.PERSON,
-    "MLflow: the jobs of projects",
+    "MLflow: the runs of projects",
     UNRECORDED,
     response_model=FoundRuns,
     response_model_exclude_none=True,
 )
-def search_runs(body: Annotated[SearchRuns, json_of(SearchRuns)], cases: Cases, caller: AuthenticatedCaller) -> Json:
-    """The newest jobs first, whatever order is asked for."""
-    if body.filter:
-        raise InvalidArgument("Runs cannot be filtered here: leave the filter out, or use jobs list --filter.")
-    runs, token = cases.tracking.search(caller, body.experiment_ids, min(body.max_results, 1000), body.page_token)
-    return {"runs": runs} | ({"next_page_token": token} if token else {})
+def search_runs(
+    body: Annotated[SearchRuns, large_json_of(SearchRuns, _MAX_BATCH)],
+    request: Request,
+    cases: Cases,
+    caller: AuthenticatedCaller,
+) -> Response:
+    """The runs that a filter finds, the newest first unless another order is asked for."""
+    runs, token = cases.run_search.runs(caller, bearer(request), body)
+    return JSONResponse({"runs": runs} | ({"next_page_token": token} if token else {}))
 
 
 @router.post(
@@ -152,92 +181,89 @@ def log_metric(body: Annotated[LogMetric, json_of(LogMetric)], request: Request,
 @router.post(
     "/mlflow/runs/log-parameter", Access.PERSON, "MLflow: a parameter", UNRECORDED, response_model=NothingToSay
 )
-def log_parameter(body: Annotated[LogParam, json_of(LogParam)], request: Request, cases: Cases) -> Json:
+def log_parameter(
+    body: Annotated[LogParam, large_json_of(LogParam, _MAX_BATCH)], request: Request, cases: Cases
+) -> Json:
     cases.tracking.log(bearer(request), body.wanted, params=[body])
     return {}
 
 
 @router.post(
-    "/mlflow/runs/log-batch", Access.PERSON, "MLflow: metrics and parameters", UNRECORDED, response_model=NothingToSay
+    "/mlflow/runs/log-batch",
+    Access.PERSON,
+    "MLflow: metrics, parameters and tags",
+    UNRECORDED,
+    response_model=NothingToSay,
 )
 def log_batch(
     body: Annotated[LoggedBatch, large_json_of(LoggedBatch, _MAX_BATCH)], request: Request, cases: Cases
 ) -> Json:
-    cases.tracking.log(bearer(request), body.run_id, body.metrics, body.params)
+    cases.tracking.log(bearer(request), body.run_id, body.metrics, body.params, body.tags)
+    return {}
+
+
+@router.post("/mlflow/runs/set-tag", Access.PERSON, "MLflow: a tag", UNRECORDED, response_model=NothingToSay)
+def set_tag(body: Annotated[LogParam, large_json_of(LogParam, _MAX_BATCH)], request: Request, cases: Cases) -> Json:
+    """A tag of a run; the labels and the note of a job are for people."""
+    cases.tracking.log(bearer(request), body.wanted, tags=[body])
+    return {}
+
+
+@router.post("/mlflow/runs/delete-tag", Access.PERSON, "MLflow: delete a tag", UNRECORDED, response_model=NothingToSay)
+def delete_tag(body: Annotated[DeleteTag, json_of(DeleteTag)], request: Request, cases: Cases) -> Json:
+    cases.tracking.delete_tag(bearer(request), body.wanted, body.key)
     return {}
 
 
 @router.post(
-    "/mlflow/runs/set-tag", Access.PERSON, "MLflow: a tag, which is not kept", UNRECORDED, response_model=NothingToSay
+    "/mlflow/runs/log-inputs", Access.PERSON, "MLflow: data sets of a run", UNRECORDED, response_model=NothingToSay
 )
-def set_tag(body: Annotated[LogParam, json_of(LogParam)], request: Request, cases: Cases) -> Json:
-    """Accepted and not kept: labels and the note of a job are for people."""
-    cases.tracking.check_own(bearer(request), body.wanted)
+def log_inputs(
+    body: Annotated[LogInputs, large_json_of(LogInputs, _MAX_INPUTS)], request: Request, cases: Cases
+) -> Json:
+    cases.tracking.log_inputs(bearer(request), body)
+    return {}
+
+
+@router.post("/mlflow/runs/outputs", Access.PERSON, "MLflow: models of a run", UNRECORDED, response_model=NothingToSay)
+def log_outputs(
+    body: Annotated[LogOutputs, large_json_of(LogOutputs, _MAX_BATCH)], request: Request, cases: Cases
+) -> Json:
+    cases.tracking.log_outputs(bearer(request), body.wanted, body.models)
     return {}
 
 
 @router.post(
-    "/mlflow/runs/log-inputs",
+    "/mlflow/runs/log-model",
     Access.PERSON,
-    "MLflow: data sets, which are not kept",
+    "MLflow: a model of older clients, which is a tag",
     UNRECORDED,
     response_model=NothingToSay,
 )
-def log_inputs(body: Annotated[OfRun, large_json_of(OfRun, _MAX_BATCH)], request: Request, cases: Cases) -> Json:
-    cases.tracking.check_own(bearer(request), body.wanted)
+def log_model(
+    body: Annotated[LogModelText, large_json_of(LogModelText, _MAX_BATCH)], request: Request, cases: Cases
+) -> Json:
+    cases.tracking.log_model(bearer(request), body.wanted, body.model_json)
     return {}
 
 
 @router.get(
-    "/mlflow/metrics/get-history", Access.PERSON, "MLflow: the logged points of a metric", response_model=MetricHistory
-)
-def history(cases: Cases, caller: AuthenticatedCaller, metric_key: str, run_id: str = "", run_uuid: str = "") -> Json:
-    return {"metrics": cases.tracking.history(caller, run_id or run_uuid, metric_key)}
-
-
-@router.get(
-    "/mlflow-artifacts/artifacts",
+    "/mlflow/metrics/get-history",
     Access.PERSON,
-    "MLflow: artifacts of a job without a job-dir: none",
-    response_model=ArtifactList,
+    "MLflow: the logged points of a metric",
+    response_model=MetricHistory,
+    response_model_exclude_none=True,
 )
-def artifacts() -> Json:
-    return {"files": []}
-
-
-@router.put(
-    "/mlflow-artifacts/artifacts/{path:path}",
-    Access.PERSON,
-    "MLflow: refused without a job-dir",
-    UNRECORDED,
-    response_model=NothingToSay,
-    openapi_extra=_ANY_BODY,
-)
-def put_artifact(path: str) -> Json:  # noqa: ARG001 - the route has it
-    raise no_artifacts()
-
-
-def _unimplemented(name: str) -> Json:
-    raise Unimplemented(
-        f"MLflow's {name} is not implemented here: the tracking of metrics, parameters and runs is "
-        "(docs/how-to/metrics.md)."
-    )
-
-
-@router.get(
-    "/mlflow/{name:path}", Access.PERSON, "MLflow: anything else is not implemented", response_model=NothingToSay
-)
-def other_read(name: str) -> Json:
-    return _unimplemented(name)
-
-
-@router.post(
-    "/mlflow/{name:path}",
-    Access.PERSON,
-    "MLflow: anything else is not implemented",
-    UNRECORDED,
-    response_model=NothingToSay,
-    openapi_extra=_ANY_BODY,
-)
-def other_call(name: str) -> Json:
-    return _unimplemented(name)
+def history(
+    cases: Cases,
+    caller: AuthenticatedCaller,
+    metric_key: str,
+    run_id: str = "",
+    run_uuid: str = "",
+    max_results: int = MAX_HISTORY,
+    page_token: str = "",
+) -> Response:
+    """A page of points, in the order in which they were logged: at most 25,000, fewer where many others are between."""
+    wanted = run_id or run_uuid
+    parts = cases.tracking.history(caller, wanted, metric_key, max_results, page_token)
+    return StreamingResponse(parts, media_type="application/json")

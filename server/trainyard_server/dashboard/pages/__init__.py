@@ -14,6 +14,7 @@ from trainyard_server.dashboard.pages import (
     logs,
     metrics,
     new,
+    tracked,
     usage,
 )
 from trainyard_server.dashboard.pages.people import audit, notifications, sign_in, single_sign_on, tokens
@@ -31,6 +32,7 @@ ROUTERS: Sequence[Router] = [
     config.router,
     files.router,
     new.router,
+    tracked.router,
     cluster.router,
     usage.router,
     audit.router,

@@ -22,7 +22,10 @@ API_REFERENCE = "/docs"
 MLFLOW = "/api/2.0/mlflow"
 """The beginning of all paths of MLflow's tracking and artifacts."""
 
-OTHER_OF_MLFLOW = f"{MLFLOW}/{{name:path}}"
+MLFLOW_AREAS = (MLFLOW, "/api/3.0/mlflow")
+"""The same, with those of its newest clients."""
+
+OTHER_OF_MLFLOW = tuple(f"{area}/{{name:path}}" for area in MLFLOW_AREAS)
 
 METRICS = "/metrics"
 
@@ -34,8 +37,11 @@ _CLASSES = {
     "/agent/": "agents",
     "/v2/": "logging",
     "/static/": "static",
-    MLFLOW: "mlflow",
+    **dict.fromkeys(MLFLOW_AREAS, "mlflow"),
 }
+
+MLFLOW_LINKS = "/mlflow/experiments"
+"""The beginning of the paths behind the links that MLflow's client prints."""
 
 _LIVE = "/live"
 _OPEN_AREA = "/static/"
@@ -44,7 +50,7 @@ _API = (
     METRICS,
     *("/v1/", "/v2/", "/batch", "/$discovery/", "/discovery/", "/trainyard/", "/agent/"),
     *("/storage/", "/download/", "/upload/", "/resumable/"),
-    MLFLOW,
+    *MLFLOW_AREAS,
 )
 STORAGE_AREAS = ("/storage/", *(f"/{area}/storage/" for area in ("download", "upload", "resumable/upload")))
 """The beginnings of all paths of the API of Google Cloud Storage."""
@@ -98,7 +104,7 @@ class Route:
     def is_for_runs(self) -> bool:
         """Whether the program of a job may make the call: of the storage, a batch, whose calls are each checked, or of
         MLflow's tracking."""
-        return self.is_storage or self.path.startswith(("/batch", MLFLOW))
+        return self.is_storage or self.path.startswith(("/batch", *MLFLOW_AREAS))
 
     @property
     def is_long_poll(self) -> bool:
@@ -107,8 +113,13 @@ class Route:
 
     @property
     def is_page(self) -> bool:
-        """Whether it is a page for browsers. The page's changes are at `/live` + its path, for the same callers."""
+        """Whether it is a page for browsers."""
         return self.method == "GET" and is_page(self.path)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the page's changes are at `/live` + its path, for the same callers: it is no redirect."""
+        return self.is_page and not self.path.startswith(MLFLOW_LINKS)
 
 
 _ROLES: Mapping[Access, Role | None] = {
@@ -143,7 +154,7 @@ class AccessTable:
         for row in self.rows:
             if "{" not in row.path:
                 self._literals.setdefault(row.path, set()).add(row.method)
-            before = f"(?:{_LIVE})?" if row.is_page else ""
+            before = f"(?:{_LIVE})?" if row.has_changes else ""
             expression = before + _expression(row.path)
             self._patterns.setdefault(row.method, []).append((row, re.compile(expression)))
 
@@ -219,7 +230,7 @@ def route_class(route: Route) -> str:
 def is_described(path: str) -> bool:
     """Whether the path is in the description of the API, which is for programs. The storage has Google's own; what is
     not implemented of MLflow's API has none, and figures for monitoring have a format of their own."""
-    is_left_out = path.startswith(STORAGE_AREAS) or path in (OTHER_OF_MLFLOW, METRICS)
+    is_left_out = path.startswith(STORAGE_AREAS) or path in (*OTHER_OF_MLFLOW, METRICS)
     return path == "/healthz" or (path.startswith(_API) and not is_left_out)
 
 

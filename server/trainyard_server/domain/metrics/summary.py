@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from trainyard_protocol.lines.progress import ProgressEvent, is_validation, lower_is_better
 from trainyard_protocol.views.views import number
+from trainyard_server.domain.metrics.sources import MetricSource, source_of
 
 METRICS = 8
 POINTS = 40
@@ -22,18 +23,32 @@ _FIRST = ("loss", "train_loss")
 
 
 class MetricSummary(NamedTuple):
-    """The last value of a metric with its step, and its extremes. Values that are not finite are None."""
+    """The last value of a metric with its step, and its extremes. Values that are not finite are None. `run` is the
+    number of the job's run that has the last value, `time_ms` its time since 1970, 0 where it does not count."""
 
     step: int
     last: float | None
     lowest: float | None
     highest: float | None
+    source: MetricSource = MetricSource.PRINTED
+    time_ms: int = 0
+    run: int = 0
 
     @classmethod
-    def of(cls, step: int, last: float, values: Iterable[float] = ()) -> Self:
+    def of(
+        cls,
+        step: int,
+        last: float,
+        values: Iterable[float] = (),
+        *,
+        source: MetricSource = MetricSource.PRINTED,
+        time_ms: int = 0,
+        run: int = 0,
+    ) -> Self:
         """The summary of a curve with these values."""
         finite = [value for value in (last, *values) if math.isfinite(value)]
-        return cls(step, last if math.isfinite(last) else None, min(finite, default=None), max(finite, default=None))
+        shown = last if math.isfinite(last) else None
+        return cls(step, shown, min(finite, default=None), max(finite, default=None), source, time_ms, run)
 
     def best(self, name: str) -> float | None:
         """The lowest or the highest value, by the words of the metric's name; None where they do not tell."""
@@ -41,14 +56,20 @@ class MetricSummary(NamedTuple):
         return None if lower is None else self.lowest if lower else self.highest
 
     def joined(self, later: "MetricSummary") -> "MetricSummary":
-        """The later one, with the extremes of both."""
+        """The summary of two parts of a metric: of the better source alone, else the last value by run, step and time,
+        with the extremes of both."""
+        if self.source is not later.source:
+            return min(self, later, key=lambda part: part.source)
+        last = max(later, self, key=lambda part: (part.run, part.step, part.time_ms))
         lowest = [value for value in (self.lowest, later.lowest) if value is not None]
         highest = [value for value in (self.highest, later.highest) if value is not None]
-        return later._replace(lowest=min(lowest, default=None), highest=max(highest, default=None))
+        return last._replace(lowest=min(lowest, default=None), highest=max(highest, default=None))
 
 
 @dataclass(slots=True)
-class _Curve:
+class SummaryCurve:
+    """The last point of a metric, and every `every`-th of its `count` points."""
+
     step: int
     value: float
     count: int = 0
@@ -73,14 +94,16 @@ class _Curve:
 @dataclass(slots=True)
 class CurveSummary:
     """The curves of one replica. `taken` counts its points, to find the fuller of two summaries. `further` has the
-    newest step and value of metrics that have no curve, `ranges` the lowest and highest finite value of all."""
+    newest step and value of metrics that have no curve, `ranges` the lowest and highest finite value of all, `guessed`
+    the names of those that no line had with a step: the first one that has replaces what was guessed."""
 
     taken: int = 0
     epoch: float | None = None
     epochs: float | None = None
-    curves: dict[str, _Curve] = field(default_factory=dict)
+    curves: dict[str, SummaryCurve] = field(default_factory=dict)
     further: dict[str, tuple[int, float]] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    guessed: set[str] = field(default_factory=set)
 
     def add(self, mark: ProgressEvent) -> None:
         if mark.epoch is not None:
@@ -90,6 +113,8 @@ class CurveSummary:
         if mark.step is None:
             return
         for name, value in mark.metrics.items():
+            if not self._accepts(name, source_of(mark)):
+                continue
             curve = self.curves.get(name)
             if curve is None:
                 if not self._has_room(name):
@@ -99,7 +124,7 @@ class CurveSummary:
                         self._widen(name, value)
                     continue
                 self.further.pop(name, None)
-                curve = self.curves[name] = _Curve(mark.step, value)
+                curve = self.curves[name] = SummaryCurve(mark.step, value)
             curve.add(mark.step, value)
             self.taken += 1
             self._widen(name, value)
@@ -108,7 +133,21 @@ class CurveSummary:
         """Each metric with its last value and its extremes."""
         newest = {name: (curve.step, curve.value) for name, curve in self.curves.items()}
         for name, (step, value) in (newest | self.further).items():
-            yield name, MetricSummary.of(step, value, self.ranges.get(name, ()))
+            source = MetricSource.GUESSED if name in self.guessed else MetricSource.PRINTED
+            yield name, MetricSummary.of(step, value, self.ranges.get(name, ()), source=source)
+
+    def _accepts(self, name: str, source: MetricSource) -> bool:
+        """Whether a point from this source counts. Removes what was guessed before a point with a step."""
+        is_guess = source is MetricSource.GUESSED
+        if name not in self.curves and name not in self.further:
+            if is_guess:
+                self.guessed.add(name)
+            return True
+        if name in self.guessed and not is_guess:
+            self.guessed.discard(name)
+            for values in (self.curves, self.further, self.ranges):
+                values.pop(name, None)
+        return is_guess is (name in self.guessed)
 
     def _widen(self, name: str, value: float) -> None:
         if math.isfinite(value):
@@ -132,6 +171,7 @@ class CurveSummary:
             }
             | ({"further": further} if further else {})
             | ({"ranges": ranges} if ranges else {})
+            | ({"guessed": sorted(self.guessed)} if self.guessed else {})
         )
 
     @classmethod
@@ -140,7 +180,7 @@ class CurveSummary:
         if not stored:
             return cls()
         curves = {
-            row["name"]: _Curve(
+            row["name"]: SummaryCurve(
                 row["step"],
                 float(row["value"]),
                 row["count"],
@@ -151,7 +191,8 @@ class CurveSummary:
         }
         further = {row["name"]: (row["step"], float(row["value"])) for row in stored.get("further", ())}
         ranges = {name: (lowest, highest) for name, (lowest, highest) in stored.get("ranges", {}).items()}
-        return cls(stored["taken"], stored["epoch"], stored["epochs"], curves, further, ranges)
+        guessed = set(stored.get("guessed", ()))
+        return cls(stored["taken"], stored["epoch"], stored["epochs"], curves, further, ranges, guessed)
 
     def _has_room(self, name: str) -> bool:
         """Whether the metric fits. A loss replaces a less important metric."""
@@ -184,7 +225,7 @@ def _rank(name: str) -> int:
     return len(_FIRST) if "loss" in folded else len(_FIRST) + 1
 
 
-def _curve_json(name: str, curve: _Curve) -> dict[str, Any]:
+def _curve_json(name: str, curve: SummaryCurve) -> dict[str, Any]:
     return {
         "name": name,
         "step": curve.step,

@@ -12,6 +12,7 @@ from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.views.views import LogEntry
 from trainyard_server.domain.lifecycle.evaluators import is_evaluator
 from trainyard_server.domain.metrics.series import LEAST, Curve
+from trainyard_server.domain.metrics.sources import MetricSource, source_of
 from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 from trainyard_server.storage.logs.records import NO_TIME, microseconds
 from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogStore, Stream
@@ -25,9 +26,6 @@ POINTS = 2_000_000
 _LINES_PER_CALL = 500_000
 _REPORTS = LogFilter(reports=True)
 _EPOCHS = 10_000
-
-_PRINTED, _LOGGED, _WRITTEN = range(3)
-"""Sources of curves: a metric of several sources is drawn as the first one has it."""
 
 Key = tuple[str, Stream]
 """Name and stream of a metric."""
@@ -64,7 +62,7 @@ class JobCurves:
         self._of: dict[Stream, dict[str, Curve]] = {}  # the same curves, by stream first
         self._touched: dict[Stream, set[str]] = {}
         self._readers: dict[Stream, ProgressReader] = {}
-        self._sources: dict[str, int] = {}  # of each metric, by its name in lower case
+        self._sources: dict[str, MetricSource] = {}  # of each metric, by its name in lower case
         self.logged = 0  # the number of the last points that were logged and added
         self.event_files = EventFiles()
         self.next_read_at = 0.0
@@ -98,16 +96,21 @@ class JobCurves:
         self.points = sum(len(curve.points()) for curve in self.curves.values())  # after they were sorted
         self.complete = self._after >= total
 
+    def source(self, name: str) -> MetricSource:
+        """The source of a metric that has a curve."""
+        return self._sources[name.casefold()]
+
     def add_logged(self, points: Sequence[tuple[int, Scalar]]) -> bool:
-        """Add points that the program has logged, each with its run, but for metrics that are printed too. True if any
-        was new."""
-        return self._add_all(points, _LOGGED)
+        """Add points that the program has logged, each with its run. Of several at one step the last is as MLflow has
+        it: by time, then by value. True if any was new."""
+        ordered = sorted(points, key=lambda point: (point[0], point[1].step, point[1].time, point[1].value))
+        return self._add_all(ordered, MetricSource.LOGGED)
 
     def add_written(self, points: Sequence[tuple[int, Scalar]]) -> bool:
-        """Add points of event files, but for metrics that are printed or logged too. True if any was new."""
-        return self._add_all(points, _WRITTEN)
+        """Add points of event files, but for metrics that are logged or printed too. True if any was new."""
+        return self._add_all(points, MetricSource.WRITTEN)
 
-    def _add_all(self, points: Sequence[tuple[int, Scalar]], source: int) -> bool:
+    def _add_all(self, points: Sequence[tuple[int, Scalar]], source: MetricSource) -> bool:
         for run, (name, step, value, time) in points:
             stream = Stream(run, PRIMARY.name)
             curve = self._curve(name, stream, source)
@@ -142,12 +145,13 @@ class JobCurves:
             return
         self.start = time if self.start is None else min(self.start, time)
         self._touched.setdefault(stream, set()).update(event.metrics)
+        source = source_of(event)
         for name, value in event.metrics.items():
-            curve = self._curve(name, stream, _PRINTED)
+            curve = self._curve(name, stream, source)
             if curve is not None:
                 curve.add(event.step, value, time)
 
-    def _curve(self, name: str, stream: Stream, source: int) -> Curve | None:
+    def _curve(self, name: str, stream: Stream, source: MetricSource) -> Curve | None:
         """The curve of a metric from a source; None if it has a better one, and if there are too many. The first point
         of a better source replaces all of the others."""
         folded = name.casefold()

@@ -2,21 +2,24 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from threading import Lock
+from typing import NamedTuple
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
 from trainyard_protocol.job.cluster import TASK_TYPES, Task
 from trainyard_protocol.views.comparison import CurvesView, JobCurvesView
-from trainyard_protocol.views.views import MetricSeries, MetricsView, number
+from trainyard_protocol.views.views import MetricResultView, MetricSeries, MetricsView, number
 from trainyard_server.context import Backend
 from trainyard_server.domain.metrics.results import MetricResult, result
 from trainyard_server.domain.metrics.series import LEAST, Points, joined
+from trainyard_server.domain.metrics.sources import MetricSource
 from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.services.measurements.curves import JobCurves, utc_time
 from trainyard_server.services.measurements.job_files import JobFiles
-from trainyard_server.services.measurements.written_curves import WrittenCurves
+from trainyard_server.services.measurements.written_curves import WrittenCurves, written_points
 from trainyard_server.storage.db.tables import tracking
 from trainyard_server.storage.job_files.event_files import Scalar
 
@@ -30,6 +33,14 @@ _RESULT_POINTS = 300
 _CACHED_POINTS = 6_000_000  # of all jobs, 24 bytes each
 _CACHED_JOBS = 256
 _LOGGED_AT_ONCE = 1000  # rows of logged metrics
+
+
+class SettledMetric(NamedTuple):
+    """The result of a metric and its source."""
+
+    result: MetricResult
+    source: MetricSource
+
 
 Row = tuple[int, str, str, int, str, float | str]
 
@@ -70,6 +81,7 @@ class Metrics:
 
     def __init__(self, backend: Backend, files: JobFiles) -> None:
         self._backend = backend
+        self._files = files
         self._written = WrittenCurves(backend, files)
         self._lock = Lock()
         self._jobs: OrderedDict[int, JobCurves] = OrderedDict()
@@ -117,7 +129,30 @@ class Metrics:
         job = self._job(project, job_id)
         with job.lock:
             job.catch_up(self._backend.logs)
-            return tuple(_results(job))
+            found = islice(_results(job), _RESULTS)
+            return tuple(replace(metric, points=metric.points.thinned(_RESULT_POINTS)) for metric in found)
+
+    def settled(self, project: str, job_id: str, key: int, *, with_files: bool) -> list[SettledMetric]:
+        """The results of every metric of a job whose log is complete, read anew from all its sources; `with_files`
+        includes event files. Raises OSError."""
+        job = JobCurves(project, job_id)
+        job.catch_up(self._backend.logs)
+        while not job.complete:
+            job.catch_up(self._backend.logs)
+        self._add_logged(key, job)
+        more = with_files
+        while more:
+            points, more, _ = written_points(self._backend, self._files, project, job_id, job.event_files)
+            job.add_written(points)
+        return [SettledMetric(metric, job.source(metric.name)) for metric in _results(job)]
+
+    def points(self, project: str, job_id: str, name: str) -> Points:
+        """The points of a metric of its first replica, over the runs. Raises NotFound; OSError."""
+        job = self._job(project, job_id)
+        with job.lock:
+            job.catch_up(self._backend.logs)
+            found = next((metric for metric in _results(job) if metric.name == name), None)
+        return found.points if found is not None else Points()
 
     def rows(self, project: str, job_id: str) -> Iterator[Row]:
         """Every point, sorted, with steps that a later run trained again: run, task, name, step, time, value.
@@ -183,15 +218,18 @@ def _view(job: JobCurves, query: MetricsQuery, answer_points: int = ANSWER_POINT
             groups.setdefault((name, stream.task), []).append((stream.run, curve.points()))
     names = ordered(dict.fromkeys(name for name, _ in job.curves))
     order = {name: index for index, name in enumerate(names)}
+    in_order = sorted(groups, key=lambda key: (order[key[0]], _task_order(key[1])))
     series = [
         (name, task, run, points.between(query.from_step, query.to_step))
-        for name, task in sorted(groups, key=lambda key: (order[key[0]], _task_order(key[1])))
+        for name, task in in_order
         for run, points in joined(groups[name, task])
     ]
+    results = (result(name, task, groups[name, task]) for name, task in in_order)
     limit = min(query.points, max(LEAST, answer_points // max(1, len(series))))
     start = job.start or 0.0
     return MetricsView(
         metrics=tuple(_series(name, task, run, points, limit, start) for name, task, run, points in series if points),
+        results=tuple(_result_view(metric) for metric in results if metric is not None),
         names=tuple(names),
         tasks=tuple(sorted({stream.task for _, stream in job.curves}, key=_task_order)),
         main=names[0] if names else "",
@@ -209,13 +247,30 @@ def _view(job: JobCurves, query: MetricsQuery, answer_points: int = ANSWER_POINT
 
 
 def _results(job: JobCurves) -> Iterator[MetricResult]:
+    """The results of each metric, of its first replica, the most important first."""
     tasks: dict[str, dict[str, list[tuple[int, Points]]]] = {}
     for (name, stream), curve in job.curves.items():
         tasks.setdefault(name, {}).setdefault(stream.task, []).append((stream.run, curve.points()))
-    for name in ordered(tasks)[:_RESULTS]:
+    for name in ordered(tasks):
         task = min(tasks[name], key=_task_order)
-        if (metric := result(name, task, tasks[name][task], _RESULT_POINTS)) is not None:
+        if (metric := result(name, task, tasks[name][task])) is not None:
             yield metric
+
+
+def _result_view(metric: MetricResult) -> MetricResultView:
+    step, last = metric.last
+    best_step, best = metric.best or (None, None)
+    return MetricResultView(
+        name=metric.name,
+        task=metric.task,
+        run=metric.run,
+        step=step,
+        last=last,
+        best=best,
+        best_step=best_step,
+        lowest=metric.lowest,
+        highest=metric.highest,
+    )
 
 
 def _series(name: str, task: str, run: int, points: Points, limit: int, start: float) -> MetricSeries:

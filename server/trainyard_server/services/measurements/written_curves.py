@@ -13,6 +13,7 @@ from trainyard_server.context import Backend
 from trainyard_server.services.measurements.curves import JobCurves
 from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.storage.events.notifier import log_topic
+from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 
 _EVERY_S = 5.0
 _AGAIN_S = 60.0  # after a failure
@@ -24,6 +25,23 @@ CLOCK_SKEW_S = 60.0
 """Limit of the difference between the clocks of server and agent."""
 
 logger = logging.getLogger(__name__)
+
+
+def written_points(
+    backend: Backend, files: JobFiles, project: str, job_id: str, event_files: EventFiles
+) -> tuple[list[tuple[int, Scalar]], bool, bool]:
+    """The new points in the event files of a job, each with its run, whether there are more to read, and whether the
+    job had ended before. Raises TrainyardError, OSError, and ImportError without the library."""
+    with backend.store.read() as reader:
+        row = reader.job(project, job_id)
+        if row is None:
+            return [], False, True
+        runs = sorted((run.created_at.timestamp() - CLOCK_SKEW_S, run.number) for run in reader.runs(row.key))
+        is_final = row.state in FINAL_JOB_STATES
+    scalars, more = event_files.read(files.tree(project, job_id)) if runs else ([], False)
+    starts = [start for start, _ in runs]
+    points = [(runs[at - 1][1], item) for item in scalars if (at := bisect_right(starts, item.time)) > 0]
+    return points, more, is_final
 
 
 class WrittenCurves:
@@ -59,13 +77,7 @@ class WrittenCurves:
     def _read(self, project: str, job_id: str, key: int, job: JobCurves) -> None:
         every_s, has_changed = _AGAIN_S, False
         try:
-            with self._backend.store.read() as reader:
-                row = reader.job(project, job_id)
-                is_final = row is None or row.state in FINAL_JOB_STATES
-                runs = sorted((run.created_at.timestamp() - CLOCK_SKEW_S, run.number) for run in reader.runs(key))
-            scalars, more = job.event_files.read(self._files.tree(project, job_id)) if runs else ([], False)
-            starts = [start for start, _ in runs]
-            points = [(runs[at - 1][1], item) for item in scalars if (at := bisect_right(starts, item.time)) > 0]
+            points, more, is_final = written_points(self._backend, self._files, project, job_id, job.event_files)
             with job.lock:
                 has_changed = job.add_written(points)
             every_s = 0.0 if more else float("inf") if is_final else _EVERY_S

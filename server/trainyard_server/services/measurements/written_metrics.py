@@ -1,6 +1,7 @@
-"""Metrics in the event files of jobs, recorded for tables: of running jobs every minute, of others after their end.
+"""Metrics of jobs, recorded for tables: those in event files of running jobs every minute, and all of a job once it has
+ended, exactly as its curves have them.
 
-Curves are drawn from event files when somebody looks (`written_curves`); this is what the list of jobs knows of them.
+Curves are drawn from logs and event files when somebody looks (`curves`); this is what the list of jobs has of them.
 """
 
 import logging
@@ -10,16 +11,22 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_server.context import Backend
+from trainyard_server.domain.metrics.results import MetricResult, settled
+from trainyard_server.domain.metrics.sources import MetricSource
 from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.measurements.job_files import JobFiles
+from trainyard_server.services.measurements.metrics import Metrics
 from trainyard_server.services.measurements.written_curves import CLOCK_SKEW_S
-from trainyard_server.storage.db.tables import job_values
+from trainyard_server.storage.db.repository import Writer
+from trainyard_server.storage.db.tables import job_values, tracking
 from trainyard_server.storage.db.tables.job_values import MeasuredJob
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 
 _EVERY_S = 60.0  # of a job that runs
+_COMPLETE_IN = timedelta(minutes=10)  # after a job's end, its logs
 _TRIES_FOR = timedelta(days=1)  # after a job's end, where its files cannot be read
 _JOBS = 50  # of each kind in one round
 
@@ -31,15 +38,20 @@ class _Files:
     """The event files of a job, and when they were last read."""
 
     event_files: EventFiles = field(default_factory=EventFiles)
+    parameters: dict[str, str] = field(default_factory=dict)
+    has_metrics: bool = False
+    has_ended: bool = False
+    """Whether they were read after the job's end."""
     read_at: float = float("-inf")
 
 
 class WrittenMetrics:
     """Call `step` now and then, in one thread of one server."""
 
-    def __init__(self, backend: Backend, files: JobFiles) -> None:
+    def __init__(self, backend: Backend, files: JobFiles, metrics: Metrics) -> None:
         self._backend = backend
         self._files = files
+        self._metrics = metrics
         self._jobs: dict[int, _Files] = {}
         self._lacks_library = False
         self._failures = FailureLog(logger)
@@ -47,15 +59,17 @@ class WrittenMetrics:
     def step(self, now_s: float) -> None:
         """Read what is due at this time of a monotonic clock."""
         with self._backend.store.read() as reader:
-            running, ended = job_values.to_measure(reader, self._backend.clock() - _TRIES_FOR, _JOBS)
+            now = self._backend.clock()
+            running, ended = job_values.to_measure(reader, now - _TRIES_FOR, now - _COMPLETE_IN, _JOBS)
         for job in running:
             if now_s - self._jobs.setdefault(job.key, _Files()).read_at >= _EVERY_S:
                 self._record(job, now_s)
         for job in ended:
-            if now_s - self._jobs.setdefault(job.key, _Files()).read_at >= _EVERY_S and self._record(job, now_s):
-                with self._backend.store.write() as writer:
-                    job_values.mark_measured(writer, job.key)
+            is_due = now_s - self._jobs.setdefault(job.key, _Files()).read_at >= _EVERY_S
+            if (is_due or not self._jobs[job.key].has_ended) and self._record(job, now_s) and self._settle(job):
                 del self._jobs[job.key]
+            else:
+                self._jobs[job.key].has_ended = True
         current = {job.key for job in (*running, *ended)}
         self._jobs = {key: files for key, files in self._jobs.items() if key in current}
 
@@ -71,12 +85,42 @@ class WrittenMetrics:
         except OSError as error:
             self._failures.record("The event files of jobs cannot be read", error)
             return False
-        if scalars:
+        parameters = dict(files.event_files.hparams)
+        if scalars or parameters != files.parameters:
+            files.has_metrics = files.has_metrics or bool(scalars)
             with self._backend.store.write() as writer:
-                printed = {name.casefold() for name in job_values.printed_names(writer, job.key)}
-                written = {name: value for name, value in _summaries(scalars).items() if name.casefold() not in printed}
-                job_values.record(writer, {job.key: written})
+                job_values.record(writer, {job.key: _summaries(scalars)})
+                if parameters != files.parameters:
+                    job_values.add_parameters(writer, job.key, parameters)
+            files.parameters = parameters
         return True
+
+    def _settle(self, job: MeasuredJob) -> bool:
+        """Record all that a job has measured as its curves have it. False if they could not be read."""
+        with_files = self._jobs[job.key].has_metrics
+        try:
+            metrics = self._metrics.settled(job.project, job.job_id, job.key, with_files=with_files)
+        except (OSError, TrainyardError) as error:
+            self._failures.record("The metrics of jobs that have ended cannot be read", error)
+            return False
+        summaries = {metric.result.name: metric.result.summary(metric.source) for metric in metrics}
+        with self._backend.store.write() as writer:
+            if job_values.lacks_points(writer, job.key) or tracking.has_lost_points(writer, job.key):
+                job_values.record(writer, {job.key: summaries})
+            else:
+                job_values.settle(writer, job.key, summaries)
+                self._settle_digest(writer, job, [metric.result for metric in metrics])
+            job_values.mark_measured(writer, job.key)
+        return True
+
+    def _settle_digest(self, writer: Writer, job: MeasuredJob, results: Sequence[MetricResult]) -> None:
+        """Put the results into the digest of the primary, which lists of jobs show."""
+        primary = job_values.primary_digest(writer, job.key)
+        own = [metric for metric in results if metric.task == PRIMARY.name]
+        if primary is not None and own and not job.is_trial:
+            values = {"metrics": settled(primary.digest, own)}
+            writer.record_progress(primary.run_id, PRIMARY.name, values, complete=True)
+            writer.changes.jobs.add(job.key)
 
     def _read(self, job: MeasuredJob, event_files: EventFiles) -> Sequence[Scalar]:
         """The new scalars that runs of the job have written. Raises TrainyardError and OSError."""
@@ -104,4 +148,4 @@ def _summaries(scalars: Sequence[Scalar]) -> dict[str, MetricSummary]:
         values.setdefault(name, []).append(value)
         if name not in newest or step >= newest[name][0]:
             newest[name] = step, value
-    return {name: MetricSummary.of(*newest[name], values[name]) for name in values}
+    return {name: MetricSummary.of(*newest[name], values[name], source=MetricSource.WRITTEN) for name in values}

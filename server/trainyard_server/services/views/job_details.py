@@ -1,5 +1,6 @@
 """Job details beyond the v1 API: runs and replicas, the environment of a replica, the status of the server."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from trainyard_protocol.views.views import (
     EventView,
     Explanation,
     JobDetail,
+    JobMetric,
     LogSummary,
     MountView,
     ReplicaView,
@@ -39,6 +41,7 @@ from trainyard_server.context import Backend
 from trainyard_server.control.retention import RETENTION
 from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
 from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.domain.retention import NO_LIMITS
 from trainyard_server.domain.tuning.study import tag_of
 from trainyard_server.services.jobs.jobs import known_job, v1_job
@@ -47,8 +50,10 @@ from trainyard_server.services.measurements.usage import newest
 from trainyard_server.services.views.cluster import agent_lines
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.tables import origins, studies
+from trainyard_server.storage.db.tables import job_values, origins, studies
 from trainyard_server.storage.logs.store import Stream
+
+_METRICS = 100
 
 
 class JobDetails:
@@ -98,6 +103,7 @@ class JobDetails:
             output = training_output(reader, job) if with_trials else training_outputs(reader, [job])[job.key]
             metric = _trial_metric(reader, job)
             origin = origins.summary(reader, job) if with_events else None
+            measured = _metrics(reader, job) if with_events else ()
         counts = self._backend.logs.counts(project, job_id)
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
         study, _, trial = job.job_id.partition(".")
@@ -117,6 +123,7 @@ class JobDetails:
             waiting=job.waiting,
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),
+            metrics=measured,
             runs=_with_restarts(
                 (
                     run.beside,
@@ -258,6 +265,19 @@ def _exit_code(state: JobState, verdict: Verdict | None) -> int | None:
             return 1
         case _:
             return None
+
+
+def _metrics(reader: Reader, job: JobRow) -> tuple[JobMetric, ...]:
+    summaries = job_values.values_of(reader, [job.key], (), None)[job.key].metrics
+    return tuple(
+        JobMetric(
+            name=name,
+            step=summaries[name].step,
+            last=math.nan if summaries[name].last is None else summaries[name].last,
+            best=summaries[name].best(name),
+        )
+        for name in ordered(summaries)[:_METRICS]
+    )
 
 
 def _trial_metric(reader: Reader, job: JobRow) -> TrialMetric | None:

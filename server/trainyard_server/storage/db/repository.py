@@ -53,12 +53,14 @@ from trainyard_server.storage.db.base.models import (
     JobRow,
     LeaseRow,
     LoggedMetricsRow,
+    LoggedModelRow,
     MetricAlertRow,
     NoticeRow,
     ReplicaRow,
     RunRow,
     Table,
     TrackedRunRow,
+    TrackedValueRow,
 )
 from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
@@ -492,6 +494,8 @@ class Writer(Reader):
             delete(JobMetricRow).where(JobMetricRow.job_key == job.key),
             delete(LoggedMetricsRow).where(LoggedMetricsRow.job_key == job.key),
             delete(TrackedRunRow).where(TrackedRunRow.job_key == job.key),
+            delete(TrackedValueRow).where(TrackedValueRow.job_key == job.key),
+            delete(LoggedModelRow).where(LoggedModelRow.job_key == job.key),
             delete(NoticeRow).where(NoticeRow.job_key == job.key),
             delete(MetricAlertRow).where(MetricAlertRow.job_key == job.key),
             delete(JobRow).where(JobRow.key == job.key),

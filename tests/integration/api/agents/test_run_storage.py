@@ -121,6 +121,12 @@ def test_tracking_is_passed_on_by_both_storages_with_the_runs_own_token(site: Si
             assert status("POST", f"{MLFLOW}/runs/log-metric", authorized, metric) == 200
             read = client.get(f"{address}{MLFLOW}/runs/get", params={"run_id": run}, headers=authorized)
             assert [item["key"] for item in read.json()["run"]["data"]["metrics"]][-1] == f"m{number}"
+            made = client.post(f"{address}{MLFLOW}/logged-models", headers=authorized, json={"name": "m"}).json()
+            model = f"{MLFLOW}/logged-models/{made['model']['info']['model_id']}"
+            assert status("PATCH", model, authorized, {"status": "LOGGED_MODEL_READY"}) == 200
+            assert status("DELETE", model, authorized) == 200
+            assert status("GET", "/api/2.0/mlflow-artifacts/artifacts?path=none", authorized) == 200
+            assert status("POST", "/api/3.0/mlflow/traces/search", authorized, {}) == 200
             wrong = {"Authorization": "Bearer wrong"}
             assert status("POST", f"{MLFLOW}/runs/log-metric", wrong, metric) == 401
             assert status("GET", f"{MLFLOW}/../../../trainyard/v1/me", authorized) in (403, 404)

@@ -9,6 +9,7 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, BOB, BOSS, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.storage.db.tables import job_values
 
@@ -112,8 +113,8 @@ def test_values_that_are_not_finite_are_left_out_and_deleted_jobs_take_theirs_al
         values = job_values.values_of(reader, list(keys.values()), None, None)
         assert job_values.names(reader, None, 10) == (["learning_rate", "opt"], ["loss", "accuracy"])
     assert dict(values[keys["a"]].parameters) == {"learning_rate": "0.1", "opt": "adam_w"}
-    assert values[keys["a"]].metrics["accuracy"] == (2, 0.6, 0.6, 0.7)
-    assert values[keys["text"]].metrics["loss"] == (3, None, None, None)
+    assert values[keys["a"]].metrics["accuracy"] == MetricSummary(2, 0.6, 0.6, 0.7, run=1)
+    assert values[keys["text"]].metrics["loss"] == MetricSummary(3, None, None, None, run=1)
     assert trained.client.request("DELETE", "/trainyard/v1/projects/p/jobs/a", headers=ADMIN).status_code == 200
     assert listed(trained, "params.opt:*") == ["c", "b"]
 

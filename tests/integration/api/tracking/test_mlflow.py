@@ -20,9 +20,12 @@ from integration.api.api_support import (
     running_agent,
     server,
 )
-from trainyard_server.storage.db.tables import job_values
+from trainyard_server.services.tracking import points
+from trainyard_server.storage.db.tables import job_values, tracking
+from trainyard_server.storage.db.tables.tracking import ValueKind
 
 API = "/api/2.0/mlflow"
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 
 
 @pytest.fixture
@@ -34,9 +37,11 @@ def api(tmp_path: Path) -> Iterator[Server]:
 class Program:
     """The program of a job that runs, as MLflow's client."""
 
-    def __init__(self, api: Server, job_id: str = "job", agent: ScriptedAgent | None = None) -> None:
+    def __init__(
+        self, api: Server, job_id: str = "job", agent: ScriptedAgent | None = None, **training_input: Any
+    ) -> None:
         self.api = api
-        self.agent = running_agent(api, job_id, agent=agent)
+        self.agent = running_agent(api, job_id, agent=agent, **training_input)
         order = next(run for run in self.agent.runs.values() if run.job_id == job_id)
         self.order = order
         self.run_id = order.tracking_run
@@ -53,8 +58,27 @@ class Program:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines that the service has written into the job's log about MLflow."""
+        return [message for message in self.api.events(self.order.job_id) if message.startswith("MLflow: ")]
+
+    def read(self, run_id: str = "") -> dict[str, Any]:
+        """A run as the program reads it."""
+        run: dict[str, Any] = self.get("runs/get", run_id=run_id or self.run_id).json()["run"]
+        return run
+
     def metric(self, key: str, value: float | str, step: int = 0, **more: Any) -> None:
         self.done("runs/log-metric", run_id=self.run_id, key=key, value=value, step=step, timestamp=1, **more)
+
+
+def texts(values: list[dict[str, str]]) -> dict[str, str]:
+    return {value["key"]: value["value"] for value in values}
+
+
+def files(api: Server, path: str) -> list[str]:
+    answer = api.client.get(ARTIFACTS, params={"path": path}, headers=VERA)
+    return [file["path"] for file in answer.json()["files"]]
 
 
 def curves(api: Server, job_id: str = "job") -> dict[str, list[tuple[int, Any]]]:
@@ -74,29 +98,46 @@ def test_what_a_program_logs_is_curves_values_and_parameters_of_its_job(api: Ser
     values: tuple[float | str, ...] = (0.5, 0.25, "NaN")
     for step, value in enumerate(values):
         program.metric("val/loss", value, step)
-    metrics = [{"key": f"m{n}", "value": n, "step": 7, "timestamp": 1} for n in range(1000)]
+    metrics = [{"key": f"m{n}", "value": n, "step": 7, "timestamp": 1} for n in range(999)]
     program.done("runs/log-batch", run_id=program.run_id, metrics=metrics, params=[{"key": "lr", "value": "0.1"}])
     program.done("runs/log-parameter", run_id=program.run_id, key="opt", value="x" * 900)
     assert curves(api)["val/loss"] == [(0, 0.5), (1, 0.25), (2, "NaN")]
-    assert len(curves(api)) == 1001
+    assert len(curves(api)) == 1000
     read = api.get(f"{API}/runs/get", run_id=program.run_id)["run"]["data"]
     assert read["metrics"][0].keys() == {"key", "value", "step", "timestamp"}
     assert [(one["value"], one["step"]) for one in read["metrics"] if one["key"] == "m3"] == [(3.0, 7)]
-    assert {param["key"]: len(param["value"]) for param in read["params"]} == {"lr": 3, "opt": 500}
+    assert [(one["value"], one["timestamp"]) for one in read["metrics"] if one["key"] == "val/loss"] == [("NaN", 1)]
+    assert {param["key"]: len(param["value"]) for param in read["params"]} == {"lr": 3, "opt": 900}
+    key = int(program.run_id.removeprefix("job-"))
+    with api.use_cases.backend.store.read() as reader:
+        assert len(job_values.values_of(reader, [key], None, None)[key].parameters["opt"]) == 500
     history = api.get(f"{API}/metrics/get-history", run_id=program.run_id, metric_key="val/loss")["metrics"]
     assert [(point["step"], point["value"]) for point in history[:2]] == [(0, 0.5), (1, 0.25)]
     listed = api.get("/v1/projects/p/jobs", filter='metrics."val/loss".best<0.3 AND params.lr=0.1')["jobs"]
     assert [job["jobId"] for job in listed] == ["job"]
 
 
-def test_a_metric_of_two_sources_is_one_curve_the_printed_one(api: Server) -> None:
+def test_a_metric_of_two_sources_is_one_curve_the_logged_one(api: Server) -> None:
     program = Program(api)
     program.metric("Loss", 9.0, 1)
     program.metric("auc", 0.5, 1)
     assert curves(api) == {"Loss": [(1, 9.0)], "auc": [(1, 0.5)]}
     program.agent.log(json.dumps({"step": 1, "loss": 3.0}))
     program.metric("Loss", 8.0, 2)
-    assert curves(api) == {"loss": [(1, 3.0)], "auc": [(1, 0.5)]}
+    assert curves(api) == {"Loss": [(1, 9.0), (2, 8.0)], "auc": [(1, 0.5)]}
+
+
+def test_history_of_a_printed_metric_is_its_curve(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(api)
+    program.agent.log(*(json.dumps({"step": step, "loss": 1 / step}) for step in (1, 2, 4)))
+    api.use_cases.backend.progress.flush()
+    monkeypatch.setattr(points, "MAX_HISTORY", 2)
+    first = program.get("metrics/get-history", run_id=program.run_id, metric_key="loss").json()
+    token = first["next_page_token"]
+    rest = program.get("metrics/get-history", run_id=program.run_id, metric_key="loss", page_token=token).json()
+    found = [(point["step"], point["value"]) for page in (first, rest) for point in page["metrics"]]
+    assert (found, rest.get("next_page_token")) == ([(1, 1.0), (2, 0.5), (4, 0.25)], None)
+    assert program.get("metrics/get-history", run_id=program.run_id, metric_key="none").json() == {"metrics": []}
 
 
 @on_every_database
@@ -106,12 +147,14 @@ def test_further_runs_are_in_their_job_below_their_names(api: Server) -> None:
     assert first["run_id"] == program.run_id  # a program that ignores MLFLOW_RUN_ID
     child = program.done("runs/create", experiment_id="0", run_name="fold")["run"]["info"]
     again = program.done("runs/create", experiment_id="0", tags=[{"key": "mlflow.runName", "value": "fold"}])
-    assert (child["run_id"], again["run"]["info"]["run_name"]) == (f"{program.run_id}-1", "fold-2")
+    assert (child["run_id"], again["run"]["info"]["run_name"]) == (f"{program.run_id}-1", "fold")
+    program.done("runs/log-metric", run_id=f"{program.run_id}-2", key="other", value=1, step=1)
     program.done("runs/log-metric", run_id=child["run_id"], key="auc", value=0.75, step=1)
     program.done("runs/log-parameter", run_id=child["run_id"], key="c", value="1")
     ended = program.done("runs/update", run_id=child["run_id"], status="FINISHED")["run_info"]
     assert (ended["status"], "end_time" in ended) == ("FINISHED", True)
-    assert curves(api) == {"fold/auc": [(1, 0.75)]}
+    assert curves(api) == {"fold/auc": [(1, 0.75)], "fold-2/other": [(1, 1.0)]}
+    assert program.read()["data"]["metrics"] == program.read()["data"]["params"] == []
     data = program.get("runs/get", run_id=child["run_id"]).json()["run"]["data"]
     assert [(one["key"], one["value"]) for one in data["metrics"]] == [("auc", 0.75)]
     assert [(one["key"], one["value"]) for one in data["params"]] == [("c", "1")]
@@ -128,6 +171,8 @@ def test_a_program_logs_to_its_own_job_while_it_runs(api: Server) -> None:
         assert api.client.get(path, headers=program.headers).status_code == 403
     assert api.client.post(f"{API}/runs/log-metric", json={"key": "a", "value": 1}, headers=ADMIN).status_code == 403
     program.metric("a", 1.0)
+    program.done("runs/set-tag", run_id=program.run_id, key="a", value="b")
+    program.done("logged-models", source_run_id=program.run_id)
     program.agent.exit()
     api.tick()
     assert program.post("runs/log-metric", run_id=program.run_id, key="a", value=1).status_code == 401
@@ -143,7 +188,7 @@ def test_people_read_the_jobs_of_their_projects(api: Server) -> None:
         body = {"jobId": f"j{number}", "trainingInput": package_job(args=["--lr", str(number)]), "labels": {"a": "b"}}
         assert api.client.post("/v1/projects/p/jobs", json=body, headers=ALICE).status_code == 200
     experiments = api.client.post(f"{API}/experiments/search", json={}, headers=VERA).json()["experiments"]
-    search = {"experiment_ids": [experiments[0]["experiment_id"]], "max_results": 2, "order_by": ["x"]}
+    search = {"experiment_ids": [experiments[0]["experiment_id"]], "max_results": 2, "order_by": []}
     page = api.client.post(f"{API}/runs/search", json=search, headers=VERA).json()
     rest = api.client.post(f"{API}/runs/search", json=search | {"page_token": page["next_page_token"]}, headers=VERA)
     runs = [*page["runs"], *rest.json()["runs"]]
@@ -151,15 +196,18 @@ def test_people_read_the_jobs_of_their_projects(api: Server) -> None:
     assert runs[0]["data"]["params"] == [{"key": "lr", "value": "2"}]
     assert {"key": "a", "value": "b"} in runs[0]["data"]["tags"]
     assert (runs[0]["info"]["status"], rest.json().get("next_page_token")) == ("SCHEDULED", None)
-    assert api.client.post(f"{API}/runs/search", json={"filter": "metrics.a<1"}, headers=VERA).status_code == 400
+    assert runs[0]["info"]["artifact_uri"] == f"mlflow-artifacts:/{runs[0]['info']['run_id']}"
 
 
 @pytest.mark.parametrize(
     ("name", "body", "status", "problem"),
     [
         ("runs/log-metric", {"key": "a"}, 400, "value"),
-        ("runs/log-metric", {"key": "a\n", "value": 1}, 400, "printable characters"),
-        ("runs/log-metric", {"key": "a" * 101, "value": 1}, 400, "at most 100 printable characters"),
+        ("runs/log-metric", {"key": "a", "value": 1, "step": "x"}, 400, "step"),
+        ("runs/delete", {}, 400, "MLflow does not delete it"),
+        ("runs/search", {"filter": "metrics.a < 'x'"}, 400, "compares 'a' with a number"),
+        ("runs/search", {"run_view_type": "SOME"}, 400, "is one of ACTIVE_ONLY"),
+        ("logged-models/search", {"order_by": [{"field_name": "x"}]}, 400, "sorts by metrics.NAME"),
         ("runs/log-metric", {"key": "a", "value": 1, "step": 1 << 64}, 400, "is at most"),
         ("runs/log-batch", {"metrics": [{"key": "a", "value": 1}] * 1001}, 400, "1000"),
         ("runs/update", {"status": "DANCING"}, 400, "is one of RUNNING"),
@@ -181,9 +229,283 @@ def test_call_by_a_wrong_method_names_the_right_one(api: Server, method: str) ->
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_artifacts_need_a_job_dir(api: Server) -> None:
+@on_every_database
+def test_tags_names_and_inputs_are_kept(api: Server) -> None:
     program = Program(api)
-    answer = api.client.request(
-        "PUT", "/api/2.0/mlflow-artifacts/artifacts/none/x", content=b"", headers=program.headers
+    program.done(
+        "runs/create", run_name="mine", tags=[{"key": "mlflow.user", "value": "me"}, {"key": "a", "value": "b"}]
     )
-    assert (answer.status_code, "submit it with --job-dir" in answer.json()["message"]) == (400, True)
+    program.done("runs/set-tag", run_id=program.run_id, key="big", value="x" * 8000)
+    program.done(
+        "runs/log-batch", run_id=program.run_id, tags=[{"key": "a", "value": "c"}, {"key": "gone", "value": ""}]
+    )
+    program.done("runs/delete-tag", run_id=program.run_id, key="gone")
+    assert program.post("runs/delete-tag", run_id=program.run_id, key="gone").status_code == 404
+    run = program.read()
+    tags = texts(run["data"]["tags"])
+    assert (run["info"]["run_name"], len(tags.pop("big"))) == ("mine", 8000)
+    assert tags == {"mlflow.user": "me", "mlflow.runName": "mine", "a": "c"}
+    program.done("runs/update", run_id=program.run_id, run_name="renamed")
+    assert program.read()["info"]["run_name"] == "renamed"
+    dataset = {"name": "train", "digest": "d1", "source_type": "local", "source": "{}", "schema": "s", "profile": "p"}
+    given = {"dataset": dataset, "tags": [{"key": "mlflow.data.context", "value": "training"}]}
+    program.done("runs/log-inputs", run_id=program.run_id, datasets=[given], models=[{"model_id": "m-1-1"}])
+    program.done("runs/log-inputs", run_id=program.run_id, datasets=[given])
+    program.done("runs/outputs", run_id=program.run_id, models=[{"model_id": "m-1-2", "step": 3}])
+    run = program.read()
+    assert run["inputs"] == {"dataset_inputs": [given], "model_inputs": [{"model_id": "m-1-1"}]}
+    assert run["outputs"] == {"model_outputs": [{"model_id": "m-1-2", "step": 3}]}
+    program.done("runs/log-model", run_id=program.run_id, model_json=json.dumps({"artifact_path": "m"}))
+    assert json.loads(texts(program.read()["data"]["tags"])["mlflow.log-model.history"]) == [{"artifact_path": "m"}]
+    assert program.lines == []
+
+
+@on_every_database
+def test_nested_runs_name_their_parents_and_are_deleted_and_restored(api: Server) -> None:
+    program = Program(api)
+    program.done("runs/create", run_name="parent")
+    nested = [{"key": "mlflow.parentRunId", "value": program.run_id}]
+    started = 1_700_000_000_000
+    child = program.done("runs/create", run_name="child", tags=nested, start_time=started)["run"]
+    run_id = child["info"]["run_id"]
+    assert texts(child["data"]["tags"])["mlflow.parentRunId"] == program.run_id
+    assert child["info"]["start_time"] == started
+    ended = program.done("runs/update", run_id=run_id, status="FINISHED", end_time=started + 5)["run_info"]
+    assert (ended["end_time"], ended["status"]) == (started + 5, "FINISHED")
+    program.done("runs/delete", run_id=run_id)
+    assert program.read(run_id)["info"]["lifecycle_stage"] == "deleted"
+    refused = program.post("runs/log-metric", run_id=run_id, key="a", value=1)
+    assert (refused.status_code, "restore it first" in refused.json()["message"]) == (400, True)
+    program.done("runs/restore", run_id=run_id)
+    assert program.read(run_id)["info"]["lifecycle_stage"] == "active"
+    program.done("runs/log-metric", run_id=run_id, key="a", value=1)
+    assert api.client.post(f"{API}/runs/delete", json={"run_id": run_id}, headers=ADMIN).status_code == 403
+
+
+@on_every_database
+def test_parameter_has_one_value_in_a_run_of_its_job(api: Server) -> None:
+    program = Program(api)
+    program.done("runs/log-parameter", run_id=program.run_id, key="lr", value="0.1")
+    program.done("runs/log-parameter", run_id=program.run_id, key="lr", value="0.1")
+    refused = program.post("runs/log-batch", run_id=program.run_id, params=[{"key": "lr", "value": "0.2"}])
+    assert (refused.status_code, "cannot be changed to '0.2'" in refused.json()["message"]) == (400, True)
+    assert texts(program.read()["data"]["params"]) == {"lr": "0.1"}
+    with api.use_cases.backend.store.write() as writer:  # as a run of before its restart has logged it
+        row = tracking.value(writer, int(program.run_id[4:]), 0, ValueKind.PARAM, "lr")
+        assert row is not None
+        row.run = 0
+    program.done("runs/log-parameter", run_id=program.run_id, key="lr", value="0.3")
+    assert texts(program.read()["data"]["params"]) == {"lr": "0.3"}
+
+
+@on_every_database
+def test_last_value_of_a_metric_is_that_of_the_greatest_step_time_and_value(api: Server) -> None:
+    program = Program(api)
+    points = [(1.0, 9, 5), (3.0, 5, 9), (2.0, 9, 4), (7.0, 9, 5)]
+    metrics = [{"key": "a", "value": value, "step": step, "timestamp": time} for value, step, time in points]
+    program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
+    program.done("runs/log-batch", run_id=program.run_id, metrics=[metrics[1]])
+    assert program.read()["data"]["metrics"] == [{"key": "a", "value": 7.0, "step": 9, "timestamp": 5}]
+
+
+def test_what_there_is_no_room_for_ends_no_program(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(api)
+    metrics = [{"key": f"m{n}", "value": n} for n in range(1000)]
+    program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
+    program.done(
+        "runs/log-batch", run_id=program.run_id, metrics=[{"key": "m0", "value": 5}, {"key": "new", "value": 1}]
+    )
+    program.metric("new2", 1.0)
+    for key in ("a\n", "a" * 101):
+        program.done("runs/log-metric", run_id=program.run_id, key=key, value=1)
+    program.done("runs/log-parameter", run_id=program.run_id, key="long", value="x" * 7000)
+    program.done("runs/set-tag", run_id=program.run_id, key="long", value="x" * 9000)
+    program.done("runs/set-tag", run_id=program.run_id, key="x" * 300, value="x")
+    for batch in range(11):
+        tags = [{"key": f"t{batch}-{n}", "value": "v"} for n in range(100)]
+        params = [{"key": f"p{batch}-{n}", "value": "v"} for n in range(100)]
+        program.done("runs/log-batch", run_id=program.run_id, tags=tags, params=params)
+    data = program.read()["data"]
+    assert (len(data["metrics"]), len(data["params"])) == (1000, 1000)
+    assert len(texts(data["params"])["long"]) == 6000
+    monkeypatch.setattr(tracking, "MAX_RUNS", 1)
+    made = [program.done("runs/create", run_name="n")["run"]["info"]["run_id"] for _ in range(3)]
+    assert made == [f"{program.run_id}-1", program.run_id, program.run_id]
+    kinds = (
+        "1,000 metrics",
+        "100 printable",
+        "cut at 6,000",
+        "1,000 tags",
+        "by at most 1,000 parameters",
+        "further runs",
+    )
+    assert [sum(kind in line for line in program.lines) for kind in kinds] == [1] * len(kinds)
+    assert len(program.lines) == len(kinds)
+
+
+def test_points_are_not_kept_on_a_full_disk_and_last_values_are(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), disk_reserve=1 << 60) as api:
+        with api.use_cases.backend.store.read():
+            object.__setattr__(api.use_cases.backend.settings, "disk_reserve", 0)
+            program = Program(api)
+            object.__setattr__(api.use_cases.backend.settings, "disk_reserve", 1 << 60)
+        program.metric("a", 1.0, 1)
+        program.metric("a", 0.5, 2)
+        assert [(value["value"], value["step"]) for value in program.read()["data"]["metrics"]] == [(0.5, 2)]
+        assert program.get("metrics/get-history", run_id=program.run_id, metric_key="a").json() == {"metrics": []}
+        assert [line for line in program.lines if "disk is almost full" in line] == program.lines
+        program.agent.exit()
+        api.tick()
+        api.use_cases.written_metrics.step(0.0)
+        assert [(value["last"], value["step"]) for value in api.detail()["metrics"]] == [(0.5, 2)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "answer", "line"),
+    [
+        ("POST", "2.0/mlflow/experiments/set-experiment-tag", {"key": "a"}, 200, {}, "tags and names of experiments"),
+        ("POST", "3.0/mlflow/traces", {}, 501, None, "traces, assessments"),
+        ("POST", "3.0/mlflow/traces/search", {}, 200, {"traces": []}, "traces, assessments"),
+        ("GET", "3.0/mlflow/traces/tr-1", None, 404, None, ""),
+        ("POST", "3.0/mlflow/traces/tr-1/assessments", {"assessment": {"assessment_name": "a"}}, 200, None, "traces"),
+        ("PATCH", "2.0/mlflow/traces/tr-1/tags", {}, 200, {}, "traces, assessments"),
+        ("POST", "2.0/mlflow/registered-models/create", {"name": "m"}, 501, None, "no model registry"),
+        ("POST", "3.0/mlflow/scorers/register", {}, 501, None, "not implemented here"),
+        ("GET", "3.0/mlflow/server-info", None, 501, None, ""),
+    ],
+)
+def test_calls_of_what_is_not_kept_are_answered_and_noted_once(
+    api: Server, method: str, path: str, body: Any, status: int, answer: Any, line: str
+) -> None:
+    program = Program(api)
+    for _ in range(2):
+        got = api.client.request(method, f"/api/{path}", json=body, headers=program.headers)
+        assert (got.status_code, answer in (None, got.json())) == (status, True), got.text
+    assert [line in text for text in program.lines] == ([True] if line else [])
+    refused = api.client.request(method, f"/api/{path}", json=body, headers=VERA)
+    assert (refused.status_code, refused.json()["error_code"]) == (501, "NOT_IMPLEMENTED")
+
+
+def test_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "MAX_SCANNED", 4000)
+    with server(tmp_path, Clock()) as api:
+        program = Program(api)
+        for batch in range(10):
+            names = ("a", "b") if batch != 3 else ("b",)
+            metrics = [
+                {"key": name, "value": float(step), "step": step}
+                for step in range(batch * 500, batch * 500 + 500)
+                for name in names
+            ]
+            program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
+        steps, token, pages = list[int](), "", 0
+        while pages == 0 or token:
+            query = {"run_id": program.run_id, "metric_key": "a", "max_results": 1300, "page_token": token}
+            page = program.get("metrics/get-history", **query).json()
+            steps += [point["step"] for point in page["metrics"]]
+            token, pages = page.get("next_page_token", ""), pages + 1
+        assert steps == [step for step in range(5000) if step // 500 != 3]
+        assert pages > 3
+        assert program.get("metrics/get-history", run_id=program.run_id, metric_key="x").json()["metrics"] == []
+        wrong = program.get("metrics/get-history", run_id=program.run_id, metric_key="a", page_token="x")
+        assert wrong.status_code == 400
+
+
+@on_every_database
+def test_points_beyond_the_limits_are_thinned_and_values_stay_exact(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), logged_points_of_metric=4000, logged_points_of_job=6000) as api:
+        program = Program(api)
+        assert curves(api) == {}
+        for batch in range(30):
+            metrics = [
+                {"key": name, "value": (step * 7919) % 10_007, "step": step, "timestamp": step + 1}
+                for step in range(batch * 500, batch * 500 + 500)
+                for name in ("a", "b")
+            ]
+            program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
+        values = [(step * 7919) % 10_007 for step in range(15_000)]
+        key = int(program.run_id[4:])
+        with api.use_cases.backend.store.read() as reader:
+            rows = tracking.points_after(reader, key, 0, 1000)
+            counts = tracking.logged_counts(reader, key)
+            summary = job_values.values_of(reader, [key], None, None)[key].metrics["a"]
+        stored = [point for row in rows for point in row.points]
+        assert {name: sum(point[0] == name for point in stored) for name in ("a", "b")} == counts
+        assert len(stored) <= 7000
+        assert max(len(row.points) for row in rows) <= 1000
+        assert (summary.step, summary.last, summary.lowest, summary.highest) == (
+            *(14_999, values[-1]),
+            *(min(values), max(values)),
+        )
+        of_a = [(point[1], point[2]) for point in stored if point[0] == "a"]
+        assert (of_a[0], of_a[-1]) == ((0, values[0]), (14_999, values[-1]))
+        assert {value for _, value in of_a} >= {min(values), max(values)}
+        assert [line for line in program.lines if "are thinned" in line] == program.lines
+        assert len(program.lines) == 1
+
+
+def test_who_has_read_rows_in_part_reads_the_others_after_they_were_merged(api: Server) -> None:
+    program = Program(api)
+    key = int(program.run_id[4:])
+    for step in range(10):
+        program.metric("a", float(step), step)
+    with api.use_cases.backend.store.write() as writer:
+        rows = tracking.points_after(writer, key, 3, 5)
+        merged = [point for row in rows for point in row.points]
+        tracking.replace_points(writer, key, 1, [row.number for row in rows], [merged])
+    with api.use_cases.backend.store.read() as reader:
+        numbers = [(row.number, len(row.points)) for row in tracking.points_after(reader, key, 0, 100)]
+    assert numbers == [(1, 1), (2, 1), (3, 1), (8, 5), (9, 1), (10, 1)]
+
+
+def test_artifacts_of_a_job_without_a_job_dir_are_answered_and_not_kept(api: Server) -> None:
+    program = Program(api)
+    uri = program.read()["info"]["artifact_uri"]
+    assert uri == f"mlflow-artifacts:/{program.run_id}"
+    path = f"{ARTIFACTS}/{program.run_id}/x"
+    for _ in range(2):
+        answer = api.client.request("PUT", path, content=b"x" * 10_000, headers=program.headers)
+        assert (answer.status_code, answer.json()) == (200, {})
+    (line,) = program.lines
+    assert "--job-dir" in line
+    refused = api.client.request("PUT", path, content=b"", headers=ALICE)
+    assert (refused.status_code, "written by the program" in refused.json()["message"]) == (403, True)
+    assert api.client.get(path, headers=ADMIN).status_code == 404
+    assert files(api, program.run_id) == []
+
+
+def test_artifacts_of_a_job_dir_are_read_through_the_server(tmp_path: Path) -> None:
+    with server(tmp_path / "data", Clock(), job_dir_roots=(str(tmp_path / "jobs"),), one_user=True) as api:
+        directory = tmp_path / "jobs" / "mine"
+        program = Program(api, jobDir=str(directory))
+        assert program.read()["info"]["artifact_uri"] == f"{directory}/mlflow"
+        program.done("runs/create", run_name="first")
+        child = program.done("runs/create", run_name="fold")["run"]["info"]
+        assert child["artifact_uri"] == f"{directory}/mlflow/fold"
+        for name in ("mlflow/a.txt", "mlflow/plots/b.png", "mlflow/fold/c.txt", "secret.txt"):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text(name)
+        run_id = program.run_id
+        listed = api.get(f"{API}/artifacts/list", run_id=run_id)
+        assert listed["root_uri"] == f"mlflow-artifacts:/{run_id}"
+        assert [(file["path"], file["is_dir"], file.get("file_size")) for file in listed["files"]] == [
+            ("a.txt", False, 12),
+            ("fold", True, None),
+            ("plots", True, None),
+        ]
+        query = {"run_id": run_id, "path": "plots"}
+        below = api.client.get(f"{API}/artifacts/list", params=query, headers=VERA).json()["files"]
+        assert [file["path"] for file in below] == ["plots/b.png"]
+        assert files(api, f"{run_id}/plots") == ["b.png"]
+        assert files(api, child["run_id"]) == ["c.txt"]
+        for path in (f"{run_id}/nowhere", f"{run_id}/a.txt", "none", ""):
+            assert files(api, path) == []
+        answer = api.client.get(f"{ARTIFACTS}/{run_id}/plots/b.png", headers=VERA)
+        assert (answer.status_code, answer.text) == (200, "mlflow/plots/b.png")
+        for path, status in {
+            f"{run_id}/..%2Fsecret.txt": 400,
+            f"{run_id}/no": 404,
+            "job-99/x": 404,
+            run_id: 400,
+        }.items():
+            assert api.client.get(f"{ARTIFACTS}/{path}", headers=VERA).status_code == status, path

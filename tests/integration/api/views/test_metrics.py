@@ -205,3 +205,30 @@ def test_event_files_in_the_job_dir_are_curves_unless_their_metrics_are_printed(
         agent.log("step 9 loss 0.25")
         assert sorted(metrics(api)["names"]) == ["loss", "val/accuracy"]
         agent.exit()
+
+
+@on_every_database
+def test_every_surface_has_the_same_values_once_a_job_has_ended(api: Server) -> None:
+    agent = running_agent(api, "job")
+    agent.log(
+        "{'loss': '0.7', 'epoch': '1'}",
+        "Test accuracy: 93%",
+        *(progress(at, val_loss=abs(at - 5)) for at in (2, 9, 5, 7)),
+    )
+    api.use_cases.backend.progress.flush()
+    agent.exit()
+    api.tick()
+    api.use_cases.written_metrics.step(0.0)
+    expected = {"loss": (0.7, 0.7), "val_loss": (4, 0), "test_accuracy": (0.93, 0.93)}
+    detail = api.detail()
+    assert {one["name"]: (one["last"], one["best"]) for one in detail["metrics"]} == expected
+    results = metrics(api)["results"]
+    assert {one["name"]: (one["last"], one["best"]) for one in results} == expected
+    assert {one["name"]: one["value"] for one in digest(api)["metrics"]} == {
+        name: last for name, (last, _) in expected.items()
+    }
+    columns = [f"metrics.{name}{number}" for name in expected for number in ("", ".best")]
+    _, row = api.client.get("/trainyard/v1/jobs.csv", params={"column": columns}, headers=ADMIN).text.splitlines()
+    assert [float(value) for value in row.split(",")[3:]] == [value for values in expected.values() for value in values]
+    api.use_cases.written_metrics.step(100.0)  # nothing is left to do
+    assert api.detail()["metrics"] == detail["metrics"]

@@ -259,6 +259,13 @@ class JobMetricRow(Table):
     best: Mapped[float | None]
     lowest: Mapped[float | None]
     highest: Mapped[float | None]
+    source: Mapped[int] = mapped_column(default=1)
+    """A `MetricSource`."""
+    time_ms: Mapped[int] = mapped_column(BigInteger, default=0)
+    run: Mapped[int] = mapped_column(default=0)
+    """The number of the job's run that has the last value."""
+    logged: Mapped[int] = mapped_column(default=0)
+    """Number of its points in `logged_metrics`."""
 
 
 class LoggedMetricsRow(Table):
@@ -284,6 +291,42 @@ class TrackedRunRow(Table):
     status: Mapped[str] = mapped_column(String(16))
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]  # by its program, which may restore it
+
+
+class TrackedValueRow(Table):
+    """A value of a run of MLflow: a tag, a parameter in full, an input. `number` is that of the further run, 0 for the
+    job's own; `run` that of the job's run that has written it. The kinds are in `tables.tracking`."""
+
+    __tablename__ = "tracked_values"
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(String(250), primary_key=True)
+    value: Mapped[str] = mapped_column(AnyText)
+    run: Mapped[int] = mapped_column(default=0)
+
+
+class LoggedModelRow(Table):
+    """A model that a program has logged through MLflow, `m-JOB-NUMBER`. `source` is the number of the run that it is
+    of: 0 for the job's own. `tags` and `params` are texts by name, `metrics` the newest value of each, as MLflow's
+    JSON."""
+
+    __tablename__ = "logged_models"
+
+    job_key: Mapped[int] = mapped_column(ForeignKey("jobs.key"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    source: Mapped[int]
+    name: Mapped[str] = mapped_column(AnyText)
+    model_type: Mapped[str] = mapped_column(AnyText, default="")
+    status: Mapped[str] = mapped_column(String(32))
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+    tags: Mapped[dict[str, str]]
+    params: Mapped[dict[str, str]]
+    metrics: Mapped[list[Any]]
 
 
 class SavedViewRow(Table):

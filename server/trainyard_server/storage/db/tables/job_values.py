@@ -2,15 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Row, delete, exists, func, or_, select, update
 
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, number_of
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.access.permissions import Visible
-from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
+from trainyard_server.domain.metrics.sources import MetricSource
+from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.storage.db.base.models import JobMetricRow, JobParameterRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
@@ -34,6 +35,7 @@ class MeasuredJob(NamedTuple):
     key: int
     project: str
     job_id: str
+    is_trial: bool
 
 
 def values_of(
@@ -50,12 +52,11 @@ def values_of(
         for key, name, value in reader.session.execute(query):
             own[key][name] = value
     if metrics is None or metrics:
-        numbers = (JobMetricRow.step, JobMetricRow.last, JobMetricRow.lowest, JobMetricRow.highest)
-        of_metrics = select(JobMetricRow.job_key, JobMetricRow.name, *numbers).where(JobMetricRow.job_key.in_(keys))
+        of_metrics = select(JobMetricRow.job_key, JobMetricRow.name, *_SUMMARY).where(JobMetricRow.job_key.in_(keys))
         if metrics is not None:
             of_metrics = of_metrics.where(JobMetricRow.name.in_(metrics))
-        for key, name, step, last, lowest, highest in reader.session.execute(of_metrics.order_by(JobMetricRow.name)):
-            measured[key][name] = MetricSummary(step, last, lowest, highest)
+        for row in reader.session.execute(of_metrics.order_by(JobMetricRow.name)):
+            measured[row.job_key][row.name] = _summary(row)
     return {key: JobValues(own[key], measured[key]) for key in own}
 
 
@@ -78,7 +79,7 @@ def add_parameters(writer: Writer, key: int, parameters: Mapping[str, str]) -> i
 
 
 def record(writer: Writer, metrics: Mapping[int, Mapping[str, MetricSummary]], *, whole: bool = False) -> None:
-    """Record what jobs have measured. `whole`: it is all that a job has; else its extremes widen the recorded ones."""
+    """Record what jobs have measured. `whole`: it is all that a job has; else it is joined with what is recorded."""
     keys = list(metrics)
     rows = writer.session.scalars(select(JobMetricRow).where(JobMetricRow.job_key.in_(keys))).all()
     present = {(row.job_key, row.name): row for row in rows}
@@ -97,38 +98,77 @@ def record(writer: Writer, metrics: Mapping[int, Mapping[str, MetricSummary]], *
             elif not whole:
                 summary = _summary(before).joined(summary)
             row.step, row.last, row.best = summary.step, summary.last, summary.best(name)
-            row.lowest, row.highest = summary.lowest, summary.highest
+            row.lowest, row.highest, row.source = summary.lowest, summary.highest, summary.source
+            row.time_ms, row.run = summary.time_ms, summary.run
     writer.session.flush()
 
 
 def to_measure(
-    reader: Reader, ended_after: datetime, limit: int
+    reader: Reader, ended_after: datetime, complete_by: datetime, limit: int
 ) -> tuple[Sequence[MeasuredJob], Sequence[MeasuredJob]]:
-    """Jobs that run, and those that have ended since a time and are not measured, at most `limit` of each."""
-    columns = (JobRow.key, JobRow.project, JobRow.job_id)
+    """Jobs that run, and those that have ended since a time and are not measured, at most `limit` of each. Those whose
+    logs are not complete come once they have ended before `complete_by`."""
+    columns = (JobRow.key, JobRow.project, JobRow.job_id, JobRow.study_key.is_not(None))
     running = select(*columns).where(JobRow.state == JobState.RUNNING).order_by(JobRow.key.desc()).limit(limit)
+    open_log = exists().where(
+        RunRow.job_key == JobRow.key, ReplicaRow.run_id == RunRow.run_id, ReplicaRow.log_complete.is_(False)
+    )
     ended = select(*columns).where(JobRow.measured.is_(False), JobRow.ended_at >= ended_after)
+    ended = ended.where(or_(JobRow.ended_at < complete_by, ~open_log))
     of_each = (running, ended.order_by(JobRow.ended_at.desc()).limit(limit))
     first, second = ([MeasuredJob(*row) for row in reader.session.execute(query)] for query in of_each)
     return first, second
+
+
+def lacks_points(reader: Reader, key: int) -> bool:
+    """Whether a log of the job, or what it logged, is stored in part: it does not have all that the job measured."""
+    of_replica = select(ReplicaRow.run_id).join(RunRow, ReplicaRow.run_id == RunRow.run_id)
+    is_cut = or_(ReplicaRow.log_kept.is_not(None), ReplicaRow.log_complete.is_(False))
+    removed = select(JobRow.job_id).where(JobRow.key == key, JobRow.log_removed_at.is_not(None))
+    parts = (of_replica.where(RunRow.job_key == key, is_cut), removed)
+    return any(reader.session.scalar(part.limit(1)) is not None for part in parts)
+
+
+class PrimaryDigest(NamedTuple):
+    """The digest of the primary replica of a run, `CurveSummary.json`."""
+
+    run_id: str
+    digest: Mapping[str, Any] | None
+
+
+def primary_digest(reader: Reader, key: int) -> PrimaryDigest | None:
+    """The digest of the job's latest run; None of a job that never ran."""
+    query = select(ReplicaRow.run_id, ReplicaRow.metrics).join(RunRow, ReplicaRow.run_id == RunRow.run_id)
+    query = query.where(RunRow.job_key == key, ReplicaRow.task == PRIMARY.name)
+    row = reader.session.execute(query.order_by(RunRow.number.desc()).limit(1)).first()
+    return None if row is None else PrimaryDigest(*row)
 
 
 def mark_measured(writer: Writer, key: int) -> None:
     writer.session.execute(update(JobRow).where(JobRow.key == key).values(measured=True))
 
 
-def printed_names(reader: Reader, key: int) -> set[str]:
-    """The names of the metrics that the job's primaries have printed."""
-    rows = reader.session.scalars(
-        select(ReplicaRow.metrics).join(RunRow).where(RunRow.job_key == key, ReplicaRow.task == PRIMARY.name)
-    )
-    return {name for digest in rows for name, _ in CurveSummary.of(digest).summaries()}
+def settle(writer: Writer, key: int, metrics: Mapping[str, MetricSummary]) -> None:
+    """Record all that an ended job has measured, in place of what was recorded while it ran."""
+    names = set(writer.session.scalars(select(JobMetricRow.name).where(JobMetricRow.job_key == key)))
+    if gone := names - set(metrics):
+        writer.session.execute(delete(JobMetricRow).where(JobMetricRow.job_key == key, JobMetricRow.name.in_(gone)))
+    record(writer, {key: metrics}, whole=True)
 
 
-def job_keys(reader: Reader, run_ids: Collection[str]) -> dict[str, int]:
-    """The job of each run."""
-    rows = reader.session.execute(select(RunRow.run_id, RunRow.job_key).where(RunRow.run_id.in_(run_ids)))
-    return {row.run_id: row.job_key for row in rows}
+class NumberedRun(NamedTuple):
+    """A run with the key of its job and its number there."""
+
+    run_id: str
+    job: int
+    number: int
+
+
+def runs_of(reader: Reader, run_ids: Collection[str]) -> list[NumberedRun]:
+    """These runs, in the order of their numbers."""
+    columns = (RunRow.run_id, RunRow.job_key, RunRow.number)
+    rows = reader.session.execute(select(*columns).where(RunRow.run_id.in_(run_ids)).order_by(RunRow.number))
+    return [NumberedRun(*row) for row in rows]
 
 
 def names(reader: Reader, visible: Visible, limit: int) -> tuple[list[str], list[str]]:
@@ -179,5 +219,11 @@ def differing_parameters(reader: Reader, keys: Collection[int], limit: int) -> l
     return list(reader.session.scalars(differing.order_by(func.count().desc(), JobParameterRow.name).limit(limit)))
 
 
-def _summary(row: JobMetricRow) -> MetricSummary:
-    return MetricSummary(row.step, row.last, row.lowest, row.highest)
+_SUMMARY = (
+    *(JobMetricRow.step, JobMetricRow.last, JobMetricRow.lowest, JobMetricRow.highest),
+    *(JobMetricRow.source, JobMetricRow.time_ms, JobMetricRow.run),
+)
+
+
+def _summary(row: JobMetricRow | Row[*tuple[Any, ...]]) -> MetricSummary:
+    return MetricSummary(row.step, row.last, row.lowest, row.highest, MetricSource(row.source), row.time_ms, row.run)

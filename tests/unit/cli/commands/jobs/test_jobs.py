@@ -587,8 +587,8 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
         *(f'{{"event": "progress", "step": {10 * n}, "loss": {a}, "rate": {b}}}' for n, (a, b) in enumerate(values, 1))
     )
     header, loss, _ = typed("jobs metrics job").out.splitlines()
-    assert header.split() == ["METRIC", "REPLICA", "RUN", "STEP", "LAST", "MIN", "MAX"]
-    assert loss.split() == ["loss", "master-replica-0", "1", "30", "NaN", "0.5", "0.9"]
+    assert header.split() == ["METRIC", "REPLICA", "STEP", "LAST", "BEST", "MIN", "MAX"]
+    assert loss.split() == ["loss", "master-replica-0", "30", "NaN", "0.5", "0.5", "0.9"]
     (row,) = json.loads(typed("jobs metrics job --name loss --task master -o json --curves").out)
     (times,) = [row.pop("times")]
     assert len(times) == 3
@@ -598,6 +598,8 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
         "run": 1,
         "step": 30,
         "value": "NaN",
+        "best": 0.5,
+        "bestStep": 10,
         "min": 0.5,
         "max": 0.9,
         "points": 3,

@@ -5,7 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard_cli.output.log.progress import lines
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.views.views import CurveDigest, JobDetail, MetricsDigest, ReplicaView, RunView, Verdict
+from trainyard_protocol.views.views import (
+    CurveDigest,
+    JobDetail,
+    JobMetric,
+    MetricsDigest,
+    ReplicaView,
+    RunView,
+    Verdict,
+)
 from trainyard_protocol.wire.sync import Stall
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -94,3 +102,11 @@ def test_newest_metrics_are_one_line_for_all_replicas() -> None:
         "Metrics: loss 0.31, examples_per_second 1203.46, held_out_loss nan (epoch 2 of 5)."
     ]
     assert shown(run(1, replica(metrics=MetricsDigest(epoch=1)))) == []
+
+
+def test_metrics_of_the_job_come_before_those_of_its_replicas() -> None:
+    printed = CurveDigest(name="loss", step=1500, value=0.7)
+    only = run(1, replica(metrics=MetricsDigest(main="loss", epoch=2, metrics=(printed,))))
+    logged = (JobMetric(name="loss", step=20, last=0.68), JobMetric(name="auc", step=20, last=0.9))
+    detail = JobDetail(job={}, state=JobState.RUNNING, runs=(only,), metrics=logged)
+    assert lines(detail, at(100))[-1] == "Metrics: loss 0.68, auc 0.9 (epoch 2)."

@@ -2,8 +2,12 @@
 
 import math
 
-from trainyard_server.domain.metrics.results import result
+from trainyard_protocol.lines.progress import ProgressEvent
+from trainyard_protocol.views.views import MetricsDigest
+from trainyard_server.domain.metrics.results import result, settled
 from trainyard_server.domain.metrics.series import Curve, Points
+from trainyard_server.domain.metrics.sources import MetricSource
+from trainyard_server.domain.metrics.summary import POINTS, CurveSummary
 
 
 def points(*given: tuple[int, float]) -> Points:
@@ -15,16 +19,30 @@ def points(*given: tuple[int, float]) -> Points:
 
 def test_result_has_the_last_and_the_best_point_of_all_runs() -> None:
     runs = [(1, points((1, 5.0), (2, 0.1), (3, 0.01))), (2, points((2, 2.0), (4, math.nan), (5, 3.0)))]
-    found = result("loss", "master-replica-0", runs, 100)
+    found = result("loss", "master-replica-0", runs)
     assert found is not None
     assert list(found.points.steps) == [1, 2, 4, 5]  # step 3 of the first run was lost
-    assert (found.last, found.best) == ((5, 3.0), (2, 2.0))
+    assert (found.last, found.best, found.run) == ((5, 3.0), (2, 2.0), 2)
+    assert found.summary(MetricSource.LOGGED) == (5, 3.0, 2.0, 5.0, MetricSource.LOGGED, 5000, 2)
 
 
 def test_result_without_a_direction_or_a_finite_value_has_no_best() -> None:
-    rate = result("rate", "master-replica-0", [(1, points((1, 1.0)))], 100)
-    lost = result("loss", "master-replica-0", [(1, points((1, math.inf)))], 100)
+    rate = result("rate", "master-replica-0", [(1, points((1, 1.0)))])
+    lost = result("loss", "master-replica-0", [(1, points((1, math.inf)))])
     assert rate is not None
     assert lost is not None
     assert (rate.best, lost.best, lost.last) == (None, None, (1, math.inf))
-    assert result("loss", "master-replica-0", [], 100) is None
+    assert result("loss", "master-replica-0", []) is None
+
+
+def test_the_digest_of_an_ended_job_has_its_results() -> None:
+    summed = CurveSummary()
+    summed.add(ProgressEvent("", 9, epoch=3, metrics={"loss": 0.1, "dropped": 1.0}))
+    loss = result("loss", "master-replica-0", [(1, points(*((step, float(step)) for step in range(100))))])
+    assert loss is not None
+    digest = MetricsDigest.model_validate(settled(summed.json(), [loss]))
+    assert (digest.epoch, [metric.name for metric in digest.metrics]) == (3, ["loss"])
+    curve = digest.curve()
+    assert curve is not None
+    assert (curve.step, curve.value, curve.points[0], curve.points[-1]) == (99, 99.0, (0, 0.0), (99, 99.0))
+    assert len(curve.points) <= POINTS

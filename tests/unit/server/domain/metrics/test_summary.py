@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from trainyard_protocol.lines.progress import ProgressEvent
 from trainyard_protocol.views.views import MetricsDigest
+from trainyard_server.domain.metrics.sources import MetricSource
 from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, MetricSummary, ordered
 
 VALUES = st.one_of(st.floats(), st.integers(-10, 10).map(float))
@@ -126,4 +127,18 @@ def test_each_metric_has_its_last_value_and_its_extremes() -> None:
     assert kept == {"loss": MetricSummary(2, None, 1.0, 3.0), "accuracy": MetricSummary(3, 0.5, 0.5, 0.5)}
     assert [kept[name].best(name) for name in kept] == [1.0, 0.5]
     assert kept["loss"].joined(MetricSummary(9, 2.0, 2.0, 7.0)) == MetricSummary(9, 2.0, 1.0, 7.0)
+    assert kept["loss"].joined(MetricSummary(1, 2.0, 2.0, 2.0)) == MetricSummary(2, None, 1.0, 3.0)
+    assert kept["loss"].joined(MetricSummary(1, 2.0, 2.0, 2.0, run=1)) == MetricSummary(1, 2.0, 1.0, 3.0, run=1)
+    logged = MetricSummary(1, 8.0, 8.0, 8.0, MetricSource.LOGGED)
+    assert (kept["loss"].joined(logged), logged.joined(kept["loss"])) == (logged, logged)
     assert kept["accuracy"].best("steps") is None
+
+
+def test_a_point_with_a_step_replaces_what_was_guessed() -> None:
+    guess = ProgressEvent("", 1500, metrics={"loss": 9.0}, is_position=False, is_guess=True)
+    summary = digest(guess)
+    assert dict(summary.summaries())["loss"].source is MetricSource.GUESSED
+    kept = CurveSummary.of(json.loads(json.dumps(summary.json())))
+    for event in (ProgressEvent("", 5, metrics={"loss": 1.0}), guess):
+        kept.add(event)
+    assert dict(kept.summaries()) == {"loss": MetricSummary(5, 1.0, 1.0, 1.0)}

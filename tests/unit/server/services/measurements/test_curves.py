@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.wire.logs import LogLine
+from trainyard_server.domain.metrics.sources import MetricSource
 from trainyard_server.services.measurements import curves
 from trainyard_server.services.measurements.curves import JobCurves
+from trainyard_server.storage.job_files.event_files import Scalar
 from trainyard_server.storage.logs import job_log
 from trainyard_server.storage.logs.store import SERVICE, LogStore, ReadResult, Stream
 
@@ -165,3 +167,24 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(job.curves) == 3
     assert job.points == sum(map(len, job.curves.values())) < 600
     assert 1.0 in job.curves["loss", MASTER].points().values
+
+
+def test_a_metric_has_the_points_of_its_best_source(tmp_path: Path) -> None:
+    logs = LogStore(tmp_path)
+    lines = ["{'loss': '0.69', 'epoch': '0.5'}", "{'loss': '0.68', 'epoch': '1'}", "step 7, rate = 3"]
+    logs.append("p", "job", MASTER, 0, [line(text, at=at) for at, text in enumerate(lines)])
+    job = JobCurves("p", "job")
+    job.catch_up(logs)
+    assert shown(job)["loss", MASTER][0].startswith("(500, 0.69")
+    assert job.source("Loss") is MetricSource.GUESSED
+    time = T0.timestamp()
+    job.add_written([(1, Scalar("Loss", 4, 0.5, time)), (1, Scalar("rate", 4, 0.5, time))])
+    assert [(name, curve.points().steps.tolist()) for (name, _), curve in job.curves.items()] == [
+        ("rate", [7]),
+        ("Loss", [4]),
+    ]
+    at_one_step = [Scalar("loss", 5, 2.0, time), Scalar("loss", 5, 1.0, time + 1), Scalar("loss", 5, 3.0, time)]
+    job.add_logged([(1, point) for point in at_one_step])
+    (points,) = [curve.points() for (name, _), curve in job.curves.items() if name == "loss"]
+    assert (points.steps.tolist(), points.values.tolist()) == ([5], [1.0])
+    assert job.source("loss") is MetricSource.LOGGED

@@ -1,0 +1,84 @@
+"""Routes of MLflow's artifacts: people read those of runs through the server, programs write them to their job-dir."""
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
+from trainyard_server.api.middleware.csrf import bearer
+from trainyard_server.api.own.files import Download, disposition
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
+from trainyard_server.services.tracking.messages import ArtifactList, NothingToSay
+
+_ARTIFACTS = "/mlflow-artifacts/artifacts"
+_PATH = f"{_ARTIFACTS}/{{path:path}}"
+_ANY_BODY = {"requestBody": {"required": False, "content": {"application/octet-stream": {}}}}
+
+router = Router(prefix="/api/2.0")
+
+Json = dict[str, Any]
+
+
+@router.get(
+    "/mlflow/artifacts/list",
+    Access.PERSON,
+    "MLflow: artifacts of a run",
+    response_model=ArtifactList,
+    response_model_exclude_none=True,
+)
+def of_run(
+    request: Request, cases: Cases, caller: AuthenticatedCaller, run_id: str = "", run_uuid: str = "", path: str = ""
+) -> Json:
+    """A directory of a run's artifacts, at most 10,000 files."""
+    return cases.artifacts.of_run(caller, bearer(request), run_id or run_uuid, path)
+
+
+@router.get(
+    _ARTIFACTS,
+    Access.PERSON,
+    "MLflow: artifacts of a run, by its address",
+    response_model=ArtifactList,
+    response_model_exclude_none=True,
+)
+def listing(cases: Cases, caller: AuthenticatedCaller, path: str = "") -> Json:
+    """A directory of a run's artifacts: `path` begins with the run's id."""
+    return cases.artifacts.listing(caller, path)
+
+
+@router.get(_PATH, Access.PERSON, "MLflow: an artifact", response_class=Download)
+def download(path: str, cases: Cases, caller: AuthenticatedCaller) -> Response:
+    """A file of a run's artifacts: the path begins with the run's id."""
+    content = cases.artifacts.content(caller, path)
+    headers = {"Content-Disposition": disposition(content.name), "Content-Length": str(content.size)}
+    return Download(content.blocks, headers=headers)
+
+
+@router.put(
+    _PATH,
+    Access.PERSON,
+    "MLflow: an artifact of a job without a job-dir, which is not kept",
+    UNRECORDED,
+    response_model=NothingToSay,
+    openapi_extra=_ANY_BODY,
+)
+async def put(path: str, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Json:
+    """Answers a program, whose job's log says that artifacts need a job-dir; people are refused."""
+    await run_in_threadpool(cases.artifacts.refuse, caller, bearer(request), path)
+    async for _ in request.stream():  # a client that is cut off in the middle reports a broken connection
+        continue
+    return {}
+
+
+@router.delete(
+    _PATH,
+    Access.PERSON,
+    "MLflow: an artifact of a job without a job-dir: there is none",
+    UNRECORDED,
+    response_model=NothingToSay,
+)
+def delete(path: str, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Json:
+    cases.artifacts.refuse(caller, bearer(request), path)
+    return {}

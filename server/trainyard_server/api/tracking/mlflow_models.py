@@ -1,0 +1,128 @@
+"""Routes of MLflow's REST API about the models that programs log (`mlflow.sklearn.log_model`)."""
+
+from typing import Annotated, Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
+from trainyard_server.api.middleware.csrf import bearer
+from trainyard_server.api.routing import Router
+from trainyard_server.domain.access.route_access import UNRECORDED, Access
+from trainyard_server.services.tracking.messages import (
+    ArtifactList,
+    CreateLoggedModel,
+    FinalizeLoggedModel,
+    FoundLoggedModels,
+    LoggedModelParams,
+    LoggedModelTags,
+    NothingToSay,
+    OneLoggedModel,
+    SearchLoggedModels,
+)
+
+_MAX_BODY = 1 << 20
+_MODELS = "/mlflow/logged-models"
+_MODEL = f"{_MODELS}/{{model_id}}"
+
+router = Router(prefix="/api/2.0")
+
+Json = dict[str, Any]
+
+
+@router.post(_MODELS, Access.PERSON, "MLflow: a model of the calling job", UNRECORDED, response_model=OneLoggedModel)
+def create(
+    body: Annotated[CreateLoggedModel, large_json_of(CreateLoggedModel, _MAX_BODY)], request: Request, cases: Cases
+) -> Json:
+    """A model, whose artifacts the program writes to the job-dir."""
+    return {"model": cases.logged_models.create(bearer(request), body)}
+
+
+@router.post(
+    f"{_MODELS}/search", Access.PERSON, "MLflow: the models of projects", UNRECORDED, response_model=FoundLoggedModels
+)
+def search(
+    body: Annotated[SearchLoggedModels, large_json_of(SearchLoggedModels, _MAX_BODY)],
+    request: Request,
+    cases: Cases,
+    caller: AuthenticatedCaller,
+) -> Response:
+    """The models that a filter finds, among the 10,000 newest."""
+    models, token = cases.logged_models.search(caller, bearer(request), body)
+    return JSONResponse({"models": models} | ({"next_page_token": token} if token else {}))
+
+
+@router.get(_MODEL, Access.PERSON, "MLflow: a model that a program has logged", response_model=OneLoggedModel)
+def get(
+    model_id: str, request: Request, cases: Cases, caller: AuthenticatedCaller, allow_deleted: bool = False
+) -> Json:
+    return {"model": cases.logged_models.model(caller, bearer(request), model_id, allow_deleted=allow_deleted)}
+
+
+@router.patch(_MODEL, Access.PERSON, "MLflow: the status of a model", UNRECORDED, response_model=OneLoggedModel)
+def finalize(
+    model_id: str, body: Annotated[FinalizeLoggedModel, json_of(FinalizeLoggedModel)], request: Request, cases: Cases
+) -> Json:
+    return {"model": cases.logged_models.finalize(bearer(request), model_id, body.status)}
+
+
+@router.delete(_MODEL, Access.PERSON, "MLflow: delete a model", UNRECORDED, response_model=NothingToSay)
+def delete(model_id: str, request: Request, cases: Cases) -> Json:
+    """Delete a model; its artifacts stay."""
+    cases.logged_models.delete(bearer(request), model_id)
+    return {}
+
+
+@router.patch(f"{_MODEL}/tags", Access.PERSON, "MLflow: tags of a model", UNRECORDED, response_model=OneLoggedModel)
+def set_tags(
+    model_id: str,
+    body: Annotated[LoggedModelTags, large_json_of(LoggedModelTags, _MAX_BODY)],
+    request: Request,
+    cases: Cases,
+) -> Json:
+    return {"model": cases.logged_models.set_tags(bearer(request), model_id, body.tags)}
+
+
+@router.delete(
+    f"{_MODEL}/tags/{{key:path}}",
+    Access.PERSON,
+    "MLflow: delete a tag of a model",
+    UNRECORDED,
+    response_model=NothingToSay,
+)
+def delete_tag(model_id: str, key: str, request: Request, cases: Cases) -> Json:
+    cases.logged_models.delete_tag(bearer(request), model_id, key)
+    return {}
+
+
+@router.post(
+    f"{_MODEL}/params", Access.PERSON, "MLflow: parameters of a model", UNRECORDED, response_model=NothingToSay
+)
+def add_params(
+    model_id: str,
+    body: Annotated[LoggedModelParams, large_json_of(LoggedModelParams, _MAX_BODY)],
+    request: Request,
+    cases: Cases,
+) -> Json:
+    cases.logged_models.add_params(bearer(request), model_id, body.params)
+    return {}
+
+
+@router.get(
+    f"{_MODEL}/artifacts/directories",
+    Access.PERSON,
+    "MLflow: artifacts of a model",
+    response_model=ArtifactList,
+    response_model_exclude_none=True,
+)
+def artifacts(
+    model_id: str, request: Request, cases: Cases, caller: AuthenticatedCaller, artifact_directory_path: str = ""
+) -> Json:
+    """A directory of a model's artifacts, with paths below it."""
+    model = cases.logged_models.model(caller, bearer(request), model_id, allow_deleted=True)
+    root = cases.logged_models.artifacts_of(caller, model_id)
+    below = artifact_directory_path.strip("/")
+    files = cases.artifacts.listing(caller, f"{root}/{below}" if below else root)["files"]
+    before = f"{below}/" if below else ""
+    paths = [{**file, "path": f"{before}{file['path']}"} for file in files]
+    return {"root_uri": model["info"]["artifact_uri"], "files": paths}

@@ -306,16 +306,25 @@ def _meets(row: LoggedModelRow, terms: Sequence[SearchTerm], datasets: Sequence[
     of_metrics = [term for term in terms if term.field.kind is FieldKind.METRIC]
     if datasets and not of_metrics and not _on_datasets(row.metrics, datasets):
         return False
-    return all(mlflow_filter.matches(term.op, _value(row, term, datasets), term.value) for term in terms)
+    return all(
+        any(mlflow_filter.matches(term.op, value, term.value) for value in _values(row, term, datasets))
+        for term in terms
+    )
 
 
-def _value(row: LoggedModelRow, term: SearchTerm, datasets: Sequence[DatasetOfMetrics]) -> str | float | None:
+def _values(
+    row: LoggedModelRow, term: SearchTerm, datasets: Sequence[DatasetOfMetrics]
+) -> Sequence[str | float | None]:
+    """The values that a comparison may meet: of a metric each, as MLflow has it."""
+    if term.field.kind is not FieldKind.METRIC:
+        return (_value(row, term),)
+    values = [value for value in row.metrics if value["key"] == term.field.key]
+    return [float(value["value"]) for value in (_on_datasets(values, datasets) if datasets else values)]
+
+
+def _value(row: LoggedModelRow, term: SearchTerm) -> str | float | None:
     key = term.field.key
     match term.field.kind:
-        case FieldKind.METRIC:
-            values = [value for value in row.metrics if value["key"] == key]
-            chosen = _on_datasets(values, datasets) if datasets else values
-            return float(chosen[0]["value"]) if chosen else None
         case FieldKind.PARAM:
             return row.params.get(key)
         case FieldKind.TAG:

@@ -21,6 +21,7 @@ _FILES = 64  # the newest ones
 _DIRECTORIES = 64
 _DEPTH = 5
 _PAGES = 5  # of one directory
+_ARTIFACTS = ("mlflow",)  # files of runs of MLflow, whose metrics are logged: Keras' autologging adds its event files
 _READ_BYTES = 16 * 2**20  # in one call
 _BLOCK = 2 * 2**20
 _JOB_BYTES = 512 * 2**20
@@ -92,7 +93,7 @@ class EventFiles:
 
 
 def _files(tree: Tree) -> list[tuple[tuple[str, ...], int]]:
-    """Paths and sizes of the newest event files, the oldest of them first."""
+    """Paths and sizes of the newest event files, the oldest of them first; not those among MLflow's artifacts."""
     files: list[tuple[float, tuple[str, ...], int]] = []
     directories: list[tuple[str, ...]] = [()]
     for directory in directories:  # grows meanwhile
@@ -101,6 +102,8 @@ def _files(tree: Tree) -> list[tuple[tuple[str, ...], int]]:
             page = tree.page(directory, after)
             for entry in page.entries:
                 path = (*directory, entry.name)
+                if path == _ARTIFACTS:
+                    continue
                 if entry.kind == "directory" and len(path) < _DEPTH and len(directories) < _DIRECTORIES:
                     directories.append(path)
                 elif entry.kind == "file" and _NAME.search(entry.name):

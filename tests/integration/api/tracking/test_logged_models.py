@@ -57,9 +57,15 @@ def test_models_are_made_finalized_tagged_measured_and_deleted(api: Server, tmp_
     assert read["info"]["artifact_uri"] == f"mlflow-artifacts:/{program.run_id}/models/{model_id}/artifacts"
     of_run = {"model_id": model_id, "run_id": program.run_id}
     assert read["data"]["metrics"] == [
-        {"key": "auc", "value": "NaN", "timestamp": 9, "step": 2, **of_run},
+        {**metric, **of_run},
         {**on_data, **of_run},
+        {"key": "auc", "value": "NaN", "timestamp": 9, "step": 2, **of_run},
     ]
+    program.done("runs/log-batch", run_id=program.run_id, metrics=[metric])  # again: it is kept once
+    again = api.client.get(f"{MODELS}/{model_id}", headers=VERA).json()["model"]
+    assert again["data"]["metrics"] == read["data"]["metrics"]
+    history = program.get("metrics/get-history", run_id=program.run_id, metric_key="auc").json()["metrics"]
+    assert [(point["step"], point["value"]) for point in history] == [(1, 0.5), (1, 0.75), (2, "NaN")]
     directory = tmp_path / "jobs" / "mine" / "mlflow" / "models" / model_id / "artifacts"
     (directory / "data").mkdir(parents=True)
     (directory / "MLmodel").write_text("x")

@@ -53,6 +53,7 @@ def test_scalars_are_read_as_files_grow(tmp_path: Path) -> None:
     write(tmp_path, f"logs/train/{FILE}", framed(record(1, epoch_loss=0.5, lr=struct.pack("<f", 0.25))))
     write(tmp_path, f"logs/validation/{FILE}.v2", framed(record(1, epoch_loss=0.75)))
     write(tmp_path, "logs/notes.txt", b"x")
+    write(tmp_path, f"mlflow/tensorboard_logs/train/{FILE}", framed(record(1, epoch_loss=9.0)))  # of autologging
     found, more = files.read(tree)
     assert sorted(found) == [
         Scalar("epoch_loss", 1, 0.5, 1000.0),

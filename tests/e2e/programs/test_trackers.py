@@ -35,15 +35,6 @@ FILLED = {
         frozenset({"loss", "val_accuracy"}),
         ("--lr", "0.1"),
     ),
-    "sklearn_autolog.py": Filled(
-        frozenset({"training_score", "training_accuracy_score"}), {"C": "0.5"}, frozenset({"training_score"})
-    ),
-    "xgboost_autolog.py": Filled(
-        frozenset({"train-logloss"}), {"eta": "0.3", "max_depth": "2"}, frozenset({"train-logloss"})
-    ),
-    "keras_autolog.py": Filled(frozenset({"loss"}), {"epochs": "3"}, frozenset({"loss"})),
-    "hf_trainer.py": Filled(frozenset({"loss", "learning_rate"}), {"learning_rate": "0.05"}, frozenset({"loss"})),
-    "lightning_logger.py": Filled(frozenset({"train_loss"}), {"lr": "0.05"}, frozenset({"train_loss"})),
     "wandb_script.py": Filled(
         frozenset({"loss", "val/accuracy", "best_accuracy"}), {"lr": "0.05", "model/layers": "3"}, frozenset({"loss"})
     ),
@@ -76,20 +67,21 @@ def test_a_program_fills_the_list_the_curves_and_the_parameters(service: Service
 
 
 def test_mlflow_reads_the_jobs(service: Service, frameworks_python: Path) -> None:
-    service.ok("jobs", "submit", "training", "to_read", "--package-path", str(TRACKERS / "sklearn_autolog.py"))
+    program = PROGRAMS / "tracked" / "autologging" / "sklearn_autolog.py"
+    service.ok("jobs", "submit", "training", "to_read", "--package-path", str(program))
     service.wait_for("to_read", "SUCCEEDED", timeout=900)
     with service.client() as client:
         server = client.server
     variables = {"MLFLOW_TRACKING_URI": server.url, "MLFLOW_TRACKING_TOKEN": server.token, "PATH": "/usr/bin:/bin"}
-    program = str(frameworks_python.with_name("mlflow"))
+    command = str(frameworks_python.with_name("mlflow"))
 
     def run(*words: str) -> str:
-        return subprocess.run([program, *words], env=variables, check=True, capture_output=True, text=True).stdout
+        return subprocess.run([command, *words], env=variables, check=True, capture_output=True, text=True).stdout
 
     number = next(word for word in run("experiments", "search").split() if word.isdecimal())
     (line,) = [line for line in run("runs", "list", "--experiment-id", number).splitlines() if "to_read" in line]
     described = json.loads(run("runs", "describe", "--run-id", line.split()[-1]))
-    assert (described["info"]["status"], described["data"]["params"]["C"]) == ("FINISHED", "0.5")
+    assert (described["info"]["status"], described["data"]["params"]["max_iter"]) == ("FINISHED", "200")
 
 
 def row(service: Service, job: str, filled: Filled) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Lightning with its MLFlowLogger."""
+"""Lightning with its MLFlowLogger, which makes a run of its own."""
 
 import lightning
 import torch
@@ -21,14 +21,8 @@ class Net(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), self.hparams["lr"])
 
 
+lightning.seed_everything(0)
 data = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=8)
-trainer = lightning.Trainer(
-    max_epochs=3,
-    logger=MLFlowLogger(experiment_name="mine"),
-    log_every_n_steps=2,
-    enable_progress_bar=False,
-    enable_checkpointing=False,
-    accelerator="cpu",
-)
+trainer = lightning.Trainer(max_epochs=3, logger=MLFlowLogger(experiment_name="mine"), log_every_n_steps=2)
 trainer.fit(Net(lr=0.05), loader)

@@ -417,7 +417,8 @@ def _send(parameters: "Mapping[str, object]") -> None:
         return
     items = [{"key": name, "value": str(value)} for name, value in parameters.items()]
     for start in range(0, len(items), _AT_ONCE):
-        body = json.dumps({"run_id": run_id, "params": items[start : start + _AT_ONCE]}).encode()
+        values = {"run_id": run_id, "params": items[start : start + _AT_ONCE], "change_params": True}
+        body = json.dumps(values).encode()
         headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
         url = address.rstrip("/") + "/api/2.0/mlflow/runs/log-batch"
         try:

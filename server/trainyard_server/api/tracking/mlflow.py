@@ -198,7 +198,8 @@ def log_parameter(
 def log_batch(
     body: Annotated[LoggedBatch, large_json_of(LoggedBatch, _MAX_BATCH)], request: Request, cases: Cases
 ) -> Json:
-    cases.tracking.log(bearer(request), body.run_id, body.metrics, body.params, body.tags)
+    may_change = body.change_params
+    cases.tracking.log(bearer(request), body.run_id, body.metrics, body.params, body.tags, may_change=may_change)
     return {}
 
 

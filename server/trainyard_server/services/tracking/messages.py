@@ -75,7 +75,11 @@ class DeleteTag(OfRun):
 
 
 class LoggedBatch(_Body):
+    """Values of a run. With `change_params`, which MLflow does not have, parameters may get other values, as those of
+    W&B's config may."""
+
     run_id: Short = ""
+    change_params: bool = False
     metrics: Annotated[tuple[LoggedMetric, ...], Field(max_length=MAX_METRICS)] = ()
     params: Annotated[tuple[KeyValue, ...], Field(max_length=MAX_PARAMS)] = ()
     tags: Annotated[tuple[KeyValue, ...], Field(max_length=MAX_TAGS)] = ()

@@ -114,16 +114,18 @@ class Tracking:
         metrics: Sequence[LoggedMetric] = (),
         params: Sequence[KeyValue] = (),
         tags: Sequence[KeyValue] = (),
+        *,
+        may_change: bool = False,
     ) -> None:
         """Record metrics, parameters and tags of the calling job, or of a further run of it. What there is no room for
-        is left out, and the job's log says so. Raises PermissionDenied; InvalidArgument for a step that is out of
-        range and for a parameter that has another value."""
+        is left out, and the job's log says so. `may_change`: parameters may get other values. Raises PermissionDenied;
+        InvalidArgument for a step that is out of range and for a parameter that has another value."""
         now = self._backend.clock()
         with self._backend.store.write() as writer:
             target = self._active(writer, secret, wanted)
             if target.further is None:
                 tracking.open_own(writer, target.job.key, target.run, now)
-            not_kept = _set_params(writer, target, {param.key: param.value for param in params})
+            not_kept = _set_params(writer, target, {param.key: param.value for param in params}, may_change=may_change)
             not_kept |= _set_tags(writer, target, {tag.key: tag.value for tag in tags})
             if metrics:
                 now_ms = int(now.timestamp() * 1000)
@@ -255,7 +257,7 @@ def _set_tags(writer: Writer, target: RunTarget, tags: Mapping[str, str]) -> set
     return _set(writer, target, ValueKind.TAG, cut) | ({NotKept.CUT} if cut != dict(tags) else set())
 
 
-def _set_params(writer: Writer, target: RunTarget, params: Mapping[str, str]) -> set[NotKept]:
+def _set_params(writer: Writer, target: RunTarget, params: Mapping[str, str], *, may_change: bool) -> set[NotKept]:
     """Set parameters, also those that jobs are found by. A later run of the job may have other values. Raises
     InvalidArgument for another value."""
     if not params:
@@ -263,7 +265,7 @@ def _set_params(writer: Writer, target: RunTarget, params: Mapping[str, str]) ->
     cut = {name: value[:MAX_PARAMETER] for name, value in params.items()}
     present = tracking.named_values(writer, target.job.key, target.number, ValueKind.PARAM, cut)
     for name, row in present.items():
-        if row.value != cut[name] and row.run == target.run:
+        if row.value != cut[name] and row.run == target.run and not may_change:
             raise InvalidArgument(
                 f"The parameter {quoted(name)} of the run {target.run_id} is {quoted(row.value)}: it cannot be changed "
                 f"to {quoted(cut[name])}. Log it under another name, or as a tag."

@@ -296,6 +296,9 @@ def test_parameter_has_one_value_in_a_run_of_its_job(api: Server) -> None:
         row.run = 0
     program.done("runs/log-parameter", run_id=program.run_id, key="lr", value="0.3")
     assert texts(program.read()["data"]["params"]) == {"lr": "0.3"}
+    config = [{"key": "lr", "value": "0.4"}]
+    program.done("runs/log-batch", run_id=program.run_id, params=config, change_params=True)  # as W&B's shim
+    assert texts(program.read()["data"]["params"]) == {"lr": "0.4"}
 
 
 @on_every_database

@@ -346,6 +346,9 @@ class ProgressReader:
 _NEW = ProgressReader()
 
 
+_ROUND_START = 13  # characters of a round's number, with the tab behind it
+
+
 def may_report(text: str) -> bool:
     """Whether a line may be progress: False for most lines, at the cost of a few searches."""
     if len(text) > MAX_LINE:
@@ -355,17 +358,18 @@ def may_report(text: str) -> bool:
             return True
     if "%|" in text or "it [" in text or (text.endswith("]") and "/" in text[-40:]):
         return True
-    if text[-1:] in RESULT_ENDS and may_have_results(text):
-        return True
     first = text[:1]
+    if text[-1:] in RESULT_ENDS and (":" in text or "=" in text or first == "│") and may_have_results(text):
+        return True
     if first in _KERAS_FIRST:
         start = text[:400]
         if _KERAS.match(_ANSI.sub("", start) if "\x1b" in start or "\b" in start else start) is not None:
             return True
         if first == " ":
             return text.startswith(_INDENT) and _RICH_CONTINUED.fullmatch(text) is not None
-        return is_round(text)
-    return is_round(text) if first == "[" else first == "{" and '"event"' in text
+    if first == "{":
+        return '"event"' in text
+    return "\t" in text[:_ROUND_START] and is_round(text)
 
 
 def _whole(value: object) -> int | None:

@@ -4,6 +4,9 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
+
+import psutil
 
 from e2e.harness import Service, local
 
@@ -22,8 +25,13 @@ while not worker_is_done.exists():  # the chief's end is the job's, and ends the
 
 
 def pid_of(service: Service, module: str) -> int:
-    (process,) = [p for p in service.processes() if "-m" in p.cmdline() and module in p.cmdline()]
-    return process.pid
+    found = []
+    for process in service.processes():
+        with suppress(psutil.NoSuchProcess):  # of a job that has just ended
+            words = process.cmdline()
+            found += [process.pid] if "-m" in words and module in words else []
+    (pid,) = found
+    return pid
 
 
 def lines_of(output: str, task: str) -> list[int]:

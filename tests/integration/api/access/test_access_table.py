@@ -112,10 +112,10 @@ class Gate:
     sessions: Sessions
 
     async def status(self, route: Route, headers: dict[str, str]) -> int:
-        """The answer to the call; for a page also the answer to the call for its changes, which must be the same."""
+        """The answer to the call; for a page with changes also that to the call for them, which must be the same."""
         concrete = re.sub(r"\{project\}", PROJECT, route.path)
         concrete = re.sub(r"\{[^}]*\}", "x", concrete)
-        paths = [concrete, f"/live{concrete}"] if route.is_page else [concrete]
+        paths = [concrete, f"/live{concrete}"] if route.has_changes else [concrete]
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://server", headers=headers
         ) as client:

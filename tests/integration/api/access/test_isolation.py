@@ -351,7 +351,7 @@ def calls(names: Names, routes: Sequence[Route] = ACCESS.rows) -> Iterator[Call]
             query, _, body = template.partition(" ") if template.startswith("?") else ("", "", template)
             query, body = (Template(text).substitute(names) for text in (query, body))
             yield route.method, path + query, body
-            if route.is_page and not query:
+            if route.has_changes and not query:
                 yield route.method, f"/live{path}{query}", body
 
 

@@ -205,8 +205,8 @@ class ProgressReader:
         if self.is_epoch_done and self.epoch is not None:
             return None
         self.is_epoch_done = step == steps and not overwritten
-        pairs = _KERAS_METRIC.findall(text, bar.end())
-        metrics = {name: float(value) for name, value in pairs[:MAX_METRICS]}
+        printed = _KERAS_METRIC.findall(text, bar.end())
+        metrics = {name: float(value) for name, value in printed[:MAX_METRICS]}
         return self._placed(_Report(metrics, step, steps, self.epoch, self.epochs, _KERAS_BAR))
 
     def _rich(self, text: str, bar: "re.Match[str]") -> ProgressEvent:

@@ -17,7 +17,7 @@ from trainyard_protocol.lines.progress import (
     VALIDATION_WORDS,
 )
 
-_MAX_LINE, _MAX_TAIL = 300, 200
+_MAX_LINE = 300
 _MAX_WORDS = 7
 
 _METRICS = LOWER_WORDS | HIGHER_WORDS | {"return"}
@@ -78,7 +78,7 @@ def may_have_results(text: str) -> bool:
     at = max(text.rfind(":"), text.rfind("=")) + 1
     if at == 0 or len(text) > _MAX_LINE:
         return text[:1] == "│" and _ROW.fullmatch(text) is not None
-    return len(text) - at < _MAX_TAIL and _TAIL.match(text, at) is not None and _HINT.search(text.lower()) is not None
+    return _TAIL.match(text, at) is not None and _HINT.search(text.lower()) is not None
 
 
 def final_results(text: str) -> dict[str, float]:

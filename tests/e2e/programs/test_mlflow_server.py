@@ -2,7 +2,6 @@
 read from both, but for DIFFERENCES. docs/reference/mlflow.md has the same list."""
 
 import asyncio
-import csv
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from beds.services.ai_agent import call
 from beds.waiting import until
 from e2e.harness import REPOSITORY, Service, started
 from e2e.programs.test_programs import PROGRAMS
+from e2e.programs.test_trackers import row
 from support.addresses import free_ports
 from trainyard_protocol.views.views import number
 
@@ -37,7 +37,7 @@ Read = dict[str, Any]
 """The JSON of read_mlflow.py."""
 
 UNNAMED, PRESENT = "<random>", "<time>"
-"""For a name that MLflow has invented, and for a time since the program began."""
+"""Stand-ins for a name that MLflow has invented, and for a time since the program began."""
 
 Facts = dict[str, Any]
 """A value for each thing that a server has, such as `first/lr_0.1 metric loss`."""
@@ -527,20 +527,6 @@ def check_surfaces(service: Service, job: str, run: Any) -> None:
     assert {name: last for name, (last, _) in expected.items() if name in latest} == latest
     for surface in SURFACES:  # tables have the values of the curves some seconds after the job's end
         until(lambda: surface(service, job) == expected, lambda: f"{surface.__name__}: {surface(service, job)}")  # noqa: B023
-
-
-def row(service: Service, job: str, *columns: str) -> dict[str, str]:
-    """The columns of the job in the list."""
-    with service.client() as client:
-        server = client.server
-    answer = httpx.get(
-        f"{server.url}/trainyard/v1/jobs.csv",
-        params={"column": ["job", *columns], "filter": f"jobId={job}"},
-        headers={"Authorization": f"Bearer {server.token}"},
-    )
-    assert answer.status_code == 200, answer.text
-    (line,) = csv.DictReader(answer.text.splitlines())
-    return {column: line[column] for column in columns}
 
 
 def as_number(text: str) -> float | str:

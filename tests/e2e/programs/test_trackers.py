@@ -57,8 +57,8 @@ def test_a_program_fills_the_list_the_curves_and_the_parameters(service: Service
     assert service.wait_for(job, "SUCCEEDED", "FAILED", timeout=900) == "SUCCEEDED", service.log(job)
     with service.client() as client:
         until(lambda: filled.curves <= {curve.name for curve in client.metrics(job, points=100).metrics})
-    until(lambda: all(row(service, job, filled).values()), lambda: str(row(service, job, filled)))
-    shown = row(service, job, filled)
+    until(lambda: all(shown_of(service, job, filled).values()), lambda: str(shown_of(service, job, filled)))
+    shown = shown_of(service, job, filled)
     assert {name: shown[f"params.{name}"] for name in filled.parameters} == filled.parameters
     if program == "wandb_script.py":
         assert list((service.state_dir / "jobs").rglob("images/sample/*.png"))
@@ -84,9 +84,14 @@ def test_mlflow_reads_the_jobs(service: Service, frameworks_python: Path) -> Non
     assert (described["info"]["status"], described["data"]["params"]["max_iter"]) == ("FINISHED", "200")
 
 
-def row(service: Service, job: str, filled: Filled) -> dict[str, str]:
-    """The job in the list, with these parameters and metrics."""
+def shown_of(service: Service, job: str, filled: Filled) -> dict[str, str]:
+    """The parameters and metrics of the job in the list."""
     columns = [f"params.{name}" for name in filled.parameters] + [f"metrics.{name}.last" for name in filled.metrics]
+    return row(service, job, *columns)
+
+
+def row(service: Service, job: str, *columns: str) -> dict[str, str]:
+    """The columns of the job in the list."""
     with service.client() as client:
         server = client.server
     answer = httpx.get(

@@ -43,7 +43,7 @@ from trainyard_server.domain.reports import bounded_sync, checked_chunk, related
 from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.domain.tuning.measurements import merged
 from trainyard_server.services.agents.agent_keys import check_key, run_with
-from trainyard_server.services.tracking.tracking import run_id
+from trainyard_server.services.tracking.targets import run_id
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader

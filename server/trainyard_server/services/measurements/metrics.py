@@ -151,7 +151,7 @@ class Metrics:
         job = self._job(project, job_id)
         with job.lock:
             job.catch_up(self._backend.logs)
-            found = next((metric for metric in _results(job) if metric.name == name), None)
+            found = next(_results(job, name), None)
         return found.points if found is not None else Points()
 
     def rows(self, project: str, job_id: str) -> Iterator[Row]:
@@ -246,12 +246,12 @@ def _view(job: JobCurves, query: MetricsQuery, answer_points: int = ANSWER_POINT
     )
 
 
-def _results(job: JobCurves) -> Iterator[MetricResult]:
-    """The results of each metric, of its first replica, the most important first."""
+def _results(job: JobCurves, wanted: str = "") -> Iterator[MetricResult]:
+    """The results of each metric, or of the one that is wanted, of its first replica, the most important first."""
     tasks: dict[str, dict[str, list[tuple[int, Points]]]] = {}
     for (name, stream), curve in job.curves.items():
         tasks.setdefault(name, {}).setdefault(stream.task, []).append((stream.run, curve.points()))
-    for name in ordered(tasks):
+    for name in ordered(tasks) if not wanted else tasks.keys() & {wanted}:
         task = min(tasks[name], key=_task_order)
         if (metric := result(name, task, tasks[name][task])) is not None:
             yield metric

@@ -5,7 +5,6 @@ Curves are drawn from logs and event files when somebody looks (`curves`); this 
 """
 
 import logging
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,7 +17,7 @@ from trainyard_server.domain.metrics.sources import MetricSource
 from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.metrics import Metrics
-from trainyard_server.services.measurements.written_curves import CLOCK_SKEW_S
+from trainyard_server.services.measurements.written_curves import written_points
 from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.db.tables import job_values, tracking
 from trainyard_server.storage.db.tables.job_values import MeasuredJob
@@ -126,15 +125,11 @@ class WrittenMetrics:
         """The new scalars that runs of the job have written. Raises TrainyardError and OSError."""
         if self._lacks_library:
             return ()
-        with self._backend.store.read() as reader:
-            starts = sorted(run.created_at.timestamp() - CLOCK_SKEW_S for run in reader.runs(job.key))
-        if not starts:
-            return ()
-        tree, scalars, more = self._files.tree(job.project, job.job_id), list[Scalar](), True
+        scalars, more = list[Scalar](), True
         try:
             while more:
-                new, more = event_files.read(tree)
-                scalars += (scalar for scalar in new if bisect_right(starts, scalar.time))
+                points, more, _ = written_points(self._backend, self._files, job.project, job.job_id, event_files)
+                scalars += (scalar for _, scalar in points)
         except ImportError:
             self._lacks_library = True
             logger.info("Event files are not read: pip install 'trainyard[tensorboard]'")

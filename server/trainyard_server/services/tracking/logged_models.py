@@ -247,8 +247,8 @@ def add_model_metrics(writer: Writer, target: RunTarget, metrics: Sequence[Logge
 
 
 def _metric_json(target: RunTarget, metric: LoggedMetric, now_ms: int) -> Json:
-    time = metric.timestamp if 0 < metric.timestamp < 1 << 53 else now_ms
-    value: Json = {"key": metric.key, "value": number(metric.value), "timestamp": time, "step": metric.step}
+    value: Json = {"key": metric.key, "value": number(metric.value)}
+    value |= {"timestamp": metric.time_ms(now_ms), "step": metric.step}
     if metric.dataset_name:
         value |= {"dataset_name": metric.dataset_name, "dataset_digest": metric.dataset_digest}
     return value | {"model_id": metric.model_id, "run_id": target.run_id}

@@ -18,6 +18,7 @@ MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 MAX_RESULTS = 1000
 
 _LONGEST = 8000
+_LATEST_MS = 1 << 53
 
 
 class _Body(BaseModel):
@@ -44,6 +45,10 @@ class LoggedMetric(_Body):
     model_id: Text = ""
     dataset_name: Text = ""
     dataset_digest: Text = ""
+
+    def time_ms(self, now_ms: int) -> int:
+        """Its time in milliseconds since 1970, now where it has none that a float keeps."""
+        return self.timestamp if 0 < self.timestamp < _LATEST_MS else now_ms
 
 
 class KeyValue(_Body):

@@ -29,7 +29,6 @@ MAX_SCANNED = 100_000
 _ROWS_AT_ONCE = 20
 _COMPARED_ROWS = 20
 _THINNED_POINTS, _THINNED_ROWS = 8000, 2000  # that one call rewrites
-_LATEST_MS = 1 << 53
 
 Json = dict[str, Any]
 
@@ -218,9 +217,7 @@ def _differences(before: Sequence[StoredPoint], after: Sequence[StoredPoint]) ->
 def _point(metric: LoggedMetric, prefix: str, now_ms: int) -> LoggedPoint:
     if not -MAX_STEP <= metric.step <= MAX_STEP:
         raise InvalidArgument(Violation("step", f"is at most {MAX_STEP}; this is {metric.step}."))
-    is_time = 0 < metric.timestamp < _LATEST_MS
-    name, step = f"{prefix}{metric.key}", max(0, metric.step)
-    return LoggedPoint(name, step, metric.value, metric.timestamp if is_time else now_ms)
+    return LoggedPoint(f"{prefix}{metric.key}", max(0, metric.step), metric.value, metric.time_ms(now_ms))
 
 
 def _summaries(points: Sequence[LoggedPoint], run: int) -> dict[str, MetricSummary]:

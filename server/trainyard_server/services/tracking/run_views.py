@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.tracking.targets import RunAccess, RunTarget, experiment_id, run_id
@@ -14,8 +15,6 @@ from trainyard_server.storage.db.queries.run_queries import STATUSES
 from trainyard_server.storage.db.tables import job_values, tracking
 from trainyard_server.storage.db.tables.job_values import JobValues
 from trainyard_server.storage.db.tables.tracking import RunValues, ValueKind
-
-_PARAMETER_NAMES = 100
 
 Json = dict[str, Any]
 
@@ -119,7 +118,7 @@ def _default_tags(target: RunTarget) -> dict[str, str]:
 def _shown(target: RunTarget, of_job: JobValues, others: Sequence[TrackedRunRow], values: RunValues) -> ShownRun:
     before = () if target.further is not None else tuple(f"{run.name}/" for run in others)
     logged = values.get(ValueKind.PARAM, {})
-    cut = {f"{target.prefix}{name}"[:_PARAMETER_NAMES] for name in logged}
+    cut = {f"{target.prefix}{name}"[:MAX_PARAMETER_NAME] for name in logged}
     params = {name: value for name, value in of_job.parameters.items() if name not in cut}
     metrics = _own(of_job.metrics, target.prefix, before)
     return ShownRun(metrics, dict(sorted({**_own(params, target.prefix, before), **logged}.items())), values)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation, quoted
+from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME
 from trainyard_protocol.lines.progress import MAX_NAME
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
@@ -27,16 +28,13 @@ from trainyard_server.services.tracking.messages import (
 )
 from trainyard_server.services.tracking.notes import MAX_PARAMETER, MAX_TAG, NotKept, note
 from trainyard_server.services.tracking.run_views import runs_json
-from trainyard_server.services.tracking.targets import RunAccess, RunTarget, run_id
+from trainyard_server.services.tracking.targets import RunAccess, RunTarget
 from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.db.tables import job_values, tracking
 from trainyard_server.storage.db.tables.tracking import ValueKind
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, log_topic
 
-__all__ = ["Tracking", "run_id"]
-
 _RUN_STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
-_PARAMETER_NAMES = 100
 _SHOWN_RUN = "run"
 _RUN_NAME = "mlflow.runName"
 _MODEL_HISTORY = "mlflow.log-model.history"
@@ -271,7 +269,9 @@ def _set_params(writer: Writer, target: RunTarget, params: Mapping[str, str], *,
                 f"to {quoted(cut[name])}. Log it under another name, or as a tag."
             )
     not_kept = _set(writer, target, ValueKind.PARAM, cut) | ({NotKept.CUT} if cut != dict(params) else set())
-    found_by = {f"{target.prefix}{name}"[:_PARAMETER_NAMES]: value for name, value in cut.items() if name.isprintable()}
+    found_by = {
+        f"{target.prefix}{name}"[:MAX_PARAMETER_NAME]: value for name, value in cut.items() if name.isprintable()
+    }
     left_out = job_values.add_parameters(writer, target.job.key, found_by)
     return not_kept | ({NotKept.PARAMETERS} if left_out else set())
 

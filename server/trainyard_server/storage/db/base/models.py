@@ -310,8 +310,7 @@ class TrackedValueRow(Table):
 
 class LoggedModelRow(Table):
     """A model that a program has logged through MLflow, `m-JOB-NUMBER`. `source` is the number of the run that it is
-    of: 0 for the job's own. `tags` and `params` are texts by name, `metrics` the newest value of each, as MLflow's
-    JSON."""
+    of: 0 for the job's own. `tags` and `params` are texts by name, `metrics` its values, as MLflow's JSON."""
 
     __tablename__ = "logged_models"
 

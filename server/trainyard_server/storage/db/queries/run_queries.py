@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 
 from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.domain.filters.mlflow_filter import FieldKind, Operand, SearchField, SearchOrder, SearchTerm
 from trainyard_server.storage.db.base.models import (
@@ -48,7 +49,6 @@ STATUSES = {
 }
 """MLflow's status of a job; of one that is not here it is RUNNING."""
 
-_PARAMETER_NAMES = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = 253_370_764_800_000  # the year 9999
 _MS = timedelta(milliseconds=1)
@@ -146,7 +146,7 @@ class RunList:
 
     def _parameter(self, key: str) -> ColumnElement[Any]:
         runs = self._columns
-        name = func.substr(runs.prefix + key, 1, _PARAMETER_NAMES)
+        name = func.substr(runs.prefix + key, 1, MAX_PARAMETER_NAME)
         query = select(JobParameterRow.value).where(JobParameterRow.job_key == runs.key, JobParameterRow.name == name)
         return self._of_run_alone(query, key).correlate(self._runs).scalar_subquery()
 

@@ -126,9 +126,8 @@ def logged_counts(reader: Reader, key: int) -> dict[str, int]:
 
 def set_counts(writer: Writer, key: int, counts: Mapping[str, int]) -> None:
     """Record the numbers of stored points of these metrics."""
-    for name, count in counts.items():
-        row = update(JobMetricRow).where(JobMetricRow.job_key == key, JobMetricRow.name == name)
-        writer.session.execute(row.values(logged=max(0, count)).execution_options(synchronize_session=False))
+    rows = [{"job_key": key, "name": name, "logged": max(0, count)} for name, count in counts.items()]
+    writer.session.execute(update(JobMetricRow), rows)  # by the primary key, in one statement
 
 
 def tracked_run(reader: Reader, key: int, number: int) -> TrackedRunRow | None:

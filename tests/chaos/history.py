@@ -149,8 +149,10 @@ class History:
         try:
             for service, _ in self.servers:
                 service.start()
-            for service in self.agents:
-                service.start()
+            late = {o.values["agent"] for o in self.plan.operations if o.kind == "join_agent"}
+            for number, service in enumerate(self.agents):
+                if number not in late:
+                    service.start()
             operations = [(job.at, self.submit, (job,)) for job in self.plan.jobs]
             operations += [(o.at, self._operate, (o,)) for o in self.plan.operations]  # type: ignore[misc]
             for at, work, values in operations:
@@ -233,9 +235,9 @@ class History:
         for variable, value in place.replica_environment.items():
             arguments += ["--replica-env", f"{variable}={value}"]
         if self.plan.agents > 1:
-            arguments += ["--cpus", str(number)]
+            arguments += ["--cpus", str(number % 2)]
         if self._spreads:
-            first = _FIRST_PORT + 2 * _PORTS * place.worker + _PORTS * number
+            first = _FIRST_PORT + 3 * _PORTS * place.worker + _PORTS * number
             arguments += ["--address", place.address, "--ports", f"{first}-{first + _PORTS - 1}"]
         is_frozen = any(o.kind == "freeze_agent" and o.values["agent"] == number for o in self.plan.operations)
         # One that is started on a full disk says so, and ends; a frozen one is killed by its watchdog.
@@ -341,6 +343,13 @@ class History:
 
     def _end_agent(self, agent: int, how: signal.Signals, down_s: float) -> None:
         self.agents[agent].down(how, down_s, lambda: self._agent_ends.append(time.monotonic()))
+
+    def do_join_agent(self, agent: int) -> None:
+        self.agents[agent].start()
+
+    def do_leave_agent(self, agent: int, for_s: float) -> None:
+        """It ends, and its machine is away for so long, with what it still runs: a part of a gang stays behind."""
+        self._end_agent(agent, signal.SIGTERM, for_s)
 
     def do_pause_agent(self, agent: int, down_s: float) -> None:
         self.agents[agent].pause(down_s)

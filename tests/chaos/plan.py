@@ -99,7 +99,9 @@ WEIGHTS: Mapping[str, float] = {
     "jump": 1.0,
 }
 
-AGENT_KINDS = frozenset({"kill_agent", "end_agent", "pause_agent", "freeze_agent", "lose_agent", "fill_disk"})
+AGENT_KINDS = frozenset(
+    {"kill_agent", "end_agent", "pause_agent", "freeze_agent", "lose_agent", "leave_agent", "fill_disk"}
+)
 """Operations that keep an agent from what it does for its replicas."""
 
 CLUSTER_WEIGHTS: Mapping[str, float] = {
@@ -161,17 +163,34 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
     elif runtime == "process" and any(operation.kind == "kill_supervisor" for operation in operations):
         jobs += (PlannedJob(f"job_{len(jobs)}", 0.0, 1, _talkative(60, 0.02), False),)
     own = random.Random(f"spread {seed}")  # so that older seeds draw what they drew
+    spreads = runtime == "process" and crowd.agents > 1 and own.random() < 0.6
+    agents, moves = _members(seed, crowd.agents, length) if spreads else (crowd.agents, ())
+    operations += moves
     return Plan(
         seed=seed,
         runtime=runtime,
-        agents=crowd.agents,
-        spreads=runtime == "process" and crowd.agents > 1 and own.random() < 0.6,
+        agents=agents,
+        spreads=spreads,
         servers=crowd.servers,
         jobs=jobs,
         operations=tuple(sorted(operations, key=lambda operation: operation.at)),
         length=length,
         zone_min=zone_min,
     )
+
+
+def _members(seed: int, agents: int, length: float) -> tuple[int, tuple[Operation, ...]]:
+    """How many agents there are once a third one has joined, and when that is; and the one that leaves for longer than
+    a lease by majority."""
+    own = random.Random(f"members {seed}")  # so that older seeds draw what they drew
+    moves = []
+    if own.random() < 0.6:
+        agents += 1
+        moves.append(Operation(round(own.uniform(0.0, length), 2), "join_agent", {"agent": agents - 1}))
+    if own.random() < 0.6:
+        values = {"agent": own.randrange(2), "for_s": round(own.uniform(1.0, 9.0), 2)}
+        moves.append(Operation(round(own.uniform(0.3, length), 2), "leave_agent", values))
+    return agents, tuple(moves)
 
 
 STAGES = ("submitted", "prepared", "born", "speaking", "ended", "over")

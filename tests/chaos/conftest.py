@@ -24,9 +24,14 @@ DATABASES = ("sqlite", "postgresql")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    option = metafunc.config.getoption
+    if "restored" in metafunc.fixturenames:
+        histories = option("--chaos-histories")
+        if histories is None:
+            histories = FEW["process"] if option("--chaos-seed") is None else 1
+        metafunc.parametrize("restored", range(seed(), seed() + histories))
     if "combination" not in metafunc.fixturenames:
         return
-    option = metafunc.config.getoption
     few = FEW if option("--chaos-seed") is None else dict.fromkeys(RUNTIMES, 1)
     asked = {
         "process": option("--chaos-histories"),
@@ -119,6 +124,11 @@ def place(request: pytest.FixtureRequest, combination: tuple[str, str, int]) -> 
 @pytest.fixture
 def sweep_place(request: pytest.FixtureRequest, sweep: str) -> Iterator[Place]:
     yield from _place(request, sweep, "sqlite")
+
+
+@pytest.fixture
+def restored_place(request: pytest.FixtureRequest, restored: int) -> Iterator[Place]:
+    yield from _place(request, "process", "sqlite", restored)
 
 
 @pytest.fixture(scope="session")

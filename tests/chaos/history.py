@@ -106,6 +106,15 @@ class Outcome:
         return {**done, **lost, **disks, **spread}
 
 
+def parts_in(database: str) -> dict[str, str]:
+    """The run of each part on a further agent, by the first ten characters of their ids."""
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        rows = connection.execute(select(RunRow.run_id, RunRow.part_of).where(RunRow.part_of.is_not(None))).all()
+    engine.dispose()
+    return {run_id[:10]: part_of[:10] for run_id, part_of in rows if part_of is not None}
+
+
 class History:
     retries = RETRIES
 
@@ -180,11 +189,7 @@ class History:
         """The run of each part on a further agent, by the first ten characters of their ids."""
         if not self._spreads or not any(truths(self.root)):
             return {}
-        engine = create_engine(self._database)
-        with engine.connect() as connection:
-            rows = connection.execute(select(RunRow.run_id, RunRow.part_of).where(RunRow.part_of.is_not(None))).all()
-        engine.dispose()
-        return {run_id[:10]: part_of[:10] for run_id, part_of in rows if part_of is not None}
+        return parts_in(self._database)
 
     # The parts.
 
@@ -198,18 +203,22 @@ class History:
 
     def _server(self, place: Place, number: int) -> tuple[Service, int]:
         (port,) = free_ports(1)
-        data = self.root / "data"
-        arguments = ["--data-dir", str(data), "--port", str(port), "--retries", str(self.retries)]
         for role, token in TOKENS.items():
             write_token(self.root / role, token)
-            arguments += ["--token-file", f"{role}={self.root / role}"]
+        arguments = self._server_arguments(self.root / "data", port)
         if place.database:
             arguments += ["--database", place.database]
-        if self._spreads:
-            arguments += ["--shared-job-dirs", str(self.root / "jobs"), "--long-leases"]  # of LEASE_S
         runtime = self.plan.runtime
         knobs = {**SERVER_KNOBS, "silent_after_s": SILENT_S[runtime], "lease_s": LEASE_S[runtime]}
         return Service(place.forge, "server", f"server-{number}", arguments, self.root, knobs), port
+
+    def _server_arguments(self, data: Path, port: int) -> list[str]:
+        arguments = ["--data-dir", str(data), "--port", str(port), "--retries", str(self.retries)]
+        for role in TOKENS:
+            arguments += ["--token-file", f"{role}={self.root / role}"]
+        if self._spreads:
+            arguments += ["--shared-job-dirs", str(self.root / "jobs"), "--long-leases"]  # of LEASE_S
+        return arguments
 
     def _agent(self, place: Place, number: int, targets: list[int]) -> Service:
         name = f"agent-{number}"

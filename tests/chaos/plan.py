@@ -235,6 +235,45 @@ def full_disk(seed: int) -> Plan:
     return Plan(seed, "process", 2, 1, jobs, (fill,), 5.0)
 
 
+def restored(seed: int) -> Plan:
+    """Jobs that succeed by themselves; a backup while they run, and some time later a restore of it, where `elsewhere`
+    without the machines of before."""
+    random_ = random.Random(f"restored {seed}")
+    agents = random_.choice([1, 2, 3])
+    jobs = tuple(
+        PlannedJob(f"job_{n}", round(random_.uniform(0.0, 1.0), 2), random_.choice([0, 1, 1]), _lasting(random_), False)
+        for n in range(random_.randint(2, 3))
+    )
+    backup_at = round(random_.uniform(1.0, 4.0), 2)
+    restore = {"after_s": round(random_.uniform(0.0, 4.0), 2), "elsewhere": random_.random() < 0.5}
+    operations = [Operation(backup_at, "restore", restore)]
+    for kind in random_.choices(["kill_agent", "kill_program", "kill_server", "leave_agent"], k=random_.randint(0, 2)):
+        values: dict[str, Any] = {"which": random_.randrange(100)}
+        if kind == "kill_server":
+            values = {"server": 0, "down_s": 0.2}
+        elif kind == "kill_agent":
+            values = {"agent": random_.randrange(agents), "down_s": _moment(random_, 0.8)}
+        elif kind == "leave_agent":
+            values = {"agent": random_.randrange(agents), "for_s": round(random_.uniform(1.0, 9.0), 2)}
+        operations.append(Operation(round(random_.uniform(0.3, backup_at + 6.0), 2), kind, values))
+    return Plan(
+        seed=seed,
+        runtime="process",
+        agents=agents,
+        spreads=agents > 1,
+        servers=1,
+        jobs=jobs,
+        operations=tuple(sorted(operations, key=lambda operation: operation.at)),
+        length=0.0,
+    )
+
+
+def _lasting(random_: random.Random) -> Script:
+    """Programs that run for some seconds."""
+    lines = random_.randint(10, 60)
+    return {task: [["polite", 2, 0], ["say", "stdout", lines, 0.1], ["exit", 0]] for task in ("master", "worker")}
+
+
 def _talkative(lines: int, pause_s: float) -> Script:
     """Programs that say much: while their agent is lost, and while their supervisor is killed."""
     return {

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,18 @@ class Service:
             assert is_fine, f"{self.name} ended with {status}"
             time.sleep(down_s)
             self.start()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """It is killed, and starts again after the block."""
+        with self._busy:
+            self.stop(signal.SIGKILL)
+            yield
+            self.start()
+
+    def use(self, arguments: list[str]) -> None:
+        """Start with these arguments from now on."""
+        self._order["arguments"] = arguments
 
     def keep_up(self) -> None:
         """Start it again if it has ended by itself, as systemd does."""

@@ -86,11 +86,15 @@ def test_example_configs_are_valid() -> None:
         check(parse_training_input(yaml.safe_load(path.read_text())["trainingInput"]), default_catalog())
 
 
-NAMED_TESTS = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "explanation" / "reliability.md").read_text())
+PROMISES = "\n".join((ROOT / "docs" / "explanation" / name).read_text() for name in ("reliability.md", "security.md"))
+NAMED_TESTS = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PROMISES)
 
 
-def test_promises_name_tests() -> None:
-    assert len(NAMED_TESTS) > 20
+def test_promises_and_defences_name_tests() -> None:
+    tables = re.findall(r"^\| (?:promise|attack) \|.* test \|\n\|[-|]+\n((?:\|.*\n)+)", PROMISES, re.MULTILINE)
+    assert len(tables) >= 7
+    rows = [row for table in tables for row in table.splitlines()]
+    assert not [row for row in rows if not re.search(r"`tests/[\w/]+\.py::\w+` \|$", row)]
 
 
 @pytest.mark.parametrize(("path", "name"), NAMED_TESTS)

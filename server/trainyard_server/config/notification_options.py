@@ -8,6 +8,9 @@ from trainyard_server.config.token_files import read_secret
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
+SECURITIES = tuple(_PORTS)
+"""Values of `--smtp-security`."""
+
 
 def _mail_server(text: str) -> str:
     host, _, port = text.rpartition(":") if text.count(":") == 1 else (text, "", "")
@@ -52,12 +55,13 @@ class NotificationOptions:
         "starttls",
         "TLS after the first line, TLS from the start, or none, which is for a mail server of this machine",
         "--smtp-security",
-        choices=tuple(_PORTS),
+        choices=SECURITIES,
     )
     local_webhooks: bool = setting(
         False,
-        "webhooks may also go to loopback and link-local addresses, where the services of this machine are, and of a "
-        "cloud its metadata with credentials. With `--one-user` they may, unless others reach the server",
+        "webhooks may also go to the addresses of this machine, where its services are, and to loopback, link-local, "
+        "reserved and metadata addresses, where a cloud has credentials. With `--one-user` they may, unless others "
+        "reach the server",
     )
 
     @property

@@ -1,5 +1,6 @@
 """Receivers of notifications: an HTTP server and a mail server of this machine that answer as a test says."""
 
+import asyncio
 import json
 import threading
 from asyncio.base_events import Server
@@ -58,10 +59,12 @@ def http_receiver(host: str = "127.0.0.1") -> Iterator[HttpReceiver]:
 
 @dataclass
 class MailServer:
-    """`refused` has the answers to the addresses that it refuses."""
+    """`refused` has the answers to the recipients and senders that it refuses, `slow` the domains whose recipients get
+    no answer."""
 
     address: str
     refused: dict[str, str] = field(default_factory=dict)
+    slow: set[str] = field(default_factory=set)
     mails: list[tuple[str, Message]] = field(default_factory=list)
 
 
@@ -71,10 +74,18 @@ def mail_server() -> Iterator[MailServer]:
         async def handle_RCPT(  # noqa: N802 - aiosmtpd's name
             self, _server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
         ) -> str:
+            while address.rpartition("@")[2] in mails.slow:
+                await asyncio.sleep(0.02)
             if address in mails.refused:
                 return mails.refused[address]
             envelope.rcpt_tos.append(address)
             return "250 OK"
+
+        async def handle_MAIL(  # noqa: N802 - aiosmtpd's name
+            self, _server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
+        ) -> str:
+            envelope.mail_from = address
+            return mails.refused.get(address, "250 OK")
 
         async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802 - aiosmtpd's
             content = envelope.content
@@ -95,4 +106,5 @@ def mail_server() -> Iterator[MailServer]:
         mails.address = f"127.0.0.1:{controller.port}"
         yield mails
     finally:
+        mails.slow.clear()
         controller.stop()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -53,6 +54,33 @@ def test_schema_that_no_migration_starts_from_is_refused(tmp_path: Path, schema:
     engine.dispose()
     with pytest.raises(FailedPrecondition, match=message):
         database.opened(url, durable=False)
+
+
+def test_notifications_that_wait_have_their_receivers_under_the_newest_schema(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'trainyard.db'}"
+    engine, config = sa.create_engine(url), database.migrations()
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0033")
+        connection.execute(
+            sa.text(
+                "INSERT INTO notifications (id, project, job_id, event, channel, transport, address, content,"
+                " created_at, state, attempts, next_at, error)"
+                " VALUES ('', 'p', '', 'end', '', 'json', :address, '{}', '', :state, 0, '', '')"
+            ),
+            [
+                {"address": "https://chat.example.com/1", "state": "pending"},
+                {"address": "ana@example.com", "state": "pending"},
+                {"address": "http://old.example.com/", "state": "delivered"},
+            ],
+        )
+        connection.commit()
+    engine.dispose()
+    engine = database.opened(url, durable=False)
+    with engine.connect() as connection:
+        receivers = connection.scalars(sa.text("SELECT receiver FROM notifications ORDER BY key")).all()
+    engine.dispose()
+    assert receivers == ["chat.example.com:443", "example.com", ""]
 
 
 def test_job_that_runs_under_a_released_schema_goes_on_under_the_newest(

@@ -82,10 +82,12 @@ class Channels:
             rows.remove_channel(writer, project, name)
 
     async def test(self, caller: Caller, project: str, name: str) -> DeliveryTest:
-        """Send a notification to a channel now, once. Raises NotFound."""
-        row = self._test_notification(caller, project, name)
-        failure = await self._sender.send(row)
-        return DeliveryTest(error=failure.reason if failure is not None else "")
+        """Send a notification to a channel now, once; operators see the exact cause. Raises NotFound,
+        ResourceExhausted."""
+        failure = await self._sender.test(self._test_notification(caller, project, name))
+        if failure is None:
+            return DeliveryTest()
+        return DeliveryTest(error=(caller.is_operator and failure.cause) or failure.reason)
 
     def notifications(self, project: str, job_id: str) -> NotificationsView:
         """The newest notifications of a project, or of one of its jobs."""

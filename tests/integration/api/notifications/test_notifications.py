@@ -3,13 +3,17 @@
 import base64
 import hashlib
 import hmac
+import ipaddress
 import json
 import random
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from beds.databases import on_every_database
@@ -18,6 +22,7 @@ from beds.waiting import until
 from integration.api.api_support import ADMIN, ALICE, BOB, VERA, Clock, ScriptedAgent, Server, package_job, server
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.domain.notifications.delivery import refused_address, signed_headers
+from trainyard_server.services.notifications import webhooks
 
 CHANNELS = "/trainyard/v1/projects/p/channels"
 LOCAL = {"notifications": NotificationOptions(local_webhooks=True), "public_url": "https://trains.example.com"}
@@ -205,27 +210,96 @@ def test_absent_receiver_is_asked_less_and_less(api: Server, agent: ScriptedAgen
     assert {state for *_, state in notified(api)} == {"failed"}, "after three days"
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:1/",
-        "http://[::1]:1/",
-        "http://localhost:1/",
-        "http://169.254.169.254/latest",
-        "http://0.0.0.0/",
-    ],
-)
-def test_webhooks_do_not_reach_this_machine(tmp_path: Path, clock: Clock, url: str) -> None:
-    with server(tmp_path, clock) as api:
-        set_channel(api, "team", url)
-        error = api.client.post(f"{CHANNELS}/team:test", headers=ADMIN).json()["error"]
-    assert "where webhooks do not go: the operator allows it by --local-webhooks" in error
+def test_failures_without_an_answer_look_alike_to_submitters_and_are_exact_for_operators(
+    tmp_path: Path,
+    clock: Clock,
+    receiver: HttpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(webhooks, "_TIMEOUT_S", 0.5)
+    interface = SimpleNamespace(family=socket.AF_INET, address="10.77.0.5")
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth7": [interface]})
+    refused, port = "where webhooks do not go: the operator allows it by --local-webhooks", receiver.url.split("/")[2]
+    with socket.create_server(("127.0.0.1", 0)) as tarpit, http_receiver() as strange:
+        strange.answers = lambda _: 99  # no status of HTTP
+        tarpit_port, strange_port = tarpit.getsockname()[1], strange.url.split("/")[2]
+        cases = (
+            (True, "http://127.0.0.1:1/", "All connection attempts failed"),
+            (True, f"http://127.0.0.1:{tarpit_port}/", "no answer within 0.5 s"),
+            (True, f"https://{port}/", "SSL"),
+            (True, f"http://{strange_port}/", "illegal status line"),
+            (True, "http://nobody.invalid/", "Name or service not known|name resolution"),
+            (False, "http://127.0.0.1:1/", rf"127.0.0.1 is 127.0.0.1 \(loopback\), {refused}"),
+            (False, "http://localhost:1/", rf"\(loopback\), {refused}"),
+            (False, receiver.url, refused),
+            (False, "http://[::1]:1/", refused),
+            (False, "http://2130706433/", refused),
+            (False, "http://169.254.169.254/latest", rf"\(link-local\), {refused}"),
+            (False, "http://[fd00:ec2::254]/latest", rf"\(cloud metadata\), {refused}"),
+            (False, "http://0.0.0.0/", refused),
+            (False, "http://10.77.0.5/", rf"\(this machine's own\), {refused}"),
+            (False, "http://[::ffff:10.77.0.5]/", rf"\(this machine's own\), {refused}"),
+        )
+        wrong = []
+        for is_local in (True, False):
+            options = NotificationOptions(local_webhooks=is_local)
+            with server(tmp_path / str(is_local), clock, notifications=options) as api:
+                for _, url, cause in (case for case in cases if case[0] is is_local):
+                    caplog.clear()
+                    set_channel(api, "team", url)
+                    shown, exact = (
+                        api.client.post(f"{CHANNELS}/team:test", headers=caller).json()["error"]
+                        for caller in (ALICE, ADMIN)
+                    )
+                    logged = "\n".join(caplog.messages)
+                    if shown != webhooks.NOT_REACHED or not all(re.search(cause, text) for text in (exact, logged)):
+                        wrong.append((url, shown, exact, logged))
+    assert wrong == []
+    assert receiver.requests == []
+
+
+def test_history_shows_no_cause_and_the_log_has_it_once(
+    api: Server, agent: ScriptedAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_channel(api, "team", "http://127.0.0.1:1/secret", events=["end"])
+    run(api, agent, "job")
+    for _ in range(3):
+        deliver(api)
+        api.clock.advance(60)
+    (sent,) = api.get("/trainyard/v1/projects/p/notifications")["notifications"]
+    (channel,) = api.get(CHANNELS)["channels"]
+    assert (sent["attempts"], sent["error"], channel["last_error"]) == (3, webhooks.NOT_REACHED, webhooks.NOT_REACHED)
+    causes = [message for message in caplog.messages if "do not reach" in message]
+    assert causes == ["Notifications of p do not reach 127.0.0.1:1 (team): All connection attempts failed"]
 
 
 def test_addresses_that_are_refused() -> None:
-    refused = ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "169.254.0.1", "fe80::1%eth0", "0.0.0.0", "::")
-    assert [refused_address(address) for address in refused if not refused_address(address)] == []
-    assert [refused_address(address) for address in ("10.0.0.1", "192.168.1.2", "8.8.8.8", "2001:db8::1")] == [""] * 4
+    own = {ipaddress.ip_address(address) for address in ("192.168.7.7", "2001:db8::7")}
+    refused = (
+        *("127.0.0.1", "127.8.8.8", "::1", "0.0.0.0", "0.1.2.3", "::", "169.254.0.1", "fe80::1%eth0", "224.0.0.1"),
+        *("ff02::1", "240.0.0.1", "255.255.255.255"),
+        *("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe"),
+        *("::ffff:127.0.0.1", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b:1::127.0.0.1"),
+        *("64:ff9b::169.254.169.254", "64:ff9b::100.100.100.200", "2002:7f00:1::1", "2002:a9fe:a9fe::"),
+        *("2001:0:7f00:1::1", "2001:0:808:808::80ff:fffe", "::ffff:168.63.129.16"),
+        *("192.168.7.7", "2001:db8::7", "::ffff:192.168.7.7", "64:ff9b::192.168.7.7", "2002:c0a8:707::1"),
+    )
+    allowed = (
+        *(
+            "10.0.0.1",
+            "172.16.1.1",
+            "192.168.1.2",
+            "fd12::1",
+            "100.64.0.1",
+            "8.8.8.8",
+            "2001:db8::1",
+            "2606:4700::1111",
+        ),
+        *("::ffff:10.0.0.1", "64:ff9b::8.8.8.8", "2002:808:808::1", "2001:0:808:808::f7f7:f7f7"),
+    )
+    wrong = [address for address in refused if not refused_address(address, own)]
+    assert [*wrong, *(address for address in allowed if refused_address(address, own))] == []
 
 
 def test_redirect_is_an_error(api: Server, receiver: HttpReceiver) -> None:
@@ -277,6 +351,25 @@ def test_mail_is_sent_by_the_mail_server(tmp_path: Path, clock: Clock) -> None:
     text = mail.get_payload(decode=True)
     assert isinstance(text, bytes)
     assert "Owner:    admin" in text.decode()
+
+
+def test_mail_server_without_the_tls_that_is_set_names_the_option(tmp_path: Path, clock: Clock) -> None:
+    cases = {
+        "starttls": ("STARTTLS extension not supported by server", "starttls; allowed: starttls, tls, none"),
+        "tls": ("WRONG_VERSION_NUMBER", "tls; allowed: starttls, tls, none"),
+        "none": ("530 Must issue a STARTTLS command first", "none; allowed: starttls, tls, none"),
+    }
+    wrong = []
+    with mail_server() as mails:
+        mails.refused["trains@example.com"] = "530 Must issue a STARTTLS command first"
+        for security, (cause, allowed) in cases.items():
+            options = NotificationOptions(mails.address, "trains@example.com", security=security)
+            with server(tmp_path / security, clock, notifications=options) as api:
+                set_channel(api, "ana", "ana@example.com")
+                error = api.client.post(f"{CHANNELS}/ana:test", headers=ALICE).json()["error"]
+                if cause not in error or f"(--smtp-security is {allowed})" not in error:
+                    wrong.append(error)
+    assert wrong == []
 
 
 def test_studies_tell_their_own_end(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:

@@ -396,6 +396,7 @@ class NotificationRow(Table):
     channel: Mapped[str] = mapped_column(String(40))  # "": the job's own destination
     transport: Mapped[str] = mapped_column(String(16))
     address: Mapped[str] = mapped_column(Text)
+    receiver: Mapped[str] = mapped_column(Text, default="")  # of a URL HOST:PORT, of a mail address its domain
     content: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
     state: Mapped[str] = mapped_column(String(16))
@@ -576,6 +577,8 @@ class AgentRow(Table):
     drain_reason: Mapped[str] = mapped_column(AnyText, default="")  # "": an operator decided it
     failures: Mapped[list[Any]] = mapped_column(default=list)  # of its machine: see domain/scheduling/blame.py
     removed_at: Mapped[datetime | None]  # by an operator; its row stays, for its runs
+    given_name: Mapped[str] = mapped_column(AnyText, default="")  # by its token or by itself; another one may have it
+    restored: Mapped[bool] = mapped_column(default=False)  # it has not called since a backup was restored
     # Revision at which more than its heartbeat changed.
     changed: Mapped[int] = mapped_column(BigInteger, default=0)
 
@@ -639,10 +642,11 @@ class UsedTokenRow(Table):
 
 
 class TokenRow(Table):
-    """A token that was made while the server runs, by its digest. Rows of revoked and expired ones stay."""
+    """A token that was made while the server runs, by its digest. Rows of revoked and expired ones stay. `made_with`:
+    the id of the token that it was made with, or `single-sign-on`."""
 
     __tablename__ = "tokens"
-    __table_args__ = (Index(None, "owner", "created_at"),)
+    __table_args__ = (Index(None, "owner", "created_at"), Index(None, "made_with"))
 
     token_id: Mapped[str] = mapped_column(String(32), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
@@ -651,6 +655,7 @@ class TokenRow(Table):
     description: Mapped[str] = mapped_column(String(256), default="")
     created_at: Mapped[datetime]
     created_by: Mapped[str] = mapped_column(String(128))
+    made_with: Mapped[str] = mapped_column(String(32), default="")
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]  # within a minute
     revoked_at: Mapped[datetime | None]
@@ -700,7 +705,7 @@ class AuditRow(Table):
 
 class AttachmentRow(Table):
     """An attachment to a replica, while its server says every half minute that it goes on. `server_url` is where the
-    other servers on the database reach that one; "": there is no other."""
+    other servers on the database reach that one; "": there is no other. `joined`: its caller has come."""
 
     __tablename__ = "attachments"
     __table_args__ = (Index(None, "agent_id"),)
@@ -713,6 +718,7 @@ class AttachmentRow(Table):
     caller: Mapped[str] = mapped_column(String(128))
     server_url: Mapped[str] = mapped_column(String(255))
     alive_until: Mapped[datetime]
+    joined: Mapped[bool] = mapped_column(default=False)
 
 
 class BucketRow(Table):

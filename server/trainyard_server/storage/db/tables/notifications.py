@@ -1,14 +1,17 @@
 """Channels of projects, events that are not yet told, and notifications with their deliveries."""
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, SQLColumnExpression, and_, case, delete, func, or_, select, tuple_, update
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.sql.elements import KeyedColumnElement
 
 from trainyard_protocol.job.config.notification_rules import Bound, Transport
 from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.domain.notifications.turns import OF_PROJECT, Lane, full_lanes, receiver_of
 from trainyard_server.storage.db.base.models import (
     ChannelRow,
     EventRow,
@@ -24,7 +27,9 @@ from trainyard_server.storage.db.repository import Writer
 PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 
 AT_ONCE = 200
-"""Events, alerts or notifications that are read together."""
+"""Events or alerts that are read together."""
+
+_LANES_AT_ONCE = 1000
 
 
 class Notice(NamedTuple):
@@ -76,7 +81,8 @@ def save_channel(writer: Writer, row: ChannelRow) -> None:
     """Add a channel, or replace that of its name. What waits for that is sent to the new address."""
     writer.session.merge(row)
     waiting = update(NotificationRow).filter_by(project=row.project, channel=row.name, state=PENDING)
-    writer.session.execute(waiting.values(transport=row.transport, address=row.address))
+    destination = {"transport": row.transport, "address": row.address, "receiver": receiver_of(row.address)}
+    writer.session.execute(waiting.values(destination))
     writer.session.flush()
 
 
@@ -187,6 +193,7 @@ def notification(
         channel=receiver.channel,
         transport=receiver.transport,
         address=receiver.address,
+        receiver=receiver_of(receiver.address),
         content=dict(content),
         created_at=now,
         state=PENDING,
@@ -200,24 +207,50 @@ def add(writer: Writer, row: NotificationRow) -> None:
     writer.session.flush()
 
 
-def due(reader: Reader, now: datetime, but: Collection[str]) -> Sequence[NotificationRow]:
-    """The next notification that is due of each address, but some: a later one of a job waits for the earlier ones."""
-    oldest = (
-        select(func.min(NotificationRow.key))
-        .where(NotificationRow.state == PENDING)
-        .group_by(NotificationRow.address, NotificationRow.project, NotificationRow.job_id)
-    )
+def due(reader: Reader, now: datetime, in_flight: Collection[Lane]) -> Sequence[tuple[int, Lane]]:
+    """The keys of notifications that are due, of each free lane the next: first the first of each project, then the
+    second, and so on. A project's are in turns by receiver, those to channels first. A later notification of a job
+    waits for the earlier ones at its address."""
+    heads = _heads(now, in_flight)
+    at_receiver = _turn((heads.project, heads.receiver), (heads.next_at, heads.key))
+    lanes = select(*heads, at_receiver.label("at_receiver")).where(heads.on_lane == 1).subquery().c
+    order = (lanes.at_receiver, case((lanes.channel != "", 0), else_=1), lanes.next_at, lanes.key)
+    turns = select(*lanes, _turn((lanes.project,), order).label("of_project")).subquery().c
     query = (
-        select(NotificationRow)
-        .where(NotificationRow.key.in_(oldest), NotificationRow.next_at <= now)
-        .order_by(NotificationRow.next_at, NotificationRow.key)
+        select(turns.key, turns.project, turns.receiver, turns.address)
+        .where(turns.of_project <= OF_PROJECT)
+        .order_by(turns.of_project, turns.next_at, turns.key)
+        .limit(_LANES_AT_ONCE)
     )
-    if but:
-        query = query.where(NotificationRow.address.not_in(but))
-    rows: dict[str, NotificationRow] = {}
-    for row in reader.session.scalars(query.limit(AT_ONCE)):
-        rows.setdefault(row.address, row)
-    return list(rows.values())
+    return [(key, Lane(*lane)) for key, *lane in reader.session.execute(query)]
+
+
+def _heads(now: datetime, in_flight: Collection[Lane]) -> ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]:
+    """The oldest notifications of each job at an address that are due, with their turns on their lanes."""
+    row = NotificationRow
+    oldest = select(func.min(row.key)).where(row.state == PENDING).group_by(row.address, row.project, row.job_id)
+    lane, time = (row.project, row.receiver, row.address), (row.next_at, row.key)
+    query = select(*time, *lane, row.channel, _turn(lane, time).label("on_lane"))
+    return query.where(row.key.in_(oldest), row.next_at <= now, *_free(in_flight)).subquery().c
+
+
+def of_keys(reader: Reader, keys: Collection[int]) -> Sequence[NotificationRow]:
+    return reader.session.scalars(select(NotificationRow).where(NotificationRow.key.in_(keys))).all()
+
+
+def _turn(group: Iterable[SQLColumnExpression[Any]], order: Iterable[SQLColumnExpression[Any]]) -> ColumnElement[int]:
+    return func.row_number().over(partition_by=[*group], order_by=[*order])
+
+
+def _free(in_flight: Collection[Lane]) -> Iterator[ColumnElement[bool]]:
+    """The conditions of lanes on which an attempt may begin."""
+    row, full = NotificationRow, full_lanes(in_flight)
+    if in_flight:
+        yield tuple_(row.project, row.address).not_in([(lane.project, lane.address) for lane in in_flight])
+    if full.projects:
+        yield row.project.not_in(full.projects)
+    if full.receivers:
+        yield row.receiver.not_in(full.receivers)
 
 
 def record_attempt(writer: Writer, key: int, **values: Any) -> None:
@@ -225,7 +258,7 @@ def record_attempt(writer: Writer, key: int, **values: Any) -> None:
     writer.session.execute(update(NotificationRow).filter_by(key=key).values(**values))
 
 
-def postpone(writer: Writer, address: str, until: datetime) -> None:
-    """Let all that waits for an address wait until a time."""
-    waiting = update(NotificationRow).filter_by(address=address, state=PENDING)
+def postpone(writer: Writer, lane: Lane, until: datetime) -> None:
+    """Let all that waits on a lane wait until a time."""
+    waiting = update(NotificationRow).filter_by(project=lane.project, address=lane.address, state=PENDING)
     writer.session.execute(waiting.where(NotificationRow.next_at < until).values(next_at=until))

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, reason_of, wait_after
-from trainyard_protocol.errors import TooManyRequests, Unavailable
+from trainyard_protocol.errors import TooManyRequests, TrainyardError, Unavailable, from_body
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
 from trainyard_protocol.views.comparison import ComparisonView
@@ -38,15 +38,16 @@ from trainyard_protocol.views.operating.notifications import (
     SigningKey,
 )
 from trainyard_protocol.views.people import (
+    MadeTokens,
     MemberRequest,
     MembersView,
     MemberView,
     NewToken,
     PersonRole,
     ProjectsView,
+    RevokedToken,
     TokenRequest,
     TokensView,
-    TokenView,
 )
 from trainyard_protocol.views.secrets import SecretsView, SecretView
 from trainyard_protocol.views.stored.backups import ExaminationView
@@ -72,12 +73,15 @@ from trainyard_protocol.wire.attachments import MOST_MESSAGE, AttachReceipt, Att
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
+    from trainyard_protocol.net.sockets import SocketRefused
+
 _M = TypeVar("_M", bound=BaseModel)
 
 LONGEST_PAUSE_S = 5.0
 
 _STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)  # the server sends something every 15 s
 _DETACH_S = 5.0
+_AWAY = (502, 503, 504)
 _BACKUP_TIMEOUT = httpx.Timeout(900.0, connect=5.0)  # the server copies its database first
 _CHUNK = 2**20
 _AUDIT_PAGE = 1000
@@ -178,7 +182,8 @@ class Client(V1Client):
             self._http.delete(f"/trainyard/v1/attachments/{attachment_id}", timeout=_DETACH_S)
 
     def open_stream(self, attachment_id: str, stream: int) -> "ClientConnection":
-        """A stream of an attachment, for threads; its user closes it. Raises Unavailable."""
+        """A stream of an attachment, for threads; its user closes it. Raises Unavailable, and what the server
+        refuses."""
         from trainyard_protocol.net.sockets import SocketRefused, open_socket
 
         server = self.server
@@ -191,9 +196,7 @@ class Client(V1Client):
                 most_bytes=MOST_MESSAGE,
             )
         except SocketRefused as error:
-            raise Unavailable(
-                f"The server at {server.url} opens no WebSocket ({error}). A proxy in front of it must pass them on."
-            ) from error
+            raise _not_opened(error, server.url) from error
 
     def explain(self, job: str, task: str, run: int | None = None) -> Explanation:
         params = {"task": task, **({"run": str(run)} if run is not None else {})}
@@ -387,8 +390,14 @@ class Client(V1Client):
         answer = self._call("POST", _TOKENS, json=request.model_dump(), retry=False)
         return self._parsed(NewToken, answer)
 
-    def revoke_token(self, token_id: str) -> TokenView:
-        return self._read(TokenView, "DELETE", f"{_TOKENS}/{quote(token_id, safe='')}")
+    def made_with(self, token_id: str) -> MadeTokens:
+        """The valid tokens that were made with a token, and with those."""
+        return self._read(MadeTokens, "GET", f"{_TOKENS}/{quote(token_id, safe='')}/made")
+
+    def revoke_token(self, token_id: str, *, recursive: bool = False) -> RevokedToken:
+        """Revoke a token; with `recursive` also what was made with it."""
+        params = {"recursive": "true"} if recursive else {}
+        return self._read(RevokedToken, "DELETE", f"{_TOKENS}/{quote(token_id, safe='')}", params=params)
 
     def create_google_key(self) -> GoogleKey:
         """Make a key for Google's clients. Not tried again, as a token is not."""
@@ -566,6 +575,21 @@ class Client(V1Client):
             return kind.model_validate(answer)
         except ValidationError as error:
             raise foreign(self.server.url) from error
+
+
+def _not_opened(error: "SocketRefused", url: str) -> TrainyardError:
+    """The reason why the server has opened no WebSocket: its own refusal, no answer, or a proxy."""
+    if not error.status:
+        return Unavailable(f"The server at {url} does not answer: {error}.")
+    try:
+        body = json.loads(error.body)
+    except ValueError:
+        body = None
+    if isinstance(body, dict) and "error" in body:
+        return from_body(error.status, body)
+    if error.status in _AWAY:
+        return Unavailable(f"The server at {url} does not answer: the proxy in front of it says {error.status}.")
+    return Unavailable(f"The server at {url} opens no WebSocket ({error}). A proxy in front of it must pass them on.")
 
 
 def _agent(agent: str) -> str:

@@ -29,6 +29,7 @@ from trainyard_protocol.errors import (
     from_body,
 )
 from trainyard_protocol.net.trust import client_context, tls_failure
+from trainyard_protocol.net.warning_headers import WARNING, warnings_of
 from trainyard_protocol.service_log import REQUEST_ID
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)
@@ -53,10 +54,10 @@ def _silent(_: str) -> None:
 
 
 class V1Client:
-    """Close it, or use it as a context manager. `notify` gets a line when a call is retried, and every ten seconds
-    while no answer comes, then in another thread. `retry_delays`: seconds between the attempts of a call; None: as the
-    server's place asks for. `flags` select the same server and project in a command, for messages that name one.
-    `headers` are further ones of each request."""
+    """Close it, or use it as a context manager. `notify` gets a line for each warning of the server, when a call is
+    retried, and every ten seconds while no answer comes, then in another thread. `retry_delays`: seconds between the
+    attempts of a call; None: as the server's place asks for. `flags` select the same server and project in a command,
+    for messages that name one. `headers` are further ones of each request."""
 
     def __init__(
         self,
@@ -225,6 +226,8 @@ class V1Client:
                         timeout=tries.bounded(self._http.timeout),
                     )
                 if response.is_success:
+                    for text in warnings_of(response.headers.get_list(WARNING)):
+                        self._notify(f"Note: {text}")
                     return _decoded(response, self.server.url)
                 failure, refused = error_of(response), True
             except httpx.TransportError as error:

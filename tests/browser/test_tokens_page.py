@@ -1,8 +1,35 @@
 """The page of one's own tokens in the browser."""
 
-from playwright.sync_api import expect
+from playwright.sync_api import Dialog, expect
 
 from browser.browser_support import DashboardServer, Open, axe
+from integration.api.api_support import ADMIN
+
+
+def test_what_a_token_made_is_offered_for_revocation(dashboard: DashboardServer, open_page: Open) -> None:
+    client = dashboard.api.client
+
+    def made(who: dict[str, str]) -> tuple[str, dict[str, str]]:
+        answer = client.post("/trainyard/v1/tokens", json={}, headers=who).json()
+        return answer["token"]["token_id"], {"Authorization": f"Bearer {answer['secret']}"}
+
+    give = {"role": "admin"}
+    client.request("PUT", "/trainyard/v1/projects/p/members/admin", json=give, headers=ADMIN)
+    first, who = made(ADMIN)
+    second, further = made(who)
+    page = open_page("/tokens")
+    expect(page.get_by_role("row").filter(has_text=f"with {first}")).to_contain_text(second)
+    asked: list[str] = []
+
+    def accept(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept()
+
+    page.on("dialog", accept)
+    page.get_by_role("button", name=f"Revoke {first}").click()
+    expect(page.get_by_role("button", name=f"Revoke {second}")).to_have_count(0)
+    assert [second in text for text in asked] == [False, True]
+    assert client.get("/trainyard/v1/me", headers=further).status_code == 401
 
 
 def test_token_is_made_shown_once_and_revoked(dashboard: DashboardServer, open_page: Open) -> None:

@@ -24,7 +24,8 @@ class _Connection(ClientConnection):
 
 
 class SocketRefused(Exception):
-    """A WebSocket that was not opened. `status` and `body` are those of an HTTP answer; 0: there was none."""
+    """A WebSocket that was not opened. `status` and `body` are those of an HTTP answer; 0: there was none, or none of
+    HTTP."""
 
     def __init__(self, message: str, status: int = 0, body: bytes = b"") -> None:
         super().__init__(message)

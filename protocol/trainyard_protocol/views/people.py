@@ -28,7 +28,8 @@ class TokenRequest(Wire):
 
 class TokenView(Wire):
     """A token, without its secret. `source` is `file` for one that the operator gave to the server in a file: it has no
-    times and cannot be revoked here. `last_used_at` is right within a minute."""
+    times and cannot be revoked here. `last_used_at` is right within a minute. `made_with` is the id of the token that
+    it was made with, also by a session; `single-sign-on` for one that was made after signing in without a token."""
 
     token_id: str
     owner: str
@@ -37,6 +38,7 @@ class TokenView(Wire):
     source: Literal["made", "file"] = "made"
     created_at: datetime | None = None
     created_by: str = ""
+    made_with: str = ""
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -47,6 +49,20 @@ class TokenView(Wire):
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else ""
+
+
+class MadeTokens(Wire):
+    """The valid tokens that were made with a token, and with those: `tokens` that the caller may revoke, and the number
+    of others, which an operator may."""
+
+    tokens: tuple[TokenView, ...] = ()
+    others: int = 0
+
+
+class RevokedToken(TokenView):
+    """A revoked token, and what was made with it: revoked too, if the call was recursive."""
+
+    made: MadeTokens = MadeTokens()
 
 
 class NewToken(Wire):
@@ -79,16 +95,22 @@ class MemberRequest(Wire):
 
 
 class MemberView(Wire):
-    """A person's role in a project; `project` is `*` for a role in all."""
+    """A person's role in a project; `project` is `*` for a role in all. A role that a token of a file has was given by
+    the server's operator, at no time that is stored."""
 
     project: str
     name: str
     role: str
-    since: datetime
-    given_by: str
+    since: datetime | None = None
+    given_by: str = ""
 
 
 class MembersView(Wire):
-    """The members of a project. With a role in all projects the caller also sees who else has one."""
+    """The members of a project. `everywhere`: the others who may do something there, by a role in all projects."""
 
     members: tuple[MemberView, ...]
+    everywhere: tuple[MemberView, ...] = ()
+
+    @property
+    def everybody(self) -> tuple[MemberView, ...]:
+        return (*self.members, *self.everywhere)

@@ -28,16 +28,18 @@ _OPEN_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-async def serve(
-    socket: WebSocket, attachments: Attachments, attachment_id: str, stream: int, caller: Caller | None
-) -> None:
-    """Serve one end of a stream: for a `caller` the client's, else the agent's, whose key is in a header."""
+async def serve(socket: WebSocket, attachment_id: str, stream: int, *, for_agent: bool = False) -> None:
+    """Serve one end of a stream: the client's, or the agent's, whose key is in a header."""
+    attachments: Attachments = socket.app.state.use_cases.attachments
+    caller: Caller | None = None if for_agent else socket.state.caller
     end = SocketEnd(socket)
     await socket.accept()
     try:
         key = None if caller is not None else AgentKey(socket.headers.get(AGENT_KEY, ""))
         home = await to_thread.run_sync(attachments.home_of, attachment_id, caller, key)
         if not home:
+            if caller is not None and not stream:
+                await to_thread.run_sync(attachments.begin, attachment_id, socket.state.check_again)
             side: Side = "client" if caller is not None else "agent"
             await attachments.join(attachment_id, stream, side, end)
         elif _HOP in socket.headers:

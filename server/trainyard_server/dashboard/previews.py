@@ -5,6 +5,7 @@ Markdown becomes markup: without HTML of its own, and with nothing that is loade
 """
 
 import csv
+import itertools
 import json
 import posixpath
 import re
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markupsafe import Markup
 
@@ -25,6 +27,9 @@ MAX_BYTES = 512 * 1024
 MAX_IMAGE_BYTES = 32 * 10**6
 
 _MAX_MARKDOWN = 64 * 1024  # bytes
+_MAX_STEPS = 20_000
+"""Attempts of the parser of Markdown, and its blocks: four times those of 64 KiB of prose with links and tables."""
+
 _MAX_TEXT = 256 * 1024  # characters
 _MAX_ROWS = 200
 _MAX_COLUMNS = 40
@@ -71,7 +76,9 @@ def preview(path: str, size: int, head: bytes, page_of: Address, content_of: Add
     is_whole = len(head) >= size
     left_out = max(0, size - len(head))
     if suffix in ("md", "markdown") and size <= _MAX_MARKDOWN:
-        return Preview("markdown", markup=_markdown(text, posixpath.dirname(path), page_of, content_of))
+        markup = _markdown(text, posixpath.dirname(path), page_of, content_of)
+        if markup is not None:
+            return Preview("markdown", markup=markup)
     if suffix in _DELIMITERS and (table := _table(text, _DELIMITERS[suffix], is_whole=is_whole)) is not None:
         return Preview("table", table=table, left_out=left_out)
     if suffix == "json" and is_whole and (data := _json(text)) is not None:
@@ -199,18 +206,49 @@ def _facts(data: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[s
             yield f"{prefix}{name}", str(value)
 
 
-def _markdown(text: str, directory: str, page_of: Address, content_of: Address) -> Markup:
+class _TooManySteps(Exception):
+    pass
+
+
+class _Blocks(list[Token]):
+    """The blocks of a text, at most _MAX_STEPS: a table makes some for each of its cells."""
+
+    def append(self, block: Token) -> None:
+        if len(self) >= _MAX_STEPS:
+            raise _TooManySteps
+        super().append(block)
+
+
+def _bounded_parser() -> MarkdownIt:
+    """A parser that raises _TooManySteps instead of working for seconds: on brackets without end, for example."""
+    steps = itertools.count()
+
+    def count(*_: object) -> bool:
+        if next(steps) >= _MAX_STEPS:
+            raise _TooManySteps
+        return False
+
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser.block.ruler.before("table", "count", count, {"alt": ["paragraph", "reference", "blockquote", "list"]})
+    parser.inline.ruler.before("text", "count", count)
+    return parser
+
+
+def _markdown(text: str, directory: str, page_of: Address, content_of: Address) -> Markup | None:
+    """None for what would take too long: it is shown as text instead."""
+    parser = _bounded_parser()
+    state = StateCore(text, parser, {})
+    state.tokens = tokens = _Blocks()
     try:
-        tokens = parser.parse(text)
+        parser.core.process(state)
         for token in (inner for outer in tokens for inner in outer.children or ()):
             if token.type == "link_open":
                 token.attrs = _link(str(token.attrGet("href") or ""), directory, page_of)
             elif token.type == "image":
                 token.type, token.content = "html_inline", str(_image(token, directory, content_of))
         return Markup(parser.renderer.render(tokens, parser.options, {}))  # noqa: S704 - escaped by the parser and here
-    except RecursionError:
-        return Markup("<pre>{}</pre>").format(text)
+    except (RecursionError, _TooManySteps):
+        return None
 
 
 def _link(href: str, directory: str, page_of: Address) -> dict[str, str | int | float]:

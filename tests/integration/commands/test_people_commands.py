@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from integration.shells import OPERATOR, Shell
 
 
@@ -14,7 +16,9 @@ def test_operator_lets_a_person_in_who_logs_in_and_makes_a_token(shell: Shell) -
     out = shell.out(f"login {shell.url} --token-file -", carls)
     assert "as carl (submitter of vision)" in out
     assert shell.out("projects list") == "PROJECT  ROLE\nvision   submitter\n"
-    assert "carl" in shell.out("projects members vision")
+    members = [row.split()[:3] for row in shell.out("projects members vision").splitlines()]
+    assert members[:2] == [["NAME", "ROLE", "IN"], ["carl", "submitter", "vision"]]
+    assert ["admin", "admin", "all"] in members[2:]
     rows = shell.out("tokens list").splitlines()
     assert [row.split()[1:3] for row in rows] == [["OWNER", "STATE"], ["carl", "valid"]]
     again = json.loads(shell.out("tokens create --format json"))
@@ -27,6 +31,56 @@ def test_operator_lets_a_person_in_who_logs_in_and_makes_a_token(shell: Shell) -
     assert shell("logout")[0] == 0
     code, _, err = shell("projects list")
     assert (code, "trainyard login" in err) == (1, True), err
+
+
+def test_what_a_token_made_is_named_at_its_revocation_and_revoked_if_wanted(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(flags: str = "") -> tuple[str, str]:
+        token = json.loads(shell.out(f"tokens create --format json {flags}"))
+        return token["token"]["token_id"], token["secret"]
+
+    def leaked() -> tuple[str, str]:
+        """A token of an operator, and one of dora's that was made with it."""
+        shell.out(f"login {shell.url} --token-file -", OPERATOR)
+        first, secret = made("--for carl")
+        shell.out(f"login {shell.url} --token-file -", secret)
+        second, _ = made("--for dora")
+        shell.out(f"login {shell.url} --token-file -", OPERATOR)
+        return first, second
+
+    def states() -> dict[str, str]:
+        rows = [row.split() for row in shell.out("tokens list --all").splitlines()[1:]]
+        return {row[0]: row[2] for row in rows}
+
+    shell.out(f"login {shell.url} --token-file -", OPERATOR)
+    shell("projects add-member carl --role admin --all-projects")
+    first, second = leaked()
+    (listed,) = [row for row in shell.out("tokens list --all").splitlines() if row.startswith(second)]
+    assert first in listed
+    err = shell(f"tokens revoke {first}")[2]
+    assert f"1 token was made with it, still valid: {second} of dora." in err
+    assert (states()[first], states()[second]) == ("revoked", "valid")
+    err = shell(f"tokens revoke {first} --recursive")[2]
+    assert f"Revoked the token [{second}] of dora." in err
+    assert states()[second] == "revoked"
+
+    first, second = leaked()
+    asked: list[str] = []
+    monkeypatch.setattr("trainyard_cli.commands.people.people._is_asked", lambda: True)
+
+    def confirm(text: str, **_: object) -> bool:
+        asked.append(text)
+        return True
+
+    monkeypatch.setattr("click.confirm", confirm)
+    err = shell(f"tokens revoke {first}")[2]
+    assert (f"{second} of dora" in err, asked) == (True, ["Revoke what was made with it too?"])
+    assert states()[second] == "revoked"
+
+    third, _ = made("--for dora")
+    (file_token,) = {token for token, state in states().items() if state == "in" and token in shell.out("tokens list")}
+    assert f"Revoked the token [{third}] of dora." in shell(f"tokens revoke {file_token} --recursive")[2]
 
 
 def test_refusals_say_what_to_do(shell: Shell) -> None:

@@ -37,10 +37,11 @@ from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.views.people import NewToken, PersonRole, TokenView
+    from trainyard_protocol.views.people import MemberView, NewToken, PersonRole, RevokedToken, TokenView
     from trainyard_protocol.views.views import Me
 
 _ALL = "*"
+_MOST_NAMED = 5
 _all_projects = click.option("--all-projects", is_flag=True, help="A role in all projects, also future ones.")
 
 
@@ -125,22 +126,27 @@ def list_tokens(client: "Client", output: Output, everybody: bool) -> None:
     if formats.printed(output, tokens):
         return
     now = datetime.now(UTC)
-    headers = ["ID", "OWNER", "STATE", "CREATED", "EXPIRES", "LAST USED", "DESCRIPTION"]
+    headers = ["ID", "OWNER", "STATE", "CREATED", "MADE WITH", "EXPIRES", "LAST USED", "DESCRIPTION"]
     echo(formats.table(headers, [_token_row(token, now) for token in tokens]))
 
 
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--owner", default="", metavar="NAME", help="All tokens of a person or an agent. Operators only.")
+@click.option(
+    "-r", "--recursive", is_flag=True, help="Also tokens that were made with them.  [default: ask at a terminal]"
+)
 @server_options
-def revoke_tokens(target: Target, ids: Sequence[str], owner: str) -> None:
+def revoke_tokens(target: Target, ids: Sequence[str], owner: str, *, recursive: bool) -> None:
     """Revoke tokens. Their sessions and followed logs end at once."""
     if bool(ids) == bool(owner):
         raise click.UsageError("Exactly one of ID... | --owner must be specified.")
     with connect(target) as client:
-        for token_id in dict.fromkeys(ids or _valid_tokens(client, owner)):
-            revoked = client.revoke_token(token_id)
-            notify(f"Revoked the token [{revoked.token_id}] of {revoked.owner}.")
+        chosen = list(dict.fromkeys(ids or _valid_tokens(client, owner)))
+        recursive = recursive or _asked_for_made(client, chosen)
+        for token_id in chosen:
+            revoked = client.revoke_token(token_id, recursive=recursive)
+            _notify_revoked(revoked, chosen, recursive=recursive)
 
 
 @click.command()
@@ -167,20 +173,20 @@ def list_projects(client: "Client", output: Output) -> None:
 @server_options
 @output_options
 def list_members(target: Target, output: Output, name: str, all_projects: bool) -> None:
-    """List who has a role in a project.  [default: --project]"""
+    """List who has a role in a project, or in all.  [default: --project]"""
     if name and all_projects:
         raise click.UsageError("argument --all-projects: At most one of PROJECT | --all-projects can be specified.")
     project = _ALL if all_projects else name or target.project
     with connect(target) as client:
-        members = client.members(project).members
+        members = client.members(project).everybody
     if formats.printed(output, members):
         return
     if not members:
-        where = "The list of all projects" if project == _ALL else f"The project {project}"
-        notify(f"{where} has no members. People with a role in all projects may use it.")
+        where = "in all projects" if project == _ALL else f"in the project {project}"
+        notify(f"Nobody has a role {where}.")
         return
-    rows = [[member.name, member.role, _time(member.since), member.given_by] for member in members]
-    echo(formats.table(["NAME", "ROLE", "SINCE", "GIVEN BY"], rows))
+    rows = [[member.name, member.role, _place(member), _time(member.since), _giver(member)] for member in members]
+    echo(formats.table(["NAME", "ROLE", "IN", "SINCE", "GIVEN BY"], rows))
 
 
 @click.command()
@@ -208,6 +214,14 @@ def remove_member(client: "Client", person: str, all_projects: bool) -> None:
     client.remove_role(_ALL if all_projects else client.project, person)
     where = "all projects" if all_projects else f"the project {client.project}"
     notify(f"{person} has no role of its own in {where} any more.")
+
+
+def _place(member: "MemberView") -> str:
+    return "all projects" if member.project == _ALL else member.project
+
+
+def _giver(member: "MemberView") -> str:
+    return member.given_by or "a token in a file"
 
 
 def new_token(
@@ -252,6 +266,46 @@ def _valid_tokens(client: "Client", owner: str) -> list[str]:
     raise NotFound(f"{owner} has no valid token. `trainyard tokens list --all` shows everybody's.")
 
 
+def _asked_for_made(client: "Client", token_ids: Sequence[str]) -> bool:
+    """Whether a person at a terminal wants what was made with these tokens to be revoked too. Raises NotFound."""
+    if not _is_asked():
+        return False
+    made = {token.token_id: token for token_id in token_ids for token in client.made_with(token_id).tokens}
+    further = [token for token in made.values() if token.token_id not in token_ids]
+    if not further:
+        return False
+    notify(f"{_counted(further)} made with what you revoke: {_named(further)}.")
+    return click.confirm("Revoke what was made with it too?", err=True)
+
+
+def _is_asked() -> bool:
+    return sys.stdin.isatty()
+
+
+def _notify_revoked(revoked: "RevokedToken", token_ids: Sequence[str], *, recursive: bool) -> None:
+    made = [token for token in revoked.made.tokens if token.token_id not in token_ids]
+    if revoked.source == "file":
+        notify(f"The token [{revoked.token_id}] itself is in a file of the server's operator (--token-file).")
+    for token in (*((revoked,) if revoked.source == "made" else ()), *(made if recursive else ())):
+        notify(f"Revoked the token [{token.token_id}] of {token.owner}.")
+    if made and not recursive:
+        notify(
+            f"{_counted(made)} made with it, still valid: {_named(made)}. To revoke what it made: trainyard tokens "
+            f"revoke {revoked.token_id} --recursive"
+        )
+    if revoked.made.others:
+        notify(f"{revoked.made.others} more of other people were made with it: an operator can revoke them.")
+
+
+def _counted(tokens: Sequence["TokenView"]) -> str:
+    return "1 token was" if len(tokens) == 1 else f"{len(tokens)} tokens were"
+
+
+def _named(tokens: Sequence["TokenView"]) -> str:
+    more = f" and {len(tokens) - _MOST_NAMED} more" if len(tokens) > _MOST_NAMED else ""
+    return ", ".join(f"{token.token_id} of {token.owner}" for token in tokens[:_MOST_NAMED]) + more
+
+
 def _who(me: "Me") -> str:
     roles = ", ".join(
         f"{role} of {'all projects' if project == _ALL else project}" for project, role in sorted(me.projects.items())
@@ -264,4 +318,5 @@ def _token_row(token: "TokenView", now: datetime) -> list[str]:
     owner = f"{token.owner} (agent)" if token.for_agent else token.owner
     expires = _time(token.expires_at) or ("never" if token.source == "made" else "")
     last_used = _time(token.last_used_at) or ("never" if token.source == "made" else "")
-    return [token.token_id, owner, state, _time(token.created_at), expires, last_used, token.description]
+    created = _time(token.created_at)
+    return [token.token_id, owner, state, created, token.made_with, expires, last_used, token.description]

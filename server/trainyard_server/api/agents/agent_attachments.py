@@ -15,4 +15,4 @@ router = Router(prefix="/agent/v1")
     "commands in replicas, and connections to their ports",
 )
 async def stream(attachment_id: str, stream: int, socket: WebSocket) -> None:
-    await serve(socket, socket.app.state.use_cases.attachments, attachment_id, stream, None)
+    await serve(socket, attachment_id, stream, for_agent=True)

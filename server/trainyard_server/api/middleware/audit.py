@@ -18,7 +18,7 @@ from trainyard_server.api.routing import Router
 from trainyard_server.context import Clock
 from trainyard_server.domain.access.route_access import Access, AccessTable, Match
 from trainyard_server.services.people.audit import Audit, AuditQuestion
-from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail, set_current_trail
+from trainyard_server.storage.db.tables.audit_trail import AuditTrail, CheckAgain, current_trail, set_current_trail
 
 _REFUSED = (401, 403, 429)
 _INTERNAL = 500
@@ -70,12 +70,14 @@ class AuditMiddleware:
             await run_in_threadpool(self._audit.record, trail, status)
 
 
-def admit(match: Match, path: str) -> None:
-    """Note that the call may be made: a change in the database has its row from here on."""
+def admit(match: Match, path: str, check_again: CheckAgain | None) -> None:
+    """Note that the call may be made: a change in the database has its row from here on. `check_again` raises, in its
+    transaction, where the caller may not make it any more."""
     trail = current_trail()
     if trail is not None:
         _describe(trail, match, path)
         trail.is_admitted = True
+        trail.check_again = check_again
         trail.is_change = bool(match.route.action)
 
 

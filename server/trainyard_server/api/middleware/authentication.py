@@ -1,8 +1,8 @@
 """Authentication and role checks as middleware: bearer tokens for programs, session cookies for browsers.
 
 It runs before routing, so a route without a row in the access table is closed. Routes read `request.state.caller`
-(None only on calls that are open to all), `request.state.session` (None without one) and `request.state.csrf`, the CSRF
-value that their forms send. `request.state.match` is the row.
+(None only on calls that are open to all), `request.state.token_id`, the id of its token, `request.state.session` (None
+without one) and `request.state.csrf`, the CSRF value that their forms send. `request.state.match` is the row.
 """
 
 import logging
@@ -44,6 +44,7 @@ from trainyard_server.domain.access.sessions import Session, Sessions
 from trainyard_server.services.people.audit import identify
 from trainyard_server.services.people.guess_limits import GuessLimits
 from trainyard_server.services.people.principals import Principal, Principals
+from trainyard_server.storage.db.tables.audit_trail import CheckAgain
 from trainyard_server.storage.failures import DatabaseError, FailureLog
 
 _failures = FailureLog(logging.getLogger(__name__))
@@ -98,7 +99,8 @@ class Authentication:
             await error_json(Unavailable("The server cannot read its database now. Try again."))(scope, receive, send)
             return
         assert principal is not None  # no WebSocket is open to all
-        scope.setdefault("state", {}).update(match=match, caller=principal.caller)
+        check_again = partial(self._identities.check_again, principal, None)
+        scope.setdefault("state", {}).update(match=match, caller=principal.caller, check_again=check_again)
         if principal.lasting:
             await self._app(scope, receive, send)
             return
@@ -119,7 +121,7 @@ class Authentication:
                 check_origin(request)
                 if match.need is not None and credentials.session is not None:
                     receive = await check_csrf(credentials.session, request, receive)
-            admit(match, scope["path"])
+            admit(match, scope["path"], self._check_again(credentials))
         except Unauthenticated as error:
             accept = request.headers.get("accept", "")
             is_page = wants_page(scope["method"], scope["path"], accept) and not bearer(request)
@@ -138,6 +140,7 @@ class Authentication:
         principal = credentials.principal
         state["match"] = match
         state["caller"] = principal.caller if principal is not None else None
+        state["token_id"] = principal.token_id if principal is not None else ""
         state["session"] = session
         state["csrf"] = session.csrf if session is not None else ""
         if principal is None or (principal.lasting and session is None):
@@ -159,6 +162,10 @@ class Authentication:
             return _Credentials()
         principal = await run_in_threadpool(self._identities.of_session, session)
         return _Credentials(principal, session) if principal is not None else _Credentials()
+
+    def _check_again(self, credentials: _Credentials) -> CheckAgain | None:
+        principal = credentials.principal
+        return partial(self._identities.check_again, principal, credentials.session) if principal is not None else None
 
     async def _of_bearer(self, secret: str, address: str) -> Principal:
         principal = self._identities.of_file(secret)

@@ -47,4 +47,4 @@ def end(attachment_id: str, cases: Cases, caller: AuthenticatedCaller) -> dict[s
     "/attachments/{attachment_id}/streams/{stream}", Access.PERSON, "the input and output of one's own attachment"
 )
 async def stream(attachment_id: str, stream: int, socket: WebSocket) -> None:
-    await serve(socket, socket.app.state.use_cases.attachments, attachment_id, stream, socket.state.caller)
+    await serve(socket, attachment_id, stream)

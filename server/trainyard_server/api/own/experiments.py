@@ -54,9 +54,14 @@ def jobs_csv(cases: Cases, caller: AuthenticatedCaller, search: Search, columns:
 
 
 @router.get("/views", Access.PERSON, "the saved views of the list of jobs")
-def saved_views(cases: Cases, caller: AuthenticatedCaller) -> SavedViewList:
-    """The saved views of the projects that the caller sees."""
-    return SavedViewList(views=tuple(cases.saved_views.list(caller.visible)))
+def saved_views(cases: Cases, caller: AuthenticatedCaller, project: str = "") -> SavedViewList:
+    """The saved views of the projects that the caller sees, or of one of them; 1,000 at most."""
+    return SavedViewList(views=tuple(cases.saved_views.list(caller.visible, project)))
+
+
+@router.get("/projects/{project}/views/{name}", Access.VIEWER, "a saved view")
+def saved_view(project: str, name: str, cases: Cases) -> SavedView:
+    return cases.saved_views.get(project, name)
 
 
 @router.put("/projects/{project}/views/{name}", Access.SUBMITTER, "save a view of the list of jobs", "views.save")

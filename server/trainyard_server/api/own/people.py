@@ -2,15 +2,18 @@
 
 from typing import Annotated
 
+from fastapi import Request
+
 from trainyard_protocol.views.people import (
+    MadeTokens,
     MemberRequest,
     MembersView,
     MemberView,
     NewToken,
     ProjectsView,
+    RevokedToken,
     TokenRequest,
     TokensView,
-    TokenView,
 )
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
 from trainyard_server.api.routing import Router
@@ -27,15 +30,27 @@ def tokens(cases: Cases, caller: AuthenticatedCaller, all: bool = False) -> Toke
 
 @router.post("/tokens", Access.PERSON, "a new token of one's own; operators: of anybody or an agent", "tokens.create")
 def create_token(
-    body: Annotated[TokenRequest, json_of(TokenRequest)], cases: Cases, caller: AuthenticatedCaller
+    request: Request, body: Annotated[TokenRequest, json_of(TokenRequest)], cases: Cases, caller: AuthenticatedCaller
 ) -> NewToken:
     """Make a token. The answer alone has its secret."""
-    return cases.people.create_token(caller, body)
+    return cases.people.create_token(caller, request.state.token_id, body)
 
 
-@router.delete("/tokens/{token_id}", Access.PERSON, "revoke one's own token; operators: any", "tokens.revoke")
-def revoke_token(token_id: str, cases: Cases, caller: AuthenticatedCaller) -> TokenView:
-    return cases.people.revoke_token(caller, token_id)
+@router.get("/tokens/{token_id}/made", Access.PERSON, "the valid tokens that were made with a token, and with those")
+def made_with(token_id: str, cases: Cases, caller: AuthenticatedCaller) -> MadeTokens:
+    """The valid tokens that were made with a token, and with those."""
+    return cases.people.made_with(caller, token_id)
+
+
+@router.delete(
+    "/tokens/{token_id}",
+    Access.PERSON,
+    "revoke one's own token; operators: any; with `recursive=true` also what was made with it",
+    "tokens.revoke",
+)
+def revoke_token(token_id: str, cases: Cases, caller: AuthenticatedCaller, recursive: bool = False) -> RevokedToken:
+    """Revoke a token; with `recursive` also those that were made with it, and with those."""
+    return cases.people.revoke_token(caller, token_id, recursive)
 
 
 @router.get("/projects", Access.PERSON, "the projects that one may see, and one's role there")

@@ -20,6 +20,7 @@ from trainyard_server.services.views.job_groups import GROUPINGS
 from trainyard_server.services.views.job_search import PAGE_SIZE, JobListing, JobSearchRequest
 from trainyard_server.services.views.run_columns import FIXED, RunColumn, column_of
 from trainyard_server.services.views.run_table import RunTable
+from trainyard_server.services.views.saved_views import MAX_VIEWS
 from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC
 
 router = Router()
@@ -66,6 +67,7 @@ def jobs_view(request: Request, cases: Cases, question: Search, columns: Columns
             "groupings": _groupings(parameters, group),
             "is_filtered": address.is_filtered,
             "listing": listing,
+            "most_views": MAX_VIEWS,
             "owners": owners,
             "page_size": PAGE_SIZE,
             "problem": problem,
@@ -73,7 +75,7 @@ def jobs_view(request: Request, cases: Cases, question: Search, columns: Columns
             "question": question,
             "table": table,
             "unfinished": _UNFINISHED,
-            "views": cases.saved_views.list(visible),
+            "views": cases.saved_views.choices(visible, question.project, request.query_params.multi_items()),
         }
 
     return View("jobs.html", read, (JOBS_TOPIC, PROGRESS_TOPIC))

@@ -127,6 +127,10 @@ class Caller:
         """Whether it has that role in any project."""
         return any(own.includes(role) for own in self.grants.values())
 
+    def includes(self, other: "Caller") -> bool:
+        """Whether it has every role that `other` has."""
+        return all(self.may(role, project) for project, role in other.grants.items())
+
     def may_change(self, project: str, owner: str) -> bool:
         """Whether it may cancel, relabel and delete a job of that owner in the project."""
         return self.may(Role.ADMIN, project) or (self.may(Role.SUBMITTER, project) and self.name == owner)

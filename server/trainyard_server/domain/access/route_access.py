@@ -27,6 +27,10 @@ MLFLOW_AREAS = (MLFLOW, "/api/3.0/mlflow")
 
 OTHER_OF_MLFLOW = tuple(f"{area}/{{name:path}}" for area in MLFLOW_AREAS)
 
+_LOCATION = "/v1/projects/{project}/locations/{location}"
+OTHER_OF_VERTEX = (f"{_LOCATION}:{{verb}}", f"{_LOCATION}/{{collection}}", f"{_LOCATION}/{{collection}}/{{rest:path}}")
+"""Paths of Vertex AI's API beside those of what is offered."""
+
 METRICS = "/metrics"
 
 LONG_POLLS = ("/agent/v1/sync",)
@@ -229,8 +233,9 @@ def route_class(route: Route) -> str:
 
 def is_described(path: str) -> bool:
     """Whether the path is in the description of the API, which is for programs. The storage has Google's own; what is
-    not implemented of MLflow's API has none, and figures for monitoring have a format of their own."""
-    is_left_out = path.startswith(STORAGE_AREAS) or path in (*OTHER_OF_MLFLOW, METRICS)
+    not implemented of MLflow's API and of Vertex AI's has none, and figures for monitoring have a format of their own.
+    """
+    is_left_out = path.startswith(STORAGE_AREAS) or path in (*OTHER_OF_MLFLOW, *OTHER_OF_VERTEX, METRICS)
     return path == "/healthz" or (path.startswith(_API) and not is_left_out)
 
 

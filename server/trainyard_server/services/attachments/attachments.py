@@ -1,7 +1,8 @@
 """Use cases of attachments: create one, and connect its two ends.
 
 An attachment lives at the server that created it, its home, which connects the ends of its streams. A WebSocket that
-comes to another server on the same database is passed on to there.
+comes to another server on the same database is passed on to there. The agent gets its order, and begins, once the
+caller has come and may still change the job.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from trainyard_server.services.jobs.jobs import check_change, known_job
 from trainyard_server.storage.db.base.models import AttachmentRow, JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.reader import LIVE_RUNS, Reader
 from trainyard_server.storage.db.tables import attachments
+from trainyard_server.storage.db.tables.audit_trail import CheckAgain
 from trainyard_server.storage.events.notifier import agent_topic
 from trainyard_server.storage.failures import DatabaseError, FailureLog
 
@@ -107,7 +109,6 @@ class Attachments:
             attachments.add(writer, row, now)
         self._forget_unused()
         self._open[attachment_id] = _Open(caller.name, run.agent_id, name, time.monotonic())
-        backend.notifier.publish(agent_topic(run.agent_id))
         return AttachReceipt(id=attachment_id, task=replica.task, agent=name)
 
     def _forget_unused(self) -> None:
@@ -118,13 +119,18 @@ class Attachments:
                 self._open.pop(attachment_id, None)
 
     def home_of(self, attachment_id: str, caller: Caller | None, key: AgentKey | None) -> str:
-        """The URL of the server at which the attachment is, "" for this one, for its caller or its agent. Raises
-        NotFound, PermissionDenied."""
+        """The URL of the server at which the attachment is, "" for this one, for its agent, or for its caller, who must
+        still have the right to create it. Raises NotFound, PermissionDenied."""
         gone = NotFound("There is no such shell, command or forwarder of ports, or it has ended.")
         with self._backend.store.read() as reader:
             row = attachments.attachment(reader, attachment_id)
             if row is None or (caller is not None and row.caller != caller.name):
                 raise gone
+            if caller is not None:
+                run = reader.run(row.run_id)
+                if run is None:
+                    raise gone  # its job was deleted
+                check_change(caller, reader.job_by_key(run.job_key))
             if key is not None:
                 check_key(reader, reader.agent(row.agent_id), key)
             if attachment_id in self._open:
@@ -132,6 +138,15 @@ class Attachments:
             if row.server_url in ("", self._backend.settings.peer_url):
                 raise gone  # this server has been started anew
             return row.server_url
+
+    def begin(self, attachment_id: str, check_again: CheckAgain) -> None:
+        """Order the attachment from its agent: its caller has come. Raises what `check_again` does."""
+        with self._backend.store.write() as writer:
+            check_again(writer)
+            attachments.mark_joined(writer, attachment_id)
+            row = attachments.attachment(writer, attachment_id)
+            agent_id = row.agent_id if row is not None else ""
+        self._backend.notifier.publish(agent_topic(agent_id))
 
     def end(self, caller: Caller, attachment_id: str) -> None:
         """End an attachment of the caller: its agent does."""

@@ -40,6 +40,7 @@ from trainyard_server.domain.lifecycle.retries import check_patterns
 from trainyard_server.domain.lifecycle.stalls import check_labels
 from trainyard_server.domain.tuning.measurements import newest_values
 from trainyard_server.services.jobs.package_uris import check_package_uris
+from trainyard_server.services.jobs.submission_notes import SubmissionNotes
 from trainyard_server.services.jobs.submissions import Submissions, submission_of
 from trainyard_server.services.jobs.training_output import (
     new_training_output,
@@ -72,9 +73,18 @@ class Jobs:
         self._backend = backend
         self._controller = controller
         self._submissions = Submissions(backend)
+        self._notes = SubmissionNotes(backend)
 
-    def create(self, caller: Caller, project: str, body: object, validate_only: bool = False) -> dict[str, Any]:
-        """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created.
+    def create(
+        self,
+        caller: Caller,
+        project: str,
+        body: object,
+        validate_only: bool = False,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Create a job of the caller in QUEUED, durably. With `validate_only` nothing is created. `note` gets each line
+        about what is accepted, but may not be meant.
 
         Raises PermissionDenied where only operators submit, InvalidArgument with every violation, and for images and
         engine options that the project may not have, FailedPrecondition for packages that cannot be read
@@ -95,6 +105,8 @@ class Jobs:
         limit_s = self._check_band(caller, project, job.training_input)
         parsed = job.training_input, tuple(gang(job.training_input, self._backend.catalog))
         submission = submission_of(project, caller.name, job, parsed, self._backend.clock(), limit_s)
+        for line in self._notes.of(caller, project, job.training_input):
+            note(line)
         if validate_only:
             return v1_job(self._submissions.check(submission), {})
         row = self._submissions.add(submission)

@@ -114,8 +114,7 @@ class Submissions:
     def _write(self, group: Sequence[_Pending]) -> Sequence[TrainyardError | None]:
         """The refusals, in order."""
         refusals: list[TrainyardError | None] = []
-        trails: list[AuditTrail] = []
-        with self._backend.store.write_for(trails) as writer:
+        with self._backend.store.write_together() as writer:
             checks = _Checks(self._backend, writer, [queued.submission for queued in group])
             accepted: list[NewJob] = []
             written: list[tuple[JobRow, int, Past]] = []
@@ -123,6 +122,8 @@ class Submissions:
                 submission, row = queued.submission, queued.submission.row()
                 try:
                     seed, past = checks.check(submission, row)
+                    if submission.trail is not None:
+                        writer.serve(submission.trail)
                 except TrainyardError as error:
                     refusals.append(error)
                     continue
@@ -132,8 +133,6 @@ class Submissions:
                 accepted.append(submission.new_job(row))
                 if submission.is_study:
                     written.append((row, seed, past))
-                if submission.trail is not None:
-                    trails.append(submission.trail)
                 queued.row = row
             if accepted:
                 writer.add_jobs(accepted)

@@ -1,7 +1,8 @@
 """Principals: the owner of a token or a session, now, and when that ends.
 
 Tokens of files are compared in memory. Tokens that were made while the server runs, and roles in projects, are read
-from the database with each request: a revocation holds at once on every server.
+from the database with each request, and again in the transaction of its change: a revocation holds at once on every
+server, also for calls that are being served.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
+from trainyard_protocol.errors import PermissionDenied, Unauthenticated
 from trainyard_protocol.states import RunState
 from trainyard_protocol.views.people import TOKEN_PREFIX
 from trainyard_server.context import Clock
@@ -32,6 +34,7 @@ _POLL_S = 60.0  # in case the notification is lost with the server that sent it
 
 _MADE = "made:"
 _RUN = "run:"
+_WITHOUT_TOKEN = "single-sign-on"  # noqa: S105 - no secret
 _LONGEST_NAME = 128  # of the database
 _FILE_ID = len("file-") + 12
 
@@ -50,11 +53,14 @@ class Principal:
     of_run: bool = False
 
     @property
+    def token_id(self) -> str:
+        """The id of its token in the list of tokens, or `single-sign-on`."""
+        return _WITHOUT_TOKEN if self.credential.startswith(SINGLE_SIGN_ON) else token_id(self.credential)
+
+    @property
     def public_id(self) -> str:
-        """The credential without its secret: `token:ID`, with the id of the list of tokens, or `single-sign-on`."""
-        if self.credential.startswith(SINGLE_SIGN_ON):
-            return "single-sign-on"
-        return f"token:{token_id(self.credential)}"
+        """The credential without its secret: `token:ID`, or `single-sign-on`."""
+        return self.token_id if self.token_id == _WITHOUT_TOKEN else f"token:{self.token_id}"
 
 
 class RevokedSessions:
@@ -75,9 +81,8 @@ class RevokedSessions:
             used_tokens.mark_used(writer, _session_key(session), session.since + LONGEST, self._clock())
         self._notifier.publish(session_topic(session.nonce))
 
-    def is_revoked(self, session: Session) -> bool:
-        with self._store.read() as reader:
-            return used_tokens.is_used(reader, _session_key(session))
+    def is_revoked(self, session: Session, reader: Reader) -> bool:
+        return used_tokens.is_used(reader, _session_key(session))
 
 
 class Principals:
@@ -134,48 +139,44 @@ class Principals:
     def of_run(self, run_id: str) -> Principal | None:
         """The principal of a run: its job, as a submitter of its project; None once it has ended. Raises
         DatabaseError."""
-        with self._store.read() as reader:
-            run = reader.run(run_id)
-            if run is None or run.state is RunState.ENDED:
-                return None
-            job = reader.job_by_key(run.job_key)
-        name = f"job:{job.project}/{job.job_id}"[:_LONGEST_NAME]
-        caller = Caller(name, {job.project: Role.SUBMITTER}, is_run=True)
-        return Principal(f"{_RUN}{run_id}", caller, of_run=True)
+        return self.of_credential(f"{_RUN}{run_id}")
 
     def of_grant(self, grant: KeyGrant) -> Principal | None:
         """The principal that a key stands for now; None if the key or its credential was revoked. Raises
         DatabaseError."""
         with self._store.read() as reader:
-            if used_tokens.is_used(reader, google_key_mark(grant.credential, grant.number)):
-                return None
-        principal = self.of_credential(grant.credential)
-        if principal is None:
-            return None
-        ends = [grant.expires] if principal.expires_at is None else [grant.expires, principal.expires_at]
-        return replace(principal, expires_at=min(ends), lasting=False, google_key=grant.number)
+            return self._of_grant(reader, grant)
 
     def of_credential(self, credential: str) -> Principal | None:
         """The principal that the credential of a session or a code stands for now. Raises DatabaseError."""
-        if credential.startswith(_RUN):
-            return self.of_run(credential.removeprefix(_RUN))
-        if credential.startswith(_MADE):
-            with self._store.read() as reader:
-                row = people.token(reader, credential.removeprefix(_MADE))
-                return _of_row(reader, row, self._clock())
-        if credential.startswith(SINGLE_SIGN_ON):
-            return self.of_person(credential.removeprefix(SINGLE_SIGN_ON)) if self._single_sign_on else None
-        return _of_file(self._by_credential.get(credential))
+        with self._store.read() as reader:
+            return self._of_credential(reader, credential)
 
     def of_person(self, name: str) -> Principal:
         """The principal of somebody whom the issuer of single sign-on has named. Raises DatabaseError."""
         with self._store.read() as reader:
-            return Principal(SINGLE_SIGN_ON + name, Caller(name, people.roles_of(reader, name)))
+            return _of_person(reader, name)
 
     def of_session(self, session: Session) -> Principal | None:
         """The principal of a session; None if it was ended, or its credential is worth nothing now. Raises
         DatabaseError."""
-        return None if self._revoked.is_revoked(session) else self.of_credential(session.credential)
+        with self._store.read() as reader:
+            if self._revoked.is_revoked(session, reader):
+                return None
+            return self._of_credential(reader, session.credential)
+
+    def check_again(self, principal: Principal, session: Session | None, reader: Reader) -> None:
+        """Check in a transaction that writes that the caller of an admitted call is what it was. Raises Unauthenticated
+        for a credential that was revoked or has expired meanwhile, PermissionDenied for a lost role."""
+        now = self._now(reader, principal, session)
+        if now is None:
+            what = "token" if session is None else "session, or the token that opened it,"
+            raise Unauthenticated(f"The {what} was revoked or has expired while the server served this call.")
+        if not now.caller.includes(principal.caller):
+            raise PermissionDenied(
+                f"The roles of {now.caller.name} were reduced while the server served this call. `trainyard projects "
+                "list` shows yours."
+            )
 
     async def wait_until_changed(self, principal: Principal, session: Session | None) -> bool:
         """Wait until the principal ends, by revocation or expiry, or has other roles. False if the server shuts down
@@ -185,15 +186,43 @@ class Principals:
             topics.append(session_topic(session.nonce))
         with self._notifier.subscribe(*topics) as subscription:
             while not self._notifier.closed:
-                if await to_thread.run_sync(self._now, principal, session) != principal:
+                if await to_thread.run_sync(self._read_again, principal, session) != principal:
                     return True
                 await subscription.wait(_POLL_S)
         return False
 
-    def _now(self, principal: Principal, session: Session | None) -> Principal | None:
+    def _read_again(self, principal: Principal, session: Session | None) -> Principal | None:
+        with self._store.read() as reader:
+            return self._now(reader, principal, session)
+
+    def _now(self, reader: Reader, principal: Principal, session: Session | None) -> Principal | None:
+        if session is not None and self._revoked.is_revoked(session, reader):
+            return None
         if principal.google_key and principal.expires_at is not None:
-            return self.of_grant(KeyGrant(principal.credential, principal.google_key, principal.expires_at))
-        return self.of_credential(principal.credential) if session is None else self.of_session(session)
+            grant = KeyGrant(principal.credential, principal.google_key, principal.expires_at)
+            return self._of_grant(reader, grant)
+        return self._of_credential(reader, principal.credential)
+
+    def _of_grant(self, reader: Reader, grant: KeyGrant) -> Principal | None:
+        if grant.expires <= self._clock():
+            return None
+        if used_tokens.is_used(reader, google_key_mark(grant.credential, grant.number)):
+            return None
+        principal = self._of_credential(reader, grant.credential)
+        if principal is None:
+            return None
+        ends = [grant.expires] if principal.expires_at is None else [grant.expires, principal.expires_at]
+        return replace(principal, expires_at=min(ends), lasting=False, google_key=grant.number)
+
+    def _of_credential(self, reader: Reader, credential: str) -> Principal | None:
+        if credential.startswith(_RUN):
+            return _of_run(reader, credential.removeprefix(_RUN))
+        if credential.startswith(_MADE):
+            row = people.token(reader, credential.removeprefix(_MADE))
+            return _of_row(reader, row, self._clock())
+        if credential.startswith(SINGLE_SIGN_ON):
+            return _of_person(reader, credential.removeprefix(SINGLE_SIGN_ON)) if self._single_sign_on else None
+        return _of_file(self._by_credential.get(credential))
 
 
 def google_key_mark(credential: str, number: str) -> str:
@@ -210,6 +239,20 @@ def token_id(credential: str) -> str:
 
 def _of_file(token: Token | None) -> Principal | None:
     return Principal(token.credential, token.caller, lasting=True) if token is not None else None
+
+
+def _of_person(reader: Reader, name: str) -> Principal:
+    return Principal(SINGLE_SIGN_ON + name, Caller(name, people.roles_of(reader, name)))
+
+
+def _of_run(reader: Reader, run_id: str) -> Principal | None:
+    run = reader.run(run_id)
+    if run is None or run.state is RunState.ENDED:
+        return None
+    job = reader.job_by_key(run.job_key)
+    name = f"job:{job.project}/{job.job_id}"[:_LONGEST_NAME]
+    caller = Caller(name, {job.project: Role.SUBMITTER}, is_run=True)
+    return Principal(f"{_RUN}{run_id}", caller, of_run=True)
 
 
 def _of_row(reader: Reader, row: TokenRow | None, now: datetime) -> Principal | None:

@@ -102,8 +102,9 @@ class Configs:
         draft = ConfigDraft(read, _overrides(request, args))
         body = draft.body()
         warnings = tuple(draft.replaced())
+        notes: list[str] = []
         try:
-            created = self._jobs.create(caller, project, body, validate_only=True)
+            created = self._jobs.create(caller, project, body, validate_only=True, note=notes.append)
         except (InvalidArgument, ResourceExhausted) as error:
             problems = tuple(draft.problems(error))
             free_id = ""
@@ -118,13 +119,14 @@ class Configs:
             gang=resolving.groups(gang(job.training_input, self._backend.catalog), job.training_input),
             args=tuple(arguments(job.training_input, job.training_input.job_dir)),
             outlook=self._outlook(project, job),
-            notes=tuple(
-                _notes(
+            notes=(
+                *notes,
+                *_notes(
                     job.training_input,
                     self._backend.job_dir(
                         project, caller.name, job.job_id, job.training_input.job_dir, self._backend.clock()
                     ),
-                )
+                ),
             ),
         )
 
@@ -232,11 +234,11 @@ class Configs:
         with backend.store.read() as reader:
             agents = agents_now(reader, backend)
             queue = _queue(reader)
-        agent_views = candidates(snapshot, agents, backend.quotas, backend.shared_dirs)
+        planner = Planner(agents, now, backend.quotas, backend.shared_dirs)
+        agent_views = candidates(planner.unscaled(snapshot), agents, backend.quotas, backend.shared_dirs)
         if queue is None:
             summary = f"More than {_MAX_QUEUE} jobs are queued; it would be queued by its priority."
             return Outlook(starts=False, summary=summary, agents=agent_views)
-        planner = Planner(agents, snapshot.created_at, backend.quotas, backend.shared_dirs)
         for queued in in_order([*queue, snapshot], backend.quotas.sharing, now):
             answer = planner.add(queued)
             if queued is not snapshot:

@@ -130,7 +130,7 @@ class Store:
     def at(cls, directory: Path, durable: bool = True) -> "Store":
         """The embedded default: SQLite in a directory, which must exist. Commits survive the end of this process, and a
         power failure only if `durable`."""
-        return cls(f"sqlite:///{directory / 'trainyard.db'}", durable)
+        return cls(engine.sqlite_url(directory), durable)
 
     @property
     def url(self) -> URL:
@@ -164,14 +164,16 @@ class Store:
     @contextmanager
     def write(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
         """A transaction: committed when the block ends, rolled back when it raises. `actor` causes its events. The
-        first one of a request that changes something also has the request's row of the audit."""
+        first one of a request that changes something is also of that request: see `Writer.serve`."""
         trail = current_trail()
-        with self.write_for([trail] if trail is not None else [], actor) as writer:
+        with self.write_together(actor) as writer:
+            if trail is not None:
+                writer.serve(trail)
             yield writer
 
     @contextmanager
-    def write_for(self, trails: Sequence[AuditTrail], actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
-        """A transaction of several requests, with the audit rows of those whose trails are in `trails` at its end."""
+    def write_together(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
+        """A transaction of the requests that `Writer.serve` names."""
         with (
             self._engine.connect().execution_options(**engine.WRITES) as connection,
             connection.begin(),
@@ -179,7 +181,7 @@ class Store:
         ):
             writer = Writer(session, self._inputs, actor)
             yield writer
-            audited = [(trail, trail.add_to(session)) for trail in trails]
+            audited = [(trail, trail.add_to(session)) for trail in writer.trails]
             session.flush()
             writer.changes.record(session)
         self._inputs.add(writer.new_inputs)
@@ -194,8 +196,19 @@ class Writer(Reader):
         self._actor = actor
         self.new_inputs: dict[int, JobInput] = {}
         self.changes = Changes()
+        self.trails: list[AuditTrail] = []
         self._last_events: dict[int, int] = {}
         """The number of each job's newest event, once one was added: nobody else writes meanwhile."""
+
+    def serve(self, trail: AuditTrail) -> None:
+        """Let the transaction be of this request: check its caller again, and commit its row of the audit. Raises
+        Unauthenticated, PermissionDenied."""
+        trail.begin(self)
+        self.trails.append(trail)
+
+    def act_as(self, actor: str) -> None:
+        """Let this actor cause the events that follow."""
+        self._actor = actor
 
     @contextmanager
     def by_service(self) -> Iterator[None]:
@@ -456,6 +469,18 @@ class Writer(Reader):
         agent.removed_at = now
         self.changes.agents.add(agent.agent_id)
 
+    def mark_restored(self, agent: AgentRow, last_seen: datetime) -> None:
+        """Record that the agent is one of a backup, under a name that leaves its own to whoever calls first. It is not
+        alive until it calls: it was seen at `last_seen`."""
+        agent.restored, agent.last_seen = True, last_seen
+        agent.info = {**agent.info, "name": f"{agent.info['name']}-before-restore"}
+        self.changes.agents.add(agent.agent_id)
+
+    def unmark_restored(self, agent: AgentRow) -> None:
+        """Record that an agent of a backup has called. Which lease it has got since the backup is not known."""
+        agent.restored, agent.lease_s = False, None
+        self.changes.agents.add(agent.agent_id)
+
     def record_waiting(self, notes: Mapping[int, Waiting], events: Mapping[int, Event], now: datetime) -> None:
         """Record why queued jobs wait. It changes with every job ahead, so that only some of the notes are events."""
         queued = select(JobRow.key, JobRow.waiting_kind).where(
@@ -534,10 +559,11 @@ class Writer(Reader):
         self._session.flush()
 
     def save_agent(
-        self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime
+        self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime, given_name: str = ""
     ) -> AgentHeartbeat:
-        """Store the agent with its key and a heartbeat, as a new one if it was removed. `orphaned_runs`: ended runs
-        whose processes still run there."""
+        """Store the agent with its key and a heartbeat, as a new one if it was removed. `given_name` is that of its
+        token or its own, which is in `info` unless another agent has it. `orphaned_runs`: ended runs whose processes
+        still run there."""
         row = self.agent(info.agent_id)
         if row is None:
             row = AgentRow(agent_id=info.agent_id, first_seen=now, heartbeats=0, sent_version="")
@@ -549,7 +575,7 @@ class Writer(Reader):
         if row.removed_at is not None:
             row.removed_at, row.draining, row.drain_reason, row.failures = None, False, "", []
             self.changes.agents.add(row.agent_id)
-        row.key_sha256 = key_sha256
+        row.given_name, row.key_sha256 = given_name, key_sha256
         row.heartbeats += 1
         row.last_seen = now
         self._session.flush()

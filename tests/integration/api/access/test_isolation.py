@@ -112,6 +112,8 @@ CALLS: Mapping[str, Sequence[str]] = {
     "POST /storage/v1/b": ('{"name": "x"}', '?project=$project {"name": "x"}'),
     f"GET {_MORE}/health": ("", "?deep=true"),
     f"GET {_MORE}/tokens": ("", "?all=true"),
+    f"DELETE {_MORE}/tokens/{{token_id}}": ("?recursive=true",),
+    f"GET {_MORE}/views": ("", "?project=$project"),
     f"POST {_MORE}/tokens": ('{"owner": "$name"}',),
     f"PUT {_MORE}/projects/{{project}}/members/{{name}}": ('{"role": "viewer"}',),
     f"PUT {_MORE}/projects/{{project}}/secrets/{{name}}": ('{"value": "a value"}',),

@@ -143,6 +143,22 @@ def test_admin_of_a_project_decides_about_it_alone(api: Server) -> None:
     }
 
 
+def test_members_are_listed_beside_those_with_a_role_in_all_projects(api: Server) -> None:
+    give(api, "carl", "admin")
+    give(api, "dora", "viewer", project="*")
+    answer = call(api, "GET", MEMBERS, made(api, owner="carl")[1]).json()
+    assert [one["name"] for one in answer["members"]] == ["carl"]
+    of_files = [("admin", "admin", ""), ("alice", "submitter", ""), ("bob", "submitter", ""), ("vera", "viewer", "")]
+    everywhere = [(one["name"], one["role"], one["given_by"]) for one in answer["everywhere"]]
+    assert everywhere == [("dora", "viewer", "admin"), *of_files], "agents are no people"
+    assert {one["project"] for one in answer["everywhere"]} == {"*"}
+    every = call(api, "GET", "/trainyard/v1/projects/*/members", ADMIN).json()
+    assert [[one["name"] for one in every[part]] for part in ("members", "everywhere")] == [
+        ["dora"],
+        [name for name, *_ in of_files],
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "ending"),
     [

@@ -1,7 +1,7 @@
 """Event streams end with their session; those of programs continue."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -14,6 +14,7 @@ from integration.api.api_support import ADMIN, TOKENS, Server, eventually, runni
 from trainyard_server.domain.access.permissions import Token
 from trainyard_server.domain.access.sessions import LIFETIME, Session, cookie_name
 from trainyard_server.services.people.principals import RevokedSessions
+from trainyard_server.storage.db.queries.reader import Reader
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
 STREAMS = ["/live/", LOGS]
@@ -161,11 +162,11 @@ def test_running_download_completes_after_sign_out(api: Server) -> None:
 
 def test_revocation_is_checked_off_the_event_loop(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
-    is_revoked: Callable[[RevokedSessions, Session], bool] = RevokedSessions.is_revoked
+    is_revoked = RevokedSessions.is_revoked
 
-    def counted(revoked: RevokedSessions, session: Session) -> bool:
+    def counted(revoked: RevokedSessions, session: Session, reader: Reader) -> bool:
         threads.add(threading.get_ident())
-        return is_revoked(revoked, session)
+        return is_revoked(revoked, session, reader)
 
     monkeypatch.setattr(RevokedSessions, "is_revoked", counted)
     headers = {"Cookie": f"trainyard-80={opened(api).value}"}

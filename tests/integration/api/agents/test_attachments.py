@@ -25,9 +25,11 @@ from integration.api.api_support import (
     server,
     serving,
 )
+from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_protocol.wire.attachments import ENDED, LOST, REFUSED
 from trainyard_server.services.attachments import attachments
+from trainyard_server.storage.db.tables.audit_trail import CheckAgain
 
 CHIEF = "master-replica-0"
 COMMAND = {"command": ["nvidia-smi", "-l", "1"]}
@@ -87,10 +89,17 @@ def close_of(connection: ClientConnection) -> tuple[int | None, str | None]:
     return connection.close_code, connection.close_reason
 
 
-def test_owner_and_admins_attach_and_nobody_else_does(api: Server, agent: ScriptedAgent) -> None:
+def orders(agent: ScriptedAgent) -> list[str]:
+    return [order.id for order in agent.sync().attachments]
+
+
+def test_owner_and_admins_attach_and_nobody_else_does(api: Server, agent: ScriptedAgent, url: str) -> None:
     receipt = ask(api).json()
     assert (receipt["task"], receipt["agent"]) == (CHIEF, "laptop")
-    (order,) = agent.sync().attachments
+    assert orders(agent) == [], "it begins once its caller has come"
+    with stream(url, receipt["id"], ALICE):
+        eventually(lambda: orders(agent))
+        (order,) = agent.response.attachments
     assert (order.id, order.run_id, order.task, list(order.command)) == (
         receipt["id"],
         agent.run.run_id,
@@ -139,11 +148,12 @@ def test_bad_request_says_what_is_allowed(
     assert agent.sync().attachments == ()
 
 
-def test_replica_that_does_not_run_has_no_attachment(api: Server, agent: ScriptedAgent) -> None:
+def test_replica_that_does_not_run_has_no_attachment(api: Server, agent: ScriptedAgent, url: str) -> None:
     order = ask(api).json()["id"]
-    assert [attachment.id for attachment in agent.sync().attachments] == [order]
-    agent.exit(code=1)
-    assert agent.sync().attachments == ()
+    with stream(url, order, ALICE):
+        eventually(lambda: orders(agent) == [order])
+        agent.exit(code=1)
+        assert orders(agent) == []
     answer = ask(api)
     assert (answer.status_code, "does not run" in answer.json()["error"]["message"]) == (400, True)
     assert ask(api, job="other").status_code == 404
@@ -225,7 +235,7 @@ def test_stream_is_for_its_caller_and_its_agent_alone(api: Server, agent: Script
 
 def test_more_than_the_limit_of_a_caller_is_refused(tmp_path: Path) -> None:
     with server(tmp_path, clock := Clock(), attachments=2) as api:
-        agent = run_job(api, enableWebAccess=True)
+        run_job(api, enableWebAccess=True)
         first, _, third = (ask(api) for _ in range(3))
         assert (third.status_code, "has 2 shells" in third.json()["error"]["message"]) == (429, True)
         assert ask(api, ADMIN).status_code == 200
@@ -235,8 +245,6 @@ def test_more_than_the_limit_of_a_caller_is_refused(tmp_path: Path) -> None:
         api.client.request("DELETE", path, headers=ALICE)
         assert ask(api).status_code == 200
         clock.advance(200)  # their server was killed: nobody keeps them alive
-        agent.sync()
-        assert agent.response.attachments == ()
         assert ask(api).status_code == 200
 
 
@@ -258,14 +266,55 @@ def test_idle_one_ends(tmp_path: Path) -> None:
         eventually(lambda: agent.sync().attachments == ())
 
 
-def test_revoked_token_ends_its_streams(api: Server, agent: ScriptedAgent, url: str) -> None:
-    member = "/trainyard/v1/projects/p/members/alice"
-    assert api.client.request("PUT", member, json={"role": "submitter"}, headers=ADMIN).status_code == 200
+MEMBER = "/trainyard/v1/projects/p/members/alice"
+TOKEN_OF_ALICE = "/trainyard/v1/tokens/{token}"
+
+
+def alices(api: Server) -> tuple[dict[str, str], str]:
+    """The header and the id of a new token of alice's, who is a submitter."""
+    assert api.client.request("PUT", MEMBER, json={"role": "submitter"}, headers=ADMIN).status_code == 200
     made = api.client.post("/trainyard/v1/tokens", json={"description": "laptop"}, headers=ALICE).json()
-    who = {"Authorization": f"Bearer {made['secret']}"}
+    return {"Authorization": f"Bearer {made['secret']}"}, made["token"]["token_id"]
+
+
+@pytest.mark.parametrize("ending", [TOKEN_OF_ALICE, MEMBER])
+def test_revoked_token_and_lost_role_end_its_streams(api: Server, agent: ScriptedAgent, url: str, ending: str) -> None:
+    who, token_id = alices(api)
     attachment_id = ask(api, who).json()["id"]
     with stream(url, attachment_id, who) as client, stream(url, attachment_id, AGENT) as served:
         client.send(b"\0typed")
         assert served.recv(60) == b"\0typed"
-        api.client.request("DELETE", f"/trainyard/v1/tokens/{made['token']['token_id']}", headers=ALICE)
+        api.client.request("DELETE", ending.format(token=token_id), headers=ADMIN)
         assert close_of(client) == (REFUSED, "The token has expired or was revoked, or its owner has other roles.")
+    eventually(lambda: orders(agent) == [])
+
+
+def test_attachment_that_was_asked_for_begins_only_for_who_still_may(
+    api: Server, agent: ScriptedAgent, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the role or the token ends while the person's end is being connected."""
+    begin = attachments.Attachments.begin
+    refusals: list[type[TrainyardError]] = []
+    who, token_id = alices(api)
+    without_role, role_in_flight, token_in_flight = (ask(api, who).json()["id"] for _ in range(3))
+
+    def end(path: str) -> None:
+        assert api.client.request("DELETE", path, headers=ADMIN).status_code == 200
+
+    def held(this: attachments.Attachments, attachment_id: str, check_again: CheckAgain) -> None:
+        end(MEMBER if attachment_id == role_in_flight else TOKEN_OF_ALICE.format(token=token_id))
+        try:
+            begin(this, attachment_id, check_again)
+        except TrainyardError as error:
+            refusals.append(type(error))
+            raise
+
+    monkeypatch.setattr(attachments.Attachments, "begin", held)
+    end(MEMBER)
+    assert "belongs to alice" in str(close_of(stream(url, without_role, who))[1])
+    alices(api)
+    for attachment_id in (role_in_flight, token_in_flight):
+        assert close_of(stream(url, attachment_id, who))[0] == REFUSED
+        alices(api)
+    eventually(lambda: refusals == [PermissionDenied, Unauthenticated])
+    assert orders(agent) == []

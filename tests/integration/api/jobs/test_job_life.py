@@ -7,7 +7,9 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, line, server
+from trainyard_cli.output.jobs.job_texts import summary
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.views.views import JobDetail
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogGap, digest
 
 pytestmark = on_every_database
@@ -341,6 +343,22 @@ def test_gang_larger_than_the_machine_is_scaled_down_and_said(api: Server) -> No
         "Scaled down to fit agent laptop (2 vCPU and 8.0 GB): master-replica-0 to worker-replica-0 each "
         "asked for 8 vCPU and 30.0 GB and gets 1 vCPU and 4.0 GB."
     ) in api.events()
+
+
+def test_job_that_asked_for_gpus_and_runs_without_is_warned_of_in_all_places(api: Server) -> None:
+    agent = ScriptedAgent(api, mode="fit")
+    agent.sync()
+    api.create(masterType="n1-standard-4", masterConfig={"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}})
+    api.tick()
+    agent.sync()
+    warning = (
+        "WARNING: master-replica-0 asked for 1 x NVIDIA_TESLA_T4, but agent laptop has no GPU for it: CPUs do all the "
+        "work."
+    )
+    assert warning in api.events()
+    answer = api.client.get("/trainyard/v1/projects/p/jobs/job", headers=ADMIN)
+    assert warning in summary(JobDetail.model_validate_json(answer.content), api.clock())
+    assert warning.removeprefix("WARNING: ") in api.client.get("/projects/p/jobs/job", headers=ADMIN).text
 
 
 def test_explanation_of_what_never_ran_is_refused(api: Server, agent: ScriptedAgent) -> None:

@@ -170,6 +170,22 @@ def test_a_study_of_groups_is_of_its_trials(api: Server) -> None:
         api.use_cases.job_groups.grouped(None, JobSearchRequest(), "metrics.loss", ())
 
 
+def test_page_has_the_names_of_saved_views_alone(api: Server) -> None:
+    queries = [f"filter={number}-{'q' * 3900}" for number in range(100)]
+    for project in ("p", "q"):
+        for number, query in enumerate(queries):
+            path = f"/trainyard/v1/projects/{project}/views/view%20{number:02}"
+            assert api.client.request("PUT", path, json={"query": query}, headers=ADMIN).status_code == 200
+    page = api.client.get("/", headers=ADMIN).text
+    assert (page.count("Saved by admin"), "Choose a project to see more" in page) == (100, True)
+    assert ("qqq" in page, len(page) < 100_000) == (False, True)
+    here = api.client.get("/", params={"project": "q", "page": "2"}, headers=ADMIN).text
+    assert (here.count('data-project="q"'), " selected>view" in here) == (100, False)
+    shown = api.client.get(f"/?{queries[7]}", headers=ADMIN).text
+    assert '<option value="view 07" data-project="p" title="Saved by admin" selected>view 07' in shown
+    assert len(api.get("/trainyard/v1/views", project="q")["views"]) == 100
+
+
 def test_views_and_notes_are_bounded_and_of_their_projects(api: Server) -> None:
     api.create()
     views = "/trainyard/v1/projects/p/views"
@@ -178,6 +194,9 @@ def test_views_and_notes_are_bounded_and_of_their_projects(api: Server) -> None:
     assert (too_long.status_code, saved.json()["query"]) == (400, "sort=name")
     assert [view["name"] for view in api.get("/trainyard/v1/views")["views"]] == ["best runs"]
     assert api.client.request("DELETE", f"{views}/none", headers=ADMIN).status_code == 404
+    assert api.get(f"{views}/best%20runs") == saved.json()
+    encoded = api.client.request("PUT", f"{views}/x", json={"query": f"q={'ü' * 1000}"}, headers=ADMIN)
+    assert (encoded.status_code, "has at most 4000 characters" in encoded.text) == (400, True), "6 for each ü"
     note = "/trainyard/v1/projects/p/jobs/job/note"
     assert api.client.request("PUT", note, json={"note": "n" * 4001}, headers=ADMIN).status_code == 400
     assert api.client.request("PUT", note, json={"note": " kept "}, headers=BOB).status_code == 403

@@ -100,6 +100,26 @@ def test_markdown_has_no_markup_of_its_own_and_loads_nothing_from_elsewhere() ->
     assert wrong == {}
 
 
+def test_markdown_that_would_take_seconds_is_shown_as_text() -> None:
+    size = 64 * 1024
+    units = {
+        "prose": (
+            "A *word* of [prose](a.md) with `code` " + "and more " * 20 + "\n\n- an item\n\n|a|b|\n|-|-|\n|1|2|\n\n",
+            "markdown",
+        ),
+        "brackets": ("![", "text"),
+        "links": ("[a](b) ", "text"),
+        "emphasis": ("*a **b ", "text"),
+        "items": ("- a\n", "text"),
+        "cells": ("a|b\n-|-\n", "text"),
+        "quotes around a fence": ("> ===\n:```\n&amp;>---\n", "text"),
+    }
+    table = "|" + "a|" * 160 + "\n|" + "-|" * 160 + "\n"
+    shown = {name: of("a.md", (unit * (size // len(unit)))[:size]).kind for name, (unit, _) in units.items()}
+    assert shown == {name: kind for name, (_, kind) in units.items()}
+    assert of("a.md", table + "|\n" * 31_000).kind == "text", "each of its lines has 160 cells"
+
+
 def test_hostile_content_makes_bounded_previews() -> None:
     deep = "[" * 500 + ",".join("1" * 100_000) + "]" * 500
     inputs = {

@@ -20,7 +20,13 @@ document.getElementById("new-token").addEventListener("submit", async (event) =>
 document.getElementById("token-list").addEventListener("click", async (event) => {
   const id = event.target.closest("[data-revoke]")?.dataset.revoke;
   if (!id || !confirm(`Revoke the token ${id}? What uses it stops working at once.`)) return;
-  await answered(() => call("DELETE", `${TOKENS}/${encodeURIComponent(id)}`));
+  const path = `${TOKENS}/${encodeURIComponent(id)}`;
+  await answered(async () => {
+    const { tokens } = await call("GET", `${path}/made`);
+    const named = tokens.map((token) => `${token.token_id} of ${token.owner}`).join(", ");
+    const question = `Valid tokens were made with ${id}: ${named}. Revoke them too? Cancel revokes ${id} alone.`;
+    await call("DELETE", tokens.length && confirm(question) ? `${path}?recursive=true` : path);
+  });
 });
 
 /** Does something and reads the list anew. */

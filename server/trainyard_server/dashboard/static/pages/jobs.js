@@ -101,24 +101,24 @@ function followColumns() {
 function followViews() {
   const views = document.getElementById("views");
   const button = document.getElementById("save-view");
-  views?.addEventListener("change", () => {
+  views?.addEventListener("change", async () => {
     if (!views.value) return;
-    location.assign(`/?${views.value}`);
+    try {
+      location.assign(`/?${(await call("GET", viewPath(views.selectedOptions[0].dataset.project, views.value))).query}`);
+    } catch (error) {
+      note(error.message, "bad");
+    }
   });
-  if (views) {
-    const here = [...views.options].find((option) => option.value && option.value === location.search.slice(1));
-    if (here) views.value = here.value;
-  }
   if (!button) return;
   const name = document.getElementById("view-name");
   const project = document.getElementById("view-project");
   button.addEventListener("click", async () => {
-    const shown = views?.selectedOptions[0]?.dataset ?? {};
-    name.value = shown.name ?? "";
-    if (shown.project) project.value = shown.project;
-    document.getElementById("delete-view").hidden = !shown.name;
+    const shown = views?.selectedOptions[0]?.dataset.project;
+    name.value = views?.value ?? "";
+    if (shown) project.value = shown;
+    document.getElementById("delete-view").hidden = !shown;
     const answer = await answerOf("save-view-dialog");
-    const path = `/trainyard/v1/projects/${encodeURIComponent(project.value)}/views/${encodeURIComponent(name.value.trim())}`;
+    const path = viewPath(project.value, name.value.trim());
     try {
       if (answer === "yes" && name.value.trim()) await call("PUT", path, { query: location.search.slice(1) });
       else if (answer === "delete") await call("DELETE", path);
@@ -128,6 +128,10 @@ function followViews() {
       note(error.message, "bad");
     }
   });
+}
+
+function viewPath(project, name) {
+  return `/trainyard/v1/projects/${encodeURIComponent(project)}/views/${encodeURIComponent(name)}`;
 }
 
 /** Opens a dialog; the value of the button that closes it. */

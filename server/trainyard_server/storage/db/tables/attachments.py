@@ -23,14 +23,15 @@ def attachment(reader: Reader, attachment_id: str) -> AttachmentRow | None:
 
 
 def orders_for(reader: Reader, agent_id: str, now: datetime) -> tuple[AttachOrder, ...]:
-    """The open attachments of an agent's replicas that run."""
+    """The open attachments of an agent's replicas that run, whose callers have come."""
     running = and_(
         ReplicaRow.run_id == AttachmentRow.run_id,
         ReplicaRow.task == AttachmentRow.task,
         ReplicaRow.state == ReplicaState.RUNNING,
     )
     query = select(AttachmentRow).join(ReplicaRow, running).order_by(AttachmentRow.attachment_id)
-    rows = reader.session.scalars(query.where(AttachmentRow.agent_id == agent_id, AttachmentRow.alive_until > now))
+    begun = (AttachmentRow.agent_id == agent_id, AttachmentRow.alive_until > now, AttachmentRow.joined)
+    rows = reader.session.scalars(query.where(*begun))
     return tuple(AttachOrder(**row.request | {"id": row.attachment_id, "run_id": row.run_id}) for row in rows)
 
 
@@ -38,6 +39,11 @@ def add(writer: Writer, row: AttachmentRow, now: datetime) -> None:
     """Add an attachment, and delete those that have expired."""
     writer.session.execute(delete(AttachmentRow).where(AttachmentRow.alive_until < now))
     writer.session.add(row)
+
+
+def mark_joined(writer: Writer, attachment_id: str) -> None:
+    chosen = AttachmentRow.attachment_id == attachment_id
+    writer.session.execute(update(AttachmentRow).where(chosen).values(joined=True))
 
 
 def keep_alive(writer: Writer, attachment_ids: Collection[str], until: datetime) -> None:

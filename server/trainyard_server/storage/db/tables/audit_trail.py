@@ -1,13 +1,16 @@
 """Audit trail of the request that is being served: its row is committed in the request's first write transaction.
 
 So no change is in the database without its row, whichever use case makes it, and there is no row of a change that was
-rolled back. What is only known at the end of the request, its status, is added then.
+rolled back. What is only known at the end of the request, its status, is added then. The same transaction begins by
+reading the caller's credential again: transactions that write come one after the other, so that a change is either
+committed before a revocation or refused.
 """
 
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
@@ -15,13 +18,20 @@ from trainyard_protocol.views.audit import AuditEntry, AuditOutcome
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.storage.db.base.models import AuditRow
 
+if TYPE_CHECKING:
+    from trainyard_server.storage.db.queries.reader import Reader
+
 _OK = 200
+CheckAgain = Callable[["Reader"], None]
+"""A check of the caller of a request in a transaction that writes. Raises Unauthenticated, PermissionDenied."""
+
 _CURRENT: ContextVar["AuditTrail | None"] = ContextVar("audit_trail", default=None)
 
 
 @dataclass(slots=True)
 class AuditTrail:
-    """The audit of one request. `is_admitted`: its caller may make it; `is_change`: its route changes something."""
+    """The audit of one request. `is_admitted`: its caller may make it; `is_change`: its route changes something.
+    `check_again` raises where the caller may not make it any more; None where nothing can change that."""
 
     clock: Callable[[], datetime]
     address: str = ""
@@ -34,6 +44,7 @@ class AuditTrail:
     subject: str = ""
     is_admitted: bool = False
     is_change: bool = False
+    check_again: CheckAgain | None = None
     stored: AuditEntry | None = None
 
     def entry(self, outcome: AuditOutcome = "done", status: int = _OK) -> AuditEntry:
@@ -60,10 +71,19 @@ class AuditTrail:
             return None
         return self.caller.role_in(self.project) if self.project else self.caller.role
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the request's next transaction is its first change: of a caller that is known."""
+        return self.is_admitted and self.is_change and self.caller is not None and self.stored is None
+
+    def begin(self, reader: "Reader") -> None:
+        """Check the caller again in a transaction that writes. Raises Unauthenticated, PermissionDenied."""
+        if self.is_due and self.check_again is not None:
+            self.check_again(reader)
+
     def add_to(self, session: Session) -> AuditRow | None:
-        """Add the row to a transaction that writes. None if it is stored already, or is no change of a known caller."""
-        is_due = self.is_admitted and self.is_change and self.caller is not None
-        if not is_due or self.stored is not None:
+        """Add the row to a transaction that writes. None if it is not due."""
+        if not self.is_due:
             return None
         row = row_of(self.entry())
         session.add(row)

@@ -1,7 +1,7 @@
 """People: their tokens, of which only digests are stored, and their roles in projects."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, select, update
@@ -29,6 +29,15 @@ def tokens(reader: Reader, owner: str | None, limit: int) -> Sequence[TokenRow]:
     """The tokens of an owner, or of all, the newest first."""
     rows = select(TokenRow).order_by(TokenRow.created_at.desc(), TokenRow.token_id).limit(limit)
     return reader.session.scalars(rows if owner is None else rows.filter_by(owner=owner)).all()
+
+
+def made_with(reader: Reader, token_id: str) -> Sequence[TokenRow]:
+    """The tokens that were made with a token, and with those, the newest first."""
+    made = select(TokenRow.token_id).where(TokenRow.made_with == token_id).cte("made", recursive=True)
+    further = select(TokenRow.token_id).join(made, TokenRow.made_with == made.c.token_id)
+    chosen = TokenRow.token_id.in_(select(made.union(further).c.token_id))
+    rows = select(TokenRow).where(chosen).order_by(TokenRow.created_at.desc(), TokenRow.token_id)
+    return reader.session.scalars(rows).all()
 
 
 def has_agent_token(reader: Reader, name: str, since: datetime) -> bool:
@@ -60,9 +69,9 @@ def mark_used(writer: Writer, token_id: str, now: datetime) -> None:
     writer.session.execute(update(TokenRow).filter_by(token_id=token_id).values(last_used_at=now))
 
 
-def revoke(writer: Writer, token_id: str, by: str, now: datetime) -> None:
-    """Revoke the token. A revoked one keeps its first time."""
-    rows = update(TokenRow).filter_by(token_id=token_id, revoked_at=None)
+def revoke(writer: Writer, token_ids: Collection[str], by: str, now: datetime) -> None:
+    """Revoke the tokens. Revoked ones keep their first time."""
+    rows = update(TokenRow).filter_by(revoked_at=None).where(TokenRow.token_id.in_(token_ids))
     writer.session.execute(rows.values(revoked_at=now, revoked_by=by))
 
 

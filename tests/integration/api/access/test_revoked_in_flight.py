@@ -1,0 +1,268 @@
+"""Calls that are being served while their credential is revoked: they change nothing."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Context
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from beds.databases import on_every_database
+from integration.api.access.test_people import TOKENS, call, give, made
+from integration.api.api_support import ADMIN, KEY, ScriptedAgent, Server, custom_job, package_job, running_agent
+from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_server.domain.access.sessions import SINGLE_SIGN_ON
+from trainyard_server.routes import ACCESS
+from trainyard_server.storage.db.base.models import AuditRow, Table
+from trainyard_server.storage.db.repository import Store, Writer
+from trainyard_server.storage.db.tables.audit_trail import current_trail
+
+_P = "/trainyard/v1/projects/p"
+_JOB = package_job(enableWebAccess=True)
+CALLS: Mapping[str, tuple[str, Any]] = {
+    "POST /v1/projects/{project}/jobs": ("/v1/projects/p/jobs", {"jobId": "new", "trainingInput": _JOB}),
+    "PATCH /v1/projects/{project}/jobs/{job_id}": (
+        "/v1/projects/p/jobs/job?updateMask=labels",
+        {"labels": {"phase": "two"}},
+    ),
+    "POST /v1/projects/{project}/jobs/{job_id}:cancel": ("/v1/projects/p/jobs/job:cancel", None),
+    "POST /v1/projects/{project}/locations/{location}/customJobs": (
+        "/v1/projects/p/locations/us-central1/customJobs",
+        custom_job(),
+    ),
+    "DELETE /trainyard/v1/projects/{project}/jobs/{job_id}": (f"{_P}/jobs/ended", None),
+    "PUT /trainyard/v1/projects/{project}/views/{name}": (f"{_P}/views/new", {"query": "state=FAILED"}),
+    "DELETE /trainyard/v1/projects/{project}/views/{name}": (f"{_P}/views/view", None),
+    "PUT /trainyard/v1/projects/{project}/jobs/{job_id}/note": (f"{_P}/jobs/job/note", {"note": "better"}),
+    "POST /trainyard/v1/projects/{project}/jobs/{job_id}/attachments": (
+        f"{_P}/jobs/job/attachments",
+        {"command": ["true"]},
+    ),
+    "POST /trainyard/v1/tokens": (TOKENS, {"owner": "dora"}),
+    "DELETE /trainyard/v1/tokens/{token_id}": (f"{TOKENS}/{{token}}", None),
+    "PUT /trainyard/v1/projects/{project}/members/{name}": (f"{_P}/members/dora", {"role": "admin"}),
+    "DELETE /trainyard/v1/projects/{project}/members/{name}": (f"{_P}/members/erna", None),
+    "PUT /trainyard/v1/projects/{project}/secrets/{name}": (f"{_P}/secrets/NEW", {"value": "a value"}),
+    "DELETE /trainyard/v1/projects/{project}/secrets/{name}": (f"{_P}/secrets/SECRET", None),
+    "GET /agent/v1/runs/{run_id}/secrets": ("/agent/v1/runs/{run}/secrets", None),
+    "PUT /trainyard/v1/projects/{project}/channels/{name}": (
+        f"{_P}/channels/new",
+        {"address": "https://example.com/x"},
+    ),
+    "DELETE /trainyard/v1/projects/{project}/channels/{name}": (f"{_P}/channels/channel", None),
+    "PATCH /trainyard/v1/agents/{agent}": ("/trainyard/v1/agents/laptop", {"draining": True}),
+    "DELETE /trainyard/v1/agents/{agent}": ("/trainyard/v1/agents/idle", None),
+    "PUT /trainyard/v1/projects/{project}/jobs/{job_id}/origin": (f"{_P}/jobs/job/origin", {"files": [], "config": {}}),
+    "DELETE /trainyard/v1/google-keys/{number}": ("/trainyard/v1/google-keys/1234", None),
+}
+"""A call of each route that changes the database, for an operator; `{token}`, `{run}` stand for ids."""
+
+OTHERS: Mapping[str, str] = {
+    "google-keys.create": "stores nothing: the key is worth what its token is",
+    "sign-in-codes.create": "stores nothing: the code is worth what its token is",
+    "sign-in": "nobody calls; the session is worth what its credential is",
+    "sign-out": "ends the credential itself",
+    "health.mend": "repairs for all, and gives the caller nothing",
+    "quotas.reload": "reads a file",
+    "channels.test": "stores nothing",
+    "backups.create": "reads",
+    "packages.upload": "a file, not a row",
+    "objects.write": "in the storage",
+    "objects.delete": "in the storage",
+    "buckets.create": "in the storage, and noted after that",
+    "buckets.update": "in the storage",
+    "buckets.delete": "in the storage, and noted after that",
+}
+"""The actions of all other routes, and why a revocation in flight does not concern them."""
+
+
+@pytest.fixture
+def agent(api: Server) -> ScriptedAgent:
+    """An agent that runs `job`, beside one without runs; and something to change of each kind."""
+    put(api, f"{_P}/secrets/SECRET", {"value": "a value"})
+    agent = running_agent(api, "ended")
+    agent.exit()
+    api.tick()
+    running_agent(api, "job", agent=agent, enableWebAccess=True, secrets=[{"name": "SECRET"}])
+    ScriptedAgent(api, "idle").sync()
+    put(api, f"{_P}/views/view", {"query": "state=FAILED"})
+    put(api, f"{_P}/channels/channel", {"address": "https://example.com/x"})
+    assert give(api, "erna", "viewer") == 200
+    assert give(api, "carl", "admin", project="*") == 200
+    return agent
+
+
+def put(api: Server, path: str, body: Any) -> None:
+    answer = call(api, "PUT", path, ADMIN, json=body)
+    assert answer.status_code == 200, answer.text
+
+
+def stored(store: Store) -> dict[str, list[str]]:
+    """All rows but those of the audit."""
+    tables = [table for table in Table.metadata.sorted_tables if table.name != AuditRow.__tablename__]
+    with store.read() as reader:
+        return {table.name: sorted(map(str, reader.session.execute(select(table)))) for table in tables}
+
+
+class Gate:
+    """Holds the first call that may change something before its transaction begins, and does something meanwhile."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before: dict[str, list[str]] = {}
+        """What was stored when the call went on."""
+        self._meanwhile: Callable[[], object] | None = None
+        write_together = Store.write_together
+
+        @contextmanager
+        def held(this: Store, *given: Any) -> Iterator[Writer]:
+            trail, meanwhile = current_trail(), self._meanwhile
+            if meanwhile is not None and trail is not None and trail.is_due:
+                self._meanwhile = None
+                Context().run(meanwhile)
+                self.before = stored(store)
+            with write_together(this, *given) as writer:
+                yield writer
+
+        monkeypatch.setattr(Store, "write_together", held)
+
+    def hold(self, meanwhile: Callable[[], object]) -> None:
+        self.before, self._meanwhile = {}, meanwhile
+
+
+@pytest.fixture
+def gate(api: Server, agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(api.use_cases.backend.store, monkeypatch)
+
+
+def test_every_action_is_among_the_calls_or_needs_no_check() -> None:
+    routes = {f"{row.method} {row.path}": row.action for row in ACCESS.rows if row.action}
+    aliases = {"POST", "DELETE"}  # of custom jobs: the same use cases as of jobs
+    missing = [
+        name
+        for name, action in routes.items()
+        if name not in CALLS
+        and action not in OTHERS
+        and not (name.split()[0] in aliases and "/customJobs/{job_id}" in name)
+    ]
+    assert (missing, set(CALLS) - set(routes)) == ([], set())
+
+
+@on_every_database
+def test_call_whose_token_is_revoked_in_flight_changes_nothing(api: Server, agent: ScriptedAgent, gate: Gate) -> None:
+    wrong = []
+    victim, _ = made(api, owner="frida")
+    store = api.use_cases.backend.store
+    for name, (path, body) in CALLS.items():
+        for_agent = name.split()[1].startswith("/agent/")
+        token_id, who = made(api, owner="laptop" if for_agent else "carl", for_agent=for_agent)
+        call(api, "GET", "/agent/v1/server" if for_agent else "/trainyard/v1/me", who)  # its use is noted
+        headers = who | ({AGENT_KEY: KEY.secret} if for_agent else {})
+        path = path.format(token=victim, run=agent.run.run_id)
+        gate.hold(partial(call, api, "DELETE", f"{TOKENS}/{token_id}", ADMIN))
+        answer = call(api, name.split()[0], path, headers, **({} if body is None else {"json": body}))
+        if answer.status_code != 401 or not gate.before or stored(store) != gate.before:
+            wrong.append(f"{name}: {answer.status_code} {answer.text}")
+        refused = api.get("/trainyard/v1/audit", pageSize=1)["entries"][0]
+        if (refused["outcome"], refused["status"]) != ("refused", 401):
+            wrong.append(f"{name}: the audit has {json.dumps(refused)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@on_every_database
+def test_call_changes_nothing_once_its_session_role_or_time_has_ended(
+    api: Server, agent: ScriptedAgent, gate: Gate
+) -> None:
+    use_cases = api.use_cases
+    tokens: list[tuple[str, dict[str, str]]] = []
+
+    def by_token() -> dict[str, str]:
+        tokens.append(made(api, owner="carl", expires_in_s=60))
+        return tokens[-1][1]
+
+    def by_session() -> dict[str, str]:
+        session = use_cases.sessions.open(f"made:{made(api, owner='carl')[0]}", api.clock())
+        gate.hold(lambda: use_cases.revoked_sessions.revoke(session))
+        return {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
+
+    cases: dict[str, tuple[Callable[[], dict[str, str]], Callable[[], object] | None, int]] = {
+        "session": (by_session, None, 401),
+        "expiry": (by_token, lambda: api.clock.advance(60), 401),
+        "another role": (by_token, lambda: give(api, "carl", "viewer", project="*"), 403),
+        "further role": (by_token, lambda: give(api, "carl", "viewer", project="q"), 200),
+    }
+    wrong = []
+    for name, (credentials, meanwhile, status) in cases.items():
+        assert give(api, "carl", "admin", project="*") == 200
+        headers = credentials()
+        call(api, "GET", "/trainyard/v1/me", headers)
+        if meanwhile is not None:
+            gate.hold(meanwhile)
+        answer = call(api, "POST", TOKENS, headers, json={"owner": "dora"})
+        is_same = stored(use_cases.backend.store) == gate.before
+        if (answer.status_code, is_same) != (status, status != 200):
+            wrong.append(f"{name}: {answer.status_code} {answer.text}")
+    assert not wrong, "\n".join(wrong)
+
+
+def answer_of(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@on_every_database
+def test_revoking_a_token_names_and_can_end_what_was_made_with_it(api: Server) -> None:
+    assert give(api, "carl", "admin", project="*") == 200
+    first, carl = made(api, owner="carl")
+    second, dora = made(api, who=carl, owner="dora")
+    third, _ = made(api, who=dora)
+    joins, _ = made(api, who=carl, owner="laptop", for_agent=True)
+    over, _ = made(api, who=carl, owner="carl", expires_in_s=1)
+    others, _ = made(api, owner="carl")
+    api.clock.advance(2)
+    listed = {token["token_id"]: token["made_with"] for token in api.get(TOKENS, all="true")["tokens"]}
+    file_token = listed[first]
+    assert file_token.startswith("file-")
+    parents = [listed[token] for token in (second, third, joins, over, others)]
+    assert parents == [first, second, first, first, file_token]
+
+    left = answer_of(call(api, "DELETE", f"{TOKENS}/{second}", ADMIN))["made"]
+    assert [token["token_id"] for token in left["tokens"]] == [third]
+    found = api.get(f"{TOKENS}/{first}/made")
+    assert {token["token_id"] for token in found["tokens"]} == {third, joins}, "also what a revoked one has made"
+    ended = answer_of(call(api, "DELETE", f"{TOKENS}/{first}", ADMIN, params={"recursive": "true"}))
+    assert {token["revoked_by"] for token in (ended, *ended["made"]["tokens"])} == {"admin"}
+    valid = [token["token_id"] for token in api.get(TOKENS, all="true")["tokens"] if not token["revoked_at"]]
+    assert {first, second, third, joins} & {*valid} == set()
+    assert {over, others} <= {*valid}
+
+    assert call(api, "DELETE", f"{TOKENS}/{file_token}", ADMIN).status_code == 400
+    of_file = answer_of(call(api, "DELETE", f"{TOKENS}/{file_token}", ADMIN, params={"recursive": "true"}))
+    assert (of_file["source"], of_file["revoked_at"]) == ("file", None)
+    assert others in {token["token_id"] for token in of_file["made"]["tokens"]}
+    assert api.get(f"{TOKENS}/{file_token}/made")["tokens"] == []
+
+
+def test_tokens_of_others_that_were_made_with_ones_own_are_an_operators(api: Server) -> None:
+    assert give(api, "carl", "admin", project="*") == 200
+    token_id, carl = made(api, owner="carl")
+    _, dora = made(api, who=carl, owner="dora")
+    own, again = made(api, who=carl)
+    call(api, "DELETE", "/trainyard/v1/projects/*/members/carl", ADMIN)
+    assert call(api, "GET", f"{TOKENS}/{token_id}/made", dora).status_code == 404
+    answer = answer_of(call(api, "DELETE", f"{TOKENS}/{token_id}", again, params={"recursive": "true"}))
+    assert ([token["token_id"] for token in answer["made"]["tokens"]], answer["made"]["others"]) == ([own], 1)
+    assert call(api, "GET", "/trainyard/v1/me", again).status_code == 401
+    assert call(api, "GET", "/trainyard/v1/me", dora).status_code == 200
+
+
+def test_token_that_was_made_after_single_sign_on_says_so(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api.use_cases.principals, "_single_sign_on", True)
+    session = api.use_cases.sessions.open(f"{SINGLE_SIGN_ON}carl", api.clock())
+    headers = {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
+    _, carl = made(api, headers)
+    (token,) = answer_of(call(api, "GET", TOKENS, carl))["tokens"]
+    assert (token["made_with"], token["owner"]) == ("single-sign-on", "carl")

@@ -15,6 +15,7 @@ from trainyard_server.api.google import (
     google_resources,
     object_storage,
     v1,
+    vertex,
 )
 from trainyard_server.api.middleware import audit
 from trainyard_server.api.own import (
@@ -45,6 +46,7 @@ ROUTERS: Sequence[Router] = [
     google_resources.router,
     v1.router,
     custom_jobs.router,
+    vertex.router,
     discovery.router,
     openapi.router,
     google_access.router,

@@ -56,7 +56,7 @@ CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValu
 OUR_OWN = {
     "TrainingInput": {"customJob", "engineOptions", "env", "mounts", "notifications", "secrets"},
     "HyperparameterSpec": {"argumentStyle"},
-    "Scheduling": {"band", "keepOnFailure", "minWorkers", "retry"},
+    "Scheduling": {"band", "disableRetries", "keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }
 """Fields that the document does not have there; `CONDITIONAL` it has in StudyConfig_ParameterSpec."""

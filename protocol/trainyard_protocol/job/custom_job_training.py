@@ -41,6 +41,7 @@ _WHOLE = {
     "scheduling.max_running_time": "custom_job.job_spec.scheduling.timeout",
     "scheduling.max_wait_time": "custom_job.job_spec.scheduling.max_wait_duration",
     "scheduling.band": "custom_job.job_spec.scheduling.strategy",
+    "scheduling.disable_retries": "custom_job.job_spec.scheduling.disable_retries",
     "region": "parent",
     "job.labels": "custom_job.labels",
     "runtime_version": f"{_FIRST}.{_PACKAGE}.executor_image_uri",
@@ -269,6 +270,8 @@ def _scheduling(scheduling: CustomJobScheduling) -> dict[str, Any]:
         sent["maxWaitTime"] = scheduling.max_wait_duration
     if scheduling.strategy in (Strategy.SPOT, Strategy.LOW_COST):
         sent["band"] = Band.BATCH.value
+    if scheduling.disable_retries:
+        sent["disableRetries"] = True
     return sent
 
 

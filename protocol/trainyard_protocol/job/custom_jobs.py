@@ -146,7 +146,7 @@ class CustomJobScheduling(Message):
     restart_job_on_worker_restart: Boolean = False
     strategy: Annotated[Strategy, enum_of(Strategy), _named(_STRATEGIES)] = Strategy.STRATEGY_UNSPECIFIED
     max_wait_duration: Duration = ""
-    disable_retries: Annotated[Any, _refused("a job whose machine is lost always gets a new run.")] = None
+    disable_retries: Boolean = False
 
 
 class GcsDestination(Message):

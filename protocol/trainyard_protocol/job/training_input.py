@@ -123,9 +123,10 @@ class RetryRule(Message):
 
 
 class Scheduling(Message):
-    """The last four are not of the v1 API. `min_workers`: a new run may start with so many workers where there is no
+    """The last five are not of the v1 API. `min_workers`: a new run may start with so many workers where there is no
     room for all; 0: it waits for all. `retry`: by which rules a failed run is followed by a new one; None: by the
-    service's own. `keep_on_failure`: for how long a replica whose program failed is kept; None: it is not."""
+    service's own. `keep_on_failure`: for how long a replica whose program failed is kept; None: it is not.
+    `disable_retries`: no new run follows one that was RUNNING, whatever ended it."""
 
     max_running_time: Duration = f"{DEFAULT_MAX_RUNNING_TIME_S:.0f}s"
     max_wait_time: Annotated[Duration, AfterValidator(_wait_time)] | None = None
@@ -134,6 +135,13 @@ class Scheduling(Message):
     min_workers: Int32 = 0
     retry: Annotated[tuple[RetryRule, ...], BeforeValidator(retry_limits.not_too_many_rules)] | None = None
     keep_on_failure: Annotated[Duration, AfterValidator(retry_limits.checked_kept_time)] | None = None
+    disable_retries: Boolean = False
+
+    @model_validator(mode="after")
+    def _retries_or_not(self) -> Self:
+        if self.disable_retries and self.retry:
+            raise validation_error("has retry and disableRetries, which exclude each other: remove one of the two.")
+        return self
 
 
 class EncryptionConfig(Message):

@@ -5,6 +5,7 @@ Names are in a hosts file of the tests' own, which a mount namespace has in plac
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -23,7 +24,9 @@ from beds.installed.missing import needing, skip_without
 from beds.programs import Programs
 from beds.token_files import long_token, write_token
 from e2e.harness import Service, started
+from trainyard_protocol.errors import NotFound
 from trainyard_protocol.views.google import names_of
+from trainyard_server.services.google.vertex_collections import refusal
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e]
 
@@ -65,8 +68,29 @@ import json, os, sys, time
 task = json.loads(os.environ["CLUSTER_SPEC"])["task"]
 print(task["type"], task["index"], os.environ["GREETING"], *sys.argv[1:], flush=True)
 assert "--fail" not in sys.argv, "as asked"
+if "--die" in sys.argv:
+    os.kill(os.getpid(), 9)
 time.sleep(600 * ("--wait" in sys.argv))
 """
+OTHERS = {
+    "tuning": (501, "Vertex AI's hyperparameterTuningJobs are not offered here: a study is a job with hyperparameters"),
+    "tunings": (501, "Vertex AI's hyperparameterTuningJobs are not offered here: "),
+    "container": (501, "Vertex AI's trainingPipelines are not offered here: CustomTrainingJob, "),
+    "pipelines": (501, "Vertex AI's trainingPipelines are not offered here: CustomTrainingJob, "),
+    "upload": (501, "Vertex AI's models are not offered here: there is no registry. "),
+    "endpoint": (501, "Vertex AI's endpoints are not offered here: "),
+    "datasets": (501, "Vertex AI's datasets are not offered here: put data on gs://"),
+    "schedules": (501, "Vertex AI's schedules are not offered here: let cron, "),
+    "predictions": (501, "Vertex AI's batchPredictionJobs are not offered here: a CustomJob can read a model"),
+    "indexes": (501, "Vertex AI's indexes are not offered here: "),
+    "tensorboard": (501, "Vertex AI's tensorboards are not offered here: `trainyard jobs tensorboard JOB`"),
+    "experiment": (501, "Vertex AI's metadataStores are not offered here: there are no experiments"),
+    "tensorboard of a job": (400, "Field: custom_job.job_spec.tensorboard Error: is not supported: "),
+    "tpu": (400, "Field: custom_job.job_spec.worker_pool_specs[0].machine_spec.accelerator_type Error: is required"),
+    "labels": (400, "Field: custom_job.labels Error: has the key 'Team'; a key starts with a lower-case letter"),
+    "s3": (400, "Field: custom_job.job_spec.base_output_directory.output_uri_prefix Error: must be gs://BUCKET/"),
+}
+"""Calls of Vertex AI's client, and how the answer begins."""
 _INSIDE = 'mount --bind "$0" /etc/hosts && . "$1" && shift && exec "$@"'
 
 
@@ -329,7 +353,9 @@ def test_tfx_trains_in_a_container_without_an_edit(
 
 
 @pytest.mark.clients
-def test_vertex_client_runs_lists_cancels_and_deletes_custom_jobs(machine_with_engine: Machine, engine: Engine) -> None:
+def test_vertex_client_runs_lists_cancels_and_deletes_custom_jobs_and_is_told_of_the_rest(
+    machine_with_engine: Machine, engine: Engine
+) -> None:
     machine, service = machine_with_engine, machine_with_engine.service
     service.program(_CUSTOM_PROGRAM, "trainer")
     package = _sdist(service.work)
@@ -347,15 +373,34 @@ def test_vertex_client_runs_lists_cancels_and_deletes_custom_jobs(machine_with_e
         at = "custom_job.job_spec.worker_pool_specs[0].machine_spec.machine_type"
         assert f"Field: {at} Error: 'n1-standard-5' is not a machine type" in seen["refused"]
         assert seen["cancelled"] == 'Job failed with:\ncode: 1\nmessage: "The job was cancelled by the user."\n'
-        assert seen["listed"] == ["fails", "in a container", "script", "trains"]
+        assert seen["listed"] == ["dies", "fails", "in a container", "script", "trains"]
         assert seen["pools"] == [[1, "n1-standard-4"], [1, "n1-standard-4"]]
         assert "It was deleted on" in seen["deleted"]
+        wrong = {
+            name: seen["others"].get(name)
+            for name, (code, begin) in OTHERS.items()
+            if seen["others"][name][0] != code or not seen["others"][name][1].startswith(begin)
+        }
+        assert not wrong
         names = seen["names"]
+        with service.client() as client:
+            runs = client.detail(names["dies"]).runs
+        assert (len(runs), "SIGKILL" in seen["died"]) == (1, True)
         assert "workerpool0 0 hello --epochs 1" in service.log(names["trains"])
         assert "script ['--epochs', '1'] gs://vertex/aiplatform-custom-job-" in service.log(names["script"])
         assert 'in a container: {"cluster": {"workerpool0":' in service.log(names["in a container"])
     finally:
         machine.ok("trainyard", "disconnect", "google", connected=False)
+
+
+@pytest.mark.clients
+def test_every_collection_of_vertex_client_is_here_or_has_a_sentence() -> None:
+    """The collections of its REST transports, in both versions."""
+    path = re.compile(r"locations/\*\}?/([A-Za-z]+)")
+    transports = _packages("vertex").glob("google/cloud/aiplatform_v1*/services/*/transports/rest_base.py")
+    named = {name for file in transports for name in path.findall(file.read_text())}
+    assert len(named) > 40
+    assert {name for name in named if isinstance(refusal(name), NotFound)} == set()
 
 
 def _assigned(variables: dict[str, str]) -> list[str]:

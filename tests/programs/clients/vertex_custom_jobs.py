@@ -4,10 +4,12 @@ an image with Python. Prints what it sees as JSON."""
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from google.api_core.exceptions import BadRequest, NotFound
+from google.api_core.exceptions import BadRequest, GoogleAPICallError, NotFound
 from google.cloud import aiplatform, storage
+from google.cloud.aiplatform import hyperparameter_tuning
 
 EXECUTOR = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-15.py310:latest"
 package, image = sys.argv[1:]
@@ -53,6 +55,40 @@ def in_container() -> aiplatform.CustomJob:
     return aiplatform.CustomJob(display_name="in a container", worker_pool_specs=[pool])
 
 
+def others() -> dict[str, Callable[[], object]]:
+    """Calls of what is not here."""
+    job = packaged("tuned")
+    rate = hyperparameter_tuning.DoubleParameterSpec(min=0.1, max=1, scale="linear")
+    tuned = aiplatform.HyperparameterTuningJob("t", job, {"loss": "minimize"}, {"rate": rate}, 2, 1)
+    in_image = aiplatform.CustomContainerTrainingJob("c", container_uri=image)
+    return {
+        "tuning": lambda: tuned.run(sync=True),
+        "tunings": aiplatform.HyperparameterTuningJob.list,
+        "container": lambda: in_image.run(machine_type="n1-standard-4"),
+        "pipelines": aiplatform.CustomTrainingJob.list,
+        "upload": lambda: aiplatform.Model.upload(display_name="m", serving_container_image_uri=image),
+        "endpoint": lambda: aiplatform.Endpoint.create(display_name="e"),
+        "datasets": aiplatform.TabularDataset.list,
+        "schedules": aiplatform.PipelineJobSchedule.list,
+        "predictions": aiplatform.BatchPredictionJob.list,
+        "indexes": aiplatform.MatchingEngineIndex.list,
+        "tensorboard": lambda: aiplatform.Tensorboard.create(display_name="t"),
+        "experiment": lambda: aiplatform.init(experiment="e"),
+        "tensorboard of a job": lambda: job.submit(tensorboard="projects/p/x", service_account="a@b"),
+        "tpu": lambda: packaged("tpu", machine="cloud-tpu").submit(),
+        "labels": lambda: aiplatform.CustomJob("l", job.job_spec.worker_pool_specs, labels={"Team": "A"}).submit(),
+        "s3": lambda: aiplatform.CustomJob("s", job.job_spec.worker_pool_specs, base_output_dir="s3://b/o").submit(),
+    }
+
+
+def refusal(call: Callable[[], object]) -> tuple[int, str]:
+    try:
+        call()
+    except GoogleAPICallError as error:
+        return int(error.code or 0), error.message.partition(": ")[2]
+    return 200, ""
+
+
 seen: dict[str, Any] = {}
 trained = packaged("trains", "--epochs", "1", workers=1)
 trained.run(sync=True, timeout=3600)
@@ -67,6 +103,11 @@ try:
     failed.run(sync=True)
 except RuntimeError as error:
     seen["failed"] = str(error)
+dies = packaged("dies", "--die")
+try:
+    dies.run(sync=True, disable_retries=True)
+except RuntimeError as error:
+    seen["died"] = str(error)
 try:
     packaged("refused", machine="n1-standard-5").submit()
 except BadRequest as error:
@@ -86,4 +127,6 @@ try:
     aiplatform.CustomJob.get(failed.resource_name)
 except NotFound as error:
     seen["deleted"] = error.message
+seen["names"]["dies"] = dies.name
+seen["others"] = {name: refusal(call) for name, call in others().items()}
 print(json.dumps(seen))

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.cluster import TASK_TYPES, TaskType
-from trainyard_protocol.job.config import env_rules, placeholders, tuning_rules
+from trainyard_protocol.job.config import env_rules, placeholders, python_versions, tuning_rules
 from trainyard_protocol.job.config.mount_rules import overlap
 from trainyard_protocol.job.machines import Catalog, MachineType, config_of, replicas_of
 from trainyard_protocol.job.ranks import RANK_NAMES
@@ -56,8 +56,9 @@ def check(training_input: TrainingInput, catalog: Catalog) -> None:
 
 
 def check_addresses(training_input: TrainingInput) -> None:
-    """Raises InvalidArgument for values that a tutorial left to be filled in, for locations of gs:// that there cannot
-    be, and for arguments and variables that are too long. Needs no catalog."""
+    """Raises InvalidArgument for values that a tutorial left to be filled in, for locations that there cannot be, for
+    versions of Python that the runtime never had, and for arguments and variables that are too long. Needs no
+    catalog."""
     violations = list(_addresses(training_input))
     if violations:
         raise InvalidArgument(violations)
@@ -135,9 +136,10 @@ def image_uris(ti: TrainingInput) -> dict[str, str]:
 
 
 def _addresses(ti: TrainingInput) -> Iterator[Violation]:
-    """Values that a tutorial left to be filled in, locations of gs:// that there cannot be, and what no program
-    can get."""
+    """Values that a tutorial left to be filled in, locations that there cannot be, and what no program can get."""
     yield from env_rules.too_long_for_a_program(ti.args, ti.env)
+    if problem := python_versions.problem_of(ti.python_version, ti.runtime_version):
+        yield Violation("python_version", problem)
     for name, uri in image_uris(ti).items():
         if names := placeholders.in_image(uri):
             yield Violation(name, f"{uri} is a placeholder ({', '.join(names)}). Give the name of an image.")
@@ -145,8 +147,20 @@ def _addresses(ti: TrainingInput) -> Iterator[Violation]:
     for name, address in addresses.items():
         if names := placeholders.in_address(address):
             yield Violation(name, f"{address} is a placeholder ({', '.join(names)}). Give a real address.")
-        elif address.startswith(gcs.SCHEME) and (problem := gcs.problem_of(address)):
+        elif problem := _problem_of(name, address):
             yield Violation(name, problem)
+
+
+def _problem_of(name: str, address: str) -> str:
+    """The rest of a sentence about a location that there cannot be; "" for any other."""
+    if address.startswith(gcs.SCHEME):
+        return gcs.problem_of(address)
+    if name != "job_dir" or not address or address.startswith("/"):
+        return ""
+    return (
+        "must be gs://BUCKET/DIRECTORY, or an absolute path on the machine that runs the job; this is "
+        f"{quoted(address)}."
+    )
 
 
 def _tier(ti: TrainingInput) -> Iterator[Violation]:
@@ -233,8 +247,14 @@ def _machines(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
 
 
 def _tpus(ti: TrainingInput, task_type: TaskType, name: str, machine: MachineType | None) -> Iterator[Violation]:
-    """Rules of the real service for the one TPU of a job, which is a worker."""
+    """Rules of the real service for the one TPU of a job, which is a worker; of Vertex AI's `cloud-tpu`, which may be
+    any replica, only that its TPU is named."""
     prefix, config = _FIELDS[task_type], config_of(ti, task_type)
+    if machine is not None and machine.accelerator is None and _adds_tpus_alone(machine):
+        if not (config.accelerator_config and config.accelerator_config.count):
+            choice = " or ".join(f"{counts[0]} x {kind}" for kind, counts in machine.accelerators.items())
+            yield Violation(f"{prefix}_config.accelerator_config", f"is required with {name}: {choice}.")
+        return
     has_tpu = machine is not None and machine.accelerator is not None and is_tpu(machine.accelerator.type)
     if not has_tpu:
         if machine is not None and config.tpu_tf_version:
@@ -255,6 +275,10 @@ def _tpus(ti: TrainingInput, task_type: TaskType, name: str, machine: MachineTyp
             "is required for a TPU worker with a custom image: the runtime version that has the image's "
             "TensorFlow, such as 2.1.",
         )
+
+
+def _adds_tpus_alone(machine: MachineType) -> bool:
+    return bool(machine.accelerators) and all(map(is_tpu, machine.accelerators))
 
 
 def _containers(ti: TrainingInput) -> Iterator[Violation]:

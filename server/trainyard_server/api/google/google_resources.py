@@ -46,6 +46,12 @@ def operation(project: str, operation: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.operation(f"projects/{project}/operations/{operation}")
 
 
+@router.get(f"{_LOCATION}/operations", Access.VIEWER, "none: jobs are no long-running operations")
+def list_location_operations(project: str, location: str, cases: Cases) -> dict[str, Any]:
+    cases.google_resources.check_location(project, location)
+    return {}
+
+
 @router.get(f"{_LOCATION}/operations/{{operation}}", Access.VIEWER, "not found")
 @router.post(f"{_LOCATION}/operations/{{operation}}:cancel", Access.VIEWER, "not found", UNRECORDED)
 def location_operation(project: str, location: str, operation: str, cases: Cases) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request
 
+from trainyard_protocol.net.warning_headers import WARNING, warning_value
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, JsonOnly
 from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.api.middleware.audit import Audited
@@ -28,7 +29,11 @@ def create(
     trail.subject = str(body.get("jobId", "")) if isinstance(body, dict) else ""
     if not validate_only:
         cases.health.admit()
-    return JsonAnswer(cases.jobs.create(caller, project, body, validate_only))
+    notes: list[str] = []
+    answer = JsonAnswer(cases.jobs.create(caller, project, body, validate_only, notes.append))
+    for line in notes:
+        answer.headers.append(WARNING, warning_value(line))
+    return answer
 
 
 @router.get("/jobs", Access.VIEWER, "list the jobs", response_model=dict[str, Any])

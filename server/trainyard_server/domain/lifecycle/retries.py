@@ -20,6 +20,9 @@ DEFAULT_RULES = (
 """Rules of a job that has no `retry`: errors of a GPU, and a collective operation of NCCL in which a process was not
 heard of. Both may be the machine's fault, which another one shows."""
 
+DISABLED = "No new run follows: the job has scheduling.disableRetries."
+"""The sentence of the verdict of a run that is not followed by another one because its job says so."""
+
 _SIGABRT = 134  # by which NCCL's watchdog ends a program
 _LINE = 4000  # characters of a line that are searched
 
@@ -61,6 +64,12 @@ class RuleMatch:
             return f"{self.clause}; {self.retry}."
         times = "its retry is" if self.rule.count == 1 else f"its {self.rule.count} retries are"
         return f"{self.clause}; {times} used up."
+
+
+def are_disabled(training_input: TrainingInput) -> bool:
+    """Whether no new run may follow one that was RUNNING."""
+    scheduling = training_input.scheduling
+    return scheduling is not None and scheduling.disable_retries
 
 
 def check_patterns(training_input: TrainingInput) -> None:

@@ -5,6 +5,7 @@ is for people with a role in all projects.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,7 +14,9 @@ from trainyard_protocol.net.storage_calls import BUCKET_RULE, Kind, StorageCall,
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
 from trainyard_server.services.jobs.jobs import check_project
+from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.db.tables import buckets as rows
+from trainyard_server.storage.db.tables.audit_trail import current_trail
 from trainyard_storage.remote import RemoteStorage
 
 _OF_ADMINS = (Kind.UPDATE_BUCKET, Kind.DELETE_BUCKET, Kind.SET_POLICY)
@@ -93,12 +96,18 @@ class ObjectStorage:
 
     def note_new_bucket(self, caller: Caller, bucket: str, project: str) -> None:
         if project:
-            with self._backend.store.write() as writer:
+            with self._write() as writer:
                 rows.save(writer, bucket, project, caller.name, self._backend.clock())
 
     def note_deleted_bucket(self, bucket: str) -> None:
-        with self._backend.store.write() as writer:
+        with self._write() as writer:
             rows.remove(writer, bucket)
+
+    def _write(self) -> AbstractContextManager[Writer]:
+        """A transaction about what the storage has done already, whether or not its caller still may."""
+        if trail := current_trail():
+            trail.check_again = None
+        return self._backend.store.write()
 
     async def close(self) -> None:
         if self._remote is not None:

@@ -49,7 +49,13 @@ def test_pools_become_chief_workers_parameter_servers_and_evaluators() -> None:
     workers = container("3", imageUri="gcr.io/p/other", env=env)
     workers["machineSpec"] |= gpu
     workers["diskSpec"] = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 200}
-    scheduling = {"timeout": "3600s", "strategy": 4, "maxWaitDuration": "1800s", "restartJobOnWorkerRestart": True}
+    scheduling = {
+        "timeout": "3600s",
+        "strategy": 4,
+        "maxWaitDuration": "1800s",
+        "restartJobOnWorkerRestart": True,
+        "disableRetries": True,
+    }
     body = job(
         first,
         workers,
@@ -81,7 +87,7 @@ def test_pools_become_chief_workers_parameter_servers_and_evaluators() -> None:
         "evaluatorConfig": {"imageUri": "gcr.io/p/i:1"},
         "env": {"A": "1"},
         "jobDir": "gs://b/out",
-        "scheduling": {"maxRunningTime": "3600s", "maxWaitTime": "1800s", "band": "BATCH"},
+        "scheduling": {"maxRunningTime": "3600s", "maxWaitTime": "1800s", "band": "BATCH", "disableRetries": True},
         "network": "n",
         "serviceAccount": "me@p",
         "enableWebAccess": True,
@@ -143,7 +149,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a TensorBoard": (job(container(), tensorboard="projects/p/x"), f"{AT}.tensorboard"),
     "a persistent resource": (job(container(), persistentResourceId="r"), f"{AT}.persistent_resource_id"),
-    "no retries": (job(container(), scheduling={"disableRetries": True}), f"{AT}.scheduling.disable_retries"),
     "a strategy": (job(container(), scheduling={"strategy": 5}), f"{AT}.scheduling.strategy"),
     "a file system": (job(container() | {"nfsMounts": [{}]}), f"{POOL}[0].nfs_mounts"),
     "a field that nobody knows": (job(container(), nodes=2), AT),

@@ -40,6 +40,7 @@ TPU = {"workerType": "cloud_tpu", "workerCount": "1", "workerConfig": gpus("8", 
             },
             "use_chief_in_tf_config": True,
         },
+        {**CUSTOM, "masterType": "cloud-tpu", "masterConfig": gpus(8, "TPU_V3")},  # as Vertex AI has them
         CUSTOM,
         IMAGE,
         {**CUSTOM, "workerType": "local-1", "workerCount": 1},
@@ -169,6 +170,16 @@ def test_check_accepts_what_the_service_accepted(accepted: dict[str, object]) ->
             "can only be set with a worker_type of cloud_tpu",
         ),
         (
+            {**CUSTOM, "masterType": "cloud-tpu"},
+            "master_config.accelerator_config",
+            "is required with cloud-tpu: 8 x TPU_V2 or 8 x TPU_V3.",
+        ),
+        (
+            {**CUSTOM, "masterType": "cloud-tpu", "masterConfig": gpus(32, "TPU_V2")},
+            "master_config.accelerator_config.count",
+            "32 x TPU_V2 cannot be attached to cloud-tpu; allowed: 8.",
+        ),
+        (
             {**CUSTOM, "workerType": "n1-standard-8", "workerCount": 1, "workerConfig": {"imageUri": "i"}},
             "worker_config.image_uri",
             "needs master_config.image_uri",
@@ -204,3 +215,48 @@ def test_checked_job_reports_rules_beside_values_that_cannot_be_parsed(
     with pytest.raises(InvalidArgument) as caught:
         checked_job({"jobId": "j", "trainingInput": fields}, default_catalog())
     assert sorted(violation.field for violation in caught.value.violations) == violated
+
+
+def test_job_dir_is_a_location_of_gs_or_an_absolute_path() -> None:
+    """Each row: a jobDir, and whether it may be one."""
+    rows = {
+        **dict.fromkeys(("", "gs://bucket", "gs://bucket/a b/c", "/data/out", "/"), True),
+        **dict.fromkeys(("s3://bucket/out", "s3a://bucket/out", "hdfs://namenode:9000/out", "file:///out"), False),
+        **dict.fromkeys(("GS://bucket/out", "gs:/bucket/out", "gs//bucket", "https://bucket/out", "az://c/out"), False),
+        **dict.fromkeys(("out", "./out", "../out", "~/out", " /out", "C:\\out"), False),
+    }
+    wrong = []
+    for job_dir, is_one in rows.items():
+        try:
+            check(parse_training_input({**PACKAGE, "jobDir": job_dir}), default_catalog())
+            problem = ""
+        except InvalidArgument as error:
+            problem = error.message
+        expected = "" if is_one else "Field: job_dir Error: must be gs://BUCKET/DIRECTORY, or an absolute path"
+        if not problem.startswith(expected) or bool(problem) is is_one:
+            wrong.append(f"{job_dir!r}: {problem}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_python_version_is_one_that_the_runtime_version_had() -> None:
+    """Each row: a runtimeVersion, a pythonVersion, and what is said of that."""
+    rows = [
+        *(("1.0", "2.7", ""), ("1.3", "3.5", "2.7 with the runtime version 1.3"), ("1.4", "3.5", "")),
+        *(("1.14", "2.7", ""), ("1.14", "3.7", "2.7 or 3.5 with the runtime version 1.14"), ("1.15", "3.7", "")),
+        *(("1.15", "3.5", "2.7 or 3.7 with the runtime version 1.15"), ("2.1", "3.7", ""), ("2.11", "3.7", "")),
+        *(("2.11", "2.7", "3.7 with the runtime version 2.11"), ("2.15", "3.11", ""), ("torch", "3.12", "")),
+        *(("", "3.7", ""), ("", "3.10", ""), ("2.11", "", ""), ("", "4.0", "2.7, 3.5, 3.7, 3.8"), ("", "3", "2.7, ")),
+        *(("2.15", "3.1", "2.7, 3.5, 3.7"), ("2.11", "3.7.3", "3.7 with"), ("site-1", "python3.7", "2.7, 3.5")),
+    ]
+    wrong = []
+    for runtime, version, says in rows:
+        try:
+            sent = {**PACKAGE, "runtimeVersion": runtime, "pythonVersion": version}
+            check(parse_training_input(sent), default_catalog())
+            problem = ""
+        except InvalidArgument as error:
+            problem = error.message
+        expected = f"Field: python_version Error: must be {says}"
+        if not problem.startswith(expected if says else "") or bool(problem) is not bool(says):
+            wrong.append(f"{runtime} {version}: {problem}")
+    assert not wrong, "\n".join(wrong)

@@ -119,6 +119,32 @@ def test_job_without_rules_has_those_of_the_service_once_and_an_empty_list_has_n
         assert (move.job, move.retries_used) == (JobState.QUEUED, 1), replica
 
 
+def test_job_without_retries_ends_with_its_run_once_that_was_running() -> None:
+    """Each row: the end of the run, the job's state; the next state, and the note of the verdict."""
+    lost, running, preparing = ended(Reason.HOST_LOST, None), JobState.RUNNING, JobState.PREPARING
+    rows = [
+        (lost, running, JobState.FAILED, retries.DISABLED),
+        (ended(Reason.PREEMPTED, None), running, JobState.FAILED, retries.DISABLED),
+        (ended(Reason.KILLED_BY_SIGNAL, 137), running, JobState.FAILED, retries.DISABLED),
+        (FAILED, running, JobState.FAILED, ""),  # as without it
+        (ended(Reason.COMPLETED, 0), running, JobState.SUCCEEDED, ""),
+        (lost, preparing, JobState.QUEUED, ""),
+        (ended(Reason.GIVEN_BACK, None), preparing, JobState.QUEUED, ""),
+    ]
+    wrong = []
+    for replica, state, follows, note in rows:
+        disabled = parse_training_input({"scheduling": {"disableRetries": True}})
+        move = next_of(replace(job(replica, has_rules=False), state=state, training_input=disabled))
+        found = move.job, move.verdict.retry if move.verdict is not None else None
+        if found != (follows, note):
+            wrong.append(f"{replica.exit}: {found}")
+    assert not wrong, "\n".join(wrong)
+    ecc = next_of(replace(job(FAILED, has_rules=False), training_input=disabled), ECC)
+    assert ecc.job is JobState.FAILED
+    with pytest.raises(InvalidArgument, match="retry and disableRetries"):
+        parse_training_input({"scheduling": {"disableRetries": True, "retry": [BY_CODE]}})
+
+
 def test_job_that_is_cancelled_is_not_followed_by_a_rule() -> None:
     current = replace(job(FAILED, BY_CODE), state=JobState.CANCELLING, stop_message="Stopped.")
     assert next_of(current).job is JobState.FAILED

@@ -1,4 +1,4 @@
-"""`jobs tensorboard`: TensorBoard in a child process, on the job's directory.
+"""`jobs tensorboard`: TensorBoard in a child process, on the places of a job's event files.
 
 TensorBoard reads gs:// only with TensorFlow installed, and never from the storage emulator. So event files on gs://
 are copied into a temporary directory while it runs.
@@ -14,8 +14,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +23,9 @@ from trainyard_cli.local.connect import notify
 from trainyard_cli.output.log.follow import INTERRUPTED
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_cli.tensorboard.event_mirror import EVENT_FILE_INFIX, EventFileMirror, followed, none_yet
+from trainyard_cli.tensorboard.places import EventPlace, chosen, places_of
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
+from trainyard_protocol.net.gcs import problem_of
 from trainyard_protocol.views.views import JobDetail
 
 FIRST_PORT = 6006
@@ -41,44 +43,53 @@ _NOISE = (
 _libc = ctypes.CDLL(None)
 
 
-def show(detail: JobDetail, emulator: str, *, host: str, port: int | None) -> int:
+def show(detail: JobDetail, emulator: str, *, host: str, port: int | None, logdirs: Sequence[str] = ()) -> int:
     """Run TensorBoard until it ends and return its exit code; 130 after Ctrl-C or SIGTERM, which end it.
 
-    `emulator` is the address of the local storage emulator, "" for Google's (or STORAGE_EMULATOR_HOST). Raises
-    FailedPrecondition if the job's event files cannot be read on this machine.
+    `emulator` is the address of the local storage emulator, "" for Google's (or STORAGE_EMULATOR_HOST). `logdirs` are
+    shown in place of the job's own. Raises FailedPrecondition if the job's event files cannot be read on this machine,
+    InvalidArgument for a logdir that is none.
     """
-    job, job_dir = str(detail.job["jobId"]), job_dir_of(detail)
-    remote = job_dir.startswith("gs://")
-    if not remote:
-        _check_directory(detail, job_dir)
+    shown = _readable(detail, chosen(logdirs) if logdirs else places_of(detail), is_chosen=bool(logdirs))
     if importlib.util.find_spec("tensorboard") is None:
-        elsewhere = "" if remote else f" On a machine that has it: `tensorboard --logdir {shlex.quote(job_dir)}`."
+        local = [shlex.quote(place.location) for place in shown if not place.is_remote]
+        elsewhere = f" On a machine that has it: `tensorboard --logdir {local[0]}`." if local else ""
         raise FailedPrecondition(f"TensorBoard is not installed: `pip install 'trainyard[tensorboard]'`.{elsewhere}")
     port = usable_port(host, port)
     try:
-        with _interrupted_by_signals():
-            if remote:
-                with TemporaryDirectory(prefix="trainyard-tensorboard-", ignore_cleanup_errors=True) as copy:
-                    mirror = EventFileMirror(job_dir, Path(copy), cloud_storage(emulator).client())
-                    with _started(command(copy, host, port)) as process, followed(mirror, notify):
-                        return _to_its_end(process, job)
-            if next(Path(job_dir).rglob(f"*{EVENT_FILE_INFIX}*"), None) is None:
-                notify(none_yet(job_dir))
-            with _started(command(job_dir, host, port)) as process:
-                return _to_its_end(process, job)
+        with _interrupted_by_signals(), _together(shown) as (directory, copies):
+            client = cloud_storage(emulator).client() if copies else None
+            mirrors = [EventFileMirror(place.location, copy, client) for place, copy in copies]
+            for place in shown:
+                if not place.is_remote and next(Path(place.location).rglob(f"*{EVENT_FILE_INFIX}*"), None) is None:
+                    notify(none_yet(place.location))
+            with _started(command(directory, host, port)) as process, ExitStack() as stack:
+                for mirror in mirrors:
+                    stack.enter_context(followed(mirror, notify))
+                return _to_its_end(process, str(detail.job["jobId"]))
     except KeyboardInterrupt:
         notify("\nTensorBoard was stopped.")
         return INTERRUPTED
 
 
-def job_dir_of(detail: JobDetail) -> str:
-    """The job's directory. Raises FailedPrecondition if it has none. Pure."""
-    if not detail.job_dir:
-        raise FailedPrecondition(
-            f"Job [{detail.job.get('jobId')}] has no jobDir, so its event files cannot be located. Submit it "
-            "with --job-dir, or run `tensorboard --logdir` on the directory that its program writes to."
-        )
-    return detail.job_dir
+@contextmanager
+def _together(places: Sequence[EventPlace]) -> Iterator[tuple[str, list[tuple[EventPlace, Path]]]]:
+    """The directory that TensorBoard gets for these places, and where the copies of those on gs:// go. Of several it is
+    one with a directory, or a link to one, for each."""
+    if len(places) == 1 and not places[0].is_remote:
+        yield places[0].location, []
+        return
+    with TemporaryDirectory(prefix="trainyard-tensorboard-", ignore_cleanup_errors=True) as scratch:
+        root = Path(scratch)
+        copies = []
+        for place in places:
+            path = root if len(places) == 1 else root / place.name
+            if place.is_remote:
+                path.mkdir(exist_ok=True)
+                copies.append((place, path))
+            else:
+                path.symlink_to(Path(place.location).absolute())
+        yield scratch, copies
 
 
 def command(directory: str, host: str, port: int) -> list[str]:
@@ -164,13 +175,40 @@ def _interrupted_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_directory(detail: JobDetail, job_dir: str) -> None:
+def _readable(detail: JobDetail, places: Sequence[EventPlace], *, is_chosen: bool) -> list[EventPlace]:
+    """The places that can be read here. Those of the job that cannot are named, where there are others. Raises
+    FailedPrecondition where there is no other, InvalidArgument for one that the user has chosen."""
+    readable = [place for place in places if _is_readable(place)]
+    for place in (place for place in places if place not in readable):
+        if is_chosen:
+            raise InvalidArgument(f"argument --logdir: {_refusal(place)}")
+        refusal = _elsewhere(detail, place.location)
+        if not readable:
+            raise FailedPrecondition(refusal)
+        notify(refusal)
+    return readable
+
+
+def _is_readable(place: EventPlace) -> bool:
+    if place.is_remote:
+        return not problem_of(place.location)
+    path = Path(place.location)
     with suppress(OSError):
-        if Path(job_dir).is_absolute() and os.access(job_dir, os.R_OK | os.X_OK) and Path(job_dir).is_dir():
-            return
+        return path.is_absolute() and os.access(path, os.R_OK | os.X_OK) and path.is_dir()
+    return False
+
+
+def _refusal(place: EventPlace) -> str:
+    """The rest of a sentence about a logdir that is none."""
+    if place.is_remote:
+        return f"{place.location} {problem_of(place.location)}"
+    return f"{place.location} must be gs://BUCKET/DIRECTORY, or a directory of this machine that can be read."
+
+
+def _elsewhere(detail: JobDetail, directory: str) -> str:
     agent = f" (agent {detail.runs[-1].agent})" if detail.runs else ""
-    raise FailedPrecondition(
-        f"The directory {job_dir} cannot be read on this machine. It is on the machine where job "
+    return (
+        f"The directory {directory} cannot be read on this machine. It is on the machine where job "
         f"[{detail.job.get('jobId')}] runs{agent}, or the job has not created it yet. On that machine, run "
-        f"`tensorboard --logdir {shlex.quote(job_dir)}`."
+        f"`tensorboard --logdir {shlex.quote(directory)}`."
     )

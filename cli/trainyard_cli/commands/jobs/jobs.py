@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -203,18 +204,30 @@ def explain(target: Target, output: Output, job: str, replica: str, run: int | N
 @job_argument
 @click.option("--host", default="127.0.0.1", help="Address that TensorBoard listens on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free port from 6006 upwards]")
+@click.option(
+    "--logdir",
+    "logdirs",
+    multiple=True,
+    metavar="DIR",
+    help="gs://BUCKET/DIR or a directory to show in place of the job's own. May be given several times.",
+)
 @server_options
-def tensorboard(target: Target, job: str, host: str, port: int | None) -> int:
+def tensorboard(target: Target, job: str, host: str, port: int | None, logdirs: tuple[str, ...]) -> int:
     """Run TensorBoard on this machine for a job, until Ctrl-C.
 
-    Shows the event files in the job's jobDir, while the job runs and after it.
+    Shows the event files in the job's jobDir, and in locations of gs:// that its arguments --log_dir, --logdir,
+    --model_dir and --output_dir name, while the job runs and after it.
     """
     from trainyard_cli.tensorboard import server as curves
 
     with connect(target) as client:
         detail = client.detail(job)
         emulator = LocalState(target.state_dir).storage_url() if client.server.local else ""
-    return curves.show(detail, emulator, host=host, port=port)
+    return curves.show(detail, emulator, host=host, port=port, logdirs=tuple(map(_absolute, logdirs)))
+
+
+def _absolute(logdir: str) -> str:
+    return logdir if "://" in logdir else str(Path(logdir).expanduser().absolute())
 
 
 def _update_labels(

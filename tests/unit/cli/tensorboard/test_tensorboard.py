@@ -109,13 +109,13 @@ def storage(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     client.close()
 
 
-def job(job_dir: object, **changes: Any) -> JobDetail:
-    resource = {"jobId": "j", "trainingInput": {}}
+def job(job_dir: object, *args: str, **changes: Any) -> JobDetail:
+    resource = {"jobId": "j", "trainingInput": {"args": args}}
     return JobDetail(job=resource, job_dir=str(job_dir), state=JobState.RUNNING, **changes)
 
 
-def answer(job_dir: object) -> Any:
-    return ok(job(job_dir).model_dump(mode="json"))
+def answer(job_dir: object, *args: str) -> Any:
+    return ok(job(job_dir, *args).model_dump(mode="json"))
 
 
 def test_job_whose_files_cannot_be_shown_is_refused_with_what_to_do(
@@ -198,6 +198,25 @@ def test_event_files_on_gs_are_copied_for_tensorboard(
     assert printed.code == 0
     assert f"saw {EVENTS}: loss" in printed.err
     assert "no event files" not in printed.err
+
+
+def test_logdir_of_the_command_is_shown_in_place_of_the_jobs(
+    typed: Type, script: ScriptedServer, fake: Callable[[str], None], storage: Any, tmp_path: Path
+) -> None:
+    fake(ENDS_WITH_THE_FIRST_EVENT_FILE)
+    storage.bucket("bucket").blob(f"chosen/{EVENTS}").upload_from_string(b"loss")
+    script.answers = [answer("")]
+    printed = typed("--logdir", "gs://bucket/chosen")
+    assert (printed.code, f"saw {EVENTS}: loss" in printed.err) == (0, True), printed.err
+    rows = {
+        "s3://bucket/a": "s3://bucket/a must be gs://BUCKET/DIRECTORY, or a directory of this machine",
+        "gs://": "gs:// names no bucket",
+        str(tmp_path / "none"): f"{tmp_path / 'none'} must be gs://BUCKET/DIRECTORY",
+    }
+    for logdir, says in rows.items():
+        script.answers = [answer(tmp_path)]
+        refused_one = typed("--logdir", logdir)
+        assert (refused_one.code, f"argument --logdir: {says}" in refused_one.err) == (1, True), refused_one.err
 
 
 def test_mirror_copies_event_files_alone_and_a_grown_one_again_into_the_same_file(storage: Any, tmp_path: Path) -> None:
@@ -339,6 +358,39 @@ def test_copies_of_gs_are_removed_when_the_command_ends(
     until(lambda: list(temporary.glob(f"*/{EVENTS}")))
     assert running.end(signal.SIGINT) == 130
     assert list(temporary.iterdir()) == []
+
+
+def test_tensorboard_itself_shows_what_arguments_name_on_gs_beside_the_job_dir(
+    script: ScriptedServer, shown: Callable[[], Shown], storage: Any, tmp_path: Path
+) -> None:
+    from tensorboardX import SummaryWriter  # imports grpc
+
+    directory = tmp_path / "written"
+    with SummaryWriter(str(directory / "eval")) as writer:
+        writer.add_scalar("loss", 0.5, 1)
+    for path in (directory / "eval").iterdir():
+        storage.bucket("bucket").blob(f"argument/eval/{path.name}").upload_from_filename(str(path))
+    script.answers = [answer(directory, "--log_dir=gs://bucket/argument", "--data_dir=gs://bucket/data")]
+    running = shown()
+
+    def runs() -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/data/runs") as reply:
+            return json.load(reply)
+
+    until(lambda: len(runs()) > 1)
+    assert runs() == ["job-dir/eval", "log_dir/eval"]
+    assert running.end(signal.SIGINT) == 130
+
+
+def test_job_dir_of_another_machine_is_named_where_an_argument_names_gs(
+    typed: Type, script: ScriptedServer, fake: Callable[[str], None], storage: Any
+) -> None:
+    fake(ENDS_WITH_THE_FIRST_EVENT_FILE)
+    storage.bucket("bucket").blob(f"elsewhere/{EVENTS}").upload_from_string(b"loss")
+    script.answers = [answer("/no/such/job-dir", "--model-dir", "gs://bucket/elsewhere")]
+    printed = typed()
+    assert (printed.code, f"saw {EVENTS}: loss" in printed.err) == (0, True), printed.err
+    assert "The directory /no/such/job-dir cannot be read on this machine" in printed.err
 
 
 def test_tensorboard_itself_shows_the_runs_of_a_job(

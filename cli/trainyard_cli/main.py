@@ -9,6 +9,7 @@ import errno
 import gc
 import io
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -19,9 +20,10 @@ from typing import NoReturn
 import click
 
 from trainyard_cli.commands import tree
+from trainyard_cli.commands.shared import suggestions
 from trainyard_cli.output.text.safe import echo, without_field
 from trainyard_cli.settings import COMPLETION_VARIABLE, default_state_dir
-from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.errors import InvalidArgument, TrainyardError
 
 FAILED = 1
 USAGE = 2
@@ -78,7 +80,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         _print_error(error.format_message())
         return USAGE
     except click.UsageError as error:
-        _print_error(_usage(error))
+        _print_error(_usage(error, _pasted(command, name, arguments)))
         return USAGE
     except click.ClickException as error:
         _print_error(f"ERROR: {error.format_message()}")
@@ -90,7 +92,8 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         _silence_stdout()
         return BROKEN_PIPE
     except TrainyardError as error:
-        _print_error(f"ERROR: {without_field(error.message)}")
+        instead = _pasted(command, name, arguments) if type(error) is InvalidArgument else ""
+        _print_error(f"ERROR: {instead or without_field(error.message)}")
         return FAILED
     except OSError as error:
         if failure := _file_failure(error):
@@ -112,13 +115,23 @@ def _is_utf8(word: str) -> bool:
     return True
 
 
-def _usage(error: click.UsageError) -> str:
-    """A usage error in gcloud's form: the error, the usage, how to get help."""
+def _pasted(command: click.Command, name: str, arguments: Sequence[str]) -> str:
+    """The message about dashes of a word processor in a line that has failed, with the line that was meant; "" for a
+    line without."""
+    problem = suggestions.pasted_dash(arguments)
+    if not problem or not isinstance(command, click.Group):
+        return ""
+    return f"{problem} Did you mean:\n  {name} {shlex.join(suggestions.with_hyphens(command, arguments))}"
+
+
+def _usage(error: click.UsageError, instead: str) -> str:
+    """A usage error in gcloud's form: the error, or what is said instead, the usage, how to get help."""
+    message = instead or error.format_message()
     if error.ctx is None:
-        return f"ERROR: {error.format_message()}"
+        return f"ERROR: {message}"
     path = error.ctx.command_path
     return (
-        f"ERROR: ({path.replace(' ', '.')}) {error.format_message()}\n"
+        f"ERROR: ({path.replace(' ', '.')}) {message}\n"
         f"{error.ctx.get_usage()}\n"
         f"For detailed information on this command and its flags, run:\n  {path} --help"
     )
@@ -126,6 +139,10 @@ def _usage(error: click.UsageError) -> str:
 
 def _file_failure(error: OSError) -> str:
     """The message for a failure that is the file's; "" for any other, which is a bug."""
+    if error.errno == errno.ENOENT and not error.filename and "temporary directory" in (error.strerror or ""):
+        return f"{error.strerror}: give one that can be written and has room, in the variable TMPDIR."
+    if error.errno == errno.EROFS and not error.filename:
+        return "The output could not be written: its file system is read-only. Write elsewhere."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         written = error.filename or "The output"
         return f"{written} could not be written: {error.strerror}. Make room, or write elsewhere."

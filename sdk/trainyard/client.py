@@ -175,8 +175,7 @@ class Client:
             source, flags, repeats = trial_config(self._http, name, user_args, logger.info, flags)
             user_args = ()
         draft = submission.draft(source, flags, current_dir=Path.cwd(), name=job_id, user_args=user_args)
-        if self._http.server.local:
-            draft = submission.with_default_machine(draft, logger.info)
+        draft = submission.for_server(draft, logger.info, is_local=self._http.server.local)
         self._check(draft)
         directory = str(get(draft.data, "trainingInput.jobDir") or "")
         if self._storage and directory.startswith("gs://"):

@@ -27,14 +27,13 @@ class Prepared:
 
 def prepared(client: Client, request: AgentRequest, *, local_files: bool) -> Prepared:
     """The job and its dry run. Raises what is not about the job."""
+    notes: list[str] = []
     try:
         flags = dry_run.parse_flags(request.flags, local_files=local_files)
         draft = dry_run.drafted(request, flags, local_files=local_files)
+        draft = submission.for_server(draft, notes.append, is_local=client.server.local)
     except (InvalidArgument, FailedPrecondition) as error:
         return Prepared(dry_run.refused(error))
-    notes: list[str] = []
-    if client.server.local:
-        draft = submission.with_default_machine(draft, notes.append)
     result = dry_run.checked(client, draft)
     return Prepared(result.model_copy(update={"notes": [*notes, *result.notes]}), draft, flags.text("staging_bucket"))
 

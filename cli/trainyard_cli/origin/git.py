@@ -45,6 +45,7 @@ def read(directory: Path, *, with_diff: bool = True, timeout_s: float = TIMEOUT_
         commit, branch = _head(repository, deadline)
         with git.opened(repository, head=commit, timeout_s=deadline - time.monotonic()) as opened:
             _check(repository, opened.settings)
+            _check_commit(repository, opened, commit)
             origin = GitOrigin(commit=commit, branch=branch[:_MAX_WORD], remote=_remote(opened.settings, branch))
             if _has_other_objects(repository.common / "objects"):
                 return origin.model_copy(update={"dirty": True, "diff_note": OTHER_OBJECTS})
@@ -88,18 +89,47 @@ def _head(repository: Repository, deadline: float) -> tuple[str, str]:
     for path in (repository.directory / "HEAD", repository.common / "packed-refs", repository.common / "refs"):
         _check_no_link(path)
     place = {"GIT_WORK_TREE": str(repository.top), "GIT_CEILING_DIRECTORIES": str(repository.top.parent)}
-    words = [
+    commands = (
+        ("rev-parse", "--absolute-git-dir"),
+        ("symbolic-ref", "-q", "HEAD"),
+        ("rev-parse", "-q", "--verify", "HEAD"),
+    )
+    outputs = [
         git.run(command, repository.top, limit=_MAX_REFERENCE, deadline=deadline, environment=place)
-        for command in (("rev-parse", "-q", "--verify", "HEAD"), ("symbolic-ref", "-q", "HEAD"))
+        for command in commands
     ]
-    commit, reference = (output.data.decode(errors="replace").strip() if output else "" for output in words)
+    found, reference, commit = (os.fsdecode(output.data).strip() if output else "" for output in outputs)
+    if Path(found).resolve() != repository.directory:
+        raise GitError(f"git does not take {repository.directory} for a repository.")
+    _check_reference(repository, reference)
     return commit, reference.removeprefix("refs/heads/")
+
+
+def _check_reference(repository: Repository, reference: str) -> None:
+    """Check that a reference is kept in the repository, and not in a file that a link leads to. Raises GitError."""
+    for directory in {repository.directory, repository.common}:
+        path = directory
+        for part in reference.split("/"):
+            path /= part
+            _check_no_link(path)
+        tables = directory / "reftable"
+        for path in (tables, *(tables.iterdir() if tables.is_dir() else ())):
+            _check_no_link(path)
+
+
+def _check_commit(repository: Repository, opened: Git, commit: str) -> None:
+    """Check that what HEAD names is a commit that the repository has. Raises GitError."""
+    if commit and opened.output("cat-file", "-e", commit, limit=_MAX_REFERENCE) is None:
+        raise GitError(f"HEAD of {repository.directory} names no commit that it has.")
 
 
 def _check(repository: Repository, settings: Settings) -> None:
     """Check that all of a repository is that of its tree. Raises GitError."""
     top, directory, common = repository.top, repository.directory, repository.common
-    for path in (top / ".git", directory / "index", directory / "commondir", common / "config", common / "objects"):
+    of_common = (common / name for name in ("config", "objects", "info", "info/exclude"))
+    for path in (top / ".git", directory / "index", directory / "commondir", *of_common):
+        _check_no_link(path)
+    for path in directory.glob("sharedindex.*"):
         _check_no_link(path)
     named = dict(settings).get("core.worktree", "")
     tree = (directory / named).resolve() if named else None

@@ -21,7 +21,7 @@ from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.foreign import custom_job_config, other_tools
 from trainyard_cli.submission.programs import Program
 from trainyard_cli.v1_client import V1Client
-from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument, NotFound
+from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument, NotFound, Violation
 from trainyard_protocol.job.config import placeholders
 from trainyard_protocol.job.config.validation import check_addresses, checked_job
 from trainyard_protocol.job.machines import Catalog
@@ -30,6 +30,7 @@ from trainyard_protocol.job.training_input import Job, parse_job
 _TRAINING = "trainingInput"
 _GENERIC_NAMES = frozenset({"config", "conf", "job", "training"})
 _MAX_NAMES = 100
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 Notify = Callable[[str], None]
 Uploader = Callable[[str, Archive], str]
@@ -41,7 +42,8 @@ class JobDraft:
     """Job before it is sent: the merged config and flags, and the program to package.
 
     `name` is the command line's JOB or the config's jobId; may be empty. Default names then begin with `base`, which is
-    made from the config where it is "".
+    made from the config where it is "". `relative_job_dir` is the job-dir as it was given, where it was a relative path
+    of this machine; "" for any other.
     """
 
     data: Mapping[str, Any]
@@ -52,6 +54,7 @@ class JobDraft:
     program: Program | None = None
     automatic: bool = False
     base: str = ""
+    relative_job_dir: str = ""
 
     def named(self, job_id: str) -> dict[str, Any]:
         """The body of a create request with that job id."""
@@ -104,13 +107,13 @@ def draft(
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
     if not local_files:
         _refuse_local_files(data, flags)
-    _make_job_dir_absolute(data, config, origins, current_dir)
+    relative = _make_job_dir_absolute(data, config, origins, current_dir)
     for package in flags.packages:
         if "://" not in package:
             archives.check_archive(Path(package).expanduser())
     custom_job_config.check_flags(data, origins, flags)
     name = name or str(get(data, "jobId") or "")
-    draft = JobDraft(data, config, origins, name, flags.packages)
+    draft = JobDraft(data, config, origins, name, flags.packages, relative_job_dir=relative)
     search = programs.Search(tuple(map(Path, flags.given.get("include", ()))), current_dir)
     if flags.text("package_path"):
         program = programs.find(Path(flags.text("package_path")).expanduser(), draft.module, search)
@@ -162,7 +165,7 @@ def _refuse_local_files(data: Mapping[str, Any], flags: JobFlags) -> None:
                 "(--master-image-uri)."
             )
     job_dir = get(data, f"{_TRAINING}.jobDir")
-    if isinstance(job_dir, str) and job_dir and "://" not in job_dir and not job_dir.startswith("/"):
+    if isinstance(job_dir, str) and job_dir and not _ADDRESS.match(job_dir) and not job_dir.startswith("/"):
         raise InvalidArgument(f"The job-dir {job_dir!r} is relative. Give gs://BUCKET/DIR or an absolute path.")
 
 
@@ -184,6 +187,21 @@ def with_default_machine(draft: JobDraft, notify: Notify) -> JobDraft:
         return draft
     notify(machine_types.ONE_CPU)
     return replace(draft, data=data)
+
+
+def for_server(draft: JobDraft, notify: Notify, *, is_local: bool) -> JobDraft:
+    """The job as this machine's own service gets it, or a server elsewhere. Raises InvalidArgument for a job-dir that
+    is relative to a directory of this machine, where the job runs on another one."""
+    if is_local:
+        return with_default_machine(draft, notify)
+    if draft.relative_job_dir:
+        text = (
+            f"{draft.relative_job_dir} is relative to a directory of this machine, and the job runs on another one. "
+            "Give gs://BUCKET/DIRECTORY, or an absolute path there."
+        )
+        with in_users_terms(draft):
+            raise InvalidArgument(Violation("job_dir", text))
+    return draft
 
 
 def lacks_program(draft: JobDraft) -> bool:
@@ -298,14 +316,16 @@ def _base_name(draft: JobDraft) -> str:
 
 def _make_job_dir_absolute(
     data: dict[str, Any], config: ConfigFile | None, origins: Mapping[str, str], current_dir: Path
-) -> None:
-    """Resolve jobDir: a flag's from the current directory, a config's from the config's directory."""
+) -> str:
+    """Resolve jobDir: a flag's from the current directory, a config's from the config's directory. Returns the one that
+    was given, if that was a relative path."""
     job_dir = get(data, f"{_TRAINING}.jobDir")
-    if not isinstance(job_dir, str) or not job_dir or "://" in job_dir:
-        return
+    if not isinstance(job_dir, str) or not job_dir or _ADDRESS.match(job_dir):
+        return ""
     base = config.path.absolute().parent if config and "job_dir" not in origins else current_dir
-    path = base / Path(job_dir).expanduser()
-    put(data, f"{_TRAINING}.jobDir", str(Path(*_without_dots(path.parts))))
+    given = Path(job_dir).expanduser()
+    put(data, f"{_TRAINING}.jobDir", str(Path(*_without_dots((base / given).parts))))
+    return "" if given.is_absolute() else job_dir
 
 
 def _without_dots(parts: tuple[str, ...]) -> list[str]:

@@ -234,6 +234,11 @@ def test_path_that_cannot_be_used_is_one_line_and_no_bug(tmp_path: Path, capsys:
     assert capsys.readouterr().err == f"ERROR: /home/a/train.sh {sentence}"
     assert run(tree.trainyard, "trainyard", ["jobs", "validate", "--package-path", "a" * 300]) == 1
     assert "cannot be used: File name too long." in capsys.readouterr().err
+    no_directory = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+    assert run_with(no_directory) == 1
+    assert capsys.readouterr().err.endswith("one that can be written and has room, in the variable TMPDIR.\n")
+    assert run_with(OSError(errno.EROFS, os.strerror(errno.EROFS))) == 1
+    assert "its file system is read-only" in capsys.readouterr().err
     assert not (tmp_path / "state" / "crash").exists()
 
 

@@ -32,7 +32,10 @@ _SHOWN = 20
 @gcloud_wide_flags
 @connected
 def cancel(client: "Client", job: str) -> None:
-    """Cancel a job. Prints nothing on success."""
+    """Cancel a job. Prints nothing on success.
+
+    Until the job is CANCELLED, `jobs why` shows the machines that it waits for, and until when.
+    """
     client.cancel_job(job)
 
 

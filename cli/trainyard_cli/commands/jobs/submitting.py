@@ -114,8 +114,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
         )
     state = LocalState(target.state_dir)
     server = find_server(target)
-    if server is None or server.local:
-        draft = submission.with_default_machine(draft, notify)
+    draft = submission.for_server(draft, notify, is_local=server is None or server.local)
     with _proposing_build(draft, request):
         checked = _check(draft, target, server, _catalog(server, state))
         _check_runtime(checked, draft, target, server, state)
@@ -182,8 +181,7 @@ def validate(target: Target, output: Output, request: JobRequest, *, fix: bool =
     _notify_secrets(request.flags)
     state = LocalState(target.state_dir)
     address = find_server(target)
-    if address is None or address.local:
-        draft = submission.with_default_machine(draft, notify)
+    draft = submission.for_server(draft, notify, is_local=address is None or address.local)
     catalog = _catalog(address, state)
     server = running_server(target)
     with _proposing_build(draft, request):

@@ -1,6 +1,7 @@
 """Groups of commands: each is imported when it is called for, and a mistyped word gets the line that was meant."""
 
 import difflib
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
@@ -23,6 +24,11 @@ _SYNONYMS = {
     "stop": ("cancel", "down"),
 }
 """Words that other programs use for our commands."""
+
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+"""Dashes that word processors and pages write in place of hyphens: en dash, em dash, minus and their like."""
+
+_FLAG = re.compile(rf"([-{_DASHES}]+)(\w[\w-]*(?:=.*)?)?", re.S)
 
 
 class LazyCommand(click.Command):
@@ -160,3 +166,71 @@ def _options(command: click.Command) -> dict[str, bool]:
 
 def _sentence(error: click.NoSuchOption) -> str:
     return f"No such option: {error.option_name}."
+
+
+def with_hyphens(group: click.Group, words: Sequence[str]) -> list[str]:
+    """The line that is meant by one with dashes of a word processor in place of hyphens, with its commands and its
+    arguments of a program where they belong."""
+    path: list[str] = []
+    rest = _hyphened(words)
+    command: click.Command = group
+    while isinstance(command, click.Group):
+        rest = _verb_first(command, rest)
+        if not rest or rest[0] not in command.commands:
+            return [*path, *rest]
+        path.append(rest.pop(0))
+        found = command.commands[path[-1]]
+        command = found.load() if isinstance(found, LazyCommand) else found
+    if not command.allow_extra_args:
+        return [*path, *rest]
+    ours, programs = separated(rest, _options(command))
+    return [*path, *ours, *(("--", *programs) if programs else ())]
+
+
+def _verb_first(group: click.Group, words: Sequence[str]) -> list[str]:
+    """The words with flags that stand before a verb of the group behind it, and with the verb that was meant."""
+    if not words or not words[0].startswith("-"):
+        return corrected(group, words)
+    at = next((place for place, word in enumerate(words) if word in group.commands), None)
+    if at is not None:
+        return [words[at], *words[:at], *words[at + 1 :]]
+    shown = _shown(group)
+    return [*shown, *words] if len(shown) == 1 else list(words)
+
+
+def pasted_dash(words: Sequence[str]) -> str:
+    """The sentence about the first dash of a word processor before `--`; "" without one."""
+    end = words.index("--") if "--" in words else len(words)
+    word = next(filter(_has_dash, words[:end]), "")
+    dash = next((letter for letter in word if letter in _DASHES), "")
+    return f"{word!r} has {dash!r} (U+{ord(dash):04X}) in place of a hyphen." if dash else ""
+
+
+def _has_dash(word: str) -> bool:
+    """Whether a word would be a flag, or `--`, if its dashes were hyphens."""
+    flag = _FLAG.fullmatch(word)
+    return flag is not None and not {*_DASHES}.isdisjoint(flag[1])
+
+
+def _hyphened(words: Sequence[str]) -> list[str]:
+    """The words with hyphens. A dash that stands alone before a flag is a part of it: `– –config` is `--config`."""
+    line: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        flag = _FLAG.fullmatch(word)
+        if flag is None or not _has_dash(word):
+            line.append(word)
+        elif flag[2]:
+            line.append(f"{'-' if len(flag[2]) == 1 else '--'}{flag[2]}")
+        elif rest and len(word) == 1 and _is_half(rest[0]):
+            line.append(f"--{rest.pop(0)[1:]}")
+        else:
+            line.append(word if "--" in line else "--")
+    return line
+
+
+def _is_half(word: str) -> bool:
+    """Whether a word is a flag with one dash of a word processor, of which the other one may stand before it."""
+    flag = _FLAG.fullmatch(word)
+    return flag is not None and flag[1] in _DASHES and len(flag[1]) == 1 and bool(flag[2])

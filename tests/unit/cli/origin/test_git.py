@@ -148,7 +148,9 @@ def test_nothing_that_a_repository_configures_is_run(tree: Path) -> None:
     settings = dict.fromkeys((*(f"core.{name}" for name in of_core), *others, *of_drivers), str(program))
     settings |= {"alias.diff": f"!{program}", "alias.status": f"!{program}", "include.path": "more"}
     settings |= {"remote.origin.url": f"ext::{program}", "remote.origin.promisor": "true"}
-    settings |= {"protocol.ext.allow": "always"}
+    settings |= {"protocol.ext.allow": "always", "core.hooksPath": str(hooks), "filter.evil.process": str(program)}
+    settings |= {"core.attributesFile": str(tree / ".gitattributes")}
+    (tree / ".git" / "info" / "attributes").write_text("* filter=evil diff=evil\n")
     for name, value in settings.items():
         run(tree, "config", name, value)
     for path in ("trainer/task.py", "é.txt"):
@@ -202,10 +204,67 @@ def stage(name: str, mode: str = "100644") -> Change:
     return change
 
 
+def share_index(tree: Path, victim: Path) -> None:
+    """Give a tree the index of the victim, whose larger part is in a file that a link leads to."""
+    run(victim, "update-index", "--split-index")
+    (shared,) = (victim / ".git").glob("sharedindex.*")
+    shutil.copy(victim / ".git" / "index", tree / ".git" / "index")
+    (tree / ".git" / shared.name).symlink_to(shared)
+
+
+def embed(tree: Path, victim: Path) -> None:
+    """Make the tree itself a repository, whose `.git` is none for git."""
+    for name in ("HEAD", "config", "objects", "refs"):
+        (tree / ".git" / name).rename(tree / name)
+    run(tree, "--git-dir", str(tree), "config", "core.worktree", str(victim))
+    (tree / ".git" / "HEAD").write_text("nothing\n")
+    for name in ("objects", "refs"):
+        (tree / ".git" / name).mkdir()
+
+
 OF_ANOTHER = "which is not for this tree"
 HOSTILE: Mapping[str, tuple[str, tuple[Change, ...]]] = {
     "work tree": ("names another tree", (configure("core.worktree", "VICTIM"),)),
     "include": ("", (configure("include.path", "VICTIM/.git/config"),)),
+    "work tree by an include": (
+        "",
+        (write(".git/more", "[core]\n worktree = VICTIM\n"), configure("includeIf.gitdir:/.path", "more")),
+    ),
+    "work tree by a second configuration": (
+        "",
+        (
+            configure("extensions.worktreeConfig", "true"),
+            write(".git/config.worktree", "[core]\n worktree = VICTIM\n excludesFile = VICTIM/secret\n"),
+        ),
+    ),
+    "files of patterns and attributes": (
+        "",
+        (configure("core.excludesFile", "VICTIM/secret"), configure("core.attributesFile", "VICTIM/secret")),
+    ),
+    "linked patterns": ("is a link", (link(".git/info/exclude", "secret"),)),
+    "linked folder of patterns": ("is a link", (link(".git/info", "."),)),
+    "linked reference": (
+        "is a link",
+        (
+            link(".git/refs/heads/main", ".git/refs/heads/main"),
+            write(".git/objects/info/alternates", "VICTIM/.git/objects"),
+        ),
+    ),
+    "linked folder of references": (
+        "is a link",
+        (
+            link(".git/refs/heads/sub", ".git/refs/heads"),
+            write(".git/HEAD", "ref: refs/heads/sub/main\n"),
+            write(".git/objects/info/alternates", "VICTIM/.git/objects"),
+        ),
+    ),
+    "linked shared index": ("sharedindex.* is a link", (share_index,)),
+    "commit that it does not have": ("names no commit that it has", (write(".git/HEAD", "COMMIT"),)),
+    "objects over HTTP": (
+        "names no commit that it has",
+        (write(".git/objects/info/http-alternates", "VICTIM/.git/objects"), write(".git/HEAD", "COMMIT")),
+    ),
+    "tree that is a repository": ("git does not take", (embed,)),
     "alternates": (
         git.OTHER_OBJECTS,
         (write(".git/objects/info/alternates", "VICTIM/.git/objects"), write(".git/HEAD", "COMMIT")),
@@ -274,6 +333,38 @@ def test_hostile_repository_shows_nothing_of_elsewhere(tree: Path, tmp_path: Pat
         if not re.search(expected, message) or (message and not expected):
             problems.append(f"{title}: says {message!r}")
     assert not problems, "\n".join(problems)
+
+
+def test_variables_of_git_change_nothing(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim, mark = tmp_path / "victim", tmp_path / "was-run"
+    run(tmp_path, "clone", "-q", str(tree), str(victim))
+    program = tmp_path / "evil.sh"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    program.chmod(0o755)
+    (tree / "é.txt").write_text("changed\n")
+    expected = read(tree)
+    rows = {
+        **dict.fromkeys(("GIT_WORK_TREE", "GIT_CEILING_DIRECTORIES", "GIT_PREFIX"), str(victim)),
+        **dict.fromkeys(("GIT_DIR", "GIT_COMMON_DIR"), str(victim / ".git")),
+        "GIT_INDEX_FILE": str(victim / ".git" / "index"),
+        "GIT_NAMESPACE": "other",
+        **dict.fromkeys(("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"), str(victim / ".git" / "objects")),
+        **dict.fromkeys(("GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_SSH_COMMAND", "GIT_ASKPASS"), str(program)),
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "core.fsmonitor",
+        "GIT_CONFIG_VALUE_0": str(program),
+        "GIT_CONFIG_PARAMETERS": f"'core.worktree'='{victim}'",
+        "GIT_DIFF_OPTS": "-u0",
+    }
+    wrong = []
+    for name in [*(name for name in rows if not name.startswith("GIT_CONFIG")), "GIT_CONFIG"]:
+        with monkeypatch.context() as variables:
+            for given in rows if name == "GIT_CONFIG" else (name,):
+                if given.startswith(name):
+                    variables.setenv(given, rows[given])
+            if read(tree) != expected or mark.exists():
+                wrong.append(name)
+    assert not wrong
 
 
 def test_linked_work_trees_and_submodules_are_read(tree: Path, tmp_path: Path) -> None:

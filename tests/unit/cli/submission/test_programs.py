@@ -1,13 +1,15 @@
 """Programs by a path and a module name: their files, where they start, and which are refused."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from trainyard_cli.submission import programs
+from trainyard_cli.submission import program_wheel, programs
 from trainyard_cli.submission.programs import Program, Search
 from trainyard_protocol.errors import InvalidArgument
 
@@ -341,3 +343,29 @@ def test_nothing_beside_a_program_keeps_it_from_being_submitted(tmp_path: Path) 
         for path, module in cases.items()
     }
     assert messages == {"scripts": 0, "trainer": 1, "alone.py": 1}
+
+
+def test_no_code_of_a_tree_is_run_where_it_is_checked_and_packed(tmp_path: Path) -> None:
+    """Each of its files would leave a mark: those of its project, and those that have names of modules of ours."""
+    mark = tmp_path / "was-run"
+    runs = f"open({str(mark)!r}, 'a').write(__file__ + '\\n')\n"
+    names = ("setup", "conftest", "backend", "sitecustomize", "json", "yaml", "click", "logging", "httpx", "pydantic")
+    ours = ("trainyard_cli", "trainyard_protocol", "trainyard_server", "trainer/__init__", "trainer/task", "__init__")
+    backend = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    hostile = tree(
+        tmp_path / "hostile",
+        {
+            **{f"{name}.py": runs for name in (*names, *ours)},
+            "pyproject.toml": f"{backend}[project]\nname = 'x'\nversion = '1'\ndynamic = ['dependencies']\n",
+            "run.sh": f"#!/bin/bash\ntouch {mark}\n",
+            "cells.ipynb": notebook(runs),
+        },
+    )
+    command = Path(sys.executable).with_name("trainyard")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TRAINYARD_STATE_DIR": str(tmp_path / "state")}
+    for path in ("trainer", "setup.py", "run.sh", "cells.ipynb"):
+        words = [str(command), "jobs", "validate", "--package-path", path]
+        done = subprocess.run(words, cwd=hostile, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, "The job is valid" in done.stdout) == (0, True), done.stderr
+        with program_wheel.build(programs.find(hostile / path)):
+            assert not mark.exists(), mark.read_text()

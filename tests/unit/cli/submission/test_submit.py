@@ -203,6 +203,7 @@ def test_draft_has_the_package_beside_the_config_unless_packages_are_named(tmp_p
         ({"job_dir": "gs://b/d"}, "", "gs://b/d"),
         ({}, "out", "configs/out"),
         ({}, "gs://b/d", "gs://b/d"),
+        ({"job_dir": "gs:/b/d"}, "", "gs:/b/d"),  # which is refused, and is no directory gs:
     ],
 )
 def test_draft_relative_job_dir_becomes_absolute(
@@ -212,8 +213,22 @@ def test_draft_relative_job_dir_becomes_absolute(
     config = tmp_path / "configs" / "c.yaml"
     config.write_text(CUSTOM + (f"  jobDir: {in_config}\n" if in_config else ""))
     made = submit.draft(config, flags(**given), current_dir=tmp_path / "here")
-    job_dir = expected if "://" in expected else str(tmp_path / expected)
+    job_dir = expected if ":/" in expected else str(tmp_path / expected)
     assert made.data["trainingInput"]["jobDir"] == job_dir
+
+
+def test_relative_job_dir_is_refused_for_a_server_elsewhere_with_its_flag_or_line(tmp_path: Path) -> None:
+    rows = [
+        (draft(tmp_path, job_dir="out"), "--job-dir: out is relative to a directory of this machine"),
+        (draft(tmp_path, CUSTOM + "  jobDir: ./out\n"), "config.yaml:6: jobDir: ./out is relative"),
+    ]
+    for made, says in rows:
+        assert submit.for_server(made, print, is_local=True).data["trainingInput"]["jobDir"] == str(tmp_path / "out")
+        with pytest.raises(InvalidArgument) as caught:
+            submit.for_server(made, print, is_local=False)
+        assert says in caught.value.message
+    absolute = draft(tmp_path, job_dir="/data/out")
+    assert submit.for_server(absolute, print, is_local=False) is absolute
 
 
 def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(tmp_path: Path) -> None:

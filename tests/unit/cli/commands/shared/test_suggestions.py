@@ -54,6 +54,39 @@ def test_mistyped_line_is_refused_with_the_one_that_was_meant(capsys: pytest.Cap
     assert not wrong, "\n".join(wrong)
 
 
+PASTED = {
+    "jobs submit training —-config c": "jobs submit training --config c",
+    "jobs submit training x —config c": "jobs submit training x --config c",
+    "jobs submit training x – –config c": "jobs submit training x --config c",
+    "jobs submit training x −-config=c": "jobs submit training x --config=c",
+    "jobs submit training x —–config=c -- —epochs 3": "jobs submit training x --config=c -- --epochs 3",
+    "jobs submit training x --config c — --epochs 3": "jobs submit training x --config c -- --epochs 3",
+    "jobs submit training x --config c —epochs 3": "jobs submit training x --config c -- --epochs 3",
+    "jobs submit —config c": "jobs submit training --config c",
+    "jobs list –o json": "jobs list -o json",
+    "jobs describe —format=json x": "jobs describe --format=json x",
+    "jobs exec x — ls -l": "jobs exec x -- ls -l",
+    "—quiet jobs list": "jobs list --quiet",
+    "submt x —config c": "jobs submit training x --config c",
+}
+"""Lines with the dashes of an article, and those that were meant."""
+
+
+def test_line_with_the_dashes_of_an_article_is_refused_with_the_one_that_was_meant(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wrong = []
+    for words, meant in PASTED.items():
+        code = run(tree.trainyard, "trainyard", words.split())
+        printed = capsys.readouterr()
+        expected = f" in place of a hyphen. Did you mean:\n  trainyard {meant}\n"
+        if code != 2 or printed.out or expected not in printed.err:
+            wrong.append(f"{words}: {code}\n{printed.err}")
+    assert not wrong, "\n".join(wrong)
+    assert run(tree.trainyard, "trainyard", ["jobs", "list", "extra", "--", "—"]) == 2
+    assert "hyphen" not in capsys.readouterr().err, "what stands behind -- is the program's"
+
+
 def commands(group: click.Group) -> Iterator[click.Command]:
     for command in group.commands.values():
         yield from commands(command) if isinstance(command, click.Group) else (command,)

@@ -1,6 +1,7 @@
 """A model of the leases that agents keep by a majority: the rules of both sides, on a network that loses, delays and
-repeats what is sent, with clocks that differ, and with servers and agents that start again. No replica may be alive
-when its run starts elsewhere, and a server that is away stops nothing that it did not have to.
+repeats what is sent, with clocks that differ, and with servers and agents that start again, join, leave, are removed
+and lose their files. No replica may be alive when its run starts elsewhere, a server that is away stops nothing that it
+did not have to, and machines that come and go leave the others their short leases.
 """
 
 import heapq
@@ -104,6 +105,12 @@ class AgentModel:
 
     def kill(self) -> None:
         self.is_up, self.life = False, self.life + 1
+
+    def leave(self) -> None:
+        """Stop in good order: no replica and no lease is left, nor anything that an agent remembers."""
+        self.kill()
+        self.alive = False
+        self.path.unlink(missing_ok=True)
 
     def _call(self) -> None:
         request = Request(self.name, self.clock.monotonic(), self.seen, self.echo, self.majority.reached)
@@ -247,18 +254,30 @@ def disturb(world: World, server: ServerModel, names: list[str]) -> None:
             world.cut = {pair for pair in pairs if len(pair & here) == 1}
 
         world.at(random.uniform(0, 8) * joins, cut)
-    elif what < 0.7:
+    elif what < 0.65:
         world.cut = set(random.sample(pairs, random.randint(0, len(pairs))))
-    elif what < 0.8:
+    elif what < 0.7:
         world.cut = set()
     elif what < 0.9:
-        agent = server.agents[random.choice(names)]
-        (agent.kill if agent.is_up else agent.start)()
+        change_members(server, random.choice(names), random)
     elif server.is_up:
         server.is_up = False
     else:
         server.start()
     world.slow_s = random.choice((0.0, 0.0, 0.3, 2.0, 10.0))
+
+
+def change_members(server: ServerModel, name: str, random: Random) -> None:
+    agent = server.agents[name]
+    what = random.random()
+    if what < 0.4:
+        (agent.kill if agent.is_up else agent.start)()
+    elif what < 0.8:
+        agent.leave()
+        if what < 0.6:
+            agent.start()
+    else:
+        server.membership.forget(name)
 
 
 LONG = [pytest.param(first, marks=pytest.mark.long) for first in range(50, 500, 50)]
@@ -289,6 +308,41 @@ def test_lost_machine_of_three_is_given_up_within_a_minute(tmp_path: Path) -> No
     world.run(50)
     assert {name for _, name in server.lost} == {names[0]}
     assert server.agents[names[1]].alive
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_machines_that_come_and_go_leave_the_others_their_short_leases(seed: int, tmp_path: Path) -> None:
+    world, server, names = machines(seed, tmp_path, 4)
+    world.run(200)
+    short = set(names)
+    for _ in range(6):
+        agent = server.agents[name := world.random.choice(names)]
+        if agent.is_up and len(short - {name}) >= 2:
+            short.discard(name)
+            agent.leave()
+            if world.random.random() < 0.5:
+                server.membership.forget(name)
+        elif agent.is_up:  # its machine starts again
+            agent.kill()
+            world.run(world.random.uniform(0, 8))
+            agent.start()
+        else:
+            agent.start()
+        for _ in range(world.random.randint(25, 150)):
+            world.run(1)
+            assert {server.rows[other].lease_s for other in short} == {SHORT_LEASE_S}, (world.now, short, name)
+            short |= {other for other in names if server.agents[other].is_up and has_short_lease(server, other)}
+    lost = world.random.choice(sorted(short))
+    world.cut = {frozenset((lost, other)) for other in (SERVER, *names)}
+    world.run(50)
+    assert {name for _, name in server.lost} >= {lost}
+    assert not server.violations
+
+
+def has_short_lease(server: ServerModel, name: str) -> bool:
+    """Whether it has a short lease, and counts for others."""
+    row = server.rows[name]
+    return row.lease_s == SHORT_LEASE_S and row.has_members and server.membership.has_majority([name], "")
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

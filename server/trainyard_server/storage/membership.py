@@ -23,10 +23,12 @@ _STAMPS = 4  # answers that may be under way: a call that was given up may be an
 @dataclass(slots=True)
 class _Caller:
     """An agent. `stamps` are those of the last answers to it, with their times. `sent_at`: of the newest answer that it
-    is known to have; since `since` it has had them without a pause."""
+    is known to have; since `since` it has had them without a pause. Its process has run since `began_at`, or longer."""
 
     called_at: float
     address: str
+    began_at: float
+    group: str = ""
     stamps: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=_STAMPS))
     sent_at: float = float("-inf")
     since: float = float("inf")
@@ -46,19 +48,24 @@ class Membership:
 
     def __init__(self, stopwatch: Stopwatch) -> None:
         self._stopwatch = stopwatch
-        self._began_at = stopwatch()
+        self._began_at = self._called_at = stopwatch()
         self._callers: dict[str, _Caller] = {}
         self._lock = Lock()
         self.decides = True
         """Whether this is the server process that takes agents for lost, and so the one that may give short leases."""
 
-    def called(self, agent_id: str, address: str, echo: str) -> bool:
-        """Record a request of an agent, which other agents can ask at this address. Returns whether `echo` is the stamp
-        of the newest answer to it."""
+    def called(self, agent_id: str, address: str, echo: str, group: str = "") -> bool:
+        """Record a request of an agent of the group, which other agents can ask at this address. Returns whether `echo`
+        is the stamp of the newest answer to it."""
         now = self._stopwatch()
         with self._lock:
-            caller = self._callers.setdefault(agent_id, _Caller(now, address))
-            caller.called_at, caller.address = now, address
+            if now - self._called_at > _PAUSE_S:  # this process had no network, or stood still: as after a start
+                self._began_at = now
+            self._called_at = now
+            caller = self._callers.setdefault(agent_id, _Caller(now, address, now))
+            caller.called_at, caller.address, caller.group = now, address, group
+            if not echo:
+                caller.began_at = now
             sent_at = dict(caller.stamps).get(echo)
             if sent_at is None:
                 return False
@@ -71,29 +78,61 @@ class Membership:
         """The name of an answer that is sent to the agent now."""
         stamp = secrets.token_hex(8)
         with self._lock:
-            caller = self._callers.setdefault(agent_id, _Caller(self._stopwatch(), ""))
+            caller = self._callers.setdefault(agent_id, _Caller(self._stopwatch(), "", self._stopwatch()))
             caller.stamps.append((stamp, self._stopwatch()))
         return stamp
 
-    def offer(self, agent_id: str, reaches: Collection[str], has: Sequence[str]) -> Offer:
-        """The offer to an agent that reaches these others, and has a lease with the members `has`."""
-        now = self._stopwatch()
+    def forget(self, agent_id: str) -> tuple[str, ...]:
+        """Forget an agent that was removed. Returns the others, whose next lists are without it."""
         with self._lock:
-            addresses = {
-                other: caller.address
-                for other, caller in sorted(self._callers.items())
-                if other != agent_id and caller.address and now - caller.called_at < SHORT_LEASE_S
-            }
+            self._callers.pop(agent_id, None)
+            return tuple(self._callers)
+
+    def offer(self, agent_id: str, reaches: Collection[str], has: Sequence[str]) -> Offer:
+        """The offer to an agent that reaches these others, and has a lease with the members `has`.
+
+        The members are the agent and those that it reaches and that have the answers of this process. So one that joins
+        is a member once it counts, and one that leaves is none as soon as it does not: the others keep short leases.
+        """
+        now = self._stopwatch()
+        addresses = {other: caller.address for other, caller in sorted(self._callable(agent_id).items())}
+        with self._lock:
+            confirmed = set(filter(self._is_confirmed, addresses))
+            caller = self._callers.get(agent_id)
         if not self.decides or len(addresses) >= MOST_MEMBERS:
             return Offer({}, ())
         if now - self._began_at < _CONFIRMED_S + WITHOUT_ANSWER_S:  # nobody can have been confirmed for long enough
             return Offer(addresses, tuple(has))
-        if not addresses:
-            return Offer({}, ())
-        members = tuple(sorted({*addresses, agent_id}))
-        reached = len(addresses.keys() & set(reaches)) + 1
-        is_short = reached >= majority_of(len(members)) and self.has_majority(members, agent_id)
-        return Offer(addresses, members if is_short else ())
+        reached = set(reaches)
+        if caller is not None and now - caller.began_at < WITHOUT_ANSWER_S:  # it has not asked them all yet
+            reached.update(has)
+        others = confirmed & reached
+        return Offer(addresses, tuple(sorted({*others, agent_id})) if others else ())
+
+    def may_vote(self, agent_id: str) -> bool:
+        """Whether the agent may ask others for its lease."""
+        return self.decides and 0 < len(self._callable(agent_id)) < MOST_MEMBERS
+
+    def neighbours(self, agent_id: str) -> dict[str, str]:
+        """The addresses of other agents of its group that an agent asks only whether it reaches them: of many the next
+        ones by their ids, so that each is asked by as many."""
+        with self._lock:
+            caller = self._callers.get(agent_id)
+        if not self.decides or caller is None or not caller.address:
+            return {}
+        others = {other: peer.address for other, peer in self._callable(agent_id).items() if peer.group == caller.group}
+        ring = sorted(others, key=lambda other: (other < agent_id, other))
+        return {other: others[other] for other in sorted(ring[: MOST_MEMBERS - 1])}
+
+    def _callable(self, agent_id: str) -> dict[str, _Caller]:
+        """The agents beside this one that have called lately, and can be asked."""
+        now = self._stopwatch()
+        with self._lock:
+            return {
+                other: caller
+                for other, caller in self._callers.items()
+                if other != agent_id and caller.address and now - caller.called_at < SHORT_LEASE_S
+            }
 
     def has_majority(self, members: Collection[str], agent_id: str) -> bool:
         """Whether this server and those of the members, without this agent, that have its answers are a majority, and

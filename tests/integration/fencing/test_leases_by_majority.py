@@ -1,7 +1,9 @@
 """Short leases of agents that reach each other, with the real server and agents: a lost machine is given up soon, and a
 server that is away stops nothing."""
 
+import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from beds.world import Machine, World
 from trainyard_agent.engines.fake import FOREVER, by_module
 from trainyard_protocol.states import JobState, Reason
+from trainyard_protocol.views.views import ServerStatus
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 
 PROGRAMS = by_module({"forever.task": {"*": FOREVER}})
@@ -29,8 +32,8 @@ async def go_on(world: World, for_s: float) -> None:
 
 async def trained(world: World) -> None:
     """Three machines with short leases, of which the first has a job."""
-    for number in (1, 2, 3):
-        world.machine(f"box-{number}", PROGRAMS)
+    for name in sorted({"box-1", "box-2", "box-3"} - world.machines.keys()):
+        world.machine(name, PROGRAMS)
     await world.settle()
     await world.submit("j", module="forever.task")
     await go_on(world, 180)
@@ -115,3 +118,95 @@ async def test_server_without_a_majority_waits_and_a_cancel_gives_up(world: Worl
     await world.cancel("j")
     await go_on(world, 4)
     assert (await world.detail("j")).state is JobState.CANCELLED
+
+
+async def stay_short(world: World, names: set[str], for_s: float) -> None:
+    """Go on; at no moment may one of these machines lose its short lease."""
+    for _ in range(int(for_s / 2)):
+        await go_on(world, 2)
+        assert {leases(world)[name] for name in names} == {SHORT_LEASE_S}, leases(world)
+
+
+def leave(world: World, name: str) -> None:
+    world.machines[name].network.cut = world.machines[name].alone = True
+
+
+@pytest.mark.parametrize(("pause_s", "removed"), [(30, False), (4, True)])
+async def test_machine_that_is_lost_after_another_has_left_costs_its_jobs_less_than_a_minute(
+    world: World, pause_s: float, removed: bool
+) -> None:
+    """One that stops is missed within 20 s; one that is removed is known to be gone at once."""
+    await trained(world)
+    leave(world, "box-3")
+    if removed:
+        assert (await world.call("DELETE", "/trainyard/v1/agents/box-3")).status_code == 200
+    await stay_short(world, {"box-1", "box-2"}, pause_s)
+    leave(world, "box-1")
+    await go_on(world, 52)
+    assert not alive(world.machines["box-1"])
+    assert await runs(world) == [("box-1", Reason.HOST_LOST), ("box-2", None)]
+
+
+async def test_machines_that_come_and_go_leave_the_others_their_short_leases(world: World) -> None:
+    await trained(world)
+    stays = {"box-1", "box-2"}
+    leave(world, "box-3")
+    await stay_short(world, stays, 120)
+    world.machines["box-3"].network.cut = world.machines["box-3"].alone = False
+    await stay_short(world, stays, 120)
+    world.machine("box-4", PROGRAMS)
+    await stay_short(world, stays, 120)
+    world.machines["box-2"].boot()
+    await stay_short(world, stays, 120)
+    for machine in world.machines.values():
+        machine.network.cut = True
+    for _ in range(10):
+        world.clock.advance(2)
+        for machine in world.machines.values():
+            await machine.step()
+    for machine in world.machines.values():
+        machine.network.cut = False
+    await stay_short(world, {"box-1", "box-2", "box-3", "box-4"}, 120)
+    assert await runs(world) == [("box-1", None)]
+
+
+async def lease_shown(world: World, name: str) -> str:
+    """The cell of `agents list`."""
+    status = ServerStatus.model_validate_json((await world.call("GET", "/trainyard/v1/status")).content)
+    (agent,) = [agent for agent in status.agents if agent.name == name]
+    assert agent.lease is not None
+    return agent.lease.text(world.clock.now())
+
+
+async def why(world: World) -> str:
+    """The sentence of `jobs why`, with the times as seconds from now."""
+    summary = (await world.call("GET", "/trainyard/v1/projects/p/jobs/j/why")).json()["summary"]
+
+    def relative(time: re.Match[str]) -> str:
+        return f"{(datetime.fromisoformat(time[0]) - world.clock.now()).total_seconds():+.0f} s"
+
+    return re.sub(r"\d{4}-\S+Z", relative, summary.partition(" It waits ")[2])
+
+
+async def test_lease_and_the_wait_for_it_are_shown(world: World) -> None:
+    world.machine("box-1", PROGRAMS)
+    await go_on(world, 4)
+    assert await lease_shown(world, "box-1") == "none"
+    await trained(world)
+    assert await lease_shown(world, "box-1") == "45 s by majority"
+    assert await why(world) == ""
+    leave(world, "box-1")
+    await go_on(world, 34)
+    assert await lease_shown(world, "box-1") == "45 s by majority, 11 s left"
+    silent = "for agent box-1, which is silent since -34 s and has a lease of 45 s"
+    assert await why(world) == f"{silent}: its replicas count as lost at +11 s."
+    await world.cancel("j")
+    assert await why(world) == f"{silent}, until +11 s at the latest."
+    await go_on(world, 12)
+    detail = await world.detail("j")
+    assert (detail.state, detail.waiting) == (JobState.CANCELLED, "")
+    assert await lease_shown(world, "box-1") == "45 s by majority, over"
+    leave(world, "box-2")
+    leave(world, "box-3")
+    await go_on(world, 60)
+    assert await lease_shown(world, "box-3") == "45 s by majority, which does not answer: 24.0 h left"

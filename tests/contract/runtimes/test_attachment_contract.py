@@ -32,6 +32,8 @@ while True:
             size -= connection.send(block[:size])
 """
 
+LOOKS = ["sh", "-c", "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f 2>/dev/null; echo; done"]
+
 
 def start(driver: Driver, run_id: str, program: Program, **variables: str) -> None:
     driver.runtime.place(order(run_id, CHIEF))
@@ -127,8 +129,35 @@ def test_command_ends_with_its_connection(real_driver: Driver) -> None:
     start(driver, run_id, FOREVER)
     with attached(driver.runtime.execute(run_id, CHIEF, ["sh", "-c", "echo here; exec sleep 987"], None)) as command:
         assert until(command, b"here\n")
-    looks = ["sh", "-c", "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f 2>/dev/null; echo; done"]
-    driver.until(lambda: b"sleep 987" not in outcome(driver, run_id, looks)[0])
+    driver.until(lambda: b"sleep 987" not in outcome(driver, run_id, LOOKS)[0])
+    driver.runtime.remove(run_id)
+
+
+LEAVES = """
+trap '' HUP TERM INT
+(setsid sleep 986 >/dev/null 2>&1 </dev/null &)
+(nohup sleep 986 >/dev/null 2>&1 </dev/null &)
+set -m
+sleep 986 &
+echo here
+"""
+"""What a shell leaves that is in no session and no process group of its own."""
+
+
+def test_command_leaves_nothing_at_its_end_and_none_does_at_that_of_its_agent(real_driver: Driver) -> None:
+    driver, run_id = real_driver, unique_run("g")
+    start(driver, run_id, FOREVER)
+    with attached(driver.runtime.execute(run_id, CHIEF, ["sh", "-c", LEAVES], None)) as command:
+        assert until(command, b"here\n")
+    driver.until(lambda: b"sleep 986" not in outcome(driver, run_id, LOOKS)[0])
+
+    killed = driver.runtime.execute(run_id, CHIEF, ["sh", "-c", f"{LEAVES}; sleep 986"], None)
+    assert until(killed, b"here\n")
+    killed._end = lambda *_: None  # type: ignore[attr-defined] # as one whose agent is killed
+    driver.lab.reopen().recover()
+    driver.until(lambda: b"sleep 986" not in outcome(driver, run_id, LOOKS)[0])
+    killed.close()
+    killed.release()
     driver.runtime.remove(run_id)
 
 

@@ -4,11 +4,14 @@ import hashlib
 import os
 import signal
 import subprocess
+import uuid
 
 import httpx
 import pexpect
+import psutil
 import pytest
 
+from beds.waiting import until
 from e2e.harness import Service, local
 from trainyard_cli.local.state import LocalState
 
@@ -82,6 +85,9 @@ def test_replica_is_entered_and_left(own_service: Service, port: int) -> None:
     shell.sendline("echo wai''ting; sleep 1000")
     shell.expect("waiting\r\n")
     shell.sendcontrol("c")
+    # As for any shell: until it has given the terminal to its program, it is the one that gets the signal.
+    while shell.expect(["[#$] $", pexpect.TIMEOUT], timeout=1):
+        shell.sendcontrol("c")
     shell.sendline("exit 5")
     assert exit_code(shell) == 5
     hung = spawn(service, "exec", JOB, "--", "sh", "-c", "echo he''re; exec sleep 1000")
@@ -94,7 +100,35 @@ def test_replica_is_entered_and_left(own_service: Service, port: int) -> None:
     assert f"{JOB}/master-replica-0: no-such-program" in actions
 
 
-def test_port_has_what_the_program_sends_and_a_killed_server_says_so(own_service: Service, port: int) -> None:
+def sleepers(mark: str) -> list[int]:
+    """The processes of a shell's commands with the mark as their name."""
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [""])[0] == mark]
+
+
+@pytest.mark.parametrize("ends", ["down", "kill of the agent"])
+def test_nothing_of_what_is_attached_outlives_its_agent(own_service: Service, port: int, ends: str) -> None:
+    service, mark = own_service, uuid.uuid4().hex
+    sleep = f"bash -c 'exec -a {mark} sleep 1000'"
+    shell = spawn(service, "shell", JOB)
+    shell.expect("[#$] $")
+    shell.sendline(f"set -m; trap '' HUP; {sleep} & setsid {sleep} & (nohup {sleep} >/dev/null 2>&1 &); {sleep}")
+    command = spawn(service, "exec", JOB, "--", "bash", "-c", f"{sleep} & {sleep}")
+    forward = spawn(service, "port-forward", JOB, f":{port}")
+    forward.expect("Forwarding")
+    until(lambda: len(sleepers(mark)) == 6, "all of them")
+    if ends == "down":
+        service.ok("down")
+        assert sleepers(mark) == []
+    else:
+        agent = LocalState(service.state_dir).process("agent")
+        assert agent is not None
+        os.kill(agent.pid, signal.SIGKILL)
+        until(lambda: not sleepers(mark), "their end")
+    for attached in (shell, command, forward):
+        attached.close(force=True)
+
+
+def test_port_has_what_the_program_sends_again_once_a_killed_server_is_back(own_service: Service, port: int) -> None:
     service = own_service
     forward = spawn(service, "port-forward", JOB, f":{port}", ":1")
     forward.expect(rf"Forwarding (127\.0\.0\.1:\d+) -> master-replica-0:{port}\r\n")
@@ -118,5 +152,12 @@ def test_port_has_what_the_program_sends_and_a_killed_server_says_so(own_service
     os.kill(server.pid, signal.SIGKILL)
     command.expect("The connection to the server was lost.")
     assert exit_code(command) == 255
-    forward.expect("The connection to the server was lost.")
+    forward.expect("The server was restarted, or is not reached; trying for 2 minutes...")
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://{local_address}/", timeout=PATIENCE_S, trust_env=False)
+    service.ok("up")
+    forward.expect("The server answers: forwarding again.")
+    assert httpx.get(f"http://{local_address}/", timeout=PATIENCE_S, trust_env=False).status_code == 200
+    service.ok("jobs", "cancel", JOB)
+    forward.expect("ERROR: ")
     assert exit_code(forward) == 255

@@ -27,6 +27,7 @@ SILENT_EVERY = 3
 """Silent logs are looked at in one of this many rounds beside others, if the runtime reports their ends."""
 
 _AT_ONCE = 8
+_EMPTY = LogSlice((), complete=True)
 _log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
@@ -66,19 +67,22 @@ class LogShipper:
         self._progress: dict[Key, _Progress] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._round = 0
+        self._unstarted: frozenset[Key] = frozenset()
 
     def begin(self, run_id: str, tasks: Iterable[str]) -> None:
         """Note a run that starts now: the server has none of its lines."""
         if self._runtime.traits.keeps_logs:
             self._progress |= {(run_id, task): _Progress(next=0) for task in tasks}
 
-    async def ship(self, logs: Iterable[Key], woken: bool = False) -> bool:
+    async def ship(self, logs: Iterable[Key], woken: bool = False, unstarted: Iterable[Key] = ()) -> bool:
         """Send new lines of these logs, at most MAX_CHUNKS each, and the ends of the complete ones. True if there is
-        more to send at once. `woken`: the runtime has told a change, after which no log is silent.
+        more to send at once. `woken`: the runtime has told a change, after which no log is silent. `unstarted` are
+        further logs, of programs that were never started: they are empty.
 
         Other logs are forgotten. Raises the server's first error, after every log was tried. Calls must not overlap.
         """
-        keys = set(logs)
+        self._unstarted = frozenset(unstarted)
+        keys = {*logs, *self._unstarted}
         if keys != self._progress.keys():
             self._progress = {key: self._progress.get(key) or _Progress() for key in keys}
         if woken:
@@ -122,7 +126,7 @@ class LogShipper:
             if start is None:
                 continue
             with contextlib.suppress(Exception):  # `_ship` meets it again, and reports it
-                log = self._runtime.read_log(*key, start, 1, 1)
+                log = self._read(key, start, 1, 1)
                 if not log.lines and not log.complete:
                     quiet.add(key)
         return quiet
@@ -139,8 +143,8 @@ class LogShipper:
                 _log.warning("the server does not know run %s: the log of %s is not sent", *key)
                 progress.complete = True
                 return False
-            except TrainyardError:
-                progress.next = None  # ask again: the chunk may have arrived without its answer
+            except (TrainyardError, OSError):
+                progress.next = None  # ask again: the chunk may have arrived without its answer, or the copy is gone
                 raise
             return True
 
@@ -157,7 +161,7 @@ class LogShipper:
                 await asyncio.to_thread(self._runtime.resume_log, *key, position)
             return not receipt.complete
         start = progress.next
-        log = await asyncio.to_thread(self._runtime.read_log, *key, start, *self._limits)
+        log = await asyncio.to_thread(self._read, key, start, *self._limits)
         self._watch(key, start, log.lines)
         if not log.lines and not log.complete:
             return False
@@ -178,6 +182,11 @@ class LogShipper:
         if receipt.complete or receipt.next == start:
             return False
         return receipt.next != start + len(log.lines) or not self._is_small(log.lines)
+
+    def _read(self, key: Key, start: int, max_lines: int, max_bytes: int) -> LogSlice:
+        if key in self._unstarted:
+            return _EMPTY
+        return self._runtime.read_log(*key, start, max_lines, max_bytes)
 
     def _is_small(self, lines: Sequence[LogLine]) -> bool:
         max_lines, max_bytes = self._limits

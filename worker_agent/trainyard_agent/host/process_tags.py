@@ -7,6 +7,7 @@ set it: for a run with a user of its own, the processes of others do not count.
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from trainyard_agent.host import procfs
 
 TAG = "TRAINYARD_REPLICA"
 AGENT = "TRAINYARD_AGENT_DIR"
+ATTACHMENT = "TRAINYARD_ATTACHMENT"
+"""Has the id of an attachment in everything that its command has started, beside the tag of the replica."""
 _PAUSE_S = 0.01
 
 
@@ -28,11 +31,30 @@ def tag(run_id: str, what: str, state_dir: Path | None = None) -> dict[str, str]
     return {TAG: f"{run_id}/{what}", **({AGENT: str(state_dir)} if state_dir is not None else {})}
 
 
+def new_attachment() -> str:
+    """An id for an attachment."""
+    return uuid.uuid4().hex
+
+
+def attachment_tag(attachment: str, state_dir: Path | None) -> dict[str, str]:
+    """The variables to set for everything started for an attachment, and of the state directory of its agent."""
+    return {ATTACHMENT: attachment, **({AGENT: str(state_dir)} if state_dir is not None else {})}
+
+
+def attached(attachment: str) -> list[int]:
+    """The pids of the processes of an attachment, without zombies."""
+    return _with(f"{ATTACHMENT}={attachment}\0")
+
+
+def attached_below(state_dir: Path) -> list[int]:
+    """The same for all attachments of the agent of a state directory."""
+    return sorted(set(_with(f"{ATTACHMENT}=")) & set(_with(f"{AGENT}={state_dir}\0")))
+
+
 def tagged(run_id: str, what: str = "", user: int | None = None) -> list[int]:
     """The pids of processes with the tag of `what`, or with any tag of the run; without zombies. `user`: the run's own,
     None: it has the agent's, whose programs may change theirs."""
-    prefix = f"{TAG}={run_id}/{what}".encode() + (b"\0" if what else b"")
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if _has_tag(entry, prefix)]
+    pids = _with(f"{TAG}={run_id}/{what}" + ("\0" if what else ""))
     return [pid for pid in pids if user is None or procfs.users_of(pid) & {user, os.geteuid()}]
 
 
@@ -51,6 +73,12 @@ def kill_until_gone(find: Callable[[], list[int]], owner: str, deadline_s: float
             with suppress(ProcessLookupError):  # it ended in between
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_PAUSE_S)
+
+
+def _with(variable: str) -> list[int]:
+    """The pids of processes that have a variable which begins so in their environment."""
+    prefix = os.fsencode(variable)
+    return [int(entry.name) for entry in Path("/proc").iterdir() if _has_tag(entry, prefix)]
 
 
 def _has_tag(entry: Path, prefix: bytes) -> bool:

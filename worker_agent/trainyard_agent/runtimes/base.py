@@ -61,7 +61,8 @@ class Handle(BaseModel):
 
     `runtime` is the one that holds it. `addresses` are `host:port` by task; `grace_s` is the run's time between SIGTERM
     and SIGKILL. `metric_tag` is that of a trial's metric; "" for a run of another job. `interface`, of a part of a run
-    over several agents, is the network interface of the addresses, as the replicas see it; else "".
+    over several agents, is the network interface of the addresses, as the replicas see it; else "". `user` is that of
+    its programs on this machine, where it has one of its own.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -72,6 +73,7 @@ class Handle(BaseModel):
     grace_s: float
     metric_tag: str = ""
     interface: str = ""
+    user: int | None = None
     launched: bool = False
 
 
@@ -302,7 +304,8 @@ class Runtime(Protocol):
         replica keeps running.
 
         Twice: the same number always gives the same line, or none once an engine has dropped it (`keeps_logs`). Beyond
-        the end: no lines. Unknown run or task: no lines, complete.
+        the end: no lines. Unknown run or task, or one whose files somebody has removed: no lines, complete, and any
+        number is missing.
         """
         ...
 

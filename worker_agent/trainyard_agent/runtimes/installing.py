@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainyard_agent.installer.container import NO_ENVIRONMENT, NOT_FETCHED
-from trainyard_agent.installer.output import error_excerpt, events
+from trainyard_agent.installer.output import AWAY, error_excerpt, events
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_protocol.states import Reason
 
@@ -20,12 +21,13 @@ _LONGEST_ACTIVITY = 200
 
 @dataclass(frozen=True, slots=True)
 class InstallLimits:
-    """The limits of one installation; `disk_bytes` 0: none."""
+    """The limits of one installation; `disk_bytes` 0: none. `patience_s`: how long what is away is waited for."""
 
     seconds: float = 1800.0
     memory_bytes: int = 8 * 10**9
     cpus: float = 2.0
     disk_bytes: int = 100 * 10**9
+    patience_s: float = PATIENCE_S
 
 
 def activity(names: Iterable[str]) -> str:
@@ -43,6 +45,8 @@ def failure(code: int, output: str) -> tuple[Reason, str]:
     if code == NO_ENVIRONMENT:
         message = f"No environment could be created in its runtime image:  {error_excerpt(output)}"
         return Reason.IMAGE_FAILED, message
+    if code == AWAY:
+        return Reason.GIVEN_BACK, error_excerpt(output)
     if code == NOT_FETCHED:
         return Reason.STAGING_FAILED, error_excerpt(output)
     return Reason.PACKAGES_FAILED, error_excerpt(output)
@@ -50,7 +54,7 @@ def failure(code: int, output: str) -> tuple[Reason, str]:
 
 def notes(output: str) -> list[str]:
     """Sentences on what was installed, for the job's log."""
-    return [_printable(str(event["note"])) for event in events(output) if "note" in event]
+    return list(dict.fromkeys(_printable(str(event["note"])) for event in events(output) if "note" in event))
 
 
 def last_activity(output: str, mask: Mask) -> str:

@@ -4,6 +4,8 @@ An engine says how its log is read from the position at which ours ends, and whi
 """
 
 import logging
+import os
+import stat
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,10 @@ from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.supervisor import CUT, fitting, truncate_torn_line
 
 _log = logging.getLogger(__name__)
+
+
+class _CopyChanged(OSError):
+    """The copy is not what was written to it, as is seen at the next round."""
 
 
 class LogCopier(threading.Thread, ABC):
@@ -35,6 +41,7 @@ class LogCopier(threading.Thread, ABC):
         self._path = directory / LOG
         self._closing = threading.Event()
         self._size = self._count = 0  # of our log
+        self._number = 0  # of its file
 
     @abstractmethod
     def _round(self, mask: Mask) -> Mapping[str, object] | None:
@@ -49,17 +56,20 @@ class LogCopier(threading.Thread, ABC):
         failure, pause_s = "", self.pause_s
         while not self._closing.is_set():
             try:
+                if not self._is_own():
+                    self._lose_copy()
+                    return
                 if mask is None:
                     self._read_position()
                     mask = Mask(self._secrets())
                 note = self._round(mask)
                 if note is not None:
                     if not self._closing.is_set():
-                        write_json(self._directory / DONE, note)
+                        write_json(self._directory / DONE, {**note, **self._file()})
                     return
                 failure = ""
             except (EngineUnavailable, OSError) as error:
-                if self._closing.is_set() or not self._directory.exists():
+                if self._closing.is_set() or not self._directory.is_dir():
                     return
                 if str(error) != failure:
                     _log.warning("the %s is not read now, trying again: %s", self.name, error)
@@ -68,6 +78,13 @@ class LogCopier(threading.Thread, ABC):
                 _log.exception("the %s is not read now, trying again", self.name)
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, self.longest_pause_s)
+
+    def _file(self) -> dict[str, int]:
+        return {"file": self._number} if self._number else {}
+
+    def _lose_copy(self) -> None:
+        """End a log whose copy is gone: it may lack any number of lines. Raises OSError."""
+        write_json(self._directory / DONE, {"copy": "changed or removed, and not by Trainyard"})
 
     def _read_position(self) -> None:
         """The position at which our log ends, as another copier may have left it."""
@@ -81,14 +98,30 @@ class LogCopier(threading.Thread, ABC):
             count = fitting([len(line) for line in lines], self._quota - self._size)  # they are ASCII
         if count:
             data = "".join(lines[:count]).encode()
-            with self._path.open("ab") as file:
-                file.truncate(self._size)  # without what a full disk has accepted of an earlier attempt
-                file.write(data)
+            self._write(data)
             self._size += len(data)
             self._count += count
         if count < len(lines):
             self._cut()
         return count
+
+    def _write(self, data: bytes) -> None:
+        """Raises OSError."""
+        if not self._is_own():
+            raise _CopyChanged
+        with self._path.open("ab") as file:
+            self._number = os.fstat(file.fileno()).st_ino
+            file.truncate(self._size)  # without what a full disk has accepted of an earlier attempt
+            file.write(data)
+
+    def _is_own(self) -> bool:
+        """Whether the copy is what was written to it: somebody may have removed, replaced or cut off its file."""
+        try:
+            status = self._path.lstat()
+        except FileNotFoundError:
+            return not self._size
+        is_same = status.st_ino == (self._number or status.st_ino)
+        return is_same and stat.S_ISREG(status.st_mode) and status.st_size >= self._size
 
     def _cut(self) -> None:
         write_json(self._directory / CUT, {})

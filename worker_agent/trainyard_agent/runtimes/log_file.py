@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,20 +16,26 @@ DAMAGED = "(this line was damaged on the disk of its machine)"
 
 LOG, DONE = "log.jsonl", "done.json"
 
+GONE = LogSlice((), complete=True, missing=None)
+"""A log that is not there, or not any more."""
+
 _NOTHING = LogSlice((), complete=False)
+_OPENED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_OFFSETS = 8
 _STREAMS = ("stdout", "stderr")
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
 class LogFile:
-    """A log file. A line counts once its newline is written; no file: no lines. Thread-safe."""
+    """A log file. A line counts once its newline is written; no file: no lines. Nor are there any in what somebody has
+    put in the place of the file that was read first. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._name = str(path)
         self._ends = (str(path.with_name(DONE)), str(path.with_name(CUT)))
         self._lock = threading.Lock()  # the shipper and the stall monitor read it
+        self._number = 0  # of the file, once it was read
         self._offsets = {0: 0}
         """Byte offsets of some lines, by number: those at which the next reads will start."""
 
@@ -41,9 +48,11 @@ class LogFile:
         raws: list[bytes] = []
         number = max(cached for cached in self._offsets if cached <= start)
         try:
-            if number == start and self._path.stat().st_size <= self._offsets[start]:
+            if number == start and os.stat(self._name).st_size <= self._offsets[start]:  # noqa: PTH116
                 return ()
-            with self._path.open("rb") as file:
+            with open(self._name, "rb", opener=_opened) as file:
+                if not self._is_own(os.fstat(file.fileno())):
+                    return ()
                 offset = file.seek(self._offsets[number])
                 for raw in file:
                     if not raw.endswith(b"\n"):
@@ -57,10 +66,19 @@ class LogFile:
                     offset += len(raw)
                     if number == start:
                         self._cache_offset(number, offset)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
+        except OSError:
+            if stat.S_ISREG(os.lstat(self._name).st_mode):
+                raise
+            return ()  # a link, or a socket
         self._cache_offset(number, offset)
         return parse_lines(raws)
+
+    def _is_own(self, status: os.stat_result) -> bool:
+        """Whether it is the file that was read first."""
+        self._number = self._number or status.st_ino
+        return stat.S_ISREG(status.st_mode) and status.st_ino == self._number
 
     def is_waiting(self, start: int) -> bool:
         """Whether there is no line `start` yet, of a log to which more may be written and that is not cut: three looks
@@ -81,7 +99,8 @@ class LogFile:
         more = finished and bool(self.read(start + len(lines), 1, 0))
         complete = finished and not more
         cut = (complete or not lines) and done.with_name(CUT).exists()
-        return LogSlice(lines, complete, cut, missing=_missing(done, start + len(lines)) if complete else 0)
+        missing = _missing(done, start + len(lines), self._number) if complete else 0
+        return LogSlice(lines, complete, cut, missing=missing)
 
     def _cache_offset(self, number: int, offset: int) -> None:
         self._offsets.pop(number, None)
@@ -104,7 +123,7 @@ class RunLogs:
             return _NOTHING
         directory = self._runs / run_id / task
         if not directory.is_dir():
-            return LogSlice((), complete=True)
+            return GONE
         log = self._files.setdefault((run_id, task), LogFile(directory / LOG))
         return log.slice(start, max_lines, max_bytes, directory / DONE)
 
@@ -113,11 +132,19 @@ class RunLogs:
         self._files = {key: log for key, log in self._files.items() if key[0] != run_id}
 
 
-def _missing(done: Path, count: int) -> int | None:
-    """Lines that a log of `count` lines lacks, as whoever wrote it noted at its end."""
+def _opened(path: str, _flags: int) -> int:
+    """Open a log for reading: no link, and no pipe that waits for a writer."""
+    return os.open(path, _OPENED)
+
+
+def _missing(done: Path, count: int, file: int) -> int | None:
+    """Lines that a log of `count` lines lacks, as whoever wrote it noted at its end. `file` is the number of the file
+    that they were read from; 0: of none."""
     try:
         note = read_json(done) or {}
     except DamagedFile:
+        return None
+    if file and note.get("file", file) != file:
         return None
     written = note.get("lines")
     if isinstance(written, int):

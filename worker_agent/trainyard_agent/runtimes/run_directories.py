@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import DamagedFile, read_json, remove_tree, write_json, write_private
+from trainyard_agent.runtimes.attaching.local_command import end_attachments
 from trainyard_agent.runtimes.base import Handle, LogSlice, Mount, SecretFile
 from trainyard_agent.runtimes.log_file import RunLogs
 from trainyard_protocol.wire.logs import LogPosition
@@ -182,7 +183,8 @@ class RunDirectories(ABC, Generic[_Record]):
 
     def _recovered(self) -> list[_Record]:
         """The launched runs. Those that were not launched are removed, and the rest of those whose removal had begun;
-        one that cannot be removed is warned of, and the others are not affected."""
+        one that cannot be removed is warned of, and the others are not affected. What was attached to them is ended."""
+        end_attachments(self._runs.parent)
         for path in sorted(self._runs.iterdir()):
             try:
                 if path.name.startswith(REMOVED):

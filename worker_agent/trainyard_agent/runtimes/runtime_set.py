@@ -115,7 +115,7 @@ class RuntimeSet:
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         holder = self._holder(run_id)
         if holder is None:
-            return LogSlice((), complete=True)
+            return LogSlice((), complete=True, missing=None)
         return holder.read_log(run_id, task, start, max_lines, max_bytes)
 
     def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:

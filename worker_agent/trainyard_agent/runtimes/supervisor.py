@@ -35,6 +35,7 @@ import os
 import resource
 import select
 import signal
+import stat
 import time
 from collections.abc import Iterable
 
@@ -208,6 +209,8 @@ class SupervisorLog:
         self.is_cut = False
         self.pending = b""
         self.count = 0
+        self.file = os.fstat(self._fd).st_ino
+        """The number of the file: another one may have its name by the end."""
 
     def feed(self, stream: str, data: bytes) -> None:
         if not self.is_cut:
@@ -266,9 +269,12 @@ def finish_log(directory: str, quota: int, mask: Mask, spools: dict[str, Spool])
     """Complete the log of a supervisor that was killed, and of which no descendant lives. Returns its number of lines;
     None where it may lack some. Raises OSError, where the disk is full; it can be repeated then."""
     path = f"{directory}/log.jsonl"
-    count = truncate_torn_line(path)
     if not all(spool.is_kept for spool in spools.values()):
         return None
+    file = int(_read_json(f"{directory}/started.json").get("log", 0))
+    if not _has_all(path, max(spool.read_mark().log_size for spool in spools.values()), file):
+        return None
+    count = truncate_torn_line(path)
     if os.path.exists(f"{directory}/{CUT}"):  # noqa: PTH110 - pathlib is slow to import
         return count
     log = SupervisorLog(path, quota, mask)
@@ -283,6 +289,16 @@ def finish_log(directory: str, quota: int, mask: Mask, spools: dict[str, Spool])
     finally:
         log.close()
     return count + log.count
+
+
+def _has_all(path: str, size: int, file: int) -> bool:
+    """Whether a log of so many bytes is still there: somebody may have removed it, or cut it off. `file` is its number;
+    0: not known."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return size == 0
+    return stat.S_ISREG(status.st_mode) and status.st_size >= size and status.st_ino == (file or status.st_ino)
 
 
 def truncate_torn_line(path: str | os.PathLike[str]) -> int:
@@ -444,7 +460,7 @@ class Supervisor:
         self._grace_is_over = False
         self._kill_at = float("inf")
         self._unkillable: set[int] = set()
-        self._wake_fd = _wake_on_signals()
+        self._wake_fd = wake_on_signals()
         self._temporary = _held_directory(str(launch.get("temporary", "")))
 
     def run(self) -> None:
@@ -465,7 +481,7 @@ class Supervisor:
             pause = min(2 * pause, _LONGEST_REAP_S)
         self._drain()
         self._settle()
-        self._notes.add("done.json", {"lines": self._log.count})
+        self._notes.add("done.json", {"lines": self._log.count, "file": self._log.file})
         self._settle()
         self._notes.close()
 
@@ -528,7 +544,7 @@ class Supervisor:
         if not error_text:
             self._program = pid
             spools = {stream: [spool.pipe, spool.memory] for stream, spool in self._spools.items()}
-            started = {"pid": pid, "time": rfc3339(time.time_ns()), "spools": spools}
+            started = {"pid": pid, "time": rfc3339(time.time_ns()), "spools": spools, "log": self._log.file}
             self._notes.add("started.json", started, vital=False)
         return error_text
 
@@ -591,15 +607,9 @@ class Supervisor:
         self._notes.add("exit.json", self._end)
 
     def _kill_descendants(self) -> None:
-        for pid in descendants(os.getpid()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            except PermissionError as error:  # another user's, such as of sudo
-                if pid not in self._unkillable:
-                    _log_error(f"process {pid} cannot be killed, trying again: {error}")
-                self._unkillable.add(pid)
+        for pid in signal_descendants(signal.SIGKILL) - self._unkillable:
+            _log_error(f"process {pid} cannot be killed, trying again: it is another user's")
+            self._unkillable.add(pid)
 
     def _drain(self) -> None:
         """Read what is left in the pipes: no descendant writes any more."""
@@ -641,17 +651,25 @@ def descendants(root: int) -> list[int]:
     return pids
 
 
+def signal_descendants(number: signal.Signals) -> set[int]:
+    """Send a signal to all descendants. Returns those that may not be signalled: another user's, such as of sudo."""
+    refused = set()
+    for pid in descendants(os.getpid()):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            refused.add(pid)
+    return refused
+
+
 def _become_program(launch: dict[str, object], parent: int, out: int, err: int, failure: int) -> None:
     """Execute the program in the forked child. Never returns: an error before exec is written to `failure`."""
     try:
-        signal.set_wakeup_fd(-1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which programs do not expect
-            signal.signal(number, signal.SIG_DFL)
+        restore_signals()
         os.setsid()
-        _die_with(parent)
+        die_with(parent)
         os.dup2(out, 1)
         os.dup2(err, 2)
         command = launch["command"]
@@ -672,7 +690,7 @@ def _become_program(launch: dict[str, object], parent: int, out: int, err: int, 
             groups = launch.get("groups") or []
             assert isinstance(groups, list)
             become_user(int(str(launch["user"])), int(str(launch["processes"])), groups)
-            _die_with(parent)  # again: the kernel forgets it with another user
+            die_with(parent)  # again: the kernel forgets it with another user
         os.chdir(str(launch["directory"]))
         environment = launch["environment"]
         assert isinstance(environment, dict)
@@ -705,7 +723,17 @@ def _set_host_name(name: str) -> None:
         raise OSError(error, f"the host name cannot be set: {os.strerror(error)}")
 
 
-def _die_with(parent: int) -> None:
+def restore_signals() -> None:
+    """Ignore, catch and block no signal, in a process that is about to execute a program. What is ignored stays so in
+    all that is executed: Python ignores SIGPIPE, and an agent that was started by `nohup` or `&` has inherited SIGHUP,
+    SIGINT and SIGQUIT, without which no Ctrl-C ends anything."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def die_with(parent: int) -> None:
     """Let the kernel kill this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -727,7 +755,7 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _wake_on_signals() -> int:
+def wake_on_signals() -> int:
     """A file descriptor that gets a byte, the signal's number, for each signal."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)

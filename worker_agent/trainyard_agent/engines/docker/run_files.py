@@ -8,6 +8,7 @@ One directory for each run:
     TASK/log.jsonl       the lines; TASK/done.json: the log is complete
     TASK/killed.json     why we killed it
     TASK/exit.json       the last report, which never changes
+    TASK/attachment-ID   an attachment, whose processes may have outlived its agent
 
 They are cached in memory: no other process writes them.
 """
@@ -31,6 +32,11 @@ _log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """A run's id and a task."""
+
+AttachmentKey = tuple[str, str, str]
+"""The same, and the id of an attachment."""
+
+_ATTACHMENT = "attachment-"
 
 
 class ContainerRunRecord(Handle):
@@ -78,10 +84,12 @@ class RunFiles:
         return list(self._records.values())
 
     def record(self, run_id: str) -> ContainerRunRecord | None:
-        """The run's record; None for an unknown run, and for one whose directory was removed by hand."""
-        if run_id in self._records and not (self._root / run_id).is_dir():
+        """The run's record; None for an unknown run, and for one of whose directories any was removed by hand."""
+        record = self._records.get(run_id)
+        if record is not None and not all(self.directory(run_id, task).is_dir() for task in record.addresses):
             self._forget(run_id)
-        return self._records.get(run_id)
+            return None
+        return record
 
     def create(self, record: ContainerRunRecord) -> None:
         """Create the run's directory and record. Raises OSError and ValueError, and leaves no files."""
@@ -147,6 +155,26 @@ class RunFiles:
 
     def log_is_closed(self, run_id: str, task: str) -> bool:
         return (self.directory(run_id, task) / DONE).exists()
+
+    def note_attachment(self, key: AttachmentKey) -> None:
+        """Raises OSError."""
+        self._attachment(key).touch(mode=0o600)
+
+    def forget_attachment(self, key: AttachmentKey) -> None:
+        self._attachment(key).unlink(missing_ok=True)
+
+    def attachments(self) -> list[AttachmentKey]:
+        """Those that were noted and not forgotten, of all runs."""
+        return [
+            (record.run_id, task, path.name.removeprefix(_ATTACHMENT))
+            for record in self._records.values()
+            for task in record.addresses
+            for path in self.directory(record.run_id, task).glob(f"{_ATTACHMENT}*")
+        ]
+
+    def _attachment(self, key: AttachmentKey) -> Path:
+        run_id, task, attachment = key
+        return self.directory(run_id, task) / f"{_ATTACHMENT}{attachment}"
 
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         """Read lines: see `Runtime.read_log`."""

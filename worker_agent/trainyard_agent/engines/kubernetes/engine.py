@@ -39,6 +39,10 @@ from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 IDENTITY = "trainyard-agent-identity"
 """The Secret with the agent's id and key."""
 
+CONTAINER = "agent"
+"""The name of the agent's container in deploy/kubernetes."""
+
+_MODULE = "trainyard_agent"
 _FORBIDDEN = 403
 _PATIENCE_S, _PAUSE_S = 10.0, 0.5
 _PACKAGE_JOBS: RuntimeName = "process"
@@ -157,6 +161,7 @@ def _stager(place: Place) -> Stager:
         settings.state_dir / STAGING,
         PodJobDirs(kubernetes.job_dir_claim, settings.one_user),
         PodPackages(place.control_plane, place.fetcher, packages),
+        settings.install_limits.patience_s,
     )
 
 
@@ -225,9 +230,28 @@ def _known_id(client: KubeClient) -> str:
 
 
 def _own_image(kubernetes: KubernetesSettings, client: KubeClient) -> str:
-    """The image of the pod that this is; "" if it is none. Raises KubeError."""
+    """The image of the pod that this is; "" if it is none. Raises KubeError, SettingsRefused."""
     pod = None if kubernetes.kubeconfig else client.get("pods", socket.gethostname())
-    return "" if pod is None else str(pod["spec"]["containers"][0]["image"])
+    return "" if pod is None else image_of_agent(pod)
+
+
+def image_of_agent(pod: Mapping[str, Any]) -> str:
+    """The image of the agent in its pod, to which a cluster may have added containers in any place: that of the
+    container `agent`, as in deploy/kubernetes, else of the one that starts an agent, or of the only one. Raises
+    SettingsRefused."""
+    containers = {str(container["name"]): container for container in pod["spec"]["containers"]}
+    starting = [name for name, container in containers.items() if _starts_agent(container)]
+    for names in ([CONTAINER] if CONTAINER in containers else [], starting, list(containers)):
+        if len(names) == 1:
+            return str(containers[names[0]]["image"])
+    raise SettingsRefused(
+        f"The agent's pod {pod['metadata']['name']} has the containers {', '.join(sorted(containers))}, and none is "
+        f"called {CONTAINER}. Call the agent's so, or give --init-image, an image with python3 for the pods of gangs."
+    )
+
+
+def _starts_agent(container: Mapping[str, Any]) -> bool:
+    return _MODULE in (*(container.get("command") or ()), *(container.get("args") or ()))
 
 
 def _holder(settings: AgentSettings) -> str:

@@ -46,7 +46,8 @@ class ProcessEngine(Engine):
         offer = RuntimeOffer(name=self.name, replica_environment=settings.environment, problem=closed)
         runtime = ProcessRuntime(settings.state_dir, users, settings.pids_limit, settings.reach)
         root = settings.state_dir / ENVIRONMENTS
-        stager = PackageStager(root, place.fetcher, settings.python, users, place.table)
+        patience_s = settings.install_limits.patience_s
+        stager = PackageStager(root, place.fetcher, settings.python, users, place.table, patience_s)
         written = Path(parent_of(has_users=_has_users(place)))
         yield OpenEngine(runtime, stager, lambda: offer, closed=closed, written=(written,))
 

@@ -168,6 +168,7 @@ class ProcessRuntime(RunDirectories[_Record]):
                     grace_s=order.grace_s,
                     metric_tag=metric_tag(order),
                     interface=self._reach.interface if order.spread else "",
+                    user=self._users.of(run_id),
                 )
                 self._write(record)
             except (OSError, ports.NoFreePort, ValueError) as error:
@@ -224,7 +225,7 @@ class ProcessRuntime(RunDirectories[_Record]):
         user = self._users.of(run_id)
         where = [str(self._runs / run_id / task), str(user or 0), str(self._processes * len(record.addresses))]
         beside_it = [sys.executable, "-I", "-S", beside.__file__, *where, *command]
-        return LocalCommand(beside_it, terminal, user=user)
+        return LocalCommand(beside_it, terminal, self._runs.parent, user=user)
 
     def connect(self, run_id: str, task: str, port: int) -> Attachment:
         self._running(run_id, task)

@@ -8,19 +8,23 @@ replica, whose directory has the supervisor's files. It needs the standard libra
 import ctypes
 import json
 import os
+import signal
 import sys
 
 if __name__ == "__main__":  # started by its path, without site-packages
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # of a Ctrl-C that comes so early: no traceback
     sys.path.append(__file__.rpartition("/trainyard_agent/")[0])
 
-from trainyard_agent.runtimes.supervisor import become_user
+from trainyard_agent.host.process_tags import AGENT, ATTACHMENT
+from trainyard_agent.runtimes.supervisor import become_user, die_with
 
 _CANNOT_START, _NOT_FOUND = 126, 127
-_FROM_CALLER = ("TERM",)
+_FROM_CALLER = ("TERM", ATTACHMENT, AGENT)
 
 
 def main(directory: str, user: int, processes: int, command: list[str]) -> None:
     """Become the command. Exits with a message where there is no program, or no command of that name."""
+    guard = os.getppid()
     try:
         with open(f"{directory}/started.json", encoding="utf-8") as file:  # noqa: PTH123
             pid = int(json.load(file)["pid"])
@@ -36,6 +40,7 @@ def main(directory: str, user: int, processes: int, command: list[str]) -> None:
     _have_host_name_of(pid)
     if user:
         become_user(user, processes)
+        die_with(guard)  # again: the kernel forgets it with another user
     try:
         os.chdir(working)
         os.execvpe(command[0], command, environment)  # noqa: S606 - a list, and no shell

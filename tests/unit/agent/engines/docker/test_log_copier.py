@@ -2,11 +2,11 @@
 
 import errno
 import json
+import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -120,21 +120,19 @@ def test_copier_reads_again_after_an_error_that_the_engine_writes_into_the_log(t
 
 
 def test_copier_writes_every_line_once_when_the_disk_was_full_within_one(tmp_path: Path) -> None:
-    class FullDisk(type(tmp_path)):  # type: ignore[misc]
+    class FullDisk(ContainerLogCopier):
         failures = 2
 
-        def open(self, mode: str = "r", **options: Any) -> Any:
-            if mode == "ab" and self.failures:
-                type(self).failures -= 1
-                with super().open(mode) as file:
-                    file.write(b'{"time": "20')
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return super().open(mode, **options)
+        def _write(self, data: bytes) -> None:
+            if not self.failures:
+                return super()._write(data)
+            FullDisk.failures -= 1
+            with (tmp_path / "log.jsonl").open("ab") as file:
+                file.write(b'{"time": "20')
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     engine = TapeEngine(frame(b"one\n"), frame(b"two\n"))
-    copier = ContainerLogCopier(engine, "c" * 64, tmp_path, lambda: True)  # type: ignore[arg-type]
-    copier._path = FullDisk(tmp_path / "log.jsonl")
-    copier.run()
+    FullDisk(engine, "c" * 64, tmp_path, lambda: True).run()  # type: ignore[arg-type]
     assert FullDisk.failures == 0
     assert [line.text for line in slices(tmp_path).lines] == ["one", "two"]
 
@@ -194,6 +192,37 @@ def test_copier_ends_when_its_run_is_removed(tmp_path: Path) -> None:
     copier = ContainerLogCopier(engine, "c" * 64, tmp_path / "gone", lambda: True)  # type: ignore[arg-type]
     copier.run()
     assert engine.readings == 1
+
+
+def _replace(log: Path) -> None:
+    log.rename(log.with_name("former"))
+    log.write_bytes(b"{}\n" * 100)
+
+
+def _replace_by_directory(log: Path) -> None:
+    log.unlink()
+    log.mkdir()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda log: os.truncate(log, 3), _replace, _replace_by_directory])
+@pytest.mark.parametrize("quota", [0, 10_000])
+def test_copier_whose_copy_was_changed_says_that_it_may_lack_lines(
+    tmp_path: Path, damage: Callable[[Path], None], quota: int
+) -> None:
+    frames = frame(b"one\n"), frame(b"two\n"), frame(b"three\n")
+    logs = LogFile(tmp_path / "log.jsonl")
+
+    class Engine(TapeEngine):
+        def log(self, container: str, follow: bool) -> "Tape":
+            if self.readings:
+                assert len(logs.read(0, 1, 1)) == 1
+                damage(tmp_path / "log.jsonl")
+            return super().log(container, follow)
+
+    engine = Engine(*frames, breaks_after=(2,))
+    ContainerLogCopier(engine, "c" * 64, tmp_path, lambda: False, quota).run()  # type: ignore[arg-type]
+    found = logs.slice(1, 10, 1 << 20, tmp_path / "done.json")
+    assert (found.lines, found.complete, found.missing) == ((), True, None)
 
 
 def test_copier_that_is_closed_says_nothing_of_an_end(tmp_path: Path) -> None:

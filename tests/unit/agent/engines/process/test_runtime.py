@@ -15,6 +15,7 @@ from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver
 from trainyard_agent.engines.process.runtime import ProcessRuntime, replica_environment
 from trainyard_agent.host import process_tags, procfs
+from trainyard_agent.runtimes import fork_server
 from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -86,6 +87,21 @@ def test_replica_has_no_input_and_no_open_files_of_ours(driver: Driver) -> None:
 def test_replica_that_prints_to_a_closed_pipe_ends_as_programs_do(driver: Driver) -> None:
     start(driver, "/bin/sh", "-c", "yes | head -n 1; kill -l >/dev/null; exit 4")
     assert driver.wait_for_log(RUN, TASK) == ["y"]
+
+
+def test_replica_ignores_and_blocks_no_signal_that_its_agent_does(driver: Driver) -> None:
+    """An agent that `nohup` or `&` of a script has started ignores what ends programs at a terminal."""
+    fork_server.SHARED.close()
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        start(driver, "/bin/sh", "-c", "exec grep -E '^Sig(Blk|Ign)' /proc/self/status")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        fork_server.SHARED.close()
+    of_programs = (1 << 31) - 1  # two more are the C library's own
+    assert {int(line.split()[1], 16) & of_programs for line in driver.wait_for_log(RUN, TASK)} == {0}
 
 
 def test_supervisor_killed_takes_its_program_and_its_orphans_along(driver: Driver) -> None:

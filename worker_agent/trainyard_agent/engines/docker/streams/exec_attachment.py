@@ -4,17 +4,12 @@ Source: https://docs.docker.com/reference/api/engine/ (ContainerAttach, Exec)
 """
 
 import contextlib
-import logging
-import os
-import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainyard_agent.host import procfs
-from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes.base import EngineUnavailable
 from trainyard_protocol.wire.attachments import CHUNK, STDERR, STDOUT, Channel, TerminalSize
 
@@ -26,17 +21,22 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 _UNKNOWN = 255
-_HANG_UP_S, _INSPECT_S, _PAUSE_S = 5.0, 10.0, 0.05
-
-_log = logging.getLogger(__name__)
+_INSPECT_S, _PAUSE_S = 10.0, 0.05
 
 
 class ExecAttachment:
     def __init__(
-        self, engine: "DockerClient", container: str, exec_id: str, response: "requests.Response", *, on_terminal: bool
+        self,
+        engine: "DockerClient",
+        exec_id: str,
+        response: "requests.Response",
+        end: Callable[[bool], None],
+        *,
+        on_terminal: bool,
     ) -> None:
-        """`response` is the upgraded one, of which the SDK has read the head and maybe more."""
-        self._engine, self._container, self._id = engine, container, exec_id
+        """`response` is the upgraded one, of which the SDK has read the head and maybe more. `end` ends the processes,
+        called with whether the command itself still runs."""
+        self._engine, self._id, self._end = engine, exec_id, end
         self._on_terminal = on_terminal
         self._response = response
         raw: Any = response.raw
@@ -87,31 +87,20 @@ class ExecAttachment:
         return _UNKNOWN if code is None else int(code)
 
     def close(self) -> None:
-        """The engine itself lets a command go on whose caller is gone."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        if self._state().get("Running"):
-            self._signal(signal.SIGHUP)
-            if not wait_until(lambda: not self._state().get("Running"), deadline_in(_HANG_UP_S), _PAUSE_S):
-                self._signal(signal.SIGKILL)
+        end, self._end = self._end, lambda _: None
+        end(bool(self._state().get("Running")))
 
     def release(self) -> None:
         self._response.close()
 
-    def _signal(self, number: signal.Signals) -> None:
-        """Signal the command, the leader of a session of its own, from here or from inside of the container."""
-        pid = int(self._state().get("Pid") or 0)
-        if not pid or not procfs.is_in_container(pid, self._container):
-            _log.warning("a command in container %s cannot be ended: its processes are not seen", self._container[:12])
-            return
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:
-            return
-        except PermissionError:
-            inside = procfs.pid_inside(pid)
-            kill = ("sh", "-c", f"kill -{number.value} -{inside} || kill -{number.value} {inside}")
-            self._engine.start_exec(self._container, kill, None).release()
+    def wait(self) -> None:
+        """Wait for the end, whatever it writes."""
+        while self.read() is not None:
+            pass
+        self.close()
+        self.release()
 
     def _state(self) -> Mapping[str, Any]:
         try:

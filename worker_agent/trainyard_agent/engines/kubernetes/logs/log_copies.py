@@ -54,9 +54,12 @@ class LogCopies:
             self._begin(key, source, LogPosition.model_validate(begun or {}))
 
     def read(self, key: Key, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        """Read lines: see `Runtime.read_log`. A slice begins at each gap."""
+        """Read lines: see `Runtime.read_log`. A slice begins at each gap. Raises FileNotFoundError for a copy that
+        somebody has removed: `resume` begins another one."""
         with self._lock:
             copy = self._copies[key]
+        if not copy.directory.is_dir():
+            raise FileNotFoundError(2, "the copy of the log was removed, and is made again", str(copy.directory))
         first = copy.position.next
         if start < first:
             return LogSlice((), complete=False)
@@ -74,7 +77,8 @@ class LogCopies:
         """Number the lines behind this position from `position.next` on."""
         with self._lock:
             copy = self._copies[key]
-            if position.next == copy.position.next == 0 or _has(copy, position):
+            is_there = copy.directory.is_dir()
+            if is_there and (position.next == copy.position.next == 0 or _has(copy, position)):
                 return
             copy.follower.close()
             write_json(self._directory.joinpath(*key, _BEGUN), position.model_dump())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeRefused, LogQuiet
 from trainyard_agent.engines.kubernetes.pods.objects import CONTAINER
-from trainyard_agent.host.files import read_json, write_json
+from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.runtimes.log_copier import LogCopier
 from trainyard_agent.runtimes.log_file import LogFile
 from trainyard_agent.runtimes.masking import Mask
@@ -143,6 +143,10 @@ class LogFollower(LogCopier):
         if not self._is_whole:
             _log.warning("the end of the log of pod %s cannot be read: %s", self._source.pod, message)
             self._gap(max(self._window.times, default=self._begin.last_time), "")
+
+    def _lose_copy(self) -> None:
+        """Remove the rest: another copy is begun behind what the server has."""
+        remove_tree(self._directory)
 
     def _known(self) -> Callable[[str], bool]:
         if self._is_resumed:

@@ -7,19 +7,26 @@ k8s.io/kubelet, pkg/cri/streaming/portforward.
 import contextlib
 import json
 import logging
-import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError
-from trainyard_agent.engines.kubernetes.pods.objects import CONTAINER
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject
+from trainyard_agent.engines.kubernetes.pods.objects import CONTAINER, DOMAIN
+from trainyard_agent.host import process_tags
+from trainyard_agent.runtimes.attaching.guard import HANG_UP_S
+from trainyard_agent.runtimes.attaching.inside_end import end_command
 from trainyard_protocol.wire.attachments import STDERR, STDOUT, Channel, Terminal, TerminalSize
 
 _log = logging.getLogger(__name__)
+
+_ANNOTATION = f"{DOMAIN}attachment-"
+"""Of a pod, before the id of an attachment whose processes may have outlived its agent."""
 
 _V5, _V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
@@ -27,34 +34,36 @@ _DATA, _PORT_ERROR = 0, 1
 _PORT_BYTES: Final = 2  # the first message of each channel of a port is its number
 _FAILED, _UNKNOWN = 1, 255
 _LOOK_S = 10.0
-_MARK = "TRAINYARD_ATTACHMENT"
-_END: Final = """
-signal() {
-    for file in /proc/[0-9]*/environ; do
-        if grep -q "$2" "$file" 2>/dev/null; then
-            pid=${file#/proc/}
-            kill "-$1" "${pid%/environ}"
-        fi
-    done
-}
-signal HUP "$1"
-sleep 5
-signal KILL "$1"
-"""
 _ENDLESS: Final = (
     b"trainyard: Kubernetes before 1.30 cannot tell a command that its input has ended: if it waits for that, Ctrl-C.\n"
 )
 
 
 def exec_in_pod(client: KubeClient, pod: str, command: Sequence[str], terminal: Terminal | None) -> "PodCommand":
-    """Start a command by the pod's own sh, which marks it. Raises KubeError."""
-    mark = f"{_MARK}={uuid.uuid4().hex}"
+    """Start a command by the pod's own sh, which marks it. An annotation of the pod tells the next agent of it. Raises
+    KubeError."""
+    attachment = process_tags.new_attachment()
+    client.patch("pods", pod, _annotation(attachment, ""))
     kind = [f"TERM={terminal.kind}"] if terminal is not None else []
-    words = ("/bin/sh", "-c", f'export {" ".join([mark, *kind])}; exec "$@"', "sh", *command)
-    attachment = PodCommand(_open_exec(client, pod, words, terminal), terminal, lambda: _end_marked(client, pod, mark))
+    variables = [f"{process_tags.ATTACHMENT}={attachment}", *kind]
+    words = ("/bin/sh", "-c", f'export {" ".join(variables)}; exec "$@"', "sh", *command)
+    end = partial(_end, client, pod, attachment, int(HANG_UP_S))
+    try:
+        started = PodCommand(_open_exec(client, pod, words, terminal), terminal, end)
+    except KubeError:
+        client.patch("pods", pod, _annotation(attachment, None))
+        raise
     if terminal is not None:
-        attachment.resize(terminal)
-    return attachment
+        started.resize(terminal)
+    return started
+
+
+def end_left(client: KubeClient, pod: KubeObject, pool: Executor) -> None:
+    """End what an agent that was killed has left in a pod."""
+    metadata = pod["metadata"]
+    for name in metadata.get("annotations") or {}:
+        if name.startswith(_ANNOTATION):
+            pool.submit(_end, client, metadata["name"], name.removeprefix(_ANNOTATION), 0)
 
 
 def _open_exec(client: KubeClient, pod: str, command: Sequence[str], terminal: Terminal | None) -> ClientConnection:
@@ -64,12 +73,19 @@ def _open_exec(client: KubeClient, pod: str, command: Sequence[str], terminal: T
     return client.open_socket("pods", pod, "exec", urlencode(query), (_V5, _V4))
 
 
-def _end_marked(client: KubeClient, pod: str, mark: str) -> None:
-    """End a marked command and what it has started: Kubernetes lets them go on when their connection is closed."""
+def _end(client: KubeClient, pod: str, attachment: str, grace_s: int) -> None:
+    """End a command and what it has started: Kubernetes lets them go on when their connection is closed. What cannot be
+    ended now is left to the next agent."""
     try:
-        PodCommand(_open_exec(client, pod, ("/bin/sh", "-c", _END, "sh", mark), None), None).wait()
+        PodCommand(_open_exec(client, pod, end_command(attachment, grace_s), None), None).wait()
+        client.patch("pods", pod, _annotation(attachment, None))
     except KubeError as error:
-        _log.warning("what runs in pod %s cannot be ended: %s", pod, error)
+        _log.warning("what an attachment has started in pod %s cannot be ended: %s", pod, error)
+
+
+def _annotation(attachment: str, value: str | None) -> KubeObject:
+    """A part of a pod. None removes the annotation."""
+    return {"metadata": {"annotations": {f"{_ANNOTATION}{attachment}": value}}}
 
 
 def port_of_pod(client: KubeClient, pod: str, port: int) -> "PodPort":
@@ -114,7 +130,7 @@ class PodCommand(_PodSocket):
     def __init__(
         self, connection: ClientConnection, terminal: Terminal | None, end: Callable[[], None] = lambda: None
     ) -> None:
-        """`end` ends the command from elsewhere."""
+        """`end` ends the command from elsewhere, and what it has left."""
         super().__init__(connection)
         self._end = end
         self._on_terminal = terminal is not None
@@ -153,9 +169,8 @@ class PodCommand(_PodSocket):
 
     def close(self) -> None:
         super().close()
-        if not self._status:
-            end, self._end = self._end, lambda: None
-            end()
+        end, self._end = self._end, lambda: None
+        end()
 
     def wait(self) -> None:
         """Wait for the end, whatever it writes."""

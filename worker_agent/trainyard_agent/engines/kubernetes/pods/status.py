@@ -1,5 +1,7 @@
 """State of a replica, from the status of its pod. Pure.
 
+A replica is the container of its program: those that a cluster adds to its pod, as a service mesh does, neither start
+nor end it, unless one that must complete before it fails.
 The table of reasons is in `exit_of` and `_REFUSED`; docs/how-to/kubernetes.md has it in words.
 """
 
@@ -12,6 +14,7 @@ from trainyard_agent.engines.kubernetes.pods import peers
 from trainyard_agent.engines.kubernetes.pods.objects import CONTAINER
 from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.runtimes.exits import message_of_code, never_ran, preempted_exit
+from trainyard_agent.staging import image_errors
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.wire.sync import ExitReport
 
@@ -28,16 +31,6 @@ _UNSEEN = {"ContainerStatusUnknown", "Unknown"}
 """Of the kubelet, and of containerd, whose exit code is then 255."""
 _REFUSED_IMAGE = {"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"}
 _PULLING = {"ErrImagePull", "ImagePullBackOff"}
-_NO_IMAGE = (
-    "not found",
-    "manifest unknown",
-    "does not exist",
-    "unauthorized",
-    "authentication required",
-    "denied",
-    "forbidden",
-    "SignatureValidationFailed",
-)
 _NO_START = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _NO_FILE = ("executable file not found", "no such file or directory", "permission denied", "no command specified")
 _ROOT = "runAsNonRoot"
@@ -45,6 +38,9 @@ _NO_ROOM = "OutOf"  # OutOfcpu, OutOfmemory, OutOfpods: its node was full when t
 _DEADLINE = "DeadlineExceeded"  # activeDeadlineSeconds, which a policy of the cluster sets
 _LATE = timedelta(seconds=30)
 """After the end of its grace period: some kubelets never confirm the end of a pod that had no container."""
+
+_OF_THE_JOB = (CONTAINER, installation.CONTAINER)
+"""Containers whose images are the job's."""
 
 _DELETED = "Its pod was deleted before it ran, and not by Trainyard."
 _OTHERS = "ContainerCreating", "PodInitializing"
@@ -60,8 +56,8 @@ class PodState:
     waits: str = ""
 
 
-def state_of(pod: Mapping[str, Any], pull_failures: int = 0, memory_bytes: int = 0) -> PodState:
-    """The state by the pod alone. `pull_failures`: how often the kubelet has failed to pull its image."""
+def state_of(pod: Mapping[str, Any], memory_bytes: int = 0) -> PodState:
+    """The state by the pod alone."""
     own = _container(pod)
     state = own.get("state") or {}
     started = parse_time((state.get("running") or state.get("terminated") or {}).get("startedAt"))
@@ -77,8 +73,8 @@ def state_of(pod: Mapping[str, Any], pull_failures: int = 0, memory_bytes: int =
     at = _current(pod)
     waiting = (at.get("state") or {}).get("waiting") or {}
     failure = installation.failure(pod)
-    if at.get("name") != peers.CONTAINER:  # whose image is not the job's
-        failure = _start_failure(waiting, pull_failures) or failure
+    if at.get("name") in _OF_THE_JOB:
+        failure = _start_failure(waiting) or failure
     if failure is not None:
         return PodState(ReplicaState.EXITED, exit=never_ran(*failure, datetime.now(UTC)))
     waits = installation.activity(pod) or peers.waits(pod) or _waits(pod, waiting)
@@ -96,7 +92,7 @@ def exit_of(pod: Mapping[str, Any], memory_bytes: int = 0) -> ExitReport | None:
         return _unconfirmed(pod)
     code = None if ended is None or ended.get("reason") in _UNSEEN else int(ended["exitCode"])
     finished_at = (parse_time(ended.get("finishedAt")) if ended and code is not None else None) or datetime.now(UTC)
-    if (unmet := installation.failure(pod) or peers.failure(pod)) is not None:
+    if (unmet := installation.failure(pod) or peers.failure(pod) or _added_failure(pod)) is not None:
         return never_ran(*unmet, finished_at)
     taken = _taken_away(pod, code, finished_at) or _ended_by_node(status, code, finished_at)
     if taken is not None and code != 0:
@@ -124,12 +120,6 @@ def is_taken_away(pod: Mapping[str, Any]) -> bool:
     return _taken_away(pod, None, datetime.now(UTC)) is not None
 
 
-def image_refusal(pod: Mapping[str, Any]) -> str:
-    """The registry's words while the kubelet's last attempt to pull its image has failed; else ""."""
-    waiting = (_current(pod).get("state") or {}).get("waiting") or {}
-    return str(waiting.get("message") or "") if waiting.get("reason") == "ErrImagePull" else ""
-
-
 def has_begun(pod: Mapping[str, Any]) -> bool:
     """Whether there is a container to read a log of."""
     state = _container(pod).get("state") or {}
@@ -152,10 +142,33 @@ def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _current(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container that the pod is at: one of those before the program that has not completed, or the program's."""
+    """The container that the pod is at: one of those before the program that has not completed, or the program's. One
+    that is restarted for ever runs beside the program once it has started."""
+    own = _container(pod)
+    if has_begun(pod):
+        return own
+    beside = {c["name"] for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") == "Always"}
     before = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    ended = (((status.get("state") or {}).get("terminated") or {}, status) for status in before)
-    return next((status for end, status in ended if end.get("exitCode") != 0), None) or _container(pod)
+    return next((status for status in before if not _lets_pass(status, status["name"] in beside)), own)
+
+
+def _lets_pass(status: Mapping[str, Any], is_beside: bool) -> bool:
+    """Whether the next container may start."""
+    state = status.get("state") or {}
+    if is_beside:
+        return "running" in state and bool(status.get("started", True))
+    return (state.get("terminated") or {}).get("exitCode") == 0
+
+
+def _added_failure(pod: Mapping[str, Any]) -> tuple[Reason, str] | None:
+    """The failure of a container that the cluster has added and that must complete before the program."""
+    at = _current(pod)
+    ended = (at.get("state") or {}).get("terminated") or {}
+    over = pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("reason")
+    if at.get("name") in (*_OF_THE_JOB, peers.CONTAINER) or not ended.get("exitCode") or over:
+        return None
+    words = str(ended.get("message") or f"exit code {ended['exitCode']}").strip().rstrip(".")
+    return Reason.HOST_FAILED, f"The container {at['name']}, which the cluster has added to its pod, failed: {words}."
 
 
 def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -228,22 +241,18 @@ def _force_deleted(pod: Mapping[str, Any]) -> ExitReport:
     return ExitReport(code=None, reason=Reason.HOST_LOST, message=message, finished_at=datetime.now(UTC))
 
 
-def _start_failure(waiting: Mapping[str, Any], pull_failures: int) -> tuple[Reason, str] | None:
+def _start_failure(waiting: Mapping[str, Any]) -> tuple[Reason, str] | None:
     """The reason why it will never start; None while that is not sure."""
     reason, message = waiting.get("reason"), str(waiting.get("message") or "")
     if reason in _REFUSED_IMAGE:
         return Reason.IMAGE_FAILED, _sentence(message, str(reason))
-    if reason in _PULLING and pull_failures >= PULLS and any(word in message for word in _NO_IMAGE):
+    if reason in _PULLING and image_errors.cause(message) is image_errors.PullCause.REFUSED:
         return Reason.IMAGE_FAILED, _sentence(message, str(reason))
     if reason in _NO_START and _ROOT in message:
         return Reason.REFUSED, _sentence(message, str(reason))
     if reason in _NO_START and any(word in message for word in _NO_FILE):
         return Reason.START_FAILED, _sentence(message, str(reason))
     return None
-
-
-PULLS = 3
-"""Attempts of the kubelet to pull an image that the registry refuses, before its replica has failed."""
 
 
 def _waits(pod: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:

@@ -4,13 +4,16 @@ import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from beds.waiting import until
 from trainyard_agent.engines.kubernetes.api.client import KubeDown, LogQuiet
 from trainyard_agent.engines.kubernetes.logs import logs
 from trainyard_agent.engines.kubernetes.logs.log_copies import LogCopies
 from trainyard_agent.engines.kubernetes.logs.logs import LogSource
+from trainyard_agent.host.files import remove_tree
 from trainyard_protocol.wire.logs import LogGap, LogPosition
 
 KEY = ("1" * 32, "master-replica-0")
@@ -167,3 +170,24 @@ def test_long_line_of_an_older_kubelet_has_its_times_taken_out(tmp_path: Path) -
     pieces = [b"x" * (1 << 14), b"x" * (1 << 14), b"xyz\n"]
     copies = copied(tmp_path, LogServer(b"".join(stamp + piece for piece in pieces)))
     assert texts(copies) == ["x" * (1 << 15) + "xyz"]
+
+
+def test_copy_that_was_removed_or_changed_is_made_again_behind_what_the_server_has(tmp_path: Path) -> None:
+    for number, name in enumerate(("the directory", "the file", "the file, by a directory")):
+        lines = [line(n, n) for n in range(1, 5)]
+        server = LogServer(b"".join(lines[:2]), b"".join(lines), fails=True)
+        copies = LogCopies(server, tmp_path / str(number))  # type: ignore[arg-type] # as above
+        has_ended = Event()
+        copies.follow(KEY, LogSource("pod", lambda: (True, has_ended.is_set()), list))  # noqa: B023
+        until(lambda: len(texts(copies)) == 2, "two lines")  # noqa: B023
+        copy = tmp_path / str(number) / "/".join(KEY) / "from-0"
+        remove_tree(copy if number == 0 else copy / "log.jsonl")
+        if number == 2:
+            (copy / "log.jsonl").mkdir()
+        has_ended.set()
+
+        with pytest.raises(FileNotFoundError, match="made again"):
+            until(lambda: copies.read(KEY, 1, 10, 1 << 20) and False, name)  # noqa: B023
+        copies.resume(KEY, LogPosition(next=1, last_time="2026-01-01T10:00:01.000001Z", same_time=1))
+        until(lambda: copies.read(KEY, 4, 1, 1).complete, name)  # noqa: B023
+        assert texts(copies, 1) == ["line 2", "line 3", "line 4"], name

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainyard_agent.engines.kubernetes.pods.status import PULLS, state_of
+from trainyard_agent.engines.kubernetes.pods.status import state_of
 from trainyard_protocol.states import Reason, ReplicaState
 
 START, END = "2026-01-01T10:00:00Z", "2026-01-01T10:00:05Z"
@@ -107,6 +107,9 @@ WAITS = {
     ),
     "its container is made on n": pod(waiting("ContainerCreating")),
     "ErrImagePull: dial tcp: i/o timeout": pod(waiting("ErrImagePull", "dial tcp: i/o timeout")),
+    'ImagePullBackOff: Back-off pulling image "r/denied:1"': pod(
+        waiting("ImagePullBackOff", 'Back-off pulling image "r/denied:1"')
+    ),
     "CreateContainerError: context deadline exceeded": pod(
         waiting("CreateContainerError", "context deadline exceeded")
     ),
@@ -117,7 +120,7 @@ WAITS = {
 def test_end_of_a_pod_has_a_code_and_a_reason() -> None:
     wrong = []
     for what, (found, code, reason) in ENDS.items():
-        state = state_of(found, PULLS)
+        state = state_of(found)
         end = state.exit
         is_sentence = end is not None and (end.message.endswith(".") or reason is Reason.OUT_OF_MEMORY)
         reported = end and (state.state, end.code, end.reason)
@@ -128,11 +131,89 @@ def test_end_of_a_pod_has_a_code_and_a_reason() -> None:
 
 def test_pod_that_may_still_start_waits() -> None:
     for waits, found in WAITS.items():
-        state = state_of(found, PULLS)
+        state = state_of(found)
         assert (state.state, state.waits, state.exit) == (ReplicaState.STARTING, waits, None)
 
 
-def test_image_that_a_registry_refuses_is_tried_again_before_its_replica_fails() -> None:
-    refused = pod(waiting("ErrImagePull", "pull access denied"))
-    assert state_of(refused, PULLS - 1).waits == "ErrImagePull: pull access denied"
-    assert state_of(refused, PULLS).exit is not None
+def beside(name: str, state: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, "state": state, **more}
+
+
+RUNNING = {"running": {"startedAt": START}}
+
+
+def with_added(
+    added: dict[str, Any], own: dict[str, Any] | None, *, before: bool = False, endless: bool = False, **status: Any
+) -> dict[str, Any]:
+    """A pod with a container that the cluster has added in the first place: beside the program, or before it."""
+    found = pod(own, **status)
+    kind = "initContainerStatuses" if before else "containerStatuses"
+    found["status"][kind] = [added, *found["status"].get(kind, ())]
+    policy = {"restartPolicy": "Always"} if endless else {}
+    found["spec"]["initContainers"] = [{"name": added["name"], **policy}] if before else []
+    return found
+
+
+PROXY = "istio-proxy"
+ADDED = {
+    "it never ends": (with_added(beside(PROXY, RUNNING), ended(0, "Completed")), ReplicaState.EXITED, 0),
+    "it never ends, and the program fails": (with_added(beside(PROXY, RUNNING), ended(3)), ReplicaState.EXITED, 3),
+    "it has failed": (with_added(beside(PROXY, ended(1)), RUNNING), ReplicaState.RUNNING, None),
+    "it is out of memory": (with_added(beside(PROXY, ended(137, "OOMKilled")), RUNNING), ReplicaState.RUNNING, None),
+    "its image is not there": (
+        with_added(beside(PROXY, waiting("ErrImagePull", "manifest unknown")), RUNNING),
+        ReplicaState.RUNNING,
+        None,
+    ),
+    "it runs before, for ever": (
+        with_added(beside(PROXY, RUNNING, started=True), RUNNING, before=True, endless=True),
+        ReplicaState.RUNNING,
+        None,
+    ),
+    "it runs before, for ever, and the program ends": (
+        with_added(beside(PROXY, RUNNING, started=True), ended(4), before=True, endless=True),
+        ReplicaState.EXITED,
+        4,
+    ),
+    "it runs before, and is killed with the pod": (
+        with_added(beside(PROXY, ended(137)), ended(0), before=True, endless=True, phase="Failed"),
+        ReplicaState.EXITED,
+        0,
+    ),
+    "it is set up before": (
+        with_added(beside("istio-init", RUNNING), waiting("PodInitializing"), before=True, phase="Pending"),
+        ReplicaState.STARTING,
+        None,
+    ),
+    "its image before is not there": (
+        with_added(
+            beside("istio-init", waiting("ErrImagePull", "manifest unknown")), waiting("PodInitializing"), before=True
+        ),
+        ReplicaState.STARTING,
+        None,
+    ),
+}
+
+
+def test_containers_that_a_cluster_adds_change_neither_state_nor_end() -> None:
+    found = {}
+    for name, (body, _, _) in ADDED.items():
+        state = state_of(body)
+        found[name] = (body, state.state, state.exit.code if state.exit else None)
+    assert found == ADDED
+
+
+def test_image_that_is_not_there_is_seen_behind_a_container_that_runs_before_for_ever() -> None:
+    absent = waiting("ErrImagePull", "manifest unknown")
+    body = with_added(beside(PROXY, RUNNING, started=True), absent, before=True, endless=True, phase="Pending")
+    end = state_of(body).exit
+    assert end is not None
+    assert end.reason is Reason.IMAGE_FAILED
+
+
+def test_added_container_that_fails_before_the_program_is_named_and_not_the_jobs_fault() -> None:
+    body = with_added(beside("istio-init", ended(1)), waiting("PodInitializing"), before=True, phase="Failed")
+    end = state_of(body).exit
+    assert end is not None
+    assert (end.code, end.reason) == (None, Reason.HOST_FAILED)
+    assert end.message == "The container istio-init, which the cluster has added to its pod, failed: exit code 1."

@@ -26,6 +26,7 @@ from trainyard_server.config.network import BACKLOG, NetworkSettings
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
+from trainyard_server.services.health.stopped import database_finding
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.db.base.engine import UnusableUrl
 from trainyard_server.storage.failures import DatabaseError, failure_of
@@ -74,7 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     service_log.set_up("text")
     try:
-        _serve(*read_settings(arguments))
+        settings, network = read_settings(arguments)
+        if settings.doctor:
+            print(database_finding(settings).model_dump_json())
+        else:
+            _serve(settings, network)
     except (TrainyardError, UsageError) as error:
         print(f"trainyard_server: {error}", file=sys.stderr)
         return 1

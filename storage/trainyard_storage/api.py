@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_protocol.net.storage_calls import Kind, StorageCall, parse
+from trainyard_storage.backups.snapshots import STORE
 from trainyard_storage.files import BLOCK, DISK_FULL
 from trainyard_storage.messages import (
     NO_ROOM,
@@ -44,7 +45,6 @@ from trainyard_storage.remote import TRACKING, RemoteStorage, tracked
 from trainyard_storage.store import ObjectStore
 from trainyard_storage.uploads import Uploads
 
-_STORE = "_store"  # no bucket is named like this
 _LONGEST_PATH = 8192
 _MOST_COMPONENTS = 32
 _THREADS = 8
@@ -58,7 +58,7 @@ class StorageApi:
     """Buckets and objects below `data_dir`, for several threads. Raises OSError if another process uses it."""
 
     def __init__(self, data_dir: Path) -> None:
-        self.store = ObjectStore(data_dir / _STORE)
+        self.store = ObjectStore(data_dir / STORE)
         self._uploads = Uploads(self.store)
         self._handlers: Mapping[Kind, Callable[[Call, StorageCall], Answer]] = {
             Kind.LIST_BUCKETS: self._list_buckets,

@@ -4,6 +4,7 @@ is installed from its wheel, on machines that are network namespaces.
 
 import json
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -73,8 +74,9 @@ def _three_commands(first: Machine, box: Machine, wheel: Path) -> None:  # noqa:
     assert (untrusted.returncode, "no authority that this machine trusts" in untrusted.stderr) == (1, True)
     here.ok("trainyard", "login", url, *token, *trust)
     here.ok("trainyard", "logout")
-    added = here.done("trainyard", "agents", "add", host, "--name", "box", "--wheel", str(wheel), *BOX)
-    assert "box is alive: 1 vCPU" in added.stderr
+    added, name = here.done("trainyard", "agents", "add", host, "--wheel", str(wheel), *BOX).stderr, gethostname()
+    assert f"{host}: another agent has the name {name}, so this one becomes {name}-2." in added
+    assert f"{name}-2 is alive: 1 vCPU" in added, "and not this machine's agent, which was alive before"
     (here.home / "ring.py").write_text(RING.read_text() + WRITE)
     (here.home / "config.yaml").write_text(CONFIG)
     submit = ("jobs", "submit", "training", "ring", "--config", "config.yaml", "--package-path", "ring.py")

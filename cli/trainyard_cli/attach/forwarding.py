@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,13 +14,15 @@ from websockets.sync.client import ClientConnection
 
 from trainyard_cli.attach.command import LOST, why_closed
 from trainyard_cli.output.text.safe import echo
-from trainyard_protocol.errors import FailedPrecondition, TrainyardError
+from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unavailable
 from trainyard_protocol.wire.attachments import CHUNK, ENDED, REFUSED, STDIN, AttachRequest, Control
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
 
 _BACKLOG = 128
+_AGAIN_S, _PAUSE_S = 120.0, 1.0
+"""The time in which a server that has ended may come back, and the pause between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,15 @@ class Forward:
     port: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Attached:
+    """An attachment with its id, and the stream on which connections are asked for. `request` names the replica."""
+
+    request: AttachRequest
+    id: str
+    requests: ClientConnection
+
+
 class Forwarder:
     """Listens on this machine, and connects what comes with the replica. Threads serve the connections."""
 
@@ -37,15 +49,15 @@ class Forwarder:
         """Raises FailedPrecondition for a local port that is in use, and what the server refuses."""
         self._client = client
         self._listeners = [(_listening(address, forward.local), forward.port) for forward in forwards]
+        self._job = job
         ports = tuple(dict.fromkeys(forward.port for forward in forwards))
-        self._receipt = client.attach(job, AttachRequest(task=task, ports=ports))
-        self._requests = client.open_stream(self._receipt.id, 0)
+        self._attached = self._attach(AttachRequest(task=task, ports=ports))
         self._numbers = itertools.count(1)
-        self._is_closed = False
+        self._closed = threading.Event()
 
     @property
     def task(self) -> str:
-        return self._receipt.task
+        return self._attached.request.task
 
     @property
     def addresses(self) -> Mapping[str, int]:
@@ -53,15 +65,45 @@ class Forwarder:
         return {_address_of(listener): port for listener, port in self._listeners}
 
     def serve(self) -> int:
-        """Serve until the replica or the connection ends. Returns LOST."""
+        """Serve until the replica ends, or the server stays away. Returns LOST."""
         for listener, port in self._listeners:
             threading.Thread(target=self._accept, args=(listener, port), daemon=True).start()
-        with contextlib.suppress(ConnectionClosed):
-            while True:
-                self._requests.recv()
-        if not self._is_closed:
-            echo(f"ERROR: {why_closed(self._requests)}", err=True)
-        return LOST
+        while True:
+            requests = self._attached.requests
+            with contextlib.suppress(ConnectionClosed):
+                while True:
+                    requests.recv()
+            if self._closed.is_set():
+                return LOST
+            if requests.close_code in (REFUSED, ENDED):
+                echo(f"ERROR: {why_closed(requests)}", err=True)
+                return LOST
+            echo(f"The server was restarted, or is not reached; trying for {_AGAIN_S / 60:g} minutes...", err=True)
+            try:
+                self._attach_again()
+            except TrainyardError as error:
+                if not self._closed.is_set():
+                    echo(f"ERROR: {error.message} Nothing is forwarded any more.", err=True)
+                return LOST
+            echo("The server answers: forwarding again.", err=True)
+
+    def _attach(self, request: AttachRequest) -> "_Attached":
+        receipt = self._client.attach(self._job, request)
+        request = request.model_copy(update={"task": receipt.task})
+        return _Attached(request, receipt.id, self._client.open_stream(receipt.id, 0))
+
+    def _attach_again(self) -> None:
+        """Attach to the same replica once the server answers. Raises TrainyardError where it does not, or refuses."""
+        before, deadline = self._attached, time.monotonic() + _AGAIN_S
+        while True:
+            try:
+                self._attached = self._attach(before.request)
+            except Unavailable:
+                if time.monotonic() > deadline or self._closed.wait(_PAUSE_S):
+                    raise
+            else:
+                self._client.detach(before.id)
+                return
 
     def serve_until_interrupted(self) -> int:
         """The same until Ctrl-C, which is 0, and close."""
@@ -73,11 +115,11 @@ class Forwarder:
             self.close()
 
     def close(self) -> None:
-        self._is_closed = True
+        self._closed.set()
         for listener, _ in self._listeners:
             listener.close()
-        self._requests.close()
-        self._client.detach(self._receipt.id)
+        self._attached.requests.close()
+        self._client.detach(self._attached.id)
 
     def _accept(self, listener: socket.socket, port: int) -> None:
         while True:
@@ -88,12 +130,12 @@ class Forwarder:
             threading.Thread(target=self._connect, args=(connection, port), daemon=True).start()
 
     def _connect(self, connection: socket.socket, port: int) -> None:
-        number = next(self._numbers)
+        number, attached = next(self._numbers), self._attached
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
-                self._requests.send(Control(connect=(number, port)).text())
-                with contextlib.closing(self._client.open_stream(self._receipt.id, number)) as stream:
+                attached.requests.send(Control(connect=(number, port)).text())
+                with contextlib.closing(self._client.open_stream(attached.id, number)) as stream:
                     _pass_on(connection, stream)
                 if stream.close_code == REFUSED:
                     echo(f"Port {port}: {stream.close_reason}", err=True)

@@ -18,7 +18,7 @@ from trainyard_cli.backups.archive import unpack
 from trainyard_cli.local.state import RESTORED_QUOTAS
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.net.private_files import create_private
-from trainyard_protocol.views.stored.backups import SERVER_PART, STATE_PART, BackupManifest
+from trainyard_protocol.views.stored.backups import RESTORED_MARK, SERVER_PART, STATE_PART, BackupManifest, RestoredMark
 
 _OPTIONS, _QUOTAS = "local.json", "quotas.yaml"
 _TREE, _MARK = "tree", "database"
@@ -53,6 +53,7 @@ def restore(
         manifest = unpack(archive, tree, progress)
         check_database(archive, manifest, database)
         missing = _place_state(tree, root)
+        _write(tree / SERVER_PART / RESTORED_MARK, RestoredMark(of=manifest.time).model_dump_json())
         if database:
             _write(mark, database)
             os.sync()

@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from trainyard_cli.local.connect import notify
 from trainyard_cli.local.options import ProcessName
-from trainyard_cli.local.state import PROCESSES, LocalState, environment
+from trainyard_cli.local.state import PROCESSES, LocalState, commands, environment
+from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.fields import sized
 from trainyard_protocol.net.loopback import is_free
 from trainyard_protocol.views.health import Finding
@@ -23,7 +24,7 @@ from trainyard_protocol.views.health import Finding
 LOW_BYTES = 256 * 2**20
 """Less free disk space is a problem."""
 
-_AGENT_TIMEOUT_S = 180.0
+_PATIENCE_S = 180.0
 _TOP = 5  # parts of the state directory that are named
 _FINDINGS = TypeAdapter(tuple[Finding, ...])
 
@@ -97,13 +98,13 @@ def agent(state: LocalState, fix: bool) -> Iterator[Finding]:
             env=environment(os.environ, state.storage_url()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_AGENT_TIMEOUT_S,
+            timeout=_PATIENCE_S,
             check=False,
             text=True,
         )
         yield from _FINDINGS.validate_python(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        found = f"Checking processes and containers took longer than {_AGENT_TIMEOUT_S:.0f} s."
+        found = f"Checking processes and containers took longer than {_PATIENCE_S:.0f} s."
         yield Finding(check="agent", status="unknown", found=found)
     except (ValueError, ValidationError):
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
@@ -111,13 +112,45 @@ def agent(state: LocalState, fix: bool) -> Iterator[Finding]:
         yield Finding(check="agent", status="unknown", found=found)
 
 
+def database(state: LocalState) -> Finding:
+    """The finding of a server that does not run about its database, by a process of its own."""
+    try:
+        command = [*commands(state, state.options())["server"], "--doctor"]
+        done = subprocess.run(
+            command,
+            cwd=state.root,
+            env=environment(os.environ, state.storage_url()),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE_S,
+            check=False,
+            text=True,
+        )
+        return Finding.model_validate_json(done.stdout)
+    except subprocess.TimeoutExpired:
+        found = f"Reading the database took longer than {_PATIENCE_S:.0f} s."
+        return Finding(check="database", status="unknown", found=found)
+    except InvalidArgument as error:
+        why = error.message
+    except ValidationError:
+        why = (done.stderr.strip().splitlines() or ["no output"])[-1].removeprefix("trainyard_server: ")
+    return problem("server", f"The server cannot start: {why}", "No job can be submitted or shown.", "Mend that first.")
+
+
 def disk(state: LocalState) -> Finding:
-    """Free space, and the largest parts of the state directory."""
+    """Free space, whether it can be written, and the largest parts of the state directory."""
     usage = shutil.disk_usage(state.root)
     sizes = _sizes(state.root)
     top = ", ".join(f"{name} {sized(size)}" for name, size in sizes.most_common(_TOP) if size)
     used = f"{state.root} uses {sized(sizes.total())}" + (f": {top}" if top else "")
     found = f"{sized(usage.free)} of {sized(usage.total)} are free. {used}."
+    if not os.access(state.root, os.W_OK):
+        return problem(
+            "disk",
+            f"{state.root} cannot be written.",
+            "The service does not start; one that runs accepts no jobs and records no results.",
+            "Make it writable (`mount` says whether its file system is read-only), or choose another --state-dir.",
+        )
     if usage.free >= LOW_BYTES:
         return ok("disk", found)
     return problem(

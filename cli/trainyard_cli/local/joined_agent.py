@@ -81,7 +81,7 @@ class JoinedAgent:
 
     def examine(self) -> tuple[Finding, ...]:
         """Findings of the agent's doctor. Raises FailedPrecondition."""
-        command = [sys.executable, "-m", "trainyard_agent", "--state-dir", str(self.directory.absolute())]
+        command = [sys.executable, "-P", "-m", "trainyard_agent", "--state-dir", str(self.directory.absolute())]
         done = subprocess.run([*command, "--doctor", *self.options], capture_output=True, text=True, check=False)
         try:
             return TypeAdapter(tuple[Finding, ...]).validate_json(done.stdout)
@@ -101,7 +101,7 @@ class JoinedAgent:
     def _command(self) -> list[str]:
         ca_file = ["--ca-file", str(self.ca_file)] if self.ca_file is not None else []
         return [
-            *(sys.executable, "-m", "trainyard_agent", "--server", self.url),
+            *(sys.executable, "-P", "-m", "trainyard_agent", "--server", self.url),
             *("--token-file", str(self.token_file), "--state-dir", str(self.directory.absolute())),
             *ca_file,
             *self.options,

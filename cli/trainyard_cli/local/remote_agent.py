@@ -36,6 +36,7 @@ else
     storage=${XDG_STATE_HOME:-$HOME/.local/state}/trainyard/storage-proxy
     unit=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user user=--user
 fi
+agent_id() { sed -n 's/.*"agent_id": *"\\([^"]*\\)".*/\\1/p' "$state/agent.json" 2>/dev/null; }
 """
 _PROBE = (
     _PLACES
@@ -45,7 +46,7 @@ for python in python3.14 python3.13 python3.12 python3.11 python3 ""; do
     [ -n "$python" ] && "$python" -c "$fits" 2>/dev/null && break
 done
 joined=$(cat "$state/server" 2>/dev/null)
-agent=$(sed -n 's/.*"agent_id": *"\\([^"]*\\)".*/\\1/p' "$state/agent.json" 2>/dev/null)
+agent=$(agent_id)
 for value in "$(id -un)" "$(uname -n)" "$home" "$python" "$joined" "$agent"; do printf '%s\\n' "$value"; done
 """
 )
@@ -85,6 +86,7 @@ start UNIT
     .replace("STORAGE\n", f"{STORAGE_UNIT}\n")
     .replace("PORT", str(STORAGE_PORT))
 )
+_ID = _PLACES + "agent_id || true"
 _END = (
     _PLACES
     + """
@@ -165,6 +167,10 @@ class RemoteAgent:
         given = f"{token}\n".encode()
         has = ("yes" if token else "", storage_reach or "")
         self._run(_JOIN, server.url, ca_file, *has, *options, given=given)
+
+    def agent_id(self) -> str:
+        """The id that the agent there has given itself; "" before it has begun."""
+        return self._run(_ID).strip()
 
     def last_words(self) -> str:
         """The last line of an agent that has ended, and is started again and again; "" for one that goes on."""

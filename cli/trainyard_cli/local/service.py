@@ -382,7 +382,7 @@ def _wait_until_ready(
                 if process.poll() is not None:
                     raise _start_failure(state, options, name, process.returncode, logged.get(name, 0))
             answers = answers or _is_answering(state, client)
-            missing = _missing(client, options, since if "agent" in started else None) if answers else "server"
+            missing = _missing(state, client, options, since if "agent" in started else None) if answers else "server"
             if missing is None:
                 return
             report(f"starting the {_PARTS[missing]}")
@@ -418,9 +418,9 @@ def _start_failure(state: LocalState, options: Options, name: ProcessName, code:
     return Unavailable(f"The local {name} exited at start with code {code}.{_tail(state, name, logged)}")
 
 
-def _missing(client: "Client", options: Options, agent_since: datetime | None) -> ProcessName | None:
-    """The first process that is not ready, where a server has answered. An agent started at `agent_since` must have
-    reported since then."""
+def _missing(state: LocalState, client: "Client", options: Options, agent_since: datetime | None) -> ProcessName | None:
+    """The first process that is not ready, where a server has answered. This machine's agent, started at
+    `agent_since`, must have reported since then."""
     if is_free(options.storage_port):
         return "storage"
     try:
@@ -428,7 +428,8 @@ def _missing(client: "Client", options: Options, agent_since: datetime | None) -
     except (Unavailable, Unauthenticated):  # Unauthenticated: another user's server has our port
         return "server"
     since = agent_since or datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
-    return None if any(a.alive and a.last_seen >= since for a in agents) else "agent"
+    own = [agent for agent in agents if agent.agent_id == state.agent_id]
+    return None if any(agent.alive and agent.last_seen >= since for agent in own) else "agent"
 
 
 def _failed_checks(client: "Client") -> str:

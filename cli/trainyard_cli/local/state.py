@@ -92,6 +92,14 @@ class LocalState:
         return self.root / "agent" / "agent.json"
 
     @property
+    def agent_id(self) -> str:
+        """The id of the agent of this machine; "" before it has made one."""
+        try:
+            return str(json.loads(self.agent_file.read_text(encoding="utf-8"))["agent_id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    @property
     def backup_files(self) -> tuple[Path, ...]:
         """The files of a backup beside the data directories: tokens and options."""
         return (*self._token_files, self._options_file)

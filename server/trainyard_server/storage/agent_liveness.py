@@ -39,7 +39,7 @@ class _LastHeartbeat:
 class AgentLiveness:
     def __init__(self, clock: Callable[[], datetime], stopwatch: Stopwatch, silent_after_s: float) -> None:
         self._clock = clock
-        self._stopwatch = stopwatch
+        self.stopwatch = stopwatch
         self._silent_after_s = silent_after_s
         self._seen: dict[str, _LastHeartbeat] = {}
         self.newest: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class AgentLiveness:
 
     def silent_s(self, agent: AgentContact) -> float:
         """Seconds since the last heartbeat. Call it often: a heartbeat counts from when it is read."""
-        return self._stopwatch() - self._record_heartbeat(agent).at
+        return self.stopwatch() - self._record_heartbeat(agent).at
 
     def is_alive(self, agent: AgentContact) -> bool:
         """Whether the last heartbeat is recent, so that the agent can be given work.
@@ -55,14 +55,14 @@ class AgentLiveness:
         At the first read the row's `last_seen` decides. A wrong time of day there only delays or misplaces work.
         """
         last = self._record_heartbeat(agent)
-        return not last.stale and self._stopwatch() - last.at <= self._silent_after_s
+        return not last.stale and self.stopwatch() - last.at <= self._silent_after_s
 
     def _record_heartbeat(self, agent: AgentContact) -> _LastHeartbeat:
         last = self._seen.get(agent.agent_id)
         if last is None or last.heartbeats != agent.heartbeats:
             age_s = (self._clock() - agent.last_seen).total_seconds()
             stale = last is None and age_s > self._silent_after_s
-            last = self._seen[agent.agent_id] = _LastHeartbeat(agent.heartbeats, self._stopwatch(), stale)
+            last = self._seen[agent.agent_id] = _LastHeartbeat(agent.heartbeats, self.stopwatch(), stale)
             others = (agent_id for agent_id in self.newest if agent_id != agent.agent_id)
             self.newest = (agent.agent_id, *others)[:_NEWEST]
         return last

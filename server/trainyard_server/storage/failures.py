@@ -26,13 +26,19 @@ class Failure:
     remedy: str
     is_damage: bool = False
 
+    def remedy_of_stopped(self, then: str) -> str:
+        """The remedy for a server that does not run, and that someone has to start `then`."""
+        words = self.remedy.removesuffix(_THEN).removesuffix(_BY_ITSELF).rstrip()
+        return f"{words} {then}".lstrip()
+
 
 _BY_ITSELF = "It goes on by itself."
-_ROOM = "Free some space there (`trainyard doctor` shows what uses it). It goes on by itself then."
-_WRITABLE = "Make it writable again. It goes on by itself then."
+_THEN = "It goes on by itself then."
+_ROOM = f"Free some space there (`trainyard doctor` shows what uses it). {_THEN}"
+_WRITABLE = f"Make it writable again. {_THEN}"
 _DISK = "The system's log (`dmesg`) has more on the disk. It goes on by itself once the disk can be read and written."
-_OPEN = "It is missing, or the server's user may not open it: put it back. It goes on by itself then."
-_ANSWER = "Start the database, or mend the way to it. It goes on by itself then."
+_OPEN = f"It is missing, or the server's user may not open it: put it back. {_THEN}"
+_ANSWER = f"Start the database, or mend the way to it. {_THEN}"
 _DISK_FULL = Failure("the disk of the data directory is full", _ROOM)
 _UNWRITABLE = Failure("the data directory cannot be written", _WRITABLE)
 _FILES_OPEN = Failure("too many files are open", _BY_ITSELF)
@@ -49,7 +55,7 @@ _FILES: Mapping[int, Failure] = {
 }
 
 # Parts of the messages of SQLite and PostgreSQL that are not caused by the statement, and their meaning.
-_LOCKED = Failure("the database is locked by another process", "End what holds it. It goes on by itself then.")
+_LOCKED = Failure("the database is locked by another process", f"End what holds it. {_THEN}")
 _FULL = Failure("the disk of the database is full", _ROOM)
 _READ_ONLY = Failure("the database is read-only", _WRITABLE)
 RESTORE_DATABASE = (

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+STORE = "_store"
+"""The directory of buckets and objects in that of a storage; no bucket is named like this."""
+
 DATABASE = "objects.db"
 _FILES, _PARTS = "objects", "uploads"
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
@@ -45,10 +48,11 @@ def copy_database(source: Path, target: Path) -> None:
         reader.backup(writer)
 
 
-def snapshot(root: Path, target: Path) -> None:
-    """Bring buckets and objects of `root` to `target` as they are at one moment. Contents become links where the file
-    system has them. Those who write wait for as long as the database is copied. Does nothing without a storage. Raises
-    OSError, sqlite3.Error."""
+def snapshot(directory: Path, copy: Path) -> None:
+    """Bring buckets and objects of a storage's directory to `copy` as they are at one moment. Contents become links
+    where the file system has them. Those who write wait for as long as the database is copied. Does nothing without a
+    storage. Raises OSError, sqlite3.Error."""
+    root, target = directory / STORE, copy / STORE
     if not (root / DATABASE).exists():
         return
     for name in (_FILES, _PARTS):
@@ -76,9 +80,10 @@ def _add_contents(database: sqlite3.Connection, root: Path, target: Path) -> lis
     return missing
 
 
-def examine(root: Path) -> Iterator[tuple[str, str]]:
+def examine(directory: Path) -> Iterator[tuple[str, str]]:
     """The URL of each object of a storage, and what is wrong with its content; "" for nothing, also for what was
     replaced or deleted meanwhile."""
+    root = directory / STORE
     if not (root / DATABASE).exists():
         return
     with closing(sqlite3.connect(root / DATABASE)) as database:

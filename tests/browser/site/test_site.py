@@ -21,6 +21,8 @@ QUESTIONS = {
     "kubernetes agent": "how-to/kubernetes",
     "slurm partition": "how-to/slurm",
     "ci pipeline": "how-to/automation",
+    "bash: line 1: jobs: submit: no such job": "how-to/automation",
+    "sh: 1: jobs: No such job: submit": "how-to/automation",
     "grid search": "how-to/tuning",
     "jupyter notebook": "how-to/inside-a-job",
     "hugging face token": "how-to/data",

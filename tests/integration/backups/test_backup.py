@@ -16,6 +16,7 @@ from trainyard_cli.backups.restoring import restore
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_protocol.views.stored.backups import BackupManifest, ExaminationView
 from trainyard_server.config.backup_options import BackupOptions
+from trainyard_storage.api import StorageApi
 from trainyard_storage.records import Conditions
 from trainyard_storage.store import ObjectStore
 
@@ -27,9 +28,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[ObjectStore]:
-    store = ObjectStore(tmp_path / "state" / "gcs")
-    yield store
-    store.close()
+    api = StorageApi(tmp_path / "state" / "gcs")
+    yield api.store
+    api.close()
 
 
 @contextmanager
@@ -149,8 +150,8 @@ def test_what_is_deleted_while_an_archive_is_written_is_in_it(
         assert counts(api)["logs"] == 1
         texts = [entry.text for entry in api.use_cases.backend.logs.entries("p", "running")]
         assert "a line" in texts
-    restored = ObjectStore(new / "gcs")
-    _, content = restored.open("bucket", "checkpoint")
+    restored = StorageApi(new / "gcs")
+    _, content = restored.store.open("bucket", "checkpoint")
     with content:
         assert content.read() == b"weights" * 1000
     restored.close()
@@ -178,7 +179,7 @@ def test_examination_names_what_is_damaged(tmp_path: Path, clock: Clock, storage
         (root / "server/keys/secrets").write_text("00" * 32)
         package = root / "server/staging" / hashlib.sha256(b"a package").hexdigest()
         package.write_bytes(b"another")
-        (content,) = (root / "gcs/objects").glob("*/*")
+        (content,) = (root / "gcs/_store/objects").glob("*/*")
         content.write_bytes(b"another")
         result = {what: " ".join(lines) for what, lines in faults(api).items()}
     assert (result["jobs"], result["rows of the audit"]) == ("", "")
@@ -198,7 +199,7 @@ def test_damaged_archives_and_used_directories_are_refused(tmp_path: Path, clock
         file.read_bytes()[:-200],
         gzip.compress(whole[: len(whole) // 2 // 512 * 512]),
         gzip.compress(whole.replace(b"a package", b"a Package")),
-        gzip.compress(whole.replace(b"gcs/objects.db", b"../../objects.")),
+        gzip.compress(whole.replace(b"gcs/_store/objects.db", b"gcs/../ore/objects.db")),
         b"no archive",
     ):
         other.write_bytes(content)
@@ -254,8 +255,8 @@ def test_contents_of_objects_are_links_where_the_file_system_has_them(tmp_path: 
 
     put(storage, "a", b"content")
     snapshots.snapshot(tmp_path / "state/gcs", tmp_path / "copy")
-    (content,) = (tmp_path / "copy/objects").glob("*/*")
+    (content,) = (tmp_path / "copy/_store/objects").glob("*/*")
     assert content.stat().st_nlink == 2
-    with sqlite3.connect(tmp_path / "copy/objects.db") as database:
+    with sqlite3.connect(tmp_path / "copy/_store/objects.db") as database:
         assert database.execute("SELECT name FROM objects").fetchall() == [(b"a",)]
     database.close()

@@ -17,6 +17,7 @@ from integration.backups import killed_program
 from trainyard_cli.backups.archive import unpack
 from trainyard_protocol.views.stored.backups import ExaminationView
 from trainyard_server.config.backup_options import BackupOptions
+from trainyard_storage.api import StorageApi
 from trainyard_storage.records import Conditions
 from trainyard_storage.store import ObjectStore
 
@@ -93,12 +94,12 @@ def test_killed_backups_and_restores_leave_nothing_or_everything(tmp_path: Path)
     dice = random.Random(seed)
     directory, target, gcs = tmp_path / "backups", tmp_path / "restored", tmp_path / "gcs"
     backup = ("backup", tmp_path / "server", gcs, directory)
-    storage, killed = ObjectStore(gcs), 0
+    service, killed = StorageApi(gcs), 0
     with children() as program, server(tmp_path / "server", Clock()) as api:
         agent = running_agent(api, "logged")
         agent.log(*(f"line {n} {dice.random()}" for n in range(10_000)))
         agent.exit()
-        submitter = Submitter(api, storage)
+        submitter = Submitter(api, service.store)
         submitter.submit()
         program.run(*backup)
         for _ in range(KILLS):
@@ -118,7 +119,7 @@ def test_killed_backups_and_restores_leave_nothing_or_everything(tmp_path: Path)
                 assert jobs_in(target / "server/trainyard.db") == jobs
                 target.rename(tmp_path / f"restored-{number}")
         program.run("restore", newest, target)
-    storage.close()
+    service.close()
     assert killed
     assert not (tmp_path / ".restored.restoring").exists()
     with server(target / "server", Clock(), backups=BackupOptions(storage_dir=target / "gcs")) as api:

@@ -93,13 +93,14 @@ def test_command_at_one_server_meets_its_agent_at_the_other(tmp_path: Path) -> N
             owner.enter_context(serving(app, port))
         path = "/trainyard/v1/projects/p/jobs/job/attachments"
         first, second = (one.client.post(path, json={"command": ["sh"]}, headers=ADMIN).json()["id"] for _ in range(2))
-        assert {order.id for order in agent.sync().attachments} == {first, second}
 
         def stream(area: str, who: dict[str, str], attachment_id: str) -> ClientConnection:
             url = f"ws://127.0.0.1:{ports[1]}/{area}/v1/attachments/{attachment_id}/streams/0"
             return stack.enter_context(connect(url, additional_headers=who, proxy=None))
 
-        client, served = stream("trainyard", ADMIN, first), stream("agent", AGENT, first)
+        client = stream("trainyard", ADMIN, first)
+        eventually(lambda: [order.id for order in agent.sync().attachments] == [first])
+        served = stream("agent", AGENT, first)
         client.send(b"\0typed")
         assert served.recv(PATIENCE_S) == b"\0typed"
         served.send(b"\1shown")

@@ -19,10 +19,13 @@ from trainyard_protocol.errors import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    TrainyardError,
     Unauthenticated,
     Unavailable,
     Violation,
+    to_body,
 )
+from trainyard_protocol.net.sockets import SocketRefused
 from trainyard_protocol.views.people import TokenRequest
 from unit.cli.scripted_server import CUT, Answer, ScriptedServer, ok, refused
 
@@ -213,3 +216,29 @@ def test_upload_that_was_cut_sends_the_whole_file_again(script: ScriptedServer, 
     assert address == "staging://x/trainer-0.0.0.tar.gz"
     assert [request.body for request in script.requests] == [content, content]
     assert script.requests[0].path == "/upload/trainyard/v1/projects/my%20project/packages/trainer-0.0.0.tar.gz"
+
+
+def test_socket_that_is_not_opened_says_whether_the_server_a_proxy_or_nobody_answers(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, refusal = client.server.url, json.dumps(to_body(NotFound("It has ended.")))
+    proxys = f"The server at {url} opens no WebSocket (HTTP). A proxy in front of it must pass them on."
+    table: dict[str, tuple[SocketRefused, TrainyardError]] = {
+        "nobody": (
+            SocketRefused("Connection refused"),
+            Unavailable(f"The server at {url} does not answer: Connection refused."),
+        ),
+        "restarting": (
+            SocketRefused("HTTP", 502, b"<html>"),
+            Unavailable(f"The server at {url} does not answer: the proxy in front of it says 502."),
+        ),
+        "a proxy": (SocketRefused("HTTP", 200, b"<html>"), Unavailable(proxys)),
+        "the server": (SocketRefused("HTTP", 404, refusal.encode()), NotFound("It has ended.")),
+    }
+    messages = {}
+    for name, (failure, _) in table.items():
+        monkeypatch.setattr("trainyard_protocol.net.sockets.open_socket", Mock(side_effect=failure))
+        with pytest.raises(TrainyardError) as caught:
+            client.open_stream("id", 0)
+        messages[name] = type(caught.value), caught.value.message
+    assert messages == {name: (type(expected), expected.message) for name, (_, expected) in table.items()}

@@ -4,7 +4,7 @@ import itertools
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target, chosen_ca_file, default_state_dir, encrypted_url
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from trainyard_protocol.views.agents import SHORTEST_PREFIX
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -122,11 +123,16 @@ def _add_over_ssh(
 
     remote = RemoteAgent(host)
     found = remote.find()
-    name = name or found.name
     notify(f"{host}: {'updating' if found.joined else 'installing'} the agent as {found.user}...")
     remote.install(found, wheels)
     status = client.status()
     before = {agent.agent_id: agent.last_seen for agent in status.agents}
+    wanted, is_of_cluster = name or found.name, any("kubernetes" in option for option in options)
+    used = {agent.name for agent in status.agents if agent.agent_id != found.agent_id}
+    # That of a cluster has its identity there, and the name alone tells whether it is the same.
+    name = wanted if is_of_cluster else free_name(wanted, used)
+    if name != wanted:
+        notify(f"{host}: another agent has the name {wanted}, so this one becomes {name}.")
     reach = reach_of(options) if status.has_storage and not brings_storage(options) else None
     token = ""
     if found.joined != server.url:
@@ -135,10 +141,11 @@ def _add_over_ssh(
     units = "units trainyard-agent and trainyard-storage" if reach is not None else "unit trainyard-agent"
     notify(f"{host}: started as the systemd {units}; waiting for it...")
     log = f"`ssh {host} journalctl {'' if found.user == 'root' else '--user '}-u trainyard-agent`"
-    deadline = time.monotonic() + _ALIVE_S
+    deadline, agent_id = time.monotonic() + _ALIVE_S, found.agent_id
     for polls in itertools.count(1):
+        agent_id = agent_id or remote.agent_id()
         for agent in client.status().agents:
-            is_it = agent.agent_id == found.agent_id if found.agent_id else agent.name == name
+            is_it = agent.name == name if is_of_cluster else agent.agent_id == agent_id
             if is_it and agent.alive and before.get(agent.agent_id) != agent.last_seen:
                 notify(f"{agent.name} is alive: {_offer_of(agent)}.")
                 return
@@ -147,6 +154,12 @@ def _add_over_ssh(
         if polls % _POLLS_OF_A_LOOK == 0 and (words := remote.last_words()):
             raise FailedPrecondition(f"The agent on {host} does not go on: {words} Its log: {log}.")
         time.sleep(_POLL_S)
+
+
+def free_name(wanted: str, used: Collection[str]) -> str:
+    """The name, or the next one like it that is not in use: vm, vm-2, vm-3. Pure."""
+    names = itertools.chain([wanted], (f"{wanted}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in used)
 
 
 def hosts_of(file: Path) -> list[str]:
@@ -216,7 +229,7 @@ def _offer_of(agent: "AgentView") -> str:
 @connected
 @output_options
 def list_all(client: "Client", output: Output) -> None:
-    """List the agents: state, runtimes, capacity and last contact."""
+    """List the agents: state, runtimes, capacity, last contact, and how long each may be silent (its lease)."""
     agents = client.status().agents
     if formats.printed(output, [agent.model_dump(mode="json") | {"state": agent.state} for agent in agents]):
         return
@@ -226,7 +239,7 @@ def list_all(client: "Client", output: Output) -> None:
     now = datetime.now(UTC)
     headers = [
         *("NAME", "ID", "HOST", "STATE", "RUNTIMES", "RUNS", "VCPU", "MEMORY GB", "GPUS"),
-        *("DISK FREE", "VERSION", "LAST CONTACT"),
+        *("DISK FREE", "VERSION", "LAST CONTACT", "LEASE"),
     ]
     echo(formats.table(headers, [_row(agent, now) for agent in agents]))
     for agent in agents:
@@ -238,12 +251,12 @@ def list_all(client: "Client", output: Output) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME|ID")
 @click.option("--undo", is_flag=True, help="Let it start runs again.")
 @connected
 def drain(client: "Client", name: str, undo: bool) -> None:
     """Start no new run on an agent, by name or id. Its runs go on. Operators only."""
-    for agent in client.drain_agent(name, draining=not undo).agents:
+    for agent in client.drain_agent(_one_of(client, name), draining=not undo).agents:
         if undo:
             notify(f"{agent.name} starts runs again.")
         elif agent.runs:
@@ -253,15 +266,16 @@ def drain(client: "Client", name: str, undo: bool) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="NAME|USER@HOST")
+@click.argument("name", metavar="NAME|ID|USER@HOST")
 @connected
 def remove(client: "Client", name: str) -> None:
     """Forget an agent without unfinished runs, by name or id, and revoke its tokens. Operators only.
 
-    With USER@HOST: stop it there too, over ssh, and remove what `agents add` has installed.
+    The beginning of an id is enough. With USER@HOST: stop it there too, over ssh, and remove what `agents add` has
+    installed.
     """
     if "@" not in name:
-        for agent in client.remove_agent(name).agents:
+        for agent in client.remove_agent(_one_of(client, name)).agents:
             notify(f"Removed {agent.name} ({agent.agent_id}). If its agent still runs there, stop it.")
         return
     from trainyard_cli.local.remote_agent import RemoteAgent
@@ -275,6 +289,26 @@ def remove(client: "Client", name: str) -> None:
             notify(f"Removed {agent.name} ({agent.agent_id}) from {client.server.url}.")
     remote.remove()
     notify(f"{name}: the agent is stopped and removed.")
+
+
+def _one_of(client: "Client", name: str) -> str:
+    """The name or id, or of several agents that it names the id of the one that a person chooses. Where nobody can be
+    asked, the server refuses."""
+    if not sys.stdin.isatty():
+        return name
+    agents, is_prefix = client.status().agents, len(name) >= SHORTEST_PREFIX
+    named = [agent for agent in agents if agent.name == name]
+    chosen = named or [agent for agent in agents if is_prefix and agent.agent_id.startswith(name)]
+    if len(chosen) < 2:
+        return name
+    now = datetime.now(UTC)
+    rows = [
+        [str(number), agent.name, agent.agent_id, agent.host or "-", agent.state, _age(_since(agent, now))]
+        for number, agent in enumerate(chosen, start=1)
+    ]
+    notify(formats.table(["", "NAME", "ID", "HOST", "STATE", "LAST CONTACT"], rows))
+    number = click.prompt("Which one", type=click.IntRange(1, len(chosen)), err=True)
+    return chosen[number - 1].agent_id
 
 
 @click.command(
@@ -361,7 +395,7 @@ def serve_storage(
     if install:
         from trainyard_cli.local.joined_agent import STORAGE_UNIT, write_unit
 
-        command = [sys.executable, "-m", "trainyard_cli", "agent", "storage", address, "--port", str(port)]
+        command = [sys.executable, "-P", "-m", "trainyard_cli", "agent", "storage", address, "--port", str(port)]
         command += ["--ca-file", str(authorities)] if authorities is not None else []
         command += ["--containers"] if containers else []
         command += ["--reach", reach, "--state-dir", str(directory)]
@@ -472,8 +506,13 @@ def _row(agent: "AgentView", now: datetime) -> list[str]:
         f"{agent.accelerators_given or len(agent.gpus_given)} of {devices}" if devices else "-",
         sized(min(disk.free_bytes for disk in agent.disks)) if agent.disks else "-",
         agent.version,
-        _age((now - agent.last_seen).total_seconds()),
+        _age(_since(agent, now)),
+        "-" if agent.lease is None else agent.lease.text(now),
     ]
+
+
+def _since(agent: "AgentView", now: datetime) -> float:
+    return (now - agent.last_seen).total_seconds()
 
 
 def _age(seconds: float) -> str:

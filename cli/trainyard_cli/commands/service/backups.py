@@ -88,7 +88,9 @@ def restore(state_dir: Path, file: Path, database: str) -> None:
     for option, path in restored.missing.items():
         flag = option.replace("_", "-")
         echo(f"This machine has no {path}: copy it, or give `trainyard up` another --{flag}.")
+    echo("Stop the service that this is of, if it still runs: both would run the same jobs.")
     echo(f"Start it: trainyard up --state-dir {restored.root}")
+    echo("Jobs that ran at the backup then go on from their checkpoints.")
 
 
 @click.command()

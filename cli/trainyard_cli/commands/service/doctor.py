@@ -71,6 +71,8 @@ def examine(target: Target, fix: bool) -> Iterator[Finding]:
     server = state.server()
     if server is not None and state.process("server") is not None:
         yield from _of_server(server, fix)
+    elif server is not None:
+        yield checks.database(state)
     yield from checks.agent(state, fix)
     yield checks.disk(state)
 
@@ -148,6 +150,9 @@ def _summary(findings: Sequence[Finding]) -> str:
     problems = [finding for finding in findings if finding.status == "problem"]
     fixed = sum(finding.status == "fixed" for finding in findings)
     words = f"{formats.count(fixed, 'problem')} fixed. " if fixed else ""
+    unknown = sum(finding.status == "unknown" for finding in findings)
+    if not problems and unknown:
+        return f"{words}No problems are known. What could not be checked: {formats.count(unknown, 'item')}, above."
     if not problems:
         return f"{words}No problems."
     words += formats.count(len(problems), "problem")

@@ -171,11 +171,11 @@ def _parent_name() -> str:
 
 
 def this_program(argv0: str = sys.argv[0]) -> list[str]:
-    """The command that runs this program from any directory: its absolute path, or its module."""
+    """The command that runs this program from any directory, and no file of that: its absolute path, or its module."""
     path = Path(argv0)
     if path.name == "trainyard" and path.is_file() and os.access(path, os.X_OK):
         return [str(path.absolute())]
-    return [sys.executable, "-m", "trainyard_cli"]
+    return [sys.executable, "-P", "-m", "trainyard_cli"]
 
 
 def _fish_quote(word: str) -> str:

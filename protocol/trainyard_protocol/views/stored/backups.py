@@ -16,6 +16,17 @@ SERVER_PART, STORAGE_PART, STATE_PART = "server", "gcs", "state"
 options and quotas."""
 
 
+RESTORED_MARK = "restored.json"
+"""The file in a restored data directory of a server that has not taken the directory over yet: a RestoredMark."""
+
+
+class RestoredMark(Wire):
+    """The moment that a restored database is of. `is_noted`: the database says of each agent that it is of then."""
+
+    of: datetime
+    is_noted: bool = False
+
+
 class ArchivedFile(Wire):
     """A file of an archive."""
 

@@ -9,16 +9,17 @@ from trainyard_server.storage.db.tables import people
 
 
 def check_key(reader: Reader, agent: AgentRow | None, key: AgentKey) -> None:
-    """Raise PermissionDenied where the agent has another key, or was removed and not added again since."""
+    """Raise PermissionDenied where the agent has another key, or an operator has removed it and not added it again
+    since. The service itself removes agents of a restored backup that do not call."""
     if agent is not None and not key.opens(agent.key_sha256):
         raise PermissionDenied(
             f"The agent id {agent.agent_id} belongs to an agent with another key. Id and key are together in "
             "agent.json of the agent's state directory: restore that file; or stop this agent and remove the file, "
             "and it joins as a new agent."
         )
-    if agent is None or agent.removed_at is None:
+    if agent is None or agent.removed_at is None or agent.restored:
         return
-    name = str(agent.info["name"])
+    name = agent.given_name or str(agent.info["name"])
     if not people.has_agent_token(reader, name, agent.removed_at):
         raise PermissionDenied(
             f"An operator has removed the agent {name} (id {agent.agent_id}). To let it come back, an operator runs "

@@ -1,9 +1,10 @@
 """Use cases of operators: which agents are given runs, and which are forgotten."""
 
-from collections.abc import Sequence
+import itertools
 
 from trainyard_protocol.errors import FailedPrecondition, NotFound
-from trainyard_protocol.views.agents import AgentRef, AgentsView
+from trainyard_protocol.views.agents import SHORTEST_PREFIX, AgentRef, AgentsView
+from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.domain.access.permissions import Caller, Role
@@ -26,33 +27,39 @@ class Agents:
         self._controller = controller
 
     def drain(self, agent: str, draining: bool) -> AgentsView:
-        """Give the agents of that name or id no new run, or again. Raises NotFound."""
+        """Give an agent no new run, or again. Raises NotFound, FailedPrecondition as `_found` does."""
         with self._backend.store.write() as writer:
-            rows = _found(writer, agent)
-            for row in rows:
-                writer.set_draining(row, draining)
-            view = _view(writer, rows)
+            row = _found(writer, agent)
+            writer.set_draining(row, draining)
+            view = _view(writer, row)
         self._publish(view)
         return view
 
     def remove(self, caller: Caller, agent: str) -> AgentsView:
-        """Forget the agents of that name or id, and revoke their tokens once no agent has that name.
+        """Forget an agent, and revoke the tokens of its name once no other agent has joined under that.
 
-        Their rows stay, for the runs that they had. Raises NotFound, FailedPrecondition while one has an unfinished
-        run.
+        Its row stays, for the runs that it had. Raises NotFound, FailedPrecondition as `_found` does, and while it has
+        an unfinished run. That of an agent that has not called since a backup was restored is lost.
         """
         now = self._backend.clock()
+        lost = set[int]()
         with self._backend.store.write() as writer:
-            rows = _found(writer, agent)
-            view = _view(writer, rows)
-            for row in rows:
+            row = _found(writer, agent)
+            view = _view(writer, row)
+            if row.restored:
+                lost = self._controller.restoration.lose_runs(writer, row, now)
+            else:
                 self._check_unused(writer, row)
-                writer.remove_agent(row, now)
+            writer.remove_agent(row, now)
+            row.restored = False  # an operator has decided: it comes back only with a new token
             writer.session.flush()
-            left = {_name(row) for row in writer.agents()}
-            for name in {listed.name for listed in view.agents} - left:
+            name = given_name_of(row)
+            if name not in {given_name_of(other) for other in writer.agents()}:
                 people.revoke_agent_tokens(writer, name, caller.name, now)
+        for key in lost:
+            self._controller.advance(key)
         self._publish(view)
+        self._backend.notifier.publish(*map(agent_topic, self._backend.membership.forget(row.agent_id)))
         return view
 
     def _check_unused(self, reader: Reader, row: AgentRow) -> None:
@@ -64,11 +71,12 @@ class Agents:
         named = ", ".join(f"{job.job_id} of {job.project}" for job in jobs)
         more = f" and {len(runs) - len(jobs)} more" if len(runs) > len(jobs) else ""
         name, alive = _name(row), self._backend.agent_liveness.is_alive(row)
-        advice = (
-            f"Run `trainyard agents drain {name}` and wait for them, or cancel them."
-            if alive
-            else "It is silent: cancel them, or wait until its lease has ended and they run elsewhere."
-        )
+        if alive:
+            advice = f"Run `trainyard agents drain {name}` and wait for them, or cancel them."
+        elif row.lease_s is None:
+            advice = "It is silent and has no lease, so they may run for ever: cancel them."
+        else:
+            advice = "It is silent: cancel them, or wait until its lease has ended and they run elsewhere."
         raise FailedPrecondition(f"The agent {name} has runs that have not ended: {named}{more}. {advice}")
 
     def _publish(self, view: AgentsView) -> None:
@@ -76,21 +84,42 @@ class Agents:
         self._controller.schedule()
 
 
-def _found(reader: Reader, agent: str) -> list[AgentRow]:
+def unique_name(reader: Reader, row: AgentRow | None, agent: AgentInfo) -> str:
+    """The name of an agent, whose row is `row`: its own, or the next one like it that no other agent has. It stays."""
+    if row is not None and row.given_name == agent.name and row.removed_at is None and not row.restored:
+        return _name(row)
+    used = {_name(other) for other in reader.agents() if other.agent_id != agent.agent_id}
+    names = itertools.chain([agent.name], (f"{agent.name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in used)
+
+
+def given_name_of(row: AgentRow) -> str:
+    """The name that the agent has joined under: that of its token, or its own."""
+    return row.given_name or _name(row)
+
+
+def _found(reader: Reader, agent: str) -> AgentRow:
+    """The agent with that id, or that name, or whose id begins so. Raises NotFound, and FailedPrecondition where there
+    are several."""
     rows = reader.agents()
-    matching = [row for row in rows if row.agent_id == agent] or [row for row in rows if _name(row) == agent]
+    by_id = [row for row in rows if row.agent_id == agent]
+    by_name = [row for row in rows if _name(row) == agent]
+    by_prefix = [row for row in rows if len(agent) >= SHORTEST_PREFIX and row.agent_id.startswith(agent)]
+    matching = by_id or by_name or by_prefix
+    if len(matching) > 1:
+        ids = "; ".join(
+            f"{row.agent_id} ({_name(row)}, last contact {row.last_seen:%Y-%m-%d %H:%M})" for row in matching
+        )
+        raise FailedPrecondition(f"There are {len(matching)} agents {agent}: name one by its id. {ids}.")
     if not matching:
         names = ", ".join(sorted({_name(row) for row in rows})) or "none"
         raise NotFound(f"There is no agent {agent}. There are: {names}.")
-    return matching
+    return matching[0]
 
 
-def _view(reader: Reader, rows: Sequence[AgentRow]) -> AgentsView:
-    return AgentsView(
-        agents=tuple(
-            AgentRef(agent_id=row.agent_id, name=_name(row), runs=len(reader.live_runs(row.agent_id))) for row in rows
-        )
-    )
+def _view(reader: Reader, row: AgentRow) -> AgentsView:
+    runs = len(reader.live_runs(row.agent_id))
+    return AgentsView(agents=(AgentRef(agent_id=row.agent_id, name=_name(row), runs=runs),))
 
 
 def _name(row: AgentRow) -> str:

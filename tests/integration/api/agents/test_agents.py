@@ -1,13 +1,17 @@
 """Agents and their operators: names by token, draining, removal; over HTTP and by the command line."""
 
+import io
 import json
 from typing import Any
 
 import httpx
+import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, ScriptedAgent, Server, running_agent
 from integration.shells import OPERATOR, Shell
+from trainyard_cli.commands.tree import trainyard
+from trainyard_cli.main import run
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.people import TokenRequest
 from trainyard_protocol.wire.agents import AGENT_KEY, Disk
@@ -203,3 +207,76 @@ def test_job_whose_machine_is_lost_goes_on_with_fewer_workers_and_returns_to_all
     change(api, "PATCH", "large", draining=False)
     fail(small)
     assert (small.runs, len(large.run.replicas)) == ({}, 4)
+
+
+@on_every_database
+def test_agents_of_one_name_get_names_of_their_own_and_an_operator_reaches_each_alone(api: Server) -> None:
+    def machine(number: int) -> ScriptedAgent:
+        agent = ScriptedAgent(api, "vm")
+        agent.info = agent.info.model_copy(update={"agent_id": f"{number}bcd-of-vm"})
+        return agent
+
+    machines = [machine(number) for number in range(3)]
+    for agent in machines * 2:
+        agent.sync()
+    assert [agent.response.name for agent in machines] == ["vm", "vm-2", "vm-3"]
+    assert change(api, "PATCH", "1bcd", draining=True).json()["agents"][0]["name"] == "vm-2"
+    assert [agent["draining"] for _, agent in sorted(agents(api).items())] == [False, True, False]
+    assert change(api, "DELETE", "vm").json()["agents"][0]["agent_id"] == "0bcd-of-vm"
+    for agent in machines[1:]:
+        agent.sync()
+    assert agents(api).keys() == {"vm-2", "vm-3"}, "a name stays"
+    another = machine(4)
+    assert another.sync().name == "vm"
+    refused = change(api, "DELETE", "bcd")
+    assert (refused.status_code, "There is no agent bcd." in refused.text) == (404, True)
+    another.info = another.info.model_copy(update={"name": "vm-3"})
+    assert another.sync().name == "vm-3-2"
+
+
+def test_token_that_two_machines_have_goes_with_the_last(shell: Shell) -> None:
+    api = shell.api
+    shell(f"login {shell.url} --token-file -", OPERATOR)
+    token = shell.out("agents add vm").strip()
+
+    def status_of_sync(agent_id: str, key: str) -> int:
+        headers = {"Authorization": f"Bearer {token}", AGENT_KEY: key * 64}
+        info = ScriptedAgent(api, "any").info.model_copy(update={"agent_id": agent_id})
+        body = SyncRequest(agent=info, runs=()).model_dump_json()
+        return api.client.post("/agent/v1/sync", content=body, headers=headers).status_code
+
+    assert [status_of_sync("first", "1"), status_of_sync("second", "2")] == [200, 200]
+    api.clock.advance(60)
+    shell.out("agents remove vm")
+    assert [status_of_sync("first", "1"), status_of_sync("second", "2")] == [403, 200]
+    shell.out("agents remove vm-2")
+    assert status_of_sync("second", "2") == 401
+
+
+def test_name_of_two_agents_is_asked_about_and_refused_where_nobody_can_answer(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    api = shell.api
+    shell(f"login {shell.url} --token-file -", OPERATOR)
+    for number in range(2):
+        agent = ScriptedAgent(api, "vm")
+        agent.info = agent.info.model_copy(update={"agent_id": f"abcd{number}", "name": f"vm{number}"})
+        agent.sync()
+    with api.use_cases.backend.store.write() as writer:  # as an older release has left them
+        for row in writer.agents():
+            row.info = {**row.info, "name": "vm"}
+    for named in ("vm", "abcd"):
+        code, _, printed = shell(f"agents remove {named}")
+        assert (code, f"There are 2 agents {named}: name one by its id. abcd0 (vm, last" in printed) == (1, True), (
+            printed
+        )
+    monkeypatch.setattr("sys.stdin", Terminal("2\n"))
+    assert run(trainyard, "trainyard", ["agents", "remove", "vm"]) == 0
+    printed = capsys.readouterr().err
+    assert "Removed vm (abcd1)." in printed
+    assert [line.split()[:3] for line in printed.splitlines()[1:3]] == [["1", "vm", "abcd0"], ["2", "vm", "abcd1"]]
+    assert [agent["agent_id"] for agent in agents(api).values()] == ["abcd0"]

@@ -12,9 +12,9 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import URL
 
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
+from trainyard_server.storage.db.base.engine import SQLITE_FILE
 from trainyard_storage.backups.snapshots import copy_database
 
-SQLITE_FILE = "trainyard.db"
 POSTGRESQL_FILE = "trainyard.pgdump"
 
 _COUNTED = ("jobs", "runs", "secrets", "audit", "tokens", "members", "notification_channels")

@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, create_engine, event, inspect
+from sqlalchemy import URL, Engine, create_engine, event, inspect
 from sqlalchemy.engine import Connection, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 WRITES = {"trainyard_write": True}
 """Execution options of a connection whose transactions write; only one of them runs at a time."""
 
+SQLITE_FILE = "trainyard.db"
+"""The embedded database, in the data directory."""
+
 _BUSY_MS = 20_000  # shorter than the timeout of an agent, which then gets an error
 _IDLE_MS = 30_000
 """PostgreSQL then ends a transaction whose server is frozen, or gone with its machine: all others wait for it."""
 
 _POSTGRESQL = "postgresql+psycopg"
-_PATIENCE = {
+_CONNECT = {
+    "client_encoding": "utf8",  # whatever that of the database, or of the environment, is
     "connect_timeout": 5,
     # A host that disappears is noticed within half a minute, not two hours.
     "keepalives_idle": 10,
@@ -65,9 +70,10 @@ def opened(url: str, durable: bool, report: Callable[[Failure], None] = lambda _
             _prepare_sqlite(engine, durable)
         case "postgresql":
             _prepare_postgresql(engine, durable)
-    with engine.connect() as connection:
-        schema = _schema(connection)
     try:
+        with engine.connect() as connection:
+            _check_encoding(connection)
+            schema = _schema(connection)
         _check(schema)
     except FailedPrecondition:
         engine.dispose()
@@ -80,6 +86,29 @@ def opened(url: str, durable: bool, report: Callable[[Failure], None] = lambda _
     return engine
 
 
+def sqlite_url(directory: Path) -> str:
+    """The URL of the embedded database of a data directory."""
+    return f"sqlite:///{directory / SQLITE_FILE}"
+
+
+def examined(url: str) -> URL:
+    """The URL of a database that this release can use, without a change of it. Raises UnusableUrl; FailedPrecondition
+    for one that is empty, or of another encoding or release; SQLAlchemyError where it cannot be read."""
+    engine = _engine(url)
+    try:
+        with engine.connect() as connection:
+            _check_encoding(connection)
+            schema = _schema(connection)
+    finally:
+        engine.dispose()
+    if schema is None and engine.dialect.name == "sqlite":
+        raise FailedPrecondition(
+            "It is empty. The next start makes the tables of a new service there; restore a backup if it had jobs."
+        )
+    _check(schema)
+    return engine.url
+
+
 @contextmanager
 def _unlinked(connection: Connection) -> Iterator[None]:
     """Let a migration copy a table of SQLite to which others refer (its documentation of ALTER TABLE)."""
@@ -90,6 +119,18 @@ def _unlinked(connection: Connection) -> Iterator[None]:
     cursor.execute("PRAGMA foreign_keys=OFF")
     yield
     cursor.execute("PRAGMA foreign_keys=ON")
+
+
+def _check_encoding(connection: Connection) -> None:
+    """Raise FailedPrecondition for a database of PostgreSQL that does not store all characters."""
+    if connection.dialect.name != "postgresql":
+        return
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != "UTF8":
+        raise FailedPrecondition(
+            f"The database has the encoding {encoding}, and Trainyard needs UTF8. Make one with it, and use that: "
+            "createdb --encoding UTF8 --template template0 NAME."
+        )
 
 
 def _schema(connection: Connection) -> str | None:
@@ -153,8 +194,8 @@ def _engine(url: str) -> Engine:
             raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database")
         if parsed.drivername == "sqlite":
             return create_engine(parsed)
-        patience = {name: value for name, value in _PATIENCE.items() if name not in parsed.query}
-        return create_engine(parsed, pool_pre_ping=True, connect_args=patience)
+        given = {name: value for name, value in _CONNECT.items() if name not in parsed.query}
+        return create_engine(parsed, pool_pre_ping=True, connect_args=given)
     except ArgumentError as error:
         raise UnusableUrl(f"it must look like {_POSTGRESQL}://user:password@host/database") from error
     except ModuleNotFoundError as error:

@@ -85,7 +85,7 @@ def test_service_that_was_stopped_is_no_problem(state: LocalState, begin: Begin)
     state.stop("agent")
     (found,) = local_checks.services(state, fix=False)
     assert (found.status, found.found) == ("ok", "The service is stopped. `trainyard up` starts it.")
-    assert [one.status for one in doctor.examine(Target(state.root, local=True), fix=False)] == ["ok"] * 3
+    assert [one.status for one in doctor.examine(Target(state.root, local=True), fix=False)] == ["ok"] * 4
 
 
 def test_service_that_runs_is_fine_and_a_part_that_was_killed_is_not(state: LocalState, begin: Begin) -> None:
@@ -108,6 +108,27 @@ def test_notes_of_a_service_that_died_are_removed(state: LocalState, begin: Begi
     assert "server (an unreadable process record) and agent (process " in fixed[0].found
     assert list((state.root / "run").iterdir()) == []
     assert problems(local_checks.services(state, fix=False)) == []
+
+
+def test_database_of_a_stopped_service_is_examined(state: LocalState, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["doctor", "--state-dir", str(state.root)]
+    assert run(tree.trainyard, "trainyard", words) == 0
+    (state.root / "server").mkdir(mode=0o700)
+    (state.root / "server" / "trainyard.db").write_bytes(b"garbage " * 1000)
+    capsys.readouterr()
+    assert run(tree.trainyard, "trainyard", words) == 3
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the database is damaged (file is not a database). The server does not start on it" in printed
+    assert "(docs/how-to/operate.md, A damaged database). Then: trainyard up." in printed
+    assert printed.endswith(" 1 problem.")
+
+
+def test_state_directory_that_cannot_be_written_is_a_problem(
+    state: LocalState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # what a read-only file system answers, also to root
+    found = local_checks.disk(state)
+    assert (found.status, found.found) == ("problem", f"{state.root} cannot be written.")
 
 
 def test_port_of_another_program_is_a_problem_only_while_the_service_runs(state: LocalState, begin: Begin) -> None:
@@ -204,6 +225,8 @@ def test_text_has_meaning_and_advice_within_the_width() -> None:
     assert max(map(len, printed.splitlines())) <= 60 + len("`trainyard doctor --fix` mends 1 of them.")
     assert printed.endswith("\n2 problems; `trainyard doctor --fix` fixes 1 of them.")
     assert doctor.text([Finding(check="a", status="fixed", found="b")], 60).endswith("1 problem fixed. No problems.")
+    unknown = doctor.text([Finding(check="a", status="unknown", found="b")], 60)
+    assert unknown.endswith("No problems are known. What could not be checked: 1 item, above.")
 
 
 def test_doctor_checks_a_remote_server(

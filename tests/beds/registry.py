@@ -10,6 +10,8 @@ import hashlib
 import json
 import re
 import socket
+import ssl
+import struct
 import tarfile
 import tempfile
 import threading
@@ -21,29 +23,49 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from beds.certificates import Issued
 from beds.engines import Engine
 
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 _CONFIG = "application/vnd.docker.container.image.v1+json"
 _LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 _PATH = re.compile(r"/v2/(?P<repository>.+)/(?P<kind>manifests|blobs)/(?P<reference>[^/]+)")
 
 
-class Registry:
-    """Shows everybody what it has."""
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a registry that passes. `status`: of its answers, with `body`; 0: it resets connections. `layers`: of
+    layers alone, of which half is sent."""
 
-    def __init__(self) -> None:
+    status: int = 0
+    body: str = ""
+    layers: bool = False
+
+
+class Registry:
+    """Shows everybody what it has. `fault`: what is wrong with it now; None: nothing."""
+
+    def __init__(self, host: str = "127.0.0.1", certificate: Issued | None = None) -> None:
+        """`certificate`: with TLS, by this one."""
+        self.fault: Fault | None = None
         self.held, self.released = threading.Event(), threading.Event()
         """Whether those that hang or pause do; set by the test, so that they go on."""
         self._manifests: dict[tuple[str, str], _Content] = {}
         self._blobs: dict[str, _Content] = {}
-        self._server = _Server(("127.0.0.1", 0), partial(_Answer, self))
+        self._server = _Server((host, 0), partial(_Answer, self))
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.certificate, certificate.key)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
 
     @classmethod
     @contextmanager
-    def start(cls) -> Iterator[Self]:
-        registry = cls()
+    def start(cls, host: str = "127.0.0.1", certificate: Issued | None = None) -> Iterator[Self]:
+        registry = cls(host, certificate)
         thread = threading.Thread(target=registry._server.serve_forever, args=(0.05,))
         thread.start()
         try:
@@ -58,11 +80,20 @@ class Registry:
     @property
     def address(self) -> str:
         """`127.0.0.1:PORT`"""
-        return f"127.0.0.1:{self._server.server_port}"
+        return f"{self._server.server_address[0]!s}:{self._server.server_port}"
 
     def add(self, engine: Engine, image: str, as_name: str) -> str:
         """Take a copy of an engine's image; the name (`127.0.0.1:PORT/as_name:tag`) that pulls it."""
         return self.put(*_saved(engine, image), as_name)
+
+    def put_foreign(self, as_name: str) -> str:
+        """Take an image for machines of another kind alone; its name."""
+        repository, _, tag = as_name.partition(":")
+        part = {"mediaType": _MANIFEST, "size": 2, "digest": _Content(_MANIFEST, b"{}").digest}
+        part |= {"platform": {"architecture": "s390x", "os": "linux"}}
+        listed = {"schemaVersion": 2, "mediaType": _LIST, "manifests": [part]}
+        self._manifests[repository, tag] = _Content(_LIST, json.dumps(listed).encode())
+        return f"{self.address}/{as_name}"
 
     def put(self, config: bytes, layers: Sequence[bytes], as_name: str) -> str:
         """Take an image, as its configuration and its layers as tars; its name."""
@@ -195,10 +226,18 @@ class _Answer(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         self._registry.greets()
-        with contextlib.suppress(ConnectionError):  # the engine gave up
+        fault = self._registry.fault
+        if fault is not None and not fault.status and not fault.layers:
+            self._reset()
+            return
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # the engine gave up
             super().handle()
 
     def do_GET(self) -> None:
+        fault = self._registry.fault
+        if fault is not None and fault.status and not fault.layers:
+            self._fail(fault)
+            return
         if not self._registry.admits(self.headers.get("Authorization", "")):
             self._refuse(_Refusal(HTTPStatus.UNAUTHORIZED, "UNAUTHORIZED", "authentication required", {}))
             return
@@ -219,9 +258,34 @@ class _Answer(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def _send(self, layer: _Content) -> None:
+        fault = self._registry.fault
+        if fault is not None and fault.status:
+            self._fail(fault)
+            return
+        if fault is not None and "Range" in self.headers:  # the rest, which engines ask for at once
+            self._reset()
+            return
         self._begin(HTTPStatus.OK, layer)
+        if fault is not None:
+            self.wfile.write(layer.data[: len(layer.data) // 2])
+            self._reset()
+            return
         for piece in self._registry.pieces(layer.data):
             self.wfile.write(piece)
+
+    def _fail(self, fault: Fault) -> None:
+        body = fault.body.encode()
+        self.send_response(fault.status)
+        self.send_header("Content-Type", "application/json" if body.startswith(b"{") else "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def _reset(self) -> None:
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
 
     def _refuse(self, refusal: _Refusal) -> None:
         error = {"code": refusal.code, "message": refusal.message, "detail": refusal.detail}

@@ -232,7 +232,7 @@ class AgentSettings:
     )
     tpus: Sequence[Gpu] = setting(
         (),
-        "the TPU of this machine, such as 8xTPU_V3: 8 cores, which one replica of type cloud_tpu has",
+        "the TPU of this machine, such as 8xTPU_V3: 8 cores, which one replica of type cloud_tpu or cloud-tpu has",
         metavar="COUNTxTYPE",
         read=checked(parse_tpus),
     )
@@ -287,10 +287,11 @@ class AgentSettings:
     )
     start_deadline: float | None = setting(
         None,
-        "give a run back when its engine has given no new reason for so long why it has not started it",
+        "give a run back when its engine has given no new reason for so long why it has not started it, or a registry, "
+        "a package index or gs:// has not answered for so long",
         metavar="SECONDS",
         read=positive,
-        default_text=f"{START_DEADLINE_S:g}, and never with --runtime slurm, whose queue is long",
+        default_text=f"{START_DEADLINE_S:g}, and never for the queue of --runtime slurm",
     )
     usage_every: float = setting(
         USAGE_S,
@@ -342,6 +343,7 @@ class AgentSettings:
             memory_bytes=int(self.install_memory_gb * 1e9),
             cpus=self.install_cpus,
             disk_bytes=self.disk_bytes,
+            patience_s=self.start_deadline or START_DEADLINE_S,
         )
 
 

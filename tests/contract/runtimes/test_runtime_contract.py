@@ -433,7 +433,7 @@ def test_remove_leaves_nothing_of_a_running_run(driver: Driver) -> None:
 def test_unknown_run_is_harmless(driver: Driver) -> None:
     assert driver.runtime.recover() == []
     assert driver.runtime.observe(RUN) == ()
-    assert driver.runtime.read_log(RUN, CHIEF, 0, 10, 100) == LogSlice((), complete=True)
+    assert driver.runtime.read_log(RUN, CHIEF, 0, 10, 100) == LogSlice((), complete=True, missing=None)
     assert driver.runtime.usage(RUN, CHIEF) is None
     driver.runtime.stop(RUN, 1.0)
     driver.runtime.remove(RUN)

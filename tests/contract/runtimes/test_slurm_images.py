@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from beds.installed import apptainer
-from beds.registry import Pauses, Registry, RequiresAuth
+from beds.registry import Fault, Pauses, Registry, RequiresAuth
 from beds.run_ids import unique_run
 from beds.slurm import SlurmBed
 from contract.runtimes.runtime_labs import Driver, SlurmLab, order
@@ -169,6 +169,16 @@ def test_image_that_cannot_be_pulled_is_the_reason(driver: Driver, registry: Reg
     end = driver.end(NEXT, CHIEF)
     assert end.reason is Reason.HOST_FAILED
     assert "there is no program /nowhere/apptainer on n" in end.message
+
+
+def test_registry_that_is_away_for_a_while_is_waited_for(driver: Driver) -> None:
+    with Registry.start() as away:
+        away.fault = Fault(503)
+        start(driver, RUN, launch(apptainer.put_tiny(away)))
+        driver.until(lambda: driver.reports(RUN)[CHIEF].waits.startswith("its node tries again to pull the image: "))
+        assert "503 Service Unavailable" in driver.reports(RUN)[CHIEF].waits
+        away.fault = None
+        assert driver.end(RUN, CHIEF).reason is Reason.COMPLETED
 
 
 def test_run_waits_for_the_pull_of_its_image_and_says_so(driver: Driver) -> None:

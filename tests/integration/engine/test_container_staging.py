@@ -10,15 +10,16 @@ import socket
 import tarfile
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from beds.certificates import Authority
 from beds.engines import Engine as RealEngine
 from beds.installed import program_wheel
-from beds.registry import Hangs, Pauses, Registry, RequiresAuth
+from beds.registry import Fault, Hangs, Pauses, Registry, RequiresAuth
 from trainyard_agent.engines.docker import spec
 from trainyard_agent.engines.docker.client import DockerClient
 from trainyard_agent.engines.docker.network.network_policy import Endpoint
@@ -38,6 +39,7 @@ from trainyard_protocol.wire.sync import RunOrder
 from unit.agent.stub_server import StubServer, run_order
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
+TOO_MANY = json.dumps({"errors": [{"code": "TOOMANYREQUESTS", "message": "You have reached your pull rate limit."}]})
 
 
 class Host:
@@ -107,7 +109,13 @@ def host(engine: RealEngine, tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def image(engine: RealEngine) -> Iterator[str]:
-    """A small one that no engine has seen before."""
+    with unseen(engine) as name:
+        yield name
+
+
+@contextmanager
+def unseen(engine: RealEngine) -> Iterator[str]:
+    """A small image that no engine has seen before."""
     name = engine.build(
         f"trainyard-test-{uuid.uuid4().hex[:8]}", "FROM scratch\nCOPY n /n\n", {"n": os.urandom(4 << 20)}
     )
@@ -126,6 +134,14 @@ def offered(registry: Registry, engine: RealEngine, image: str) -> str:
     name = registry.add(engine, image, f"{image}:1")
     engine.client().images.remove(image)
     return name
+
+
+async def waits_or_ends(stager: ContainerStager, order: RunOrder) -> str:
+    """The failure that a run waits out; the message of its end if it does not wait."""
+    async with asyncio.timeout(60):
+        while (status := stager.status()[order.run_id]).phase == "preparing" and "tries again" not in status.activity:
+            await asyncio.sleep(0.01)
+    return status.activity or status.message
 
 
 async def test_image_that_is_missing_is_pulled_with_progress(host: Host, image: str) -> None:
@@ -152,35 +168,82 @@ async def test_image_that_is_here_is_not_asked_for(host: Host) -> None:
     assert not any(printed.startswith("pulling") for printed in host.activities)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason", "words"),
-    [(":2", Reason.IMAGE_FAILED, "image not found"), ("-other:1", Reason.IMAGE_FAILED, "image not found")],
-)
-async def test_image_that_the_registry_lacks_is_a_verdict(
-    host: Host, image: str, change: str, reason: Reason, words: str
-) -> None:
+FAULTS = {
+    "registry unreachable": [Fault(), Fault(layers=True)],
+    "the registry fails": [
+        *map(Fault, (500, 502, 503, 504)),
+        Fault(503, layers=True),
+        Fault(503, "<h1>Not found</h1>"),
+    ],
+    "the registry's rate limit is reached": [Fault(429), Fault(429, TOO_MANY), Fault(429, TOO_MANY, layers=True)],
+}
+
+
+async def test_registry_that_is_away_for_a_while_is_waited_for_whatever_it_does(host: Host) -> None:
+    wrong = []
     with Registry.start() as registry:
-        name = offered(registry, host.engine, image).removesuffix(":1") + change
-        failed = await host.prepare(image_order(name))
-    assert (failed.phase, failed.reason) == ("failed", reason)
-    assert words in failed.message
+        async with host.stager() as stager:
+            for meaning, fault in [(meaning, fault) for meaning, faults in FAULTS.items() for fault in faults]:
+                with unseen(host.engine) as image:
+                    order = image_order(offered(registry, host.engine, image))
+                    registry.fault = fault
+                    stager.begin(order)
+                    message = await waits_or_ends(stager, order)
+                    registry.fault = None
+                    ended = await host.finish(stager, order)
+                notes = ended.resolved.installed if ended.resolved else ()
+                if ended.phase != "ready" or meaning not in message or not any(meaning in note for note in notes):
+                    wrong.append((fault, message, ended))
+    assert wrong == []
 
 
-async def test_registry_that_is_not_there_is_unreachable(host: Host) -> None:
-    failed = await host.prepare(image_order("127.0.0.1:1/team/trainer:1"))
-    assert failed.reason is Reason.STAGING_FAILED
-    assert "registry unreachable" in failed.message
-
-
-async def test_registry_that_hangs_is_unreachable_and_holds_up_nobody(host: Host, image: str) -> None:
-    with Hangs.start() as registry:
+async def test_registry_that_refuses_an_image_or_cannot_be_asked_has_a_verdict_at_once_or_is_waited_for(
+    host: Host, tmp_path: Path
+) -> None:
+    with closing(DockerClient(host.engine.url)) as engine:
+        bridge = engine.gateway()
+    certificate = Authority(tmp_path).issue(bridge)
+    with (
+        unseen(host.engine) as image,
+        Registry.start() as registry,
+        RequiresAuth.start() as closed,
+        Registry.start(bridge) as plain,  # engines ask for TLS at any address but loopback
+        Registry.start(bridge, certificate) as untrusted,
+        Registry.start(bridge, certificate) as cut,
+        Hangs.start() as silent,
+    ):
         name = offered(registry, host.engine, image)
+        cut.fault = Fault()
+        refused = {
+            name.removesuffix(":1") + ":2": "image not found",
+            f"{registry.address}/other:1": "image not found",
+            registry.put_foreign("foreign:1"): "it has no image for the platform of this machine",
+            f"{closed.address}/x:1": "unauthorized",
+            f"{untrusted.address}/x:1": "the certificate of its registry is not trusted",
+            f"{plain.address}/x:1": "its registry has no TLS",
+            "Team/Trainer:1": "its name is invalid",
+        }
+        unreachable = ["127.0.0.1:1/x:1", "registry.invalid/x:1", f"{cut.address}/x:1", f"{silent.address}/x:1"]
+        wrong = []
         async with host.stager(pull_silence_s=1.0) as stager:
-            stager.begin(image_order(name))
+            for found, meaning in refused.items():
+                failed = await host.finish(stager, image_order(found))
+                if (failed.reason, f"{found}: {meaning}" in failed.message) != (Reason.IMAGE_FAILED, True):
+                    wrong.append((found, failed.reason, failed.message))
+            for found in unreachable:
+                order = image_order(found)
+                stager.begin(order)
+                message = await waits_or_ends(stager, order)
+                if f"tries again: {found}: registry unreachable" not in message:
+                    wrong.append((found, stager.status()[order.run_id].reason, message))
             assert (await host.finish(stager, image_order(host.engine.base_image))).phase == "ready"
-            failed = await host.finish(stager, image_order(name))
-    assert failed.reason is Reason.STAGING_FAILED
-    assert "registry unreachable" in failed.message
+        assert wrong == []
+
+
+async def test_run_whose_registry_stays_away_is_given_back(host: Host) -> None:
+    failed = await host.prepare(image_order("127.0.0.1:1/team/trainer:1"), limits=InstallLimits(patience_s=0.1))
+    assert (failed.phase, failed.reason) == ("failed", Reason.GIVEN_BACK)
+    assert "127.0.0.1:1/team/trainer:1: registry unreachable" in failed.message
 
 
 async def test_credentials_are_those_of_docker_login_at_that_moment(

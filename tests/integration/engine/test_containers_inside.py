@@ -9,6 +9,7 @@ import pytest
 
 from integration.engine.runs import CHIEF, WORKER, Host
 from trainyard_agent.engines.docker import disk_limit, spec
+from trainyard_agent.engines.docker.streams.attachments import ContainerAttachments
 from trainyard_agent.runtimes.base import Keep, Launch, ProgramUser, StartFailed
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_protocol.job.cluster import Task
@@ -20,6 +21,32 @@ _GB = 10**9
 def test_replica_has_its_environment_byte_for_byte(host: Host) -> None:
     given = json.dumps({"cluster": {"chief": ["größe:2222"]}, "job": '{"args": ["a b", "$HOME"]}'})
     assert host.run('printf "%s\\n" "$TF_CONFIG"', environment={"TF_CONFIG": given}) == [given]
+
+
+def test_attachments_end_from_inside_where_the_agent_does_not_see_their_processes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that is not root, or in another place than its engine; at the end of a command and after a kill."""
+    monkeypatch.setattr(ContainerAttachments, "_is_seen", lambda *_: False)
+    run_id = host.start("echo up; exec sleep 1000")
+    host.until(lambda: host.printed(run_id) == ["up"])
+    (container,) = host.engine.client().containers.list(filters={"label": f"{spec.RUN}={run_id}"})
+
+    def sleepers() -> int:
+        return sum("sleep 985" in words for _, words in container.top(ps_args="-eo pid,args")["Processes"])
+
+    leaves = "(setsid sleep 985 &); (trap '' HUP; nohup sleep 985 >/dev/null 2>&1 &); echo here"
+    for is_killed in (False, True):
+        command = host.runtime.execute(run_id, CHIEF, ["sh", "-c", leaves], None)
+        assert command.read() is not None
+        host.until(lambda: sleepers() == 2)
+        if is_killed:
+            monkeypatch.setattr(command, "_end", lambda _: None)
+            host.new_agent()
+        command.close()
+        command.release()
+        host.until(lambda: not sleepers())
+    assert host.runtime._files.attachments() == []
 
 
 def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> None:

@@ -14,7 +14,8 @@ from integration.engine.runs import CHIEF, WORKER, Host, host_on
 from trainyard_agent.engines.docker import run_files
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineRefused
-from trainyard_agent.runtimes.base import StartFailed
+from trainyard_agent.host.files import remove_tree
+from trainyard_agent.runtimes.base import LogSlice, StartFailed
 from trainyard_protocol.states import Reason, ReplicaState
 
 COUNT = "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done"
@@ -129,6 +130,21 @@ def test_container_removed_from_outside_vanished_and_its_log_may_lack_lines(host
     log = host.runtime.read_log(run_id, CHIEF, 0, 10, 1 << 20)
     assert (log.complete, log.missing) == (True, None)
     assert host.running(run_id, WORKER)
+
+
+@pytest.mark.parametrize("removed", ["", CHIEF])
+def test_run_of_which_somebody_removed_a_directory_is_ended_and_its_log_may_lack_lines(
+    host: Host, removed: str
+) -> None:
+    run_id = host.start_gang({CHIEF: "echo up; sleep 1000", WORKER: "echo up; sleep 1000"})
+    host.until(lambda: host.printed(run_id) == host.printed(run_id, WORKER) == ["up"])
+    remove_tree(host.state_dir / "containers" / run_id / removed)
+    assert host.runtime.observe(run_id) == ()
+    host.runtime.remove(run_id)
+    for task in (CHIEF, WORKER):
+        assert host.runtime.read_log(run_id, task, 1, 10, 1 << 20) == LogSlice((), complete=True, missing=None)
+    host.runtime.recover()  # as each look at the engine does
+    assert host.remaining() == []
 
 
 def test_log_of_a_container_that_ended_and_was_removed_while_no_agent_ran_is_closed(host: Host) -> None:

@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.runtimes.installing import is_installing
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import ReplicaReport
 
-START_DEADLINE_S = 600.0
+START_DEADLINE_S = PATIENCE_S
 """The time for which an engine may give the same reasons for not starting a run."""
 
 

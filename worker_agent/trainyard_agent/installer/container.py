@@ -11,8 +11,8 @@ PLAN is JSON:
     authorities   file with the certificates that downloads trust; optional: those of the image
     installation  the plan of `installation`, without its paths in the image
 
-Exits with 0; NO_ENVIRONMENT if the image cannot create one; NOT_FETCHED if a package is not there as it should be; else
-1. The output is that of `installation`.
+Exits with 0; NO_ENVIRONMENT if the image cannot create one; NOT_FETCHED if a package is not there as it should be; AWAY
+if the server or an index has not answered for as long as it may; else 1. The output is that of `installation`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from typing import Any
 
 from . import installation
 from .environment import BASE_FILE, base_lines
+from .output import AWAY, NoAnswer
+from .patience import PATIENCE_S, Patience
 
 NO_ENVIRONMENT, NOT_FETCHED = 3, 75
 
-_TRIES, _PAUSE_S, _TIMEOUT_S = 10, 3.0, 60.0
+_TIMEOUT_S = 60.0
+_REFUSING = {*range(400, 500), 501, 505} - {408, 425, 429}  # statuses; others pass
 
 
 def main(plan_file: str) -> None:
@@ -42,10 +45,10 @@ def main(plan_file: str) -> None:
     environment = pathlib.Path(plan["environment"])
     for file in plan.get("files", ()):
         try:
-            fetch(file, plan.get("authorities"))
-        except OSError as error:
+            fetch(file, plan.get("authorities"), plan["installation"].get("patience_s", PATIENCE_S))
+        except (OSError, NoAnswer) as error:
             print(f"{pathlib.Path(file['path']).name} could not be fetched: {error}.")
-            sys.exit(NOT_FETCHED)
+            sys.exit(AWAY if isinstance(error, NoAnswer) else NOT_FETCHED)
     make = [sys.executable, "-m", "venv", "--without-pip", "--clear", str(environment)]
     if subprocess.run(make, check=False).returncode:
         sys.exit(NO_ENVIRONMENT)
@@ -74,12 +77,12 @@ def paths(environment: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def fetch(file: dict[str, str], authorities: str | None) -> None:
-    """Download the file if it has a URL, and check it. Raises OSError."""
+def fetch(file: dict[str, str], authorities: str | None, patience_s: float) -> None:
+    """Download the file if it has a URL, and check it. Raises OSError, NoAnswer."""
     path = pathlib.Path(file["path"])
     if file.get("url"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        download(file["url"], path, authorities)
+        download(file["url"], path, authorities, patience_s)
     digest = hashlib.sha256()
     with path.open("rb") as content:
         while block := content.read(1 << 20):
@@ -88,8 +91,8 @@ def fetch(file: dict[str, str], authorities: str | None) -> None:
         raise OSError(f"its SHA-256 is {digest.hexdigest()}, not {file['sha256']}")
 
 
-def download(url: str, path: pathlib.Path, authorities: str | None) -> None:
-    """The server may be away for a while, as when it is restarted. Raises OSError."""
+def download(url: str, path: pathlib.Path, authorities: str | None, patience_s: float) -> None:
+    """The server may be away for a while, as when it is restarted. Raises OSError where it refuses, NoAnswer."""
     import ssl  # not every python3 has it, and not every installation downloads
     import urllib.error
     import urllib.request
@@ -97,14 +100,17 @@ def download(url: str, path: pathlib.Path, authorities: str | None) -> None:
     context = ssl.create_default_context(cafile=authorities)
     own = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     opener = urllib.request.build_opener(*own)  # the user's own server needs no proxy
-    for attempt in range(1, _TRIES + 1):
+    patience = Patience(patience_s)
+    while True:
         try:
             with opener.open(url, timeout=_TIMEOUT_S) as answer, path.open("wb") as content:
                 shutil.copyfileobj(answer, content)
         except OSError as error:
-            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
-            if refused or attempt == _TRIES:
+            if isinstance(error, urllib.error.HTTPError) and error.code in _REFUSING:
                 raise
-            time.sleep(_PAUSE_S)
+            pause_s = patience.pause_s()
+            if not pause_s:
+                raise NoAnswer(f"the server has not answered for {patience.waited_s:.0f} s: {error}") from error
+            time.sleep(pause_s)
         else:
             return

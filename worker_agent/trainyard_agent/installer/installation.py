@@ -13,6 +13,7 @@ plan is optional but `python`:
     requirements  further requirements
     own           install `packages` and the program's project: themselves, without what they need
     dependencies  install what they need and the environment lacks, and what the program declares
+    patience_s    how long an index that does not answer is waited for
 
 The program is a package with its files (`manifest.PROGRAM`), which the environment has, or which is one of `packages`.
 """
@@ -27,13 +28,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from . import declared, manifest, tools, tree
 from .environment import Environment, Package, brings_framework, drop_tree, size
 from .indexes import Indexes
-from .output import Failed, Refused, conceal, error_excerpt, report
+from .output import AWAY, Failed, NoAnswer, Refused, conceal, error_excerpt, report
+from .patience import PATIENCE_S, Patience
 from .requirement_files import RequirementReader
 from .tools import Pip, Request, Tool, Uv
 from .tree import SourceTree
@@ -60,6 +63,8 @@ for need in package.requires:
 _LARGEST, _LEAST = 5, 1 << 20  # packages that are named, and bytes of one
 PROJECT, _LOCK = "project", "lock"
 
+_T = TypeVar("_T")
+
 
 class EnvironmentInstaller:
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -82,7 +87,7 @@ class EnvironmentInstaller:
         os.environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1")
 
     def run(self) -> None:
-        """Raises Refused, Failed."""
+        """Raises Refused, Failed, NoAnswer."""
         try:
             if self._plan.get("own"):
                 self._install_own()
@@ -100,7 +105,8 @@ class EnvironmentInstaller:
             by_base = archive["with_base"] and self._environment.sees_base
             others = [Pip("pip", self._pip)] if self._pip and isinstance(self._with, Uv) else []
             # Archives by names that say nothing of what is in them are for pip alone.
-            self._install_itself(archive["path"], [(tool, by_base) for tool in (self._with, *others)], {})
+            tools_in_turn = [(tool, by_base) for tool in (self._with, *others)]
+            self._patiently(partial(self._install_itself, archive["path"], tools_in_turn, {}))
         for step in self._steps:
             if step["what"] == PROJECT:
                 directory = self._files.path(str(step["directory"]), "The program")
@@ -109,7 +115,7 @@ class EnvironmentInstaller:
                 # The base's setuptools may be none, or too old for it.
                 tries = [(self._with, True), (self._with, False)][0 if by_base else 1 :]
                 try:
-                    self._install_itself(str(directory), tries, _OF_NO_CHECKOUT)
+                    self._patiently(partial(self._install_itself, str(directory), tries, _OF_NO_CHECKOUT))
                 except Failed as error:
                     if not step.get("optional"):
                         raise
@@ -182,11 +188,33 @@ class EnvironmentInstaller:
         before = {package.info for package in self._own()}
         report(activity=f"installing {what} with {self._with.name}")
         began = time.monotonic()
-        phases = work()
+        phases = self._patiently(work)
         took = time.monotonic() - began
         new = [package for package in self._own() if package.info not in before]
         if new:
             report(note=_installed(what, new, took, self._with, phases))
+
+    def _patiently(self, work: Callable[[], _T]) -> _T:
+        """Do it, again while an index does not answer. Raises Failed, NoAnswer."""
+        patience = Patience(self._plan.get("patience_s", PATIENCE_S))
+        why, waited_s = "", 0.0
+        while True:
+            try:
+                done = work()
+            except Failed as error:
+                why = tools.no_answer(str(error))
+                if not why:
+                    raise
+                pause_s = patience.pause_s()
+                if not pause_s:
+                    raise NoAnswer(f"A package index has not answered for {patience.waited_s:.0f} s: {why}") from error
+                report(activity=f"asks a package index again: {why}")
+                time.sleep(pause_s)
+                waited_s = patience.waited_s
+            else:
+                if why:
+                    report(note=f"A package index was away for {waited_s:.0f} s: {why}")
+                return done
 
     def _own(self) -> list[Package]:
         return self._environment.packages()
@@ -383,4 +411,7 @@ def main(plan: dict[str, Any]) -> int:
         reason = f"ERROR: {error}" if isinstance(error, Refused) else str(error)
         report(failed=error_excerpt(reason))
         return 1
+    except NoAnswer as error:
+        report(failed=str(error))
+        return AWAY
     return 0

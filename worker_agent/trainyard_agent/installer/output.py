@@ -10,6 +10,9 @@ EVENT = "trainyard-install: "
 """Begins a line with a JSON object: `activity` (what is done now), `note` (a sentence for the job's log), `packages`
 (name, version and requirements of each package that was installed), or `failed` (why)."""
 
+AWAY = 69
+"""The exit code of an installer that has waited in vain for what is away: EX_UNAVAILABLE."""
+
 _MAX_LINES = 8
 _MAX_CHARACTERS = 1500
 _NOISE = re.compile(
@@ -29,6 +32,10 @@ class Refused(Exception):
 
 class Failed(Exception):
     """A command that has failed: the message is its output."""
+
+
+class NoAnswer(Exception):
+    """An index or a server has not answered for as long as it may: the message says which and why."""
 
 
 def report(**event: object) -> None:

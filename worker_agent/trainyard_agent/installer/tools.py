@@ -18,6 +18,13 @@ from .indexes import Indexes
 from .output import Failed, Refused, report, without_credentials
 
 _UNREACHABLE = re.compile(r"(?:Failed to fetch: `?|for url \()(https?://[^\s`)]+)")
+_NO_ANSWER = re.compile(
+    r"HTTP status (?:server error \(5(?!01|05)|client error \((?:408|425|429)\b)[^\n]*"
+    r"|error sending request for url [^\n]*(?:\n[^\S\n]+[^\n]+)*"  # with its causes
+    r"|network timeout[^\n]*|error decoding response body[^\n]*"
+    r"|(?<=Retry\(total=0, )[^\n]*connection broken by [^\n]*"
+)
+_UNTRUSTED = re.compile(r"invalid peer certificate|CERTIFICATE_VERIFY_FAILED")
 _WORKING = re.compile(r"\s*(Downloading|Building|Collecting|Preparing) (\S[^\n]*)")
 _PHASE = re.compile(r"(Resolved|Prepared|Installed) \d+ packages? in (\S+)")
 _PHASES = {"Resolved": "chosen", "Prepared": "fetched", "Installed": "written"}
@@ -132,6 +139,15 @@ class Pip(Tool):
         return []
 
 
+def no_answer(output: str) -> str:
+    """The reason why an index did not answer, by the output of uv or pip that has failed; "" if that is not why."""
+    found = _NO_ANSWER.search(output)
+    if found is None or _UNTRUSTED.search(output):
+        return ""
+    causes = (re.sub(r"^\W*(?:cause: |caused by: )?", "", line, flags=re.I) for line in found[0].splitlines())
+    return ": ".join(filter(None, causes)).rpartition("connection broken by ")[2]
+
+
 def choose(python: Path, uv: str, pip: Sequence[str]) -> Tool:
     """uv if one runs here, the given one first; else pip. Raises Refused."""
     for program in (uv, shutil.which("uv") or ""):
@@ -143,10 +159,12 @@ def choose(python: Path, uv: str, pip: Sequence[str]) -> Tool:
 
 
 def bootstrap(pip: Sequence[str], python: Path, directory: Path) -> Uv:
-    """uv, installed by pip into a directory. Raises Refused."""
+    """uv, installed by pip into a directory. Raises Refused; Failed where no index answers."""
     code, output = run([*pip, "install", *_QUIET, "--target", str(directory), "uv"], dict(os.environ), None)
     program = str(directory / "bin" / "uv")
     name = "" if code else _version(program)
+    if code and no_answer(output):
+        raise Failed(output)
     if not name:
         raise Refused(
             "A lock is installed by uv, which is not here and cannot be installed by pip: put it into the image, or "

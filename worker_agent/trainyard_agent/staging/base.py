@@ -50,6 +50,13 @@ class StagingFailed(Exception):
         self.staging = Staging("failed", reason=reason, message=message)
 
 
+class Away(StagingFailed):
+    """The failure of a registry, a storage or a server that may pass: it is waited for, then the run is given back."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.GIVEN_BACK, message)
+
+
 class Stager(Protocol):
     """The methods, in the order in which an agent calls them for a run."""
 

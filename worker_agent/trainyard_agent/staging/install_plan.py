@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trainyard_agent.host.files import write_json
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE
 from trainyard_agent.staging import installer_archive, program_module, uv_program
 from trainyard_agent.staging.inside.files import files
@@ -31,10 +32,11 @@ def write(
     secrets: InstallSecrets = NO_SECRETS,
     uv: str = "",
     more: Mapping[str, object] = MappingProxyType({}),
+    patience_s: float = PATIENCE_S,
 ) -> dict[str, str]:
     """Write the plan, and what it needs besides the packages, into `source`. Returns the installer's environment.
     `inside`: the path of each package in the container, in the order of their installation; `uv`: that of a program
-    uv there; `more`: further parts of the plan."""
+    uv there; `more`: further parts of the plan; `patience_s`: how long an index that is away is waited for."""
     plan: dict[str, object] = {
         "environment": PACKAGES,
         "startup": files(),
@@ -45,6 +47,7 @@ def write(
             "hidden": sorted(secrets.referred),
             "concealed": sorted(secrets.settings),
             "uv": uv,
+            "patience_s": patience_s,
         },
         **more,
     }

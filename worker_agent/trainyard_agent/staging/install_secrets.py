@@ -10,8 +10,8 @@ from pathlib import Path
 from trainyard_agent.installer.manifest import PROGRAM
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.server_client import ServerClient
-from trainyard_agent.staging.base import StagingFailed
-from trainyard_protocol.errors import FailedPrecondition, TrainyardError
+from trainyard_agent.staging.base import Away, StagingFailed
+from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unavailable
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
 
@@ -53,6 +53,8 @@ async def get(order: RunOrder, packages: Sequence[Path], control_plane: ServerCl
         values = (await control_plane.secrets(order.run_id)).values
     except FailedPrecondition as error:
         raise StagingFailed(Reason.SECRETS_FAILED, error.message) from error
+    except Unavailable as error:
+        raise Away(f"Its secrets: {error}") from error
     except TrainyardError as error:
         raise StagingFailed(Reason.STAGING_FAILED, f"Its secrets: {error}") from error
     variables = {ref.variable: ref.name for ref in order.training_input.secrets if not ref.file}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from trainyard_agent.server_client import ChecksumMismatch, ServerClient
 from trainyard_agent.staging import archives, install_secrets
-from trainyard_agent.staging.base import StagingFailed
+from trainyard_agent.staging.base import Away, StagingFailed
 from trainyard_agent.staging.install_secrets import InstallSecrets
-from trainyard_protocol.errors import InvalidArgument, TrainyardError
+from trainyard_protocol.errors import InvalidArgument, ResourceExhausted, TrainyardError, Unavailable
 from trainyard_protocol.net.gcs import OF_RUN, CloudStorage, NoSuchObject, split_url
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
@@ -31,7 +31,8 @@ class PackageFetcher:
         self._emulator = emulator
 
     async def fetch(self, order: RunOrder, directory: Path, report: ReportActivity) -> list[Path]:
-        """Download each package into its own directory below `directory`, in the job's order. Raises StagingFailed."""
+        """Download each package into its own directory below `directory`, in the job's order. Raises StagingFailed, and
+        Away where the server or the storage is."""
         uris = order.training_input.package_uris
         return [await self._fetch(order, uri, directory / str(n), report) for n, uri in enumerate(uris)]
 
@@ -60,6 +61,8 @@ class PackageFetcher:
                 await asyncio.to_thread(_download, CloudStorage("The agent", emulator), uri, target)
         except (InvalidArgument, NoSuchObject) as error:
             raise StagingFailed(Reason.PACKAGES_FAILED, error.message) from error
+        except (Unavailable, ResourceExhausted) as error:
+            raise Away(f"{uri}: {error}") from error
         except (TrainyardError, ChecksumMismatch) as error:
             raise StagingFailed(Reason.STAGING_FAILED, f"{uri}: {error}") from error
         return target
@@ -68,4 +71,4 @@ class PackageFetcher:
 def _download(storage: CloudStorage, url: str, target: Path) -> None:
     bucket, name = split_url(url)
     with storage.errors(url), closing(storage.client()) as client:
-        client.bucket(bucket).blob(name).download_to_filename(str(target))
+        client.bucket(bucket).blob(name).download_to_filename(str(target), retry=None)  # the stager tries again

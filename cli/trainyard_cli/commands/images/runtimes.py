@@ -70,7 +70,9 @@ def list_runtimes(runtimes: Path | None, output: Output) -> None:
 @click.option(
     "--ca-bundle",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificates (PEM) that the build trusts, such as a proxy's. They are not stored in the image.",
+    envvar="PIP_CERT",
+    help="Certificates (PEM) that the build trusts, such as a proxy's. They are not stored in the image.  "
+    "[default: $PIP_CERT, if set]",
 )
 def build(
     names: tuple[str, ...], base_image: str, runtimes: Path | None, build_args: dict[str, str], ca_bundle: Path | None

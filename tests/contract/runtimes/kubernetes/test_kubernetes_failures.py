@@ -286,7 +286,7 @@ def _slices(driver: Driver, run_id: str) -> tuple[list[str], list[LogGap]]:
 
 
 @pytest.mark.long
-def test_image_that_its_registry_does_not_have_fails_after_the_kubelets_tries(failures: Failures) -> None:
+def test_image_that_its_registry_does_not_have_fails_at_once(failures: Failures) -> None:
     ended = failures.end_of("no image")
     assert (ended.code, ended.reason) == (None, Reason.IMAGE_FAILED)
     assert "no/image:1" in ended.message

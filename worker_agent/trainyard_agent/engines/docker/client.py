@@ -319,15 +319,23 @@ class DockerClient:
 
     # Commands in containers.
 
-    def start_exec(self, container: str, command: Sequence[str], terminal: Terminal | None) -> ExecAttachment:
-        """Start a command in a running container, with its variables, working directory and user."""
+    def start_exec(
+        self,
+        container: str,
+        command: Sequence[str],
+        terminal: Terminal | None,
+        variables: Mapping[str, str] | None = None,
+        end: Callable[[bool], None] = lambda _: None,
+    ) -> ExecAttachment:
+        """Start a command in a running container, with its variables and further ones, its working directory and user.
+        `end`: see ExecAttachment."""
         with self._call() as api:
             created = api.exec_create(
                 container,
                 list(command),
                 stdin=True,
                 tty=terminal is not None,
-                environment={} if terminal is None else {"TERM": terminal.kind},
+                environment={**(variables or {}), **({} if terminal is None else {"TERM": terminal.kind})},
             )
             exec_id = str(created["Id"])
             response = api.post(
@@ -339,7 +347,7 @@ class DockerClient:
             )
             if response.status_code != _UPGRADED:
                 _check(response)
-        attachment = ExecAttachment(self, container, exec_id, response, on_terminal=terminal is not None)
+        attachment = ExecAttachment(self, exec_id, response, end, on_terminal=terminal is not None)
         if terminal is not None:
             attachment.resize(terminal)
         return attachment

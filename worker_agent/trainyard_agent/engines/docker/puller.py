@@ -6,8 +6,8 @@ from typing import Any
 
 from trainyard_agent.engines.docker.client import DockerClient, EngineDown, EngineRefused, EngineTimeout
 from trainyard_agent.engines.docker.settings import PullPolicy
-from trainyard_agent.staging.base import StagingFailed
-from trainyard_agent.staging.image_errors import verdict
+from trainyard_agent.staging.base import Away, StagingFailed
+from trainyard_agent.staging.image_errors import PullCause, verdict
 from trainyard_protocol.states import Reason
 
 PULL_SILENCE_S = 120.0
@@ -32,7 +32,8 @@ def ensure_image(
 ) -> str:
     """Return the engine's id of the image, pulled if the policy requires it. Blocks.
 
-    `report` gets the progress. Raises StagingFailed; PullCancelled soon after `cancelled` is set.
+    `report` gets the progress. Raises Away for a registry that is, StagingFailed for one that refuses it; PullCancelled
+    soon after `cancelled` is set.
     """
     try:
         image = None if policy == "always" else engine.image(name)
@@ -47,10 +48,15 @@ def ensure_image(
     except EngineDown as down:
         raise StagingFailed(Reason.HOST_FAILED, f"{down}.") from down
     except EngineRefused as refused:
-        raise StagingFailed(*verdict(name, refused.message, _LOGIN, _DISK)) from refused
+        raise _failure(name, refused.message) from refused
     if image is None:
         raise StagingFailed(Reason.STAGING_FAILED, f"{name}: it was removed as soon as it was pulled.")
     return str(image["Id"])
+
+
+def _failure(name: str, words: str) -> StagingFailed:
+    cause, message = verdict(name, words, _LOGIN, _DISK)
+    return Away(message) if cause is PullCause.AWAY else StagingFailed(Reason(cause.value), message)
 
 
 class PullProgress:
@@ -94,6 +100,4 @@ def _pull(
     try:
         engine.pull(name, update, silence_s)
     except EngineTimeout as silent:
-        raise StagingFailed(
-            Reason.STAGING_FAILED, f"{name}: registry unreachable (no progress for {silence_s:g} s)."
-        ) from silent
+        raise Away(f"{name}: registry unreachable (no progress for {silence_s:g} s).") from silent

@@ -25,6 +25,7 @@ from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.probe import EngineProbe
 from trainyard_agent.engines.docker.run_files import ContainerRunRecord, Key, RunFiles
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner
+from trainyard_agent.engines.docker.streams.attachments import ContainerAttachments
 from trainyard_agent.engines.docker.streams.log_copier import REMOVED, ContainerLogCopier
 from trainyard_agent.engines.docker.users import home_archive
 from trainyard_agent.host import disk, procfs
@@ -37,7 +38,7 @@ from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttacha
 from trainyard_agent.runtimes.attaching.port_command import port_command
 from trainyard_agent.runtimes.base import HOST, PROCESSES, STOPPED, Handle, Launch, LogSlice, StartFailed, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
-from trainyard_agent.runtimes.run_directories import METRIC_BYTES, secret_path, write_secret_files
+from trainyard_agent.runtimes.run_directories import METRIC_BYTES, is_run_id, secret_path, write_secret_files
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.attachments import Terminal
@@ -52,7 +53,7 @@ _REPAIR_S = 10.0  # between two checks of the rules of networks
 _REMOVE_TIMEOUT_S = 10.0  # for containers and networks of a run
 _PAUSE_S = 0.05
 _GONE = "Its container was removed, and not by Trainyard."
-_OTHER_USER = "It ran as user {}, not as its image's (docs/how-to/containers.md, User)."
+_OTHER_USER = "It ran as user {}, not as its image's (docs/how-to/containers.md, Choose the user)."
 _SHUT_DOWN = "The container engine, or its machine, was shut down while it ran."
 
 _log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class DockerRuntime:
         self._mounting = threading.Lock()
         """Held from the choice of what is mounted for a job-dir until it is mounted."""
         self._networks = networks or Networks(engine, owner)
+        self._attachments = ContainerAttachments(engine, self._files)
         self._disk_limit = DiskLimit(engine, self._files, disk_bytes)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="engine")
         self._snapshot = _Snapshot()
@@ -132,10 +134,15 @@ class DockerRuntime:
             mine = self._engine.networks(f"{docker_spec.AGENT}={self._owner.agent_id}")
             self._remove_orphans({labels.get(docker_spec.RUN, "") for labels in mine.values()})
             self._networks.repair()
+            self._attachments.end_left(self._container_of, self._pool)
         except (EngineError, OSError) as error:
             if self._files.records():  # else no container of ours can be missed
                 self._log_error(error)  # every observation tries again
         return [record for record in self._files.records() if record.launched]
+
+    def _container_of(self, run_id: str, task: str) -> str | None:
+        container = self._snapshot.containers.get((run_id, task))
+        return container.id if container is not None and container.state == "running" else None
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self._subscribers.add(changed)
@@ -239,16 +246,22 @@ class DockerRuntime:
         return docker_spec.usage_of(stats) if stats is not None else None
 
     def execute(self, run_id: str, task: str, command: Sequence[str], terminal: Terminal | None) -> Attachment:
+        container = self._running(run_id, task)
+        return self._attachments.start((run_id, task), container, command, terminal, leaves=True)
+
+    def connect(self, run_id: str, task: str, port: int) -> Attachment:
+        container = self._running(run_id, task)
+        return self._attachments.start((run_id, task), container, port_command(port), None, leaves=False)
+
+    def _running(self, run_id: str, task: str) -> str:
+        """The container of a replica that runs. Raises NotAttachable."""
         record = self._files.record(run_id)
         info = None
         if record is not None and task in record.addresses and record.launched:
             info = self._engine.inspect(docker_spec.container_name(record.order, task))
         if info is None or not info["State"]["Running"]:
             raise NotAttachable(f"{task} does not run.")
-        return self._engine.start_exec(str(info["Id"]), command, terminal)
-
-    def connect(self, run_id: str, task: str, port: int) -> Attachment:
-        return self.execute(run_id, task, port_command(port), None)
+        return str(info["Id"])
 
     def stop(self, run_id: str, grace_s: float, reason: Reason = STOPPED) -> None:
         record = self._files.record(run_id)
@@ -269,6 +282,8 @@ class DockerRuntime:
     def remove(self, run_id: str) -> None:
         """Raises EngineError if the engine cannot do it now; the run stays known until it can."""
         if self._files.record(run_id) is None:
+            if is_run_id(run_id):
+                self._files.discard(run_id)  # what somebody has left of it
             return
         self._clear(run_id)
         self._forget(run_id)

@@ -77,7 +77,7 @@ class ContainerStager(BackgroundStager):
         settings: ContainerSettings,
         networks: Networks | None = None,
     ) -> None:
-        super().__init__(root)
+        super().__init__(root, settings.limits.patience_s)
         self._engine = engine
         self._asked = ("", False)
         self._owner = owner
@@ -221,10 +221,12 @@ class ContainerStager(BackgroundStager):
         inside = {package: f"{SOURCE}/{package.relative_to(source)}" for package in packages}
         secrets = await self._fetcher.secrets(order, packages)
         uv = await asyncio.to_thread(install_plan.copy_uv, source)
-        variables = await asyncio.to_thread(install_plan.write, source, inside, isolated, secrets, uv)
+        limits = self._settings.limits
+        write = partial(install_plan.write, source, inside, isolated, secrets, uv, patience_s=limits.patience_s)
+        variables = await asyncio.to_thread(write)
         user = await asyncio.to_thread(self._give_to_installer, order, source, environment)
 
-        gateway, limits = await _in_thread(self._engine.gateway), self._settings.limits
+        gateway = await _in_thread(self._engine.gateway)
         try:
             await _in_thread(lambda: self._remove_containers(order.run_id))
             spec = docker_spec.staging_spec(

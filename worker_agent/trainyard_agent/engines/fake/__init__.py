@@ -231,7 +231,8 @@ class FakeRuntime:
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         run = self._run(run_id)
         if run is None or task not in run.replicas:
-            return LogSlice((), complete=run is None or run.handle.launched)
+            is_gone = run is None or run.handle.launched
+            return LogSlice((), complete=is_gone, missing=None if is_gone else 0)
         end = self._end(run, run.replicas[task])
         now = self._host.clock.monotonic()
         written = self._written_lines(run, run.replicas[task], min(now, end[0]))
@@ -300,7 +301,7 @@ class FakeRuntime:
         """A real command of this machine, with the variables of the replica."""
         launch = self._running(run_id, task)
         variables = {**launch.environment, **launch.secrets}
-        return LocalCommand(command, terminal, {"PATH": os.defpath} | variables)
+        return LocalCommand(command, terminal, None, {"PATH": os.defpath} | variables)
 
     def connect(self, run_id: str, task: str, port: int) -> Attachment:
         self._running(run_id, task)

@@ -20,7 +20,7 @@ from trainyard_agent.engines.kubernetes.capacity.metrics import PodMetrics
 from trainyard_agent.engines.kubernetes.logs.log_copies import LogCopies
 from trainyard_agent.engines.kubernetes.logs.logs import LogSource, line_time
 from trainyard_agent.engines.kubernetes.pods import objects, peers
-from trainyard_agent.engines.kubernetes.pods.attachments import exec_in_pod, port_of_pod
+from trainyard_agent.engines.kubernetes.pods.attachments import end_left, exec_in_pod, port_of_pod
 from trainyard_agent.engines.kubernetes.pods.ends import EndOrder
 from trainyard_agent.engines.kubernetes.pods.objects import (
     EXIT,
@@ -36,8 +36,8 @@ from trainyard_agent.engines.kubernetes.pods.objects import (
 from trainyard_agent.engines.kubernetes.pods.removal import NotRemoved, PodRemoval
 from trainyard_agent.engines.kubernetes.pods.status import (
     PodState,
+    exit_of,
     has_begun,
-    image_refusal,
     is_taken_away,
     start_time,
     state_of,
@@ -147,8 +147,6 @@ class KubernetesRuntime:
         self._logs = LogCopies(client, state_dir / "pods")
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
-        self._pulls: dict[str, set[str]] = {}
-        """The versions of a pod, by uid, in which its image could not be pulled."""
         self._pool = ThreadPoolExecutor(_CALLS, thread_name_prefix="kubernetes")
         self._closing = threading.Event()
         self._abandoned: set[str] = set()
@@ -176,6 +174,8 @@ class KubernetesRuntime:
         pods, _ = self._client.list("pods", self._owner.selector)
         for pod in pods:
             self._watch.put(pod)
+            if has_begun(pod) and exit_of(pod) is None:
+                end_left(self._client, pod, self._pool)
         unwanted = {run_id for run_id, run in runs.items() if not run.launched}
         of_pods = {pod["metadata"]["labels"][objects.RUN] for pod in pods}
         unwanted |= of_pods - runs.keys()
@@ -276,7 +276,7 @@ class KubernetesRuntime:
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         run = self._run(run_id)
         if run is None or task not in run.tasks:
-            return LogSlice((), complete=True)
+            return LogSlice((), complete=True, missing=None)
         if not run.launched:
             return LogSlice((), complete=False)
         self._follow(run, task)
@@ -399,16 +399,13 @@ class KubernetesRuntime:
                 why = run.unmade
             return PodState(ReplicaState.EXITED, exit=never_ran(*why, datetime.now(UTC)))
         memory = next(replica.memory_bytes for replica in run.order.replicas if replica.task == task)
-        state = state_of(pod, len(self._pulls.get(pod["metadata"]["uid"], ())), memory)
+        state = state_of(pod, memory)
         waits = "" if state.exit else self._admission.waits(run.order.run_id, pod)
         if waits and (refusal := self._admission.refusal(run.order.run_id)):
             return PodState(ReplicaState.EXITED, exit=never_ran(Reason.REFUSED, refusal, datetime.now(UTC)))
         return PodState(ReplicaState.PENDING, waits=waits) if waits else state
 
-    def _notice(self, pod: KubeObject) -> None:
-        if image_refusal(pod):
-            versions = self._pulls.setdefault(pod["metadata"]["uid"], set())
-            versions.add(pod["metadata"]["resourceVersion"])
+    def _notice(self, _pod: KubeObject) -> None:
         self._subscribers.call()
 
     def _record_ends(self, run: _Run, addresses: Mapping[str, str], states: Mapping[str, PodState]) -> None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from trainyard_agent.engines.slurm import setup
 
-IMAGES, LIST, FAILED = "images", "images.json", "image-failed.json"
-"""In the run's directory: the images, their names by number, and the failure of one."""
+IMAGES, LIST, FAILED, WAITS = "images", "images.json", "image-failed.json", "image-waits.json"
+"""In the run's directory: the images, their names by number, the failure of one, and that of the last try."""
 
 CONTAINER = "container.json"
 """In a replica's directory: the command, and the node's variables, by which another container starts beside it."""

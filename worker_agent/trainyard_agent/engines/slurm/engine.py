@@ -146,9 +146,20 @@ class SlurmEngine(Engine):
 
             yield OpenEngine(
                 SlurmRuntime(
-                    slurm.directory, slurm.defaults, watch.gres, lambda: watch.longest_s, images=slurm.slurm_images
+                    slurm.directory,
+                    slurm.defaults,
+                    watch.gres,
+                    lambda: watch.longest_s,
+                    images=slurm.slurm_images,
+                    patience_s=settings.install_limits.patience_s,
                 ),
-                SlurmStager(environments, place.fetcher, settings.python, runtimes=place.table),
+                SlurmStager(
+                    environments,
+                    place.fetcher,
+                    settings.python,
+                    runtimes=place.table,
+                    patience_s=settings.install_limits.patience_s,
+                ),
                 offer,
                 claim,
                 describe=described,

@@ -1,18 +1,22 @@
-"""Pulls the images of a run on the first node of its job: `python -I -S pull.py RUN_DIR PROGRAM`, in the batch step.
+"""Pulls the images of a run on the first node of its job: `python -I -S pull.py RUN_DIR PROGRAM PATIENCE_S`, in the
+batch step.
 
 Each becomes one file on the shared file system, which all nodes read. What a registry has sent stays in a cache, so
-that the same image is fetched once. It needs the standard library alone.
+that the same image is fetched once. A registry that is away is waited for. It needs the standard library alone.
 """
 
 import json
 import os
 import subprocess
 import sys
+import time
 
 if __name__ == "__main__":  # started by its path, without site-packages
     sys.path.append(__file__.rpartition("/trainyard_agent/")[0])
 
 from trainyard_agent.engines.slurm import containers
+from trainyard_agent.installer.patience import Patience
+from trainyard_agent.staging import image_errors
 
 _CACHE = "image-cache"
 _LONGEST = 2000
@@ -23,7 +27,7 @@ class PullFailed(Exception):
     """The message has the program's words."""
 
 
-def main(run: str, program: str) -> int:
+def main(run: str, program: str, patience_s: float) -> int:
     with open(f"{run}/{containers.LIST}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
         images = json.load(file)["images"]
     name = os.path.basename(program).upper()  # noqa: PTH119
@@ -31,7 +35,9 @@ def main(run: str, program: str) -> int:
     for number, image in enumerate(images):
         path = f"{run}/{containers.IMAGES}/{number}"
         try:
-            _run([program, "--quiet", "pull", "--force", f"{path}.sif", f"docker://{image}"])
+            _pull(
+                run, [program, "--quiet", "pull", "--force", f"{path}.sif", f"docker://{image}"], Patience(patience_s)
+            )
             config = image_config(program, f"{path}.sif")
         except (OSError, PullFailed) as error:
             print(error, file=sys.stderr)
@@ -40,6 +46,22 @@ def main(run: str, program: str) -> int:
             return 1
         _write(f"{path}.json", config)
     return 0
+
+
+def _pull(run: str, command: list[str], patience: Patience) -> None:
+    """Raises PullFailed, OSError."""
+    while True:
+        try:
+            _run(command)
+        except PullFailed as error:
+            pause_s = patience.pause_s() if image_errors.cause(str(error)) is image_errors.PullCause.AWAY else 0.0
+            if not pause_s:
+                raise
+            print(f"The pull is tried again in {pause_s:.0f} s: {error}", file=sys.stderr, flush=True)
+            _write(f"{run}/{containers.WAITS}", {"words": str(error)})
+            time.sleep(pause_s)
+        else:
+            return
 
 
 def image_config(program: str, sif: str) -> dict[str, object]:
@@ -80,4 +102,4 @@ def _write(path: str, value: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))

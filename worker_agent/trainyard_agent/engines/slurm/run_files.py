@@ -98,6 +98,12 @@ class PullFailure(BaseModel):
     missing: bool = False
 
 
+class PullWait(BaseModel):
+    """image-waits.json: the words of the program whose pull is tried again."""
+
+    words: str
+
+
 class RankAddress(BaseModel):
     host: str
     port: int

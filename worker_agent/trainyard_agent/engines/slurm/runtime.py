@@ -25,6 +25,7 @@ from trainyard_agent.engines.slurm import commands, containers, inside, pull, ra
 from trainyard_agent.engines.slurm.commands import JobTable, SlurmError, SlurmJob
 from trainyard_agent.engines.slurm.run_files import (
     PullFailure,
+    PullWait,
     RankAddress,
     RankUsage,
     SignsAsked,
@@ -39,6 +40,7 @@ from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_agent.engines.slurm.step_attachment import StepAttachment
 from trainyard_agent.host import disk
 from trainyard_agent.host.files import remove_tree, write_json
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.runtimes.attaching import beside
 from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
 from trainyard_agent.runtimes.attaching.port_command import port_command
@@ -71,13 +73,16 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         longest_s: Callable[[], float] = lambda: math.inf,
         times: Times | None = None,
         images: str = "",
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """`gres`: what Slurm calls an accelerator type, such as `gpu:a100` without its `gpu:`. `longest_s`: the time
-        limit of the partition now. `images`: the program of the nodes that runs images."""
+        limit of the partition now. `images`: the program of the nodes that runs images; `patience_s`: how long they
+        wait for a registry that is away."""
         super().__init__(shared_dir / "runs", SlurmRecord, _log)
         self._defaults, self._gres, self._longest_s = defaults or SlurmDefaults(), gres, longest_s
         self._times = times or Times()
         self._images = images
+        self._patience_s = patience_s
         self._table = JobTable(self._times.queue)
         self._reports: dict[str, tuple[float, tuple[ReplicaReport, ...]]] = {}
         self._ended_since: dict[str, float] = {}
@@ -185,7 +190,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             beside_it = [*python, inside.__file__, str(directory / task), *command]
         program = [*python, step.__file__, str(code), *beside_it]
         srun = spec.step_beside(record.job, replicas, task, address.node, program, on_terminal=terminal is not None)
-        return StepAttachment(srun, terminal, code)
+        return StepAttachment(srun, terminal, self._runs.parent, code)
 
     def connect(self, run_id: str, task: str, port: int) -> Attachment:
         """The network of a container is its node's."""
@@ -247,7 +252,8 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
             write_json(directory / "launch.json", self._spec(record, launch, images, directory))
         arguments = spec.arguments(order, str(run), self._gres, self._defaults, self._longest_s())
         program = [sys.executable, "-I", "-S", rank.__file__, str(run)]
-        pulls = [sys.executable, "-I", "-S", pull.__file__, str(run), self._images] if images else []
+        program_of_images = [pull.__file__, str(run), self._images, f"{self._patience_s:g}"]
+        pulls = [sys.executable, "-I", "-S", *program_of_images] if images else []
         job = commands.submit(arguments, spec.script(order, self._gres, program, str(run), pulls))
         launched = record.model_copy(update={"job": job, "launched": True})
         self._write(launched)
@@ -345,7 +351,8 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         run = self._runs / record.run_id
         if not (run / containers.LIST).exists() or any((run / "addresses").iterdir()):
             return ""
-        return "its node pulls the image"
+        waiting = self._files.read(run / containers.WAITS, PullWait)
+        return f"its node tries again to pull the image: {waiting.words}" if waiting else "its node pulls the image"
 
     def _is_taken(self, record: SlurmRecord) -> bool:
         """Whether Slurm has sent SIGTERM to a replica."""

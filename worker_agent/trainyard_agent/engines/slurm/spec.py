@@ -248,7 +248,8 @@ def failed_pull(image: str, words: str, node: str, program: str) -> tuple[Reason
     if not words:
         why = f"there is no program {program} on {node or 'its node'}, by which this agent runs images (--slurm-images)"
         return Reason.HOST_FAILED, f"{image}: {why}."
-    return verdict(image, words, f"{program} registry login", "the disk for images")
+    cause, message = verdict(image, words, f"{program} registry login", "the disk for images")
+    return Reason(cause.value), message
 
 
 def will_never_start(state: str, reason: str) -> bool:

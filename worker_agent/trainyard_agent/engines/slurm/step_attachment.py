@@ -14,8 +14,8 @@ _UNKNOWN = 255
 
 
 class StepAttachment(LocalCommand):
-    def __init__(self, srun: Sequence[str], terminal: Terminal | None, code: Path) -> None:
-        super().__init__(srun, terminal, commands.environment(os.environ))
+    def __init__(self, srun: Sequence[str], terminal: Terminal | None, state_dir: Path, code: Path) -> None:
+        super().__init__(srun, terminal, state_dir, commands.environment(os.environ))
         self._code = code
 
     def exit_code(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard_agent.host.files import read_json, remove_tree, write_json
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_agent.staging.environments.installer_process import InstallerProcess
 from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, unknown_version
@@ -31,8 +32,11 @@ _OPEN_TO_ALL = 0o022
 class BaseEnvironments:
     """The environments of runtime versions, below `root`. `python` is the agent's base interpreter."""
 
-    def __init__(self, root: Path, python: str, runtimes: Runtimes | None = None) -> None:
+    def __init__(
+        self, root: Path, python: str, runtimes: Runtimes | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
         self._root = root
+        self._patience_s = patience_s
         self._python = python
         self._runtimes = runtimes
         self._locks: dict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -47,7 +51,7 @@ class BaseEnvironments:
         image = self._runtimes.own_image(version, any(replica.has_gpus for replica in order.replicas))
         if image is None or not image.framework or not image.packages:
             return self._python
-        process = InstallerProcess(order.run_id, directory, None, report)
+        process = InstallerProcess(order.run_id, directory, None, report, patience_s=self._patience_s)
         missing, output = await process.run([self._python, "-c", _FIND, image.framework])
         if not missing:
             return self._python
@@ -59,8 +63,9 @@ class BaseEnvironments:
                 try:
                     await self._make(environment, image, process)
                 except StagingFailed as failed:
+                    is_away = failed.staging.reason is Reason.GIVEN_BACK
                     raise StagingFailed(
-                        Reason.STAGING_FAILED,
+                        Reason.GIVEN_BACK if is_away else Reason.STAGING_FAILED,
                         f"The environment of its runtimeVersion {version} cannot be made with Python {interpreter}: "
                         f"{failed.staging.message} Start the agent with a --python that has {image.framework}, or "
                         "run the job without a runtimeVersion.",

@@ -13,6 +13,7 @@ from trainyard_agent.host import environment as job_environment
 from trainyard_agent.host import process_tags, unix_users
 from trainyard_agent.host.job_users import JobUsers
 from trainyard_agent.installer.output import error_excerpt, events, without_credentials
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.runtimes import as_user, installing
 from trainyard_agent.staging import installer_archive, uv_program
 from trainyard_agent.staging.base import StagingFailed
@@ -33,7 +34,8 @@ def kill_orphaned_installers(root: Path, users: JobUsers) -> None:
 
 class InstallerProcess:
     """Runs the commands of one run's installation, in its directory. `user`: the run's, None: the agent's; `report`
-    gets its activities; `secrets`: those of the job for it."""
+    gets its activities; `secrets`: those of the job for it; `patience_s`: how long an index that is away is waited
+    for."""
 
     def __init__(
         self,
@@ -42,12 +44,14 @@ class InstallerProcess:
         user: int | None,
         report: Callable[[str], None] = lambda _: None,
         secrets: InstallSecrets = NO_SECRETS,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._run_id = run_id
         self._directory = directory
         self._user = user
         self._report = report
         self._secrets = secrets
+        self._patience_s = patience_s
         self.notes: list[str] = []
         """Sentences on what was installed, for the job's log."""
 
@@ -71,6 +75,7 @@ class InstallerProcess:
             "cache": "" if self._user is None else str(temporary / "uv-cache"),
             "secrets": dict(self._secrets.referred),
             "concealed": sorted(self._secrets.settings),
+            "patience_s": self._patience_s,
             **plan,
         }
         command = [base, "-I", str(program), "-"]
@@ -78,7 +83,7 @@ class InstallerProcess:
         reported = list(events(output))
         self.notes += installing.notes(output)
         if code:
-            raise StagingFailed(Reason.PACKAGES_FAILED, error_excerpt(output))
+            raise StagingFailed(*installing.failure(code, output))
         found = [event["packages"] for event in reported if "packages" in event]
         if not plan.get("own"):
             return []

@@ -26,6 +26,7 @@ from trainyard_agent.installer import manifest, tree
 from trainyard_agent.installer.environment import BASE_FILE, base_lines, brings_framework, drop_tree
 from trainyard_agent.installer.installation import PROJECT
 from trainyard_agent.installer.output import Refused, error_excerpt
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.staging import archives, job_dirs, program_module
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging, StagingFailed
@@ -63,11 +64,12 @@ class PackageStager(BackgroundStager):
         python: str,
         users: JobUsers | None = None,
         runtimes: Runtimes | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """New runs have the agent's user without `users`; without `runtimes` all have the agent's environment."""
-        super().__init__(root)
+        super().__init__(root, patience_s)
         self._fetcher = fetcher
-        self._bases = BaseEnvironments(root.parent / "runtimes", python, runtimes)
+        self._bases = BaseEnvironments(root.parent / "runtimes", python, runtimes, patience_s)
         self._users = users or JobUsers(root.parent)
         self._kept = KeptEnvironments(root.parent / "kept-environments")
         self._keeping = asyncio.Lock()
@@ -105,7 +107,7 @@ class PackageStager(BackgroundStager):
         base = await self._bases.python_of(order, directory, report)
         inspections = {path: await archives.inspect(path) for path in packages} if order.training_input.secrets else {}
         secrets = await self._fetcher.secrets(order, list(inspections))
-        process = InstallerProcess(order.run_id, directory, user, report, secrets)
+        process = InstallerProcess(order.run_id, directory, user, report, secrets, self._patience_s)
         installer = _Installer(directory, base, user, process)
         if base not in self._site_packages:
             self._site_packages[base] = await installer.site_packages()

@@ -10,7 +10,7 @@ from trainyard_agent.engines.docker import puller as image_puller
 from trainyard_agent.engines.docker.client import EngineDown, EngineRefused, EngineTimeout
 from trainyard_agent.engines.docker.puller import PullProgress
 from trainyard_agent.engines.docker.settings import PullPolicy
-from trainyard_agent.staging.base import StagingFailed
+from trainyard_agent.staging.base import Away, StagingFailed
 from trainyard_protocol.states import Reason
 
 NAME = "registry.example/team/trainer:1"
@@ -40,10 +40,10 @@ def ensure(engine: ScriptedEngine, policy: PullPolicy = "missing", report: Any =
     return image_puller.ensure_image(engine, NAME, policy, report, threading.Event(), 9)  # type: ignore[arg-type]
 
 
-def failure(engine: ScriptedEngine, policy: PullPolicy = "missing") -> tuple[Reason, str]:
+def failure(engine: ScriptedEngine, policy: PullPolicy = "missing") -> StagingFailed:
     with pytest.raises(StagingFailed) as caught:
         ensure(engine, policy)
-    return caught.value.staging.reason, caught.value.staging.message
+    return caught.value
 
 
 def test_policy_says_when_to_pull() -> None:
@@ -59,47 +59,31 @@ def test_policy_says_when_to_pull() -> None:
         assert ensure(engine, policy) == f"sha256:{NAME}"
         found[policy, is_local] = bool(engine.asked)
     assert found == table
-    reason, message = failure(ScriptedEngine(), "never")
-    assert (reason, "image not found" in message) == (Reason.IMAGE_FAILED, True)
+    never = failure(ScriptedEngine(), "never").staging
+    assert (never.reason, "image not found" in never.message) == (Reason.IMAGE_FAILED, True)
 
 
-REFUSALS = {
-    (Reason.IMAGE_FAILED, "image not found"): [
-        "manifest for 127.0.0.1:5/x:1 not found: manifest unknown: manifest unknown",
-        "pull access denied for x, repository does not exist or may require 'docker login': denied: "
-        "requested access to the resource is denied",
-    ],
-    (Reason.IMAGE_FAILED, "unauthorized"): [
-        'Head "http://r/v2/x/manifests/1": no basic auth credentials',
-        "unauthorized: authentication required",
-    ],
-    (Reason.STAGING_FAILED, "registry unreachable"): [
-        'Get "https://r/v2/": dial tcp: lookup r: no such host',
-        'Get "https://r/v2/": dial tcp 127.0.0.1:9: connect: connection refused',
-        'Get "https://r/v2/": net/http: request canceled while waiting for connection (Client.Timeout '
-        "exceeded while awaiting headers)",
-        'Get "http://r/v2/": context deadline exceeded',
-        "unexpected EOF",
-    ],
-    (Reason.STAGING_FAILED, "rate limit"): ["toomanyrequests: You have reached your pull rate limit"],
-    (Reason.HOST_FAILED, "disk"): ["failed to register layer: no space left on device"],
-    (Reason.STAGING_FAILED, "something new"): ["something new"],
+REFUSALS: dict[str, tuple[type[StagingFailed], Reason, str]] = {
+    "manifest unknown": (StagingFailed, Reason.IMAGE_FAILED, "image not found"),
+    "failed to register layer: no space left on device": (StagingFailed, Reason.HOST_FAILED, "engine is full"),
+    'Get "https://r/v2/": dial tcp: lookup r: no such host': (Away, Reason.GIVEN_BACK, "registry unreachable"),
 }
 
 
-def test_pull_that_fails_becomes_a_verdict() -> None:
+def test_pull_that_fails_is_waited_for_or_a_verdict() -> None:
     wrong = []
-    for (reason, verdict), refusals in REFUSALS.items():
-        for words in refusals:
-            blamed, message = failure(ScriptedEngine(pull=EngineRefused(500, words)))
-            if blamed is not reason or not message.startswith(f"{NAME}: ") or verdict not in message:
-                wrong.append((words, blamed, message))
+    for words, (kind, reason, meaning) in REFUSALS.items():
+        found = failure(ScriptedEngine(pull=EngineRefused(500, words)))
+        blamed, message = found.staging.reason, found.staging.message
+        fits = blamed is reason and message.startswith(f"{NAME}: ") and meaning in message
+        if type(found) is not kind or not fits:
+            wrong.append((words, found))
     assert wrong == []
     silent = failure(ScriptedEngine(pull=EngineTimeout("does not answer in time")))
-    assert silent[0] is Reason.STAGING_FAILED
-    assert "registry unreachable (no progress for 9 s)" in silent[1]
-    down = failure(ScriptedEngine(pull=EngineDown("the engine at x does not answer")))
-    assert down == (Reason.HOST_FAILED, "the engine at x does not answer.")
+    assert isinstance(silent, Away)
+    assert "registry unreachable (no progress for 9 s)" in silent.staging.message
+    down = failure(ScriptedEngine(pull=EngineDown("the engine at x does not answer"))).staging
+    assert (down.reason, down.message) == (Reason.HOST_FAILED, "the engine at x does not answer.")
 
 
 def test_pull_that_nobody_waits_for_is_given_up() -> None:

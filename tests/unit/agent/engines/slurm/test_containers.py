@@ -66,7 +66,7 @@ def test_failed_pull_has_the_reason_of_the_programs_words() -> None:
     reason, message = spec.failed_pull("r/i:1", "unauthorized", "n1", "apptainer")
     assert reason is Reason.IMAGE_FAILED
     assert "run `apptainer registry login`" in message
-    assert spec.failed_pull("r/i:1", "dial tcp: i/o timeout", "n1", "apptainer")[0] is Reason.STAGING_FAILED
+    assert spec.failed_pull("r/i:1", "dial tcp: i/o timeout", "n1", "apptainer")[0] is Reason.GIVEN_BACK
     reason, message = spec.failed_pull("r/i:1", "", "n1", "apptainer")
     assert (reason, "there is no program apptainer on n1" in message) == (Reason.HOST_FAILED, True)
 

@@ -1,9 +1,14 @@
 """Programs whose files declare what they need, which their runs' environments then have."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +299,61 @@ sys.exit("the wheel fell off")
     for text in (failed.message, log):
         assert "s3cret" not in text
     assert "'MODEL': None" in log
+
+
+@contextmanager
+def index_after(failures: int, directory: Path) -> Iterator[str]:
+    """The URL of an index in a directory, which answers so many requests with 503 before."""
+    left = [503] * failures
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given, directory=str(directory))
+
+        def do_GET(self) -> None:
+            if left:
+                self.send_error(left.pop())
+            else:
+                super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/simple"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.slow
+async def test_index_that_is_away_is_waited_for_and_then_the_run_is_given_back(
+    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path / "index", "somewhere")
+    (tmp_path / "simple" / "somewhere").mkdir(parents=True)
+    (tmp_path / "simple" / "somewhere" / "index.html").write_text(
+        '<a href="/index/somewhere-1-py3-none-any.whl">somewhere-1-py3-none-any.whl</a>'
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    program: dict[str, str | bytes] = {"requirements.txt": "somewhere\n"}
+    with index_after(4, tmp_path) as url:  # uv itself asks four times
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        ready = await prepared(staged, program, REQUIREMENTS)
+    assert ready.phase == "ready", ready.message
+    waits = "asks a package index again: HTTP status server error (503"
+    assert any(activity.startswith(waits) for activity in staged.activities)
+    assert ready.resolved is not None
+    assert any(note.startswith("A package index was away for ") for note in ready.resolved.installed)
+
+    staged.patience_s = 0.0
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    given_back = await prepared(staged, {**program, "more": ""}, REQUIREMENTS, run_id=OTHER)
+    assert (given_back.phase, given_back.reason) == ("failed", Reason.GIVEN_BACK)
+    assert given_back.message.startswith(
+        "A package index has not answered for 0 s: error sending request for url (http"
+    )

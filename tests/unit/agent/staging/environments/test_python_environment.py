@@ -72,6 +72,7 @@ class Staged:
         self.root = root
         self.python = python
         self.runtimes: Runtimes | None = None
+        self.patience_s = 600.0
         self.server = StubServer()
         self.activities: list[str] = []
 
@@ -89,6 +90,7 @@ class Staged:
                 PackageFetcher(client, environment.get("STORAGE_EMULATOR_HOST", "")),
                 self.python,
                 runtimes=self.runtimes,
+                patience_s=self.patience_s,
             )
             try:
                 yield stager
@@ -428,6 +430,26 @@ async def test_package_that_cannot_be_had_or_installed_fails_with_a_reason(stage
         if (failed.phase, failed.reason, words in failed.message) != ("failed", reason, True):
             wrong.append((uri, failed))
     assert not wrong
+
+
+async def test_package_whose_server_or_storage_is_away_is_waited_for(staged: Staged, tmp_path: Path) -> None:
+    uri = staged.upload(package(tmp_path, ""))
+    staged.server.down = True
+    async with staged.stager(STORAGE_EMULATOR_HOST="http://127.0.0.1:1") as stager:
+        stager.begin(run_order(RUN, packageUris=[uri]))
+        stager.begin(run_order(OTHER, packageUris=["gs://bucket/a.tar.gz"]))
+        await until(lambda: all(status.activity.startswith("tries again: ") for status in stager.status().values()))
+        activities = {run_id: status.activity for run_id, status in stager.status().items()}
+        staged.server.down = False
+        ready = await staged.finish(stager)
+        await stager.discard(OTHER)
+    assert "The server is down" in activities[RUN]
+    assert activities[OTHER].endswith(
+        "gs://bucket/a.tar.gz: Google Cloud Storage at http://127.0.0.1:1 does not answer"
+    )
+    assert ready.phase == "ready", ready.message
+    assert ready.resolved is not None
+    assert ready.resolved.installed[0].startswith("It has what was away for ")
 
 
 async def test_discard_ends_the_installation_and_leaves_nothing(staged: Staged, tmp_path: Path) -> None:

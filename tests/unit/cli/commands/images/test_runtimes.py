@@ -182,6 +182,7 @@ def test_build_says_which_jobs_run_in_the_image(tmp_path: Path) -> None:
 
 
 def test_build_context_is_the_dockerfile_and_what_it_installs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_CERT", raising=False)
     engine = ScriptedEngine()
     use(monkeypatch, engine)
     assert trainyard("build", "jax-cpu", "jax-cuda", "jax-cpu", "torch") == 0

@@ -18,10 +18,10 @@ from trainyard_agent.host.files import remove_tree
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging import archives, install_plan, install_secrets
-from trainyard_agent.staging.base import Staging, StagingFailed
+from trainyard_agent.staging.base import Away, Staging, StagingFailed
 from trainyard_agent.staging.install_secrets import InstallSecrets
 from trainyard_agent.staging.package_fetcher import PackageFetcher, ReportActivity
-from trainyard_protocol.errors import InvalidArgument, TrainyardError
+from trainyard_protocol.errors import InvalidArgument, TrainyardError, Unavailable
 from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
@@ -83,7 +83,7 @@ class PodPackages:
         isolated = await archives.isolated(packages)
         settings, referred = await install_secrets.names(order, packages)
         secrets = InstallSecrets(dict.fromkeys(settings, ""), dict.fromkeys(referred, ""))
-        contents = _Contents(files, packages, isolated, secrets)
+        contents = _Contents(files, packages, isolated, secrets, self._settings.limits.patience_s)
         variables = await asyncio.to_thread(contents.write, {}, None)
         if contents.size > MOST:
             links = await self._links(order, packages)
@@ -127,6 +127,8 @@ class PodPackages:
         """The URLs of the packages that the server has. Raises StagingFailed if pods cannot download them."""
         try:
             paths = (await self._control_plane.package_links(order.run_id)).paths
+        except Unavailable as error:
+            raise Away(f"Its packages: {error}") from error
         except TrainyardError as error:
             raise StagingFailed(Reason.STAGING_FAILED, f"Its packages: {error}") from error
         server = self._settings.server.rstrip("/")
@@ -145,8 +147,11 @@ class _Contents:
     """The files of an installation, in a directory: the packages, each below a number, and the plan. `secrets`: their
     names alone."""
 
-    def __init__(self, directory: Path, packages: list[Path], isolated: list[Path], secrets: InstallSecrets) -> None:
+    def __init__(
+        self, directory: Path, packages: list[Path], isolated: list[Path], secrets: InstallSecrets, patience_s: float
+    ) -> None:
         self._directory = directory
+        self._patience_s = patience_s
         self._isolated = isolated
         self._secrets = secrets
         self._digests = {package: _digest(package) for package in packages}
@@ -167,7 +172,9 @@ class _Contents:
             more["authorities"] = f"{SOURCE}/{_AUTHORITIES}"
         for package in links:
             package.unlink()
-        variables = install_plan.write(self._directory, inside, self._isolated, self._secrets, more=more)
+        variables = install_plan.write(
+            self._directory, inside, self._isolated, self._secrets, more=more, patience_s=self._patience_s
+        )
         return {name: value for name, value in variables.items() if name not in self._secrets.values}
 
     @property

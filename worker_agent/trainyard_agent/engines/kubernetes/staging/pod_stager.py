@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import PodJobDirs
 from trainyard_agent.engines.kubernetes.staging.pod_packages import PodPackages
+from trainyard_agent.installer.patience import PATIENCE_S
 from trainyard_agent.staging.background_stager import BackgroundStager
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.wire.sync import RunOrder
@@ -13,8 +14,8 @@ from trainyard_protocol.wire.sync import RunOrder
 class PodStager(BackgroundStager):
     """Prepares runs of the kubernetes runtime."""
 
-    def __init__(self, root: Path, job_dirs: PodJobDirs, packages: PodPackages) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, job_dirs: PodJobDirs, packages: PodPackages, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(root, patience_s)
         self._job_dirs = job_dirs
         self._packages = packages
 

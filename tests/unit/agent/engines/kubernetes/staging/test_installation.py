@@ -11,6 +11,7 @@ from trainyard_agent.engines.kubernetes.pods.status import state_of
 from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.installer.container import NO_ENVIRONMENT, NOT_FETCHED
+from trainyard_agent.installer.output import AWAY
 from trainyard_agent.runtimes.base import Launch, SecretFile
 from trainyard_agent.runtimes.installing import PACKAGES, InstallLimits, activity
 from trainyard_protocol.states import Reason, ReplicaState
@@ -120,6 +121,11 @@ ENDS: dict[str, tuple[dict[str, Any], Reason, str]] = {
         Reason.STAGING_FAILED,
         "p.whl could not be fetched: its SHA-256 is 0, not 1.",
     ),
+    "an index that is away": (
+        pod(ended(AWAY, 'trainyard-install: {"failed": "A package index has not answered for 600 s: no"}'), "Failed"),
+        Reason.GIVEN_BACK,
+        "A package index has not answered for 600 s: no",
+    ),
     "memory": (
         pod(ended(137, reason="OOMKilled"), "Failed"),
         Reason.PACKAGES_FAILED,
@@ -161,9 +167,9 @@ def test_pod_that_is_deleted_while_it_installs_is_not_the_packages_fault() -> No
 def test_replica_waits_for_the_installer_and_then_for_its_own_container() -> None:
     state = state_of(pod(running(5)))
     assert (state.state, state.waits) == (ReplicaState.STARTING, activity(["p+1.whl"]))
-    pulling = pod({"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}})
-    assert state_of(pulling).waits == "ErrImagePull: manifest unknown"
-    end = state_of(pulling, pull_failures=3).exit
+    pulling = pod({"waiting": {"reason": "ErrImagePull", "message": "connection refused"}})
+    assert state_of(pulling).waits == "ErrImagePull: connection refused"
+    end = state_of(pod({"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}})).exit
     assert end is not None
     assert end.reason is Reason.IMAGE_FAILED
     done = pod(ended(0, reason="Completed"))

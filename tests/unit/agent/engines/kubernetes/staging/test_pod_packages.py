@@ -18,6 +18,7 @@ from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import PodJobDirs
 from trainyard_agent.engines.kubernetes.staging.pod_packages import MOST, PodPackages, PodPackageSettings, no_images
 from trainyard_agent.engines.kubernetes.staging.pod_stager import PodStager
 from trainyard_agent.installer import container
+from trainyard_agent.installer.output import NoAnswer
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_agent.staging.base import Staging
 from trainyard_agent.staging.package_fetcher import PackageFetcher
@@ -99,10 +100,15 @@ async def test_small_packages_travel_with_the_run_and_large_ones_are_downloaded_
     fetched = tmp_path / "fetched" / "large.whl"
     with packages.server.listening() as url:
         there = {"path": str(fetched), "url": file["url"].replace("https://trains", url)}
-        container.fetch({**file, **there}, None)
+        container.fetch({**file, **there}, None, 0)
         assert fetched.read_bytes() == content
         with pytest.raises(OSError, match=f"its SHA-256 is {file['sha256']}, not 0"):
-            container.fetch({**file, **there, "sha256": "0"}, None)
+            container.fetch({**file, **there, "sha256": "0"}, None, 0)
+        with pytest.raises(OSError, match="404"):
+            container.fetch({**file, **there, "url": f"{url}/link/nothing"}, None, 0)
+        packages.server.down = True
+        with pytest.raises(NoAnswer, match="the server has not answered for 0 s: HTTP Error 503"):
+            container.fetch({**file, **there}, None, 0)
 
 
 async def test_packages_of_a_job_with_an_image_are_installed_in_that_image(packages: Packages) -> None:

@@ -1,7 +1,6 @@
 """One-shot chores of docker-compose.yml: `python3 chores.py CHORE ARGUMENT...`
 
     tokens DIRECTORY ROLE...   create a token for each role in DIRECTORY/ROLE, unless it exists
-    bucket URL NAME            create a bucket in the storage emulator at URL, unless it exists
     reach ADDRESS...           exit code 0 if all answer: http://..., unix:///... for a container engine, or
                                tcp://HOST:PORT for a connection alone
 
@@ -9,17 +8,14 @@ Only the standard library; proxies are not asked.
 """
 
 import http.client
-import json
 import os
 import secrets
 import socket
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 
 _PATIENCE_S = 5.0
-_CONFLICT = 409
 
 
 def main(words: list[str]) -> int:
@@ -27,8 +23,6 @@ def main(words: list[str]) -> int:
         case ["tokens", directory, *roles]:
             for role in roles:
                 make_token(Path(directory) / role)
-        case ["bucket", url, name]:
-            make_bucket(url, name)
         case ["reach", *addresses] if addresses:
             return reach(addresses)
         case _:
@@ -50,20 +44,6 @@ def make_token(path: Path) -> None:
     draft.replace(path)
 
 
-def make_bucket(url: str, name: str) -> None:
-    request = urllib.request.Request(  # noqa: S310 - an address of our own configuration
-        f"{url}/storage/v1/b?project=trainyard",
-        data=json.dumps({"name": name}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    try:
-        _open(request)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code != _CONFLICT:
-            raise
-
-
 def reach(addresses: list[str]) -> int:
     for address in addresses:
         try:
@@ -73,16 +53,16 @@ def reach(addresses: list[str]) -> int:
                 host, _, port = address.removeprefix("tcp://").rpartition(":")
                 socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
             else:
-                _open(urllib.request.Request(address))  # noqa: S310
+                _open(address)
         except (OSError, ValueError, http.client.HTTPException) as error:
             print(f"{address}: {error}", file=sys.stderr)
             return 1
     return 0
 
 
-def _open(request: urllib.request.Request) -> None:
+def _open(address: str) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=_PATIENCE_S):
+    with opener.open(address, timeout=_PATIENCE_S):
         pass
 
 

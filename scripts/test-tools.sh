@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the programs that tests need besides Python: shells, a container engine with debootstrap, an SSH
 # server, and a browser.
+# Docker Compose, Apptainer and Slurm are unpacked by their own tests (tests/beds), out of packages of Debian.
 # Needs root on Debian; elsewhere tests without their program are skipped and listed at the end (with CI=true they fail).
 set -eu
 missing=

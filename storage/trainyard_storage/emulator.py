@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.names_dir is not None:
             proxy = TensorFlowProxy(options.names_dir, secret)
     except (OSError, ValueError) as error:
-        _log.error("cannot use the directory %s: %s", options.names_dir, error)
+        _log.error("cannot use the directory %s: %s", options.names_dir, getattr(error, "strerror", None) or error)
         return 1
     try:
         listeners = loopback.listen(loopback.IPV4, options.port, BACKLOG)  # and ::1: `localhost` is either
@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.error("%s", error.message)
         return 1
     except OSError as error:
-        _log.error("cannot use the directory %s, perhaps because another process does: %s", options.data_dir, error)
+        reason = error.strerror or error
+        _log.error("cannot use the directory %s, perhaps because another process does: %s", options.data_dir, reason)
         return 1
     StorageServer(app, options.port, for_containers=options.for_containers).run(listeners)
     return 0
@@ -50,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--secret-file", type=Path, required=True, help="the first part of the path of every URL")
     parser.add_argument("--names-dir", type=Path, help="with the certificate for TensorFlow")
     parser.add_argument("--server", help="the server whose MLflow tracking is to be reached here too")
-    parser.add_argument("--for-containers", action="store_true")
+    parser.add_argument(
+        "--for-containers", nargs="?", const="", metavar="ADDRESS", help="of Docker's bridge; default: by the engine"
+    )
     return parser
 
 

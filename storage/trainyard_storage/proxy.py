@@ -114,9 +114,10 @@ def run(url: str, ca_file: Path | None, directory: Path, port: int, *, container
         for left in (directory / "drafts").iterdir():
             left.unlink()
     except (OSError, ValueError) as error:
-        raise FailedPrecondition(f"The directory {directory} cannot be used: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise FailedPrecondition(f"The directory {directory} cannot be used: {reason}.") from error
     app = StorageApp(RemoteBackend(url, ca_file, directory / "drafts"), None, proxy=proxy)
     listeners = loopback.listen(loopback.IPV4, port, BACKLOG)
     _log.info("gs:// of %s is at http://%s:%d/{job}, its authorities in %s", url, loopback.IPV4, port, proxy.roots)
-    StorageServer(app, port, for_containers=containers).run(listeners)
+    StorageServer(app, port, for_containers="" if containers else None).run(listeners)
     return 0

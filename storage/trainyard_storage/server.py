@@ -141,7 +141,8 @@ class Connection(LimitedConnection):
 class StorageServer(LimitedServer):
     """Serves an application until SIGTERM, and closes it."""
 
-    def __init__(self, app: StorageApp, port: int, *, for_containers: bool = False) -> None:
+    def __init__(self, app: StorageApp, port: int, *, for_containers: str | None = None) -> None:
+        """`for_containers`: listen on Docker's bridge too, at this address; "": at the one that the engine says."""
         super().__init__(StorageConfig(app))
         for name in ("uvicorn.error", "uvicorn.asgi"):
             logging.getLogger(name).setLevel(logging.ERROR)  # not a line for each request that is none
@@ -152,7 +153,7 @@ class StorageServer(LimitedServer):
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
-        if self._for_containers:
+        if self._for_containers is not None:
             self._bridge = asyncio.create_task(self._serve_bridge())
 
     async def shutdown(self, sockets: Any = None) -> None:
@@ -167,7 +168,7 @@ class StorageServer(LimitedServer):
         """Listen on the bridge too, as soon as it exists; its address can change with the engine."""
         loop = asyncio.get_running_loop()
         while True:
-            address = await asyncio.to_thread(bridge_address)
+            address = await asyncio.to_thread(self._bridge_address)
             if address:
                 self._app.add_name(address)
                 try:
@@ -177,11 +178,14 @@ class StorageServer(LimitedServer):
                 else:
                     try:
                         # "": the engine may be restarting
-                        while await asyncio.to_thread(bridge_address) in (address, ""):
+                        while await asyncio.to_thread(self._bridge_address) in (address, ""):
                             await asyncio.sleep(_POLL_S)
                     finally:
                         server.close()
             await asyncio.sleep(_POLL_S)
+
+    def _bridge_address(self) -> str:
+        return self._for_containers or bridge_address()
 
     def _connection(self) -> Connection:
         return Connection(config=self.config, server_state=self.server_state, app_state={})

@@ -3,7 +3,6 @@
 import re
 import runpy
 import shlex
-import urllib.error
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import trainyard_protocol
 from beds.open_engines import agent_settings
 from trainyard_agent.engines.docker.settings import DockerSettings
 from trainyard_server import main as server_main
+from trainyard_storage import emulator
 from unit.cli.scripted_server import ok, scripted_server
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ EXAMPLE: dict[str, str] = dict(
     if line and not line.startswith("#")
 )
 BUILT_IN = {"COMPOSE_PROFILES", "COMPOSE_FILE"}
-ONE_SHOT = {"tokens", "bucket"}
+ONE_SHOT = {"tokens"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-+])((?:[^{}]|\$\{\w+\})*))?\}")
 
 
@@ -70,7 +70,8 @@ def test_every_service_that_stays_is_restarted_and_has_a_health_check() -> None:
             assert service["healthcheck"] == {"disable": True}
         else:
             assert service["restart"] == "unless-stopped"
-            assert service["healthcheck"]["test"][0] == "CMD"
+            is_of_image = service["image"] == SERVICES["server"]["image"] and service["environment"]["HEALTH_ADDRESS"]
+            assert is_of_image or service["healthcheck"]["test"][0] == "CMD", name
 
 
 def test_dependencies_are_there_and_can_be_met() -> None:
@@ -88,10 +89,9 @@ def test_every_one_shot_is_waited_for() -> None:
 
 
 def test_no_port_is_open_to_the_world() -> None:
-    for name, service in SERVICES.items():
-        for port in service.get("ports", []):
-            assert re.match(r"(127\.0\.0\.1|172\.17\.0\.1):", port), name
+    assert not any("ports" in service for service in SERVICES.values())
     assert options_of_server()["host"] == ["127.0.0.1"]
+    assert options_of_storage()["for_containers"] == "172.17.0.1"  # besides, it listens on loopback
     assert SERVICES["postgres"]["network_mode"] == "none"
 
 
@@ -117,6 +117,11 @@ def options_of_server(**variables: str) -> dict[str, Any]:
     return vars(server_main.READER.parser().parse_args(words))
 
 
+def options_of_storage(**variables: str) -> dict[str, Any]:
+    words = shlex.split(compose(**variables)["services"]["storage"]["command"])
+    return vars(emulator._parser().parse_args(words))
+
+
 def test_command_of_the_server_is_one_that_it_takes() -> None:
     given = options_of_server(SERVER_PORT="9000")
     assert given["port"] == ["9000"]
@@ -134,11 +139,12 @@ def test_database_is_the_one_that_is_started_unless_another_is_named() -> None:
     assert options_of_server(DATABASE="postgresql+psycopg://u@h/d")["database"] == ["postgresql+psycopg://u@h/d"]
 
 
-def test_command_of_the_agent_is_one_that_it_takes() -> None:
-    agent = compose(TRAINYARD_DIR="/srv/trainyard", BRIDGE_ADDRESS="10.0.0.1")["services"]["agent"]
+def test_command_of_the_agent_is_one_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:4443/s3cret")  # by its entrypoint
+    agent = compose(TRAINYARD_DIR="/srv/trainyard")["services"]["agent"]
     given = agent_settings(*shlex.split(agent["command"]))
     assert given.runtime == "docker"
-    assert given.replica_env == (("STORAGE_EMULATOR_HOST", "http://10.0.0.1:4443"),)
+    assert given.replica_env == (("STORAGE_EMULATOR_HOST", "http://127.0.0.1:4443/s3cret"),)
     assert "/srv/trainyard:/srv/trainyard" in agent["volumes"]  # containers beside it mount from there
     for directory in (given.state_dir, *given.of(DockerSettings).job_dir_root):
         assert directory.is_relative_to("/srv/trainyard")
@@ -146,19 +152,25 @@ def test_command_of_the_agent_is_one_that_it_takes() -> None:
 
 
 def test_addresses_of_the_storage_are_one() -> None:
-    storage = compose(BRIDGE_ADDRESS="10.0.0.1", STORAGE_PORT="5000")["services"]["storage"]
-    assert storage["ports"] == ["10.0.0.1:5000:4443"]
-    assert "-external-url=http://10.0.0.1:5000" in storage["command"]
+    variables = {"BRIDGE_ADDRESS": "10.0.0.1", "STORAGE_PORT": "5000"}
+    given, services = options_of_storage(**variables), compose(**variables)["services"]
+    assert (given["port"], given["for_containers"]) == (5000, "10.0.0.1")
+    assert services["storage"]["environment"] == {"HEALTH_ADDRESS": "tcp://10.0.0.1:5000"}
+    for name in ("server", "agent"):
+        script = services[name]["entrypoint"][2]
+        assert f"STORAGE_EMULATOR_HOST=http://127.0.0.1:5000/$$(cat {given['secret_file']})" in script
 
 
-def test_images_of_ours_are_built_from_targets_that_are_there() -> None:
+def test_each_image_of_ours_is_built_once_from_a_target_that_is_there() -> None:
     dockerfile = (ROOT / "docker/Dockerfile").read_text()
     targets = set(re.findall(r"^FROM .* AS (\w+)$", dockerfile, re.MULTILINE))
     release = ".".join(trainyard_protocol.__version__.split(".")[:2])
-    for service in SERVICES.values():
-        if service["image"].startswith("trainyard/"):
-            assert service["build"]["target"] in targets
-            assert service["image"] == f"trainyard/{service['build']['target']}:{release}"
+    ours = [service for service in SERVICES.values() if service["image"].startswith("trainyard/")]
+    built = {service["image"]: service["build"]["target"] for service in ours if "build" in service}
+    assert sorted(built.values()) == ["agent", "server"]
+    assert all(target in targets and image == f"trainyard/{target}:{release}" for image, target in built.items())
+    assert {service["image"] for service in ours} == built.keys()
+    assert all(service["pull_policy"] == "never" for service in ours), "anybody may push an image of that name"
 
 
 def test_gpus_are_added_to_a_service_that_is_there() -> None:
@@ -185,17 +197,6 @@ def test_tokens_are_made_once_and_private(tmp_path: Path) -> None:
     assert chores("tokens", str(tmp_path), "admin", "agent") == 0
     assert (tmp_path / "admin").read_text() == admin
     assert (tmp_path / "agent").read_text().strip()
-
-
-def test_bucket_that_is_there_already_is_no_error() -> None:
-    with scripted_server() as storage:
-        storage.answers = [ok({}), (409, "application/json", b"{}"), (500, "application/json", b"{}")]
-        assert chores("bucket", storage.url, "trainyard") == 0
-        assert chores("bucket", storage.url, "trainyard") == 0
-        with pytest.raises(urllib.error.HTTPError):
-            chores("bucket", storage.url, "trainyard")
-    assert storage.requests[0].path.startswith("/storage/v1/b?")
-    assert storage.requests[0].json() == {"name": "trainyard"}
 
 
 def test_reach_of_what_answers_is_a_success() -> None:

@@ -6,6 +6,7 @@ import gzip
 import http.client
 import http.server
 import json
+import os
 import socket
 import socketserver
 import ssl
@@ -22,6 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
+from beds.waiting import until
 from support.addresses import free_ports
 from trainyard_protocol.net.loopback import is_free
 from trainyard_storage import server
@@ -246,6 +248,22 @@ def test_googles_client_works_below_the_secret_from_every_address(storage: Stora
     stored = [path.read_bytes() for path in storage.directory.rglob("objects.db*")]
     assert stored
     assert not any(SECRET.encode() in text for text in stored)
+
+
+def test_address_that_is_given_for_containers_is_served_without_an_engine(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    (tmp_path / "secret").write_text(SECRET)
+    command = [sys.executable, "-m", "trainyard_storage.emulator", "--port", str(port), "--for-containers", "127.0.0.3"]
+    command += ["--data-dir", str(tmp_path / "buckets"), "--secret-file", str(tmp_path / "secret")]
+    process = psutil.Popen(command, env={**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"})
+    try:
+        until(lambda: answers("127.0.0.3", port))
+        started = Storage(port, process, tmp_path)
+        assert started.ask("GET", f"/{SECRET}/storage/v1/b?project=p", address="127.0.0.3")[0] == 200
+        assert started.ask("GET", "/storage/v1/b?project=p", address="127.0.0.3")[0] == 403
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 def test_port_in_use_ends_the_emulator(tmp_path: Path) -> None:

@@ -63,13 +63,15 @@ class Reason(StrEnum):
     SECRETS_FAILED = "SECRETS_FAILED"  # a secret of its job was deleted, or cannot be decrypted
     STAGING_FAILED = "STAGING_FAILED"  # its packages or its image could not be fetched
     HOST_FAILED = "HOST_FAILED"  # its machine, or the container engine there, could not start it
-    GIVEN_BACK = "GIVEN_BACK"  # its engine had no room for it within the start deadline, or did not answer
+    GIVEN_BACK = "GIVEN_BACK"  # not started within the start deadline: no room in its engine, or what it needs was away
+    UNREACHED = "UNREACHED"  # the machines of its gang do not reach each other
     TIME_LIMIT = "TIME_LIMIT"  # ended at a time limit of its engine: costs no retry if it got further
     KILLED_BY_SIGNAL = "KILLED_BY_SIGNAL"  # by a signal that the agent did not send
     VANISHED = "VANISHED"  # gone without an exit status
     STALLED = "STALLED"  # its step did not change for longer than its history, or a set limit, allows
     HOST_LOST = "HOST_LOST"  # its agent stayed silent past the lease
     HOST_SHUTDOWN = "HOST_SHUTDOWN"  # its machine, container engine or agent was shut down
+    RESTORED = "RESTORED"  # the service was restored from a backup, and its agent did not call or has it no more
     PREEMPTED = "PREEMPTED"  # its engine took it away: for other work, or to empty a node
 
 
@@ -130,12 +132,14 @@ FAULTS: Mapping[Reason, Fault] = {
     Reason.STAGING_FAILED: Fault.INFRASTRUCTURE,
     Reason.HOST_FAILED: Fault.INFRASTRUCTURE,
     Reason.GIVEN_BACK: Fault.CAPACITY,
+    Reason.UNREACHED: Fault.CAPACITY,
     Reason.TIME_LIMIT: Fault.INFRASTRUCTURE,
     Reason.KILLED_BY_SIGNAL: Fault.INFRASTRUCTURE,
     Reason.VANISHED: Fault.INFRASTRUCTURE,
     Reason.STALLED: Fault.INFRASTRUCTURE,
     Reason.HOST_LOST: Fault.INFRASTRUCTURE,
     Reason.HOST_SHUTDOWN: Fault.OPERATOR,
+    Reason.RESTORED: Fault.OPERATOR,
     Reason.PREEMPTED: Fault.OPERATOR,
 }
 

@@ -105,6 +105,7 @@ class UseCases:
         backend = self.backend = _backend(settings, clock, stopwatch)
         key = key_of(settings.data_dir / "keys" / "sessions")
         self.controller = Controller(backend)
+        self.controller.restoration.begin()
         self.usage_recording = UsageRecording(backend)
         self.idle_gpus = IdleGpus(backend, self.controller)
         self.fair_share = FairShareUpdate(backend)

@@ -89,12 +89,17 @@ class MeetingInWorld(Meeting):
             del self._world.listeners[address]
 
     async def reach(self, mine: Collection[str], peers: Mapping[str, str]) -> None:
+        here = next(iter(self._mine)).partition(":")[0]
+        unreached = {}
         for task, address in peers.items():
             other = self._world.listeners.get(address)
-            if other is None or other._id != self._id or self._world.apart:
-                raise Unreached(f"{task} at {address}: no answer")
+            if other is None or other._id != self._id or not self._world.has_way(here, address.partition(":")[0]):
+                unreached[task] = f"{task} at {address}: no answer"
+                continue
             other._callers[address][min(mine)] = len(mine)
             other._called.set()
+        if unreached:
+            raise Unreached(next(iter(unreached.values())), unreached)
 
 
 class Machine:
@@ -125,6 +130,8 @@ class Machine:
         self.lease = Lease(world.clock)
         self.alone = False
         """It reaches no other machine, whether or not it reaches the server."""
+        self.behind_nat = False
+        """No other machine reaches it, though it reaches them."""
         self.disks = DiskWatch()
         self.stager: Stager = ReadyAtOnce()
         self.mounts = AgentMounts(SiteMounts())
@@ -159,12 +166,14 @@ class Machine:
 
     async def _ask(self, peer: str, address: str, peers: Peers) -> Word | None:
         other = self.world.machines[address.partition(":")[0]]
-        if self.alone or other.alone or self.world.apart or other.agent is None:
+        if self.alone or other.alone or not self.world.has_way(self.name, other.name) or other.agent is None:
             return None
         return other.members.majority.word if other.members.majority.peers is not None else None
 
     def offered(self) -> AgentInfo:
-        info = self.info.model_copy(update={"mounts": self.mounts.offers, "cache": self.mounts.cache})
+        info = self.info.model_copy(
+            update={"mounts": self.mounts.offers, "cache": self.mounts.cache, "unreached": self.members.unreached.ids}
+        )
         if self._opened is None:
             return info.model_copy(update={"disks": self.disks.disks})
         return self._opened.info(info)
@@ -205,6 +214,12 @@ class World:
         """The gangs that wait for their parts, by the addresses of these."""
         self.apart = False
         """The machines do not reach each other."""
+        self.closed: set[tuple[str, str]] = set()
+        """The ways that are closed, each from one machine to another."""
+
+    def has_way(self, one: str, other: str) -> bool:
+        """Whether a machine reaches another one."""
+        return not (self.apart or self.machines[other].behind_nat or (one, other) in self.closed)
 
     def machine(
         self, name: str, programs: Programs, cpus: int = 4, mode: str = "strict", engine: EngineState | None = None

@@ -100,7 +100,8 @@ class Outcome:
         done = Counter(how for harms in self.harmed.values() for how in harms)
         runs = [run for detail in self.details.values() for gang in detail.runs for run in (gang, *gang.restarts)]
         ends = Counter(run.verdict.reason.value for run in runs if run.verdict is not None)
-        lost = {reason: ends[reason] for reason in ("HOST_LOST", "HOST_FAILED", "GIVEN_BACK") if ends[reason]}
+        reasons = ("HOST_LOST", "HOST_FAILED", "GIVEN_BACK", "UNREACHED", "RESTORED")
+        lost = {reason: ends[reason] for reason in reasons if ends[reason]}
         disks = {"disks filled": count} if (count := self.faults["disks filled"]) else {}
         spread = {"gangs over agents": len(self.parts)} if self.parts else {}
         return {**done, **lost, **disks, **spread}

@@ -90,7 +90,8 @@ def verdicts_are_what_happened(outcome: Outcome) -> None:
             case Reason.HOST_FAILED if outcome.faults.get("disks filled"):
                 assert detail.state is not JobState.FAILED or run is not detail.runs[-1], what
                 assert "No space left on device" in verdict.message or " is full" in verdict.message, what
-            case Reason.HOST_FAILED if outcome.plan.spreads and " does not reach " in verdict.message:
+            case Reason.UNREACHED:
+                assert outcome.plan.spreads, what
                 assert {operation.kind for operation in outcome.plan.operations} & AGENT_KINDS, what
             case Reason.HOST_FAILED:
                 assert outcome.plan.runtime == "kubernetes", what

@@ -180,8 +180,7 @@ def draw(seed: int, runtime: Runtime, most_servers: int = 1) -> Plan:
 
 
 def _members(seed: int, agents: int, length: float) -> tuple[int, tuple[Operation, ...]]:
-    """How many agents there are once a third one has joined, and when that is; and the one that leaves for longer than
-    a lease by majority."""
+    """The number of agents with a third one that joins, and the moves: it joins, and another one leaves for a while."""
     own = random.Random(f"members {seed}")  # so that older seeds draw what they drew
     moves = []
     if own.random() < 0.6:

@@ -29,10 +29,10 @@ _BLOCK = 1 << 16
 
 
 class RestoredHistory(History):
-    """One whose server is replaced by what a backup has of it, at the same address."""
+    """A history whose server is replaced by what a backup has of it, at the same address."""
 
     def submit(self, job: PlannedJob) -> None:
-        """Nobody follows: the new server has fewer lines."""
+        """Submit the job; nobody follows it, since the new server has fewer lines."""
         self.answers[job.name].submitted = self.person.submit(job.name, self.training_input(job))
         self._is_submitted[job.name].set()
 

@@ -150,16 +150,29 @@ def test_machine_behind_a_firewall_is_named_and_the_job_runs_once_it_is_open(sit
     rule = ("INPUT", "-s", site.one.address, "-p", "tcp", "--dport", "30000:30999", "-j", "REJECT")
     _iptables(site.other, "-A", *rule)
     site.submit("blocked")
-    until(lambda: "does not reach" in site.lines("blocked"))
+    unreached = "machine box-2 cannot be reached by box-1: give it a group of its own with --group NAME"
+    until(lambda: unreached in site.here.ok("trainyard", "jobs", "why", "blocked"))
     lines = site.lines("blocked")
-    assert re.search(
-        r"The machine of master-replica-0, worker-replica-0 does not reach worker-replica-\d at "
-        rf"{site.other.address}:30\d\d\d: .*Let the machines of the group reach each other's --ports",
-        lines,
-    ), lines
+    tried = (
+        r"on agent box-1: The machine of master-replica-0, worker-replica-0 does not reach worker-replica-\d at "
+        rf"{site.other.address}:30\d\d\d: .*Let the machines of the group reach each other's --ports"
+    )
+    assert unreached in lines or re.search(tried, lines), lines
     assert "met " not in lines, "nothing has started"
     _iptables(site.other, "-D", *rule)
     assert "state: SUCCEEDED" in site.end("blocked")
+
+
+def test_machine_behind_nat_has_no_part_of_a_gang_that_two_others_hold(tmp_path: Path) -> None:
+    with site_at(tmp_path, boxes=3) as site:
+        for other in site.boxes[1:]:
+            from_there = ("-s", other.address, "-p", "tcp", "--dport", "30000:30999", "-j", "REJECT")
+            _iptables(site.one, "-A", "INPUT", *from_there)
+        site.submit("ring")
+        assert "state: SUCCEEDED" in site.end("ring"), site.lines("ring")
+        lines = site.lines("ring")
+        assert "Its replicas run on box-2 (master-replica-0 to worker-replica-0, 2 in all) and box-3" in lines
+        assert "retry 1 of" not in lines
 
 
 def test_replica_that_is_killed_on_one_machine_ends_the_gang_on_both_and_it_starts_again(site: Site) -> None:

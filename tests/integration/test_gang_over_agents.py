@@ -102,13 +102,13 @@ async def test_machines_that_do_not_reach_each_other_are_named_and_start_nothing
     detail = await world.detail("j")
     verdict = detail.runs[0].verdict
     assert verdict is not None
-    assert (detail.state, verdict.reason) == (JobState.QUEUED, Reason.HOST_FAILED)
+    assert (detail.state, verdict.reason) == (JobState.QUEUED, Reason.UNREACHED)
     assert "does not reach" in verdict.message
     assert "Let the machines of the group reach each other's --ports" in verdict.message
     assert [started(machine) for machine in boxes] == [[], []]
     assert not world.listeners
     world.apart = False
-    world.clock.advance(2.0)
+    world.clock.advance(60.0)
     await world.settle(8)
     assert (await world.detail("j")).state is JobState.RUNNING
 
@@ -128,6 +128,9 @@ async def test_part_that_cannot_be_prepared_gives_the_whole_run_back(world: Worl
     verdict = detail.runs[0].verdict
     assert verdict is not None
     assert (verdict.reason, verdict.replica) == (Reason.STAGING_FAILED, WORKERS[1])
+    assert verdict.message == (
+        "The replica worker 1 could not fetch what it needs on agent box-2: The package index is gone."
+    )
     assert [started(machine) for machine in boxes] == [[], []]
 
 
@@ -170,6 +173,33 @@ async def test_cancel_stops_every_part(world: World, boxes: list[Machine]) -> No
     await world.settle(6)
     assert (await world.detail("j")).state is JobState.CANCELLED
     assert [machine.host.runs for machine in boxes] == [{}, {}]
+
+
+async def test_cancel_stops_the_parts_that_it_reaches_and_waits_for_a_lost_one_no_longer_than_its_lease(
+    world: World, boxes: list[Machine]
+) -> None:
+    first, second = boxes
+    await world.submit("j", workers=3, module="forever.task")
+    await world.settle(6)
+    second.network.cut = True
+    await world.cancel("j")
+    await world.settle()
+    assert set(states(first)) <= {ReplicaState.EXITED}, "at once"
+    detail = await world.detail("j")
+    until = f"until {world.clock.now() + timedelta(seconds=world.settings.lease_s):%Y-%m-%dT%H:%M:%SZ} at the latest"
+    waits = f"for agent box-2 to stop it, {until} if that does not answer"
+    assert (detail.state, detail.waiting) == (JobState.CANCELLING, waits)
+    for _ in range(int(world.settings.lease_s / 10)):
+        world.clock.advance(10)
+        await world.settle(1)
+    detail = await world.detail("j")
+    has = f"has a lease of {world.settings.lease_s:g} s, {until}"
+    assert detail.state is JobState.CANCELLING
+    assert detail.waiting.startswith("for agent box-2, which is silent since ")
+    assert detail.waiting.endswith(has)
+    world.clock.advance(1)
+    await world.settle(1)
+    assert (await world.detail("j")).state is JobState.CANCELLED
 
 
 async def test_lost_machine_ends_the_parts_on_others_after_its_lease(world: World, boxes: list[Machine]) -> None:

@@ -87,6 +87,32 @@ async def test_agent_that_is_back_after_its_lease_delivers_every_line_whenever_t
         await world.settle(8)
 
 
+async def test_log_of_a_run_whose_files_somebody_removed_may_lack_lines_and_that_of_an_unstarted_one_lacks_none(
+    world: World,
+) -> None:
+    machine = world.machine("m", PROGRAMS)
+    await world.settle()
+    for job_id, seconds in (("early", 0.0), ("amid", 45.0)):
+        await world.submit(job_id, module="talks.task")
+        await world.settle()
+        world.clock.advance(seconds)
+        await world.settle()
+        machine.host.runs.clear()
+        await world.settle(8)
+        detail = await world.detail(job_id)
+        notices = [event.message for event in detail.events if event.kind == "log-damaged"]
+        assert [message for message in notices if "may lack" in message], (job_id, notices)
+        lines = [entry.text for entry in await world.log(job_id) if entry.run == 1]
+        assert lines == [f"line {number}" for number in range(len(lines))]
+    await world.cancel("early")
+    await world.cancel("amid")
+    await world.settle(8)
+    await world.submit("unstarted", module="missing.task")
+    await world.settle(8)
+    detail = await world.detail("unstarted")
+    assert (detail.state, [event for event in detail.events if event.kind == "log-damaged"]) == (JobState.FAILED, [])
+
+
 async def test_explain_prints_what_the_replica_was_started_with_byte_for_byte(world: World) -> None:
     machine = world.machine("m", PROGRAMS)
     # A name that the service sets too: the replica gets the service's.

@@ -1,7 +1,7 @@
 """Random histories of submit, sync, loss, death, restart and time over the real store, the real lifecycle, the
-real agent and fake runtimes: processes and containers beside each other, with an engine that comes and goes. After
-every step nothing may be true that must never be true; in the end everything has ended, and every line that a program
-wrote is there once.
+real agent and fake runtimes: processes and containers beside each other, with an engine that comes and goes, on
+machines that come and go, and that some others do not reach. After every step nothing may be true that must never be
+true; in the end everything has ended, and every line that a program wrote is there once.
 """
 
 import asyncio
@@ -9,9 +9,12 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -31,8 +34,10 @@ from trainyard_agent.engines.docker.client import EngineInfo
 from trainyard_agent.engines.docker.probe import EngineState
 from trainyard_agent.engines.fake import FOREVER, Exit, Measure, Print, Script
 from trainyard_agent.runtimes.base import Launch
-from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Outcome, ReplicaState
+from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Outcome, Reason, ReplicaState
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail
+from trainyard_server.control.controller import Controller
+from trainyard_server.domain.scheduling.scheduler import Placement
 
 LINES = tuple((0.2 * n, Print(f"line {n}")) for n in range(5))
 PROGRAMS = {
@@ -46,6 +51,8 @@ PROGRAMS = {
     "forever.task": FOREVER,
     "stalls.task": Script(tuple((0.3 * n, Print(json.dumps({"event": "progress", "step": n}))) for n in range(1, 4))),
 }
+CPUS, MOST_MACHINES, LEAST_LIFE_S = 3, 4, 5.0
+NUMBERS = st.integers(0, MOST_MACHINES - 1)
 FURTHEST = 4
 RETRIES = 2
 PLACE = re.compile(r'(?<="event": "checkpoint", "step": )\d+')
@@ -90,7 +97,25 @@ class TrainyardMachine(RuleBasedStateMachine):
         self.modules: dict[str, str] = {}
         self.evaluators: dict[str, str] = {}
         self.last: dict[str, JobDetail] = {}
+        self.gone: set[str] = set()
+        self.apart: list[str] = []
         self.loop = asyncio.new_event_loop()
+        self.placing = mock.patch.object(Controller, "_place", self.watched(Controller._place))
+        self.placing.start()
+
+    def watched(self, place: Callable[..., bool]) -> Callable[..., bool]:
+        """The method that starts placed runs; notes those whose machines have reported that they are apart."""
+
+        def watching(controller: Controller, placements: Sequence[Placement], *more: Any) -> bool:
+            with self.world.app.state.use_cases.backend.store.read() as reader:
+                unreached = {row.agent_id: set(row.info.get("unreached", ())) for row in reader.agents()}
+            for placement in placements:
+                agents = {part.agent_id for part in placement.parts}
+                if any(unreached[agent] & agents for agent in agents):
+                    self.apart.append(f"{placement} on {unreached}")
+            return place(controller, placements, *more)
+
+        return watching
 
     def do(self, coroutine: Any) -> Any:
         return self.loop.run_until_complete(coroutine)
@@ -104,16 +129,24 @@ class TrainyardMachine(RuleBasedStateMachine):
         lives = [one for one in before if one.environment["CLOUD_ML_JOB_ID"] == job]
         return advances(1 + sum(one.task == launch.task for one in lives))
 
-    @initialize(machines=st.integers(1, 2))
-    def start(self, machines: int) -> None:
-        for number in range(machines):
-            self.world.machine(f"m{number}", self.program, cpus=3, engine=ENGINE)
+    @initialize(
+        target=jobs,
+        machines=st.integers(1, MOST_MACHINES),
+        has_peers=st.booleans(),
+        module=st.sampled_from(sorted(PROGRAMS)),
+        workers=st.sampled_from([1, 3, 5]),
+    )
+    def start(self, machines: int, has_peers: bool, module: str, workers: int) -> Any:
+        self.world.has_peers = has_peers
+        for _ in range(machines):
+            self.machine_joins()
         self.do(self.world.settle(1))
+        return self.submit(module=module, workers=workers, image=False, evaluator="")
 
     @rule(
         target=jobs,
         module=st.sampled_from(sorted(PROGRAMS)),
-        workers=st.sampled_from([0, 0, 1, 1, 2, 3]),
+        workers=st.sampled_from([0, 0, 1, 1, 2, 3, 5]),
         image=st.booleans(),
         evaluator=st.sampled_from(["", "", "is_killed.task", "fails.task", "succeeds.task", "stubborn.task"]),
     )
@@ -129,7 +162,7 @@ class TrainyardMachine(RuleBasedStateMachine):
         self.modules[job_id], self.evaluators[job_id] = module, evaluator
         return job_id
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=NUMBERS)
     def engine_goes_away_or_comes_back(self, which: int) -> None:
         machine = self.machine_number(which)
         machine.engine = AWAY if machine.engine is ENGINE else ENGINE
@@ -142,32 +175,52 @@ class TrainyardMachine(RuleBasedStateMachine):
     def tick(self) -> None:
         self.world.tick()
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=NUMBERS)
     def sync(self, which: int) -> None:
         self.do(self.machine_number(which).step())
 
-    @rule(which=st.integers(0, 1), answers=st.integers(1, 3))
+    @rule(which=NUMBERS, answers=st.integers(1, 3))
     def sync_and_lose_answers(self, which: int, answers: int) -> None:
         machine = self.machine_number(which)
         machine.network.lose = answers
         self.do(machine.step())
         machine.network.lose = 0
 
-    @rule(which=st.integers(0, 1), seconds=st.sampled_from([5.0, 45.0, 700.0]))
+    @rule(which=NUMBERS, seconds=st.sampled_from([5.0, 45.0, 700.0]))
     def partition(self, which: int, seconds: float) -> None:
         machine = self.machine_number(which)
         machine.network.cut = True
         for _ in range(10):  # the agent lives on, and keeps its lease
-            self.world.clock.advance(seconds / 10)
-            self.do(machine.step())
+            self.pass_time(seconds / 10, machine)
             self.world.tick()
-        machine.network.cut = False
+        machine.network.cut = machine.name in self.gone
+
+    @rule()
+    def machine_joins(self) -> None:
+        if (number := len(self.world.machines)) < MOST_MACHINES:
+            self.world.machine(f"m{number}", self.program, cpus=CPUS, engine=ENGINE)
+
+    @rule(which=NUMBERS)
+    def machine_leaves_or_returns(self, which: int) -> None:
+        """It reaches nobody: neither the server nor other machines."""
+        machine = self.machine_number(which)
+        self.gone ^= {machine.name}
+        machine.network.cut = machine.alone = machine.name in self.gone
 
     @rule()
     def machines_are_apart_or_reach_each_other(self) -> None:
         self.world.apart = not self.world.apart
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=NUMBERS)
+    def machine_is_moved_behind_nat_or_from_there(self, which: int) -> None:
+        machine = self.machine_number(which)
+        machine.behind_nat = not machine.behind_nat
+
+    @rule(one=NUMBERS, other=NUMBERS)
+    def way_is_closed_or_opened(self, one: int, other: int) -> None:
+        self.world.closed ^= {(self.machine_number(one).name, self.machine_number(other).name)}
+
+    @rule(which=NUMBERS)
     def agent_dies_and_comes_back(self, which: int) -> None:
         machine = self.machine_number(which)
         self.do(machine.close())
@@ -177,22 +230,42 @@ class TrainyardMachine(RuleBasedStateMachine):
     def server_dies_and_comes_back(self) -> None:
         self.world.restart_server()
 
-    @rule(which=st.integers(0, 1), data=st.data())
+    @rule(which=NUMBERS, data=st.data())
     def replica_vanishes(self, which: int, data: st.DataObject) -> None:
         host = self.machine_number(which).host
         alive = sorted((run_id, task) for run_id, run in host.runs.items() for task in run.replicas)
         if alive:
             host.vanish(*data.draw(st.sampled_from(alive)))
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=NUMBERS)
     def machine_is_shut_down(self, which: int) -> None:
         self.machine_number(which).host.stop_all()
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 2.0, 10.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
-        self.world.clock.advance(seconds)
+        self.pass_time(seconds)
+
+    def pass_time(self, seconds: float, *living: Machine) -> None:
+        """Let time pass for these machines, and for those that would outlive a lease."""
+        leased = list(self.world.machines.values()) if self.world.has_peers else [*living, *map(self.named, self.gone)]
+        left = seconds
+        while left > 0:
+            step = min(left, LEAST_LIFE_S) if self.world.has_peers or self.gone else left
+            self.world.clock.advance(step)
+            for machine in leased:
+                self.do(machine.step())
+            left -= step
 
     # What must always be true.
+
+    @invariant()
+    def gangs_are_placed_on_machines_that_have_reported_to_reach_each_other(self) -> None:
+        assert not self.apart
+
+    @invariant()
+    def no_job_fails_of_machines_that_do_not_reach_each_other(self) -> None:
+        for detail in self.last.values():
+            check_cause(detail)
 
     @invariant()
     def no_replica_was_ever_started_twice(self) -> None:
@@ -257,36 +330,68 @@ class TrainyardMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.do(self.finish())
+            assert not self.apart
         finally:
+            self.placing.stop()
             self.do(self.world.close())
             self.loop.close()
             shutil.rmtree(self.directory)
 
     async def finish(self) -> None:
-        """Heal everything, cancel what would never end, and let time do the rest."""
-        self.world.apart = False
+        """Heal everything, cancel what would never end, and let time do the rest. The ways between machines are the
+        last: before, each gang has ended that some machines hold which reach each other."""
         for machine in self.world.machines.values():
-            machine.network.cut, machine.network.lose = False, 0
+            machine.network.cut, machine.network.lose, machine.alone = False, 0, False
             machine.engine = ENGINE
+            await self.world.call("PATCH", f"/trainyard/v1/agents/{machine.name}", {"draining": False})
         await self.world.settle()  # by now every job that can never start knows it
         for job_id, module in self.modules.items():
             if module in ENDLESS or impossible(await self.world.detail(job_id)):
                 await self.world.cancel(job_id)
-        for _ in range(100):
-            await self.world.settle(1)
-            details = [await self.world.detail(job_id) for job_id in self.modules]
-            if all(detail.state in FINAL_JOB_STATES for detail in details):
-                break
-            self.world.clock.advance(10.0)
+        left = await self.end_all([job_id for job_id in self.modules if self.is_held(await self.world.detail(job_id))])
+        assert not left, "machines that reach each other hold it"
+        self.world.apart = False
+        self.world.closed.clear()
+        for machine in self.world.machines.values():
+            machine.behind_nat = False
+            await machine.close()
+            machine.boot()  # it does not wait for long before it tries those again that it did not reach
+        await self.end_all(self.modules)
         await self.world.settle()
         for job_id, module in self.modules.items():
             detail = await self.world.detail(job_id)
             assert detail.state in FINAL_JOB_STATES, detail
             check_history(detail)
             check_ending(detail)
+            check_cause(detail)
             await self.check_lines_async(job_id, module)
         for machine in self.world.machines.values():
             assert not machine.host.runs, "a run was left behind on the machine"
+
+    async def end_all(self, job_ids: Collection[str]) -> list[JobDetail]:
+        """Let time pass until these jobs have ended. Returns those that have not."""
+        details = list[JobDetail]()
+        for _ in range(250):
+            await self.world.settle(1)
+            details = [await self.world.detail(job_id) for job_id in job_ids]
+            if all(detail.state in FINAL_JOB_STATES for detail in details):
+                return []
+            self.world.clock.advance(10.0)
+        return [detail for detail in details if detail.state not in FINAL_JOB_STATES]
+
+    def is_held(self, detail: JobDetail) -> bool:
+        """Whether machines hold its replicas, one for each CPU, that all reach each other."""
+        fields, machines = detail.job["trainingInput"], sorted(self.world.machines)
+        replicas = 1 + int(fields.get("workerCount", 0)) + int(fields.get("evaluatorCount", 0))
+        sets = combinations(machines, min(len(machines), -(-replicas // CPUS)))
+        return any(len(some) * CPUS >= replicas and self.meet(some) for some in sets)
+
+    def meet(self, names: Collection[str]) -> bool:
+        has_way = self.world.has_way
+        return all(has_way(one, other) and has_way(other, one) for one, other in combinations(names, 2))
+
+    def named(self, name: str) -> Machine:
+        return self.world.machines[name]
 
     def check_lines(self, job_id: str, module: str) -> None:
         self.do(self.check_lines_async(job_id, module))
@@ -335,6 +440,13 @@ def alive_replicas(machine: Machine) -> dict[str, set[str]]:
         }
         for run_id in machine.host.runs
     }
+
+
+def check_cause(detail: JobDetail) -> None:
+    """Machines that do not reach each other are no job's failure."""
+    if detail.state is JobState.FAILED and detail.verdict is not None:
+        assert detail.verdict.reason is not Reason.UNREACHED, detail
+        assert "does not reach" not in detail.verdict.message, detail
 
 
 def check_retries(detail: JobDetail) -> None:

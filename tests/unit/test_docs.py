@@ -35,6 +35,20 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_sections_that_messages_name_exist() -> None:
+    """A message names a section as (docs/how-to/operate.md, A damaged database)."""
+    packages = ("protocol", "sdk", "cli", "server", "storage", "worker_agent")
+    sources = [path.read_text(encoding="utf-8") for name in packages for path in (ROOT / name).rglob("*.py")]
+    named = {found for text in sources for found in re.findall(r"\((docs/[\w/-]+\.md), ([^)]+)\)", text)}
+    assert len(named) >= 2
+    headings = {
+        (page, heading)
+        for page, _ in named
+        for heading in re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named - headings == set()
+
+
 def test_recorded_job_fits_on_one_screen_which_the_page_shows() -> None:
     pytest.importorskip("pyte", reason="pyte, of the dev extra, shows what a terminal would")
     recording = runpy.run_path(str(ROOT / "scripts" / "record.py"))

@@ -132,14 +132,15 @@ class Agent:
         self._stager = stager
         self._mounts = mounts or AgentMounts(SiteMounts())
         self._tracking = tracking or TrackingAddresses()
-        self._parts = Parts(runtime, meet)
         self._attachments = ReplicaAttachments(runtime, control_plane)
         self._server_clock = ServerClock()
         self._clock = clock
         self._info = info
         self._lease = lease or Lease(clock)
         self._members = members or PeerMembers(Majority(info().agent_id, self._lease, clock), Reach())
+        self._parts = Parts(runtime, meet, self._members.unreached.record_apart)
         self._echo = ""
+        self._name = info().name
         self._stall_monitor = StallMonitor(runtime, clock, StackDumper(runtime))
         driver = NvidiaSmi() if any(not is_tpu(gpu.type) for gpu in info().capacity.gpus) else None
         self._usage_reporter = UsageReporter(runtime, control_plane, clock, driver)
@@ -152,6 +153,8 @@ class Agent:
         self._handles: dict[str, Handle] = {}
         self._orders: dict[str, RunOrder] = {}
         self._given_up: dict[str, tuple[ReplicaReport, ...]] = {}
+        self._lost: set[str] = set()
+        """Those of the runs given up that were launched."""
         self._observed: _Observed = {}
         self._unobservable: set[str] = set()
         self._stopped: set[str] = set()
@@ -342,6 +345,7 @@ class Agent:
         if self._last_error:
             _log.info(ANSWERED)
         self._last_error = ""
+        self._note_name(response.name)
         self._members.majority.answered(sent.monotonic, response)
         self._echo = response.stamp
         try:
@@ -352,6 +356,12 @@ class Agent:
         if response.received_at is not None and response.answered_at is not None:
             self._server_clock.add(sent.of_day, response.received_at, response.answered_at, self._clock.now())
         await self._act(response)
+
+    def _note_name(self, name: str) -> None:
+        """Log another name than its own, or than before, by which the server lists this agent."""
+        if name not in ("", self._name):
+            _log.info("the server lists this agent as %s", name)
+            self._name = name
 
     async def _request(self, wait_s: float) -> SyncRequest:
         return SyncRequest(
@@ -371,13 +381,15 @@ class Agent:
         logs = [(handle.run_id, task) for handle in self._handles.values() for task in handle.addresses]
         # That they are empty is said only once the server knows their end: an agent that follows may start the run.
         reported = self._reported.runs if self._reported is not None and self._given_up else ()
-        logs += [
+        given_up = [
             (run.run_id, report.task)
             for run in reported
             if run.replicas == self._given_up.get(run.run_id)
             for report in run.replicas
         ]
-        if await self._shipper.ship(logs, woken):
+        unstarted = [key for key in given_up if key[0] not in self._lost]
+        logs += [(run_id, report.task) for run_id in self._lost for report in self._given_up.get(run_id, ())]
+        if await self._shipper.ship(logs, woken, unstarted):
             return 0.0
         return SHIP_S * SILENT_EVERY if self._shipper.is_silent and self._runtime.traits.tells_changes else SHIP_S
 
@@ -532,7 +544,8 @@ class Agent:
             case Prepare(order):
                 self._stager.begin(order)
             case PlacePart(order):
-                await self._parts.place(order)
+                staging = self._stager.status().get(order.run_id, _NOTHING_STAGED)
+                await self._parts.place(order, staging.job_dir)
             case AskParts(order):
                 self._parts.ask(order)
             case Start(order, staging):
@@ -549,6 +562,7 @@ class Agent:
                 await self._stager.discard(run_id)
                 self._handles.pop(run_id, None)
                 self._given_up.pop(run_id, None)
+                self._lost.discard(run_id)
                 self._stopped.discard(run_id)
                 self._exit_notes.forget(run_id)
                 _log.info("removed run %s", run_id)
@@ -624,6 +638,7 @@ class Agent:
         """End a launched run that the runtime no longer has, and report that: its files were removed, by hand or by its
         own program."""
         del self._handles[run_id]
+        self._lost.add(run_id)
         try:
             await asyncio.to_thread(self._runtime.remove, run_id)
         except Exception as error:  # noqa: BLE001 - one run must not block the others

@@ -64,9 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             _work(settings, command)
     except (SettingsRefused, EngineUnavailable, BadCapacity, TrainyardError, StillAlive, OSError) as error:
-        print(f"trainyard_agent: {error}", file=sys.stderr)
+        print(f"trainyard_agent: {_words(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _words(error: Exception) -> str:
+    """The error as a sentence, with the file that it is of."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename} cannot be used: {error.strerror}."
+    return str(error)
 
 
 def _work(settings: AgentSettings, command: Command) -> None:
@@ -201,7 +208,15 @@ async def _run_agent(settings: AgentSettings) -> None:
                 control_plane,
                 opened.stager,
                 clock,
-                lambda: opened.info(info.model_copy(update={"disks": disks.disks, "device_errors": devices.errors})),
+                lambda: opened.info(
+                    info.model_copy(
+                        update={
+                            "disks": disks.disks,
+                            "device_errors": devices.errors,
+                            "unreached": members.unreached.ids,
+                        }
+                    )
+                ),
                 lease,
                 settings.usage_every,
                 settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,

@@ -9,6 +9,10 @@ ANSWERED = "the server answers again"
 """The agent's log message after a failure."""
 
 
+SHORTEST_PREFIX = 4
+"""Characters of the beginning of an id by which an agent is named, at least."""
+
+
 class AgentChange(BaseModel):
     """`draining`: the agent is given no new run; those that it has go on."""
 

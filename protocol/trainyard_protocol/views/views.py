@@ -16,6 +16,9 @@ from trainyard_protocol.wire.agents import Disk, MountOffer, RuntimeOffer, image
 from trainyard_protocol.wire.logs import Stream
 from trainyard_protocol.wire.sync import Stall
 
+WITHOUT_GPUS = "without-gpus"
+"""The kind of the event of a run with replicas that asked for GPUs and have none."""
+
 SERVICE_TASK = "service"
 """The task name of the service's own lines in a job's log."""
 
@@ -281,8 +284,9 @@ class JobMetric(Wire):
 
 
 class JobDetail(Wire):
-    """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits; `exit_code` is
-    set in a final state. `job_dir` is the job's directory: its jobDir, else the service's default; "" without one.
+    """`job` is the v1 Job; `owner` submitted it ("" if unknown); `waiting` is why a queued job waits, or for which
+    silent agents another one does; `exit_code` is set in a final state. `job_dir` is the job's directory: its jobDir,
+    else the service's default; "" without one.
     `is_study`: it has trials. `study`, `trial` and `trial_metric`: of a trial the id of its study, its number, and what
     it has reported of the study's metric. `origin` is where it was submitted from, of a trial its study; None where
     that was not recorded. `note` is of people, about it. `metrics`: the most important first, at most 100."""
@@ -313,6 +317,13 @@ class JobDetail(Wire):
             for curve in replica.metrics.metrics if replica.metrics is not None else ():
                 values.setdefault(curve.name, curve.value)
         return values
+
+    @property
+    def without_gpus(self) -> str:
+        """A sentence about replicas of the latest run that asked for GPUs and have none; "" without any."""
+        latest = self.runs[-1].number if self.runs else None
+        messages = (event.message for event in self.events if event.kind == WITHOUT_GPUS and event.run == latest)
+        return next(messages, "")
 
 
 class MountView(Wire):
@@ -388,9 +399,9 @@ class SuggestionView(Wire):
 
 
 class QueueExplanationView(Wire):
-    """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never, no-agent,
-    no-engine or no-disk. `ahead` and `holders` are jobs that the reader may see; `hidden_holders` is the number of the
-    others.
+    """The explanation of a waiting job; for another job, `summary` alone. `kind` is room, quota, never, apart,
+    no-agent, no-engine, no-disk or no-mount. `ahead` and `holders` are jobs that the reader may see; `hidden_holders`
+    is the number of the others.
 
     `changes` has the smallest first. Where no single change is enough, `nothing` is a sentence about what is.
     """
@@ -461,13 +472,41 @@ class LogSummary(Wire):
     kept: dict[str, int] = Field(default_factory=dict)
 
 
+LeaseKeeper = Literal["majority", "server", "nobody"]
+"""Who keeps the lease of an agent: a majority of the agents that reach each other and their server, or the server."""
+
+
+class AgentLeaseView(Wire):
+    """The lease of an agent: it may be silent for `seconds` (None: without limit). `lost_at`: the replicas of a silent
+    one count as lost then; None: it is not silent, or they never do."""
+
+    seconds: float | None
+    keeper: LeaseKeeper
+    lost_at: datetime | None = None
+
+    def text(self, now: datetime) -> str:
+        """`45 s by majority`; of a silent agent also how long its replicas do not count as lost yet."""
+        if self.seconds is None:
+            return "none"
+        lease = f"{self.seconds:g} s {'by majority' if self.keeper == 'majority' else 'of the server'}"
+        if self.lost_at is None:
+            return lease
+        left_s = (self.lost_at - now).total_seconds()
+        if left_s <= 0:
+            return f"{lease}, over"
+        if left_s > self.seconds:
+            return f"{lease}, which does not answer: {left_s / 3600:.1f} h left"
+        return f"{lease}, {left_s:.0f} s left"
+
+
 class AgentView(Wire):
     """`draining`: it is given no new run; `drain_reason`: why the service decided it, "" if an operator did.
     `failures`: jobs whose runs failed of its machine within the last hour. `runtime` is that of package jobs,
     `runtimes` are all, without their environments. `cpus_given`, `memory_given_bytes`, `gpus_given` (ids, of a
     machine) and `accelerators_given` are held by its runs. `cpu_used` (cores), `memory_used_bytes` and `gpus_used` are
     the sums of the newest samples of its running replicas. `mounts` are those that jobs of visible projects may
-    have."""
+    have. `restored`: it is of a backup, and has not called since that was restored. `lease`: None of an older
+    server."""
 
     agent_id: str
     name: str
@@ -493,6 +532,8 @@ class AgentView(Wire):
     failures: tuple[str, ...] = ()
     disks: tuple[Disk, ...] = ()
     mounts: tuple[MountOffer, ...] = ()
+    restored: bool = False
+    lease: AgentLeaseView | None = None
 
     @property
     def no_room(self) -> str:
@@ -505,6 +546,11 @@ class AgentView(Wire):
         if self.drain_reason:
             undo = f"`trainyard agents drain {self.name} --undo`"
             return f"{self.name} is drained: {self.drain_reason}. Once that is mended: {undo}."
+        if self.restored:
+            return (
+                f"{self.name} has not called since the backup was restored. Its runs count as lost when they surely "
+                f"have ended. If its machine is gone, at once: `trainyard agents remove {self.agent_id}`."
+            )
         return f"{self.name} starts nothing: {self.no_room}." if self.no_room else ""
 
     @property

@@ -82,6 +82,7 @@ class AgentInfo(Wire):
     has no room, nothing is started there. `device_errors`: of the hardware of its GPUs, since the agent started, one
     text each: the server drains it. `address`: that at which replicas on other agents of its `group` reach its own;
     "": it has no part of a gang over several agents. `peer_address` (`host:port`): where it answers other agents.
+    `unreached` are the ids of the agents that it does not reach, as far as it has asked.
     `mounts`: the directories that its jobs may mount. `cache`: the shared one of each project; None: there is none.
     `runtime_versions`: those that its site's runtimes file has.
     """
@@ -103,6 +104,7 @@ class AgentInfo(Wire):
     address: str = ""
     group: str = ""
     peer_address: str = ""
+    unreached: Many[str] = ()
     mounts: Many[MountOffer] = ()
     cache: MountOffer | None = None
     runtime_versions: Many[str] = ()

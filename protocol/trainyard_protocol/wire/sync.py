@@ -207,11 +207,12 @@ class SpreadOrder(Wire):
 
     `gang` is the id of the run, which every part answers with at its addresses until it starts. `addresses` are those
     of all replicas by task, empty until each is known. They stay: an agent that has placed its part anew meanwhile
-    gives it back.
+    gives it back. `agents` are the ids of the agents of the replicas, by task.
     """
 
     gang: str
     addresses: dict[str, str] = Field(default_factory=dict)
+    agents: dict[str, str] = Field(default_factory=dict)
     starts: bool = False
 
 
@@ -284,7 +285,8 @@ class SyncResponse(Wire):
     """`lease_s`: an agent without an answer for so long stops its replicas; None means never. `received_at` and
     `answered_at` are the server's times of the request and of this answer, of which `stamp` is the unique name.
     `attachments` are all that the agent should serve. `members` are the agents, this one among them, by a majority of
-    which it may keep its lease; empty: it may not. `peers` are the other agents that it can ask."""
+    which it may keep its lease; empty: it may not. `peers` are the other agents that it can ask. `name` is the agent's
+    among all agents of the server: another one than it has given itself where that was in use."""
 
     version: str
     lease_s: float | None
@@ -293,5 +295,6 @@ class SyncResponse(Wire):
     members: Many[str] = ()
     peers: Peers | None = None
     stamp: str = ""
+    name: str = ""
     received_at: datetime | None = None
     answered_at: datetime | None = None

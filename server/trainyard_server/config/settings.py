@@ -374,6 +374,11 @@ class Settings:
         "only answer: move no job, send nothing, remove nothing. `trainyard rehearse` gives it to the server that it "
         "starts on a backup",
     )
+    doctor: bool = setting(
+        False,
+        "print in which state the database is, as JSON, in place of serving: `trainyard doctor` does so while no "
+        "server runs",
+    )
     run_loops: bool = constant(
         True, "whether the background loops run; tests switch them off and call `tick` themselves"
     )

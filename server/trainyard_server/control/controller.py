@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
-from trainyard_protocol.views.views import LogEntry
-from trainyard_protocol.wire.agents import CLUSTER, AgentInfo
+from trainyard_protocol.views.views import WITHOUT_GPUS, LogEntry
+from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_server.context import Backend
 from trainyard_server.control.preempting import next_preemption, stopped_for
 from trainyard_server.control.queue_plan import QueuePlan
+from trainyard_server.control.restoration import Restoration
 from trainyard_server.control.service_log import ServiceLog
-from trainyard_server.control.snapshots import job_snapshot, live_runs, run_snapshot
+from trainyard_server.control.snapshots import agent_lease, job_snapshot, live_runs, run_snapshot
 from trainyard_server.control.study_controller import StudyController
 from trainyard_server.control.workload import Workload
 from trainyard_server.domain.lifecycle import causes, decisions, retries
@@ -53,6 +54,7 @@ class Controller:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._studies = StudyController(backend)
+        self.restoration = Restoration(backend)
         settings = backend.settings
         self._policy = decisions.RetryPolicy(
             settings.retries, settings.backoff_first_s, settings.backoff_max_s, settings.stall_action
@@ -72,6 +74,7 @@ class Controller:
         """Look at what has changed and what time changes: silent agents, time limits, the queue."""
         self._backend.membership.decides = True
         now = self._backend.clock()
+        self._advance_all(self.restoration.step(now))
         with self._looking:
             self._refresh()
             busy, heartbeats = self._workload.busy, list(self._workload.heartbeats)
@@ -198,6 +201,8 @@ class Controller:
     def schedule(self, *, explain: bool = False) -> None:
         """Start the jobs that can start; record why each other job waits, where the queue is short, and with `explain`.
         One thread plans; the others let it do so once more."""
+        if self.restoration.is_holding():
+            return
         self._plan_requested = True
         self._explain_requested |= explain
         while self._plan_requested and self._planning.acquire(blocking=False):
@@ -300,6 +305,8 @@ class Controller:
                         self._backend.observations.queue_waits.observe((now - job.created_at).total_seconds())
                     if placement.scaled:
                         writer.add_event(job.key, Event("scaled-down", placement.scaled, run.number), now)
+                    if placement.without_gpus:
+                        writer.add_event(job.key, Event(WITHOUT_GPUS, placement.without_gpus, run.number), now)
                     if placement.spread:
                         writer.add_event(job.key, Event("spread", placement.spread, run.number), now)
                     placed.append((job, [part.agent_id for part in placement.parts]))
@@ -369,24 +376,20 @@ class Controller:
 
     def _watch_silent(self, agent_id: str, now: datetime) -> None:
         """Mark the replicas of a silent agent as UNKNOWN, or as lost after its lease."""
-        settings = self._backend.settings
         touched = set()
         self._backend.progress.flush()  # a lost replica delivers no more lines
         with self._backend.store.write() as writer:
             agent = writer.agent(agent_id)
-            silent_s = 0.0 if agent is None else self._backend.agent_liveness.silent_s(agent)
-            if agent is None or silent_s <= settings.silent_after_s:
+            lease = agent_lease(agent, self._backend) if agent is not None else None
+            if lease is None or lease.silent_s <= self._backend.settings.silent_after_s:
                 return  # the agent is back
-            name = AgentInfo.model_validate(agent.info).name
-            lease_s = settings.lease_s if agent.lease_s is None else agent.lease_s
-            limit_s = self._backend.membership.lease_ends_s(agent_id, lease_s, agent.member_lists)
             for run, replicas in live_runs(writer, agent_id):
                 snapshot = run_snapshot(run, replicas)
-                changes = decisions.host_lost(snapshot, name, lease_s, now)
-                lost = (silent_s > limit_s and agent.lease_s is not None) or (
-                    silent_s > lease_s and self._may_give_up(job_snapshot(writer, run.job_key), changes, now)
+                changes = decisions.host_lost(snapshot, lease.agent, lease.given_up_after_s, now)
+                lost = lease.is_lost or (
+                    lease.is_given_up and self._may_give_up(job_snapshot(writer, run.job_key), changes, now)
                 )
-                for change in changes if lost else decisions.silent_changes(snapshot, name):
+                for change in changes if lost else decisions.silent_changes(snapshot, lease.agent):
                     writer.change_replica(run, change, now)
                     touched.add(run.job_key)
                 for replica in snapshot.replicas if lost else ():
@@ -395,7 +398,11 @@ class Controller:
                         event = Event("log-damaged", message, run.number, replica.task)
                         writer.complete_log(run, replica.task, now, event)
                         touched.add(run.job_key)
-        for key in touched:
+        self._advance_all(touched)
+
+    def _advance_all(self, keys: Collection[int]) -> None:
+        """Move jobs whose replicas have changed."""
+        for key in keys:
             self._backend.notifier.publish(job_topic(key))
             with self._failures.guarding(f"Job number {key} could not be moved forward"):
                 self.advance(key)

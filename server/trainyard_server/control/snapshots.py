@@ -8,9 +8,11 @@ from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.agents import CLUSTER, AgentInfo, no_room
+from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import ExitReport, SpreadOrder, Stall
 from trainyard_server.context import Backend
 from trainyard_server.domain.lifecycle import stalls
+from trainyard_server.domain.lifecycle.leases import AgentLease, awaited
 from trainyard_server.domain.scheduling.avoidance import Avoidance, avoidance
 from trainyard_server.domain.scheduling.blame import HostFailure, avoided_until
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
@@ -152,10 +154,13 @@ def spread_order(reader: Reader, run: RunRow) -> SpreadOrder | None:
     if run.agents == 1:
         return None
     parts = reader.parts(run)
-    addresses = {replica.task: replica.address for replica in reader.replicas(part.run_id for part in parts)}
+    replicas = reader.replicas(part.run_id for part in parts)
+    addresses = {replica.task: replica.address for replica in replicas}
+    agents = {part.run_id: part.agent_id for part in parts}
     return SpreadOrder(
         gang=run.part_of or run.run_id,
         addresses=addresses if all(addresses.values()) else {},
+        agents={replica.task: agents[replica.run_id] for replica in replicas},
         starts=all(part.ready for part in parts),
     )
 
@@ -198,8 +203,41 @@ def agent_snapshot(row: AgentRow, gangs: Iterable[Gang], alive: bool) -> AgentSn
         avoided_until=avoided_until([HostFailure.read(failure) for failure in row.failures]),
         address=info.address,
         group=info.group,
+        unreached=frozenset(info.unreached),
         mounts=info.mounts,
     )
+
+
+def agent_lease(row: AgentRow, backend: Backend) -> AgentLease:
+    """The lease of an agent now. One of a backup has none that is known here."""
+    membership, is_limited = backend.membership, row.lease_s is not None and not row.restored
+    lease_s = backend.settings.lease_s if row.lease_s is None else row.lease_s
+    ends_s = membership.lease_ends_s(row.agent_id, lease_s, row.member_lists) if membership.decides else lease_s
+    by_majority = row.lease_s == SHORT_LEASE_S and row.has_members
+    return AgentLease(
+        agent=str(row.info["name"]),
+        lease_s=row.lease_s if is_limited else None,
+        keeper=("majority" if by_majority else "server") if is_limited else "nobody",
+        silent_s=backend.agent_liveness.silent_s(row),
+        is_silent=not backend.agent_liveness.is_alive(row),
+        lost_after_s=ends_s if is_limited else None,
+        given_up_after_s=lease_s,
+    )
+
+
+def awaited_agents(reader: Reader, backend: Backend, job: JobRow, *, silent: bool = False) -> str:
+    """The agents that a job waits for since they are silent, or have to stop it, as the end of a sentence; "" without
+    one. `silent`: only the former."""
+    run = reader.live_run(job.key)
+    parts = [part for part in reader.parts(run) if not _has_ended(reader, part)] if run is not None else []
+    rows = [row for part in parts if (row := reader.agent(part.agent_id)) is not None]
+    leases = [lease for row in rows if (lease := agent_lease(row, backend)).is_silent or not silent]
+    return awaited(leases, backend.clock(), cancelled=job.state is JobState.CANCELLING)
+
+
+def _has_ended(reader: Reader, part: RunRow) -> bool:
+    replicas = reader.replicas([part.run_id])
+    return all(replica.state is ReplicaState.EXITED and replica.log_complete for replica in replicas)
 
 
 def gang_of(run: RunRow, replicas: Sequence[ReplicaRow], project: str = "") -> Gang:

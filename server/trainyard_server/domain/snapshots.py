@@ -1,7 +1,7 @@
 """Snapshots of jobs, runs and replicas: the values that the lifecycle and the scheduler decide with. Pure."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainyard_protocol.fields import seconds
@@ -135,12 +135,16 @@ class JobSnapshot:
         """Whether a run of it has failed before."""
         return self.backoff_until is not None
 
-    def smaller_gangs(self) -> Iterator[tuple[ReplicaRequest, ...]]:
-        """The gangs with fewer workers, of which a retry may get one: the largest first."""
-        scheduling = self.training_input.scheduling
-        least = scheduling.min_workers if scheduling is not None and self.is_retry else 0
-        for count in range(len(workers_of(self.gang)) - 1, least - 1, -1) if least else ():
-            yield tuple(request for request in self.gang if request.task.type != "worker" or request.task.index < count)
+    @property
+    def least_workers(self) -> int:
+        """The fewest workers that are enough; 0: it needs all."""
+        return self.training_input.scheduling.min_workers if self.training_input.scheduling is not None else 0
+
+    def smaller(self) -> Iterator["JobSnapshot"]:
+        """The job with fewer workers, if they may be fewer: with the most first."""
+        for count in range(len(workers_of(self.gang)) - 1, self.least_workers - 1, -1) if self.least_workers else ():
+            fewer = (each for each in self.gang if each.task.type != "worker" or each.task.index < count)
+            yield replace(self, gang=tuple(fewer))
 
     def pauses(self, now: datetime) -> Iterator[datetime]:
         """The ends of what holds its next run back now: its backoff, and the time in which it avoids an agent."""

@@ -23,7 +23,11 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Unreached(Exception):
-    """Address that does not answer for the gang. The message is a clause."""
+    """Addresses that do not answer for the gang, those of the replicas `tasks`. The message is a clause about one."""
+
+    def __init__(self, message: str, tasks: Collection[str]) -> None:
+        super().__init__(message)
+        self.tasks = tasks
 
 
 class Meeting:
@@ -62,7 +66,7 @@ class Meeting:
 
     async def reach(self, mine: Collection[str], peers: Mapping[str, str]) -> None:
         """Connect to the addresses of the other parts, by task, for the part with the replicas `mine`. Raises Unreached
-        for the first that does not answer."""
+        for those that do not answer."""
         slots = asyncio.Semaphore(_AT_ONCE)
         caller = f"{min(mine)} {len(mine)}"
 
@@ -77,8 +81,8 @@ class Meeting:
                 return ""
 
         problems = await asyncio.gather(*(reach(task, address) for task, address in peers.items()))
-        if problem := next(filter(None, problems), ""):
-            raise Unreached(problem)
+        if unreached := {task: problem for task, problem in zip(peers, problems, strict=True) if problem}:
+            raise Unreached(next(iter(unreached.values())), unreached.keys())
 
     async def _ask(self, address: str, caller: str) -> None:
         """Raises OSError, and ValueError where something else than the gang answers."""

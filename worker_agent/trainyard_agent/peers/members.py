@@ -1,4 +1,4 @@
-"""Questions among agents: does the other one have answers of the server?
+"""Questions among agents: does the other one have answers of the server? Is it reached at all?
 
 Each agent with an address listens there. A line `ASKER NONCE` is answered with `AGENT yes|no SIGNATURE`: whether it has
 no answer of the server.
@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from trainyard_agent.lease.majority import Majority, Word
 from trainyard_agent.peers.reach import Reach
+from trainyard_agent.peers.unreached import UnreachedPeers
 from trainyard_agent.runtimes.ports import NoFreePort, addresses, host_and_port
 from trainyard_protocol.wire.peers import Peers, signature
 
@@ -32,6 +33,7 @@ class PeerMembers:
     def __init__(self, majority: Majority, reach: Reach, ask: Ask | None = None) -> None:
         """`ask`: how another agent is asked, if not over the network."""
         self.majority = majority
+        self.unreached = UnreachedPeers(majority.clock)
         self._ask = ask or self._ask_over_network
         self._reach = reach
         self._server: asyncio.Server | None = None
@@ -60,9 +62,13 @@ class PeerMembers:
         """Ask the others, if it is time, and keep the lease by what they say. Returns how long to pause. Raises
         OSError."""
         asked_at, peers, questions = self.majority.clock.monotonic(), self.majority.peers, self.majority.questions()
+        addresses = {} if peers is None else peers.addresses
+        self.unreached.keep_to(addresses)
         if peers is not None:
+            questions = {**questions, **dict(self.unreached.to_ask_again(addresses))}
             words = await asyncio.gather(*(self._ask(peer, questions[peer], peers) for peer in questions))
             for peer, word in zip(questions, words, strict=True):
+                self.unreached.record(peer, answered=word is not None)
                 if word is not None:
                     self.majority.record_word(peer, word, asked_at)
             self.majority.keep()

@@ -7,9 +7,8 @@ fails before gives the whole run back.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from trainyard_agent.peers import shared_dir
 from trainyard_agent.peers.meeting import Meeting, Unreached
@@ -39,16 +38,24 @@ class PartState:
 class _Part:
     state: PartState
     meeting: Meeting
-    mark: Path | None = None
+    mark: shared_dir.SharedMark | None = None
     asking: "asyncio.Task[None] | None" = None
 
 
 class Parts:
-    """`meet` makes the listeners of a part, from the id of its gang."""
+    """Placed parts, by run."""
 
-    def __init__(self, runtime: Runtime, meet: Callable[[str], Meeting] = Meeting) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        meet: Callable[[str], Meeting] = Meeting,
+        note_unreached: Callable[[Collection[str]], None] = lambda _: None,
+    ) -> None:
+        """`meet` makes the listeners of a part, from the id of its gang. `note_unreached` gets the ids of agents that a
+        part does not reach."""
         self._runtime = runtime
         self._meet = meet
+        self._note_unreached = note_unreached
         self._parts: dict[str, _Part] = {}
 
     def states(self) -> dict[str, PartState]:
@@ -65,15 +72,17 @@ class Parts:
         )
         return RunReport(run_id=order.run_id, replicas=replicas, activity=ACTIVITY, ready=part.state.reaches)
 
-    async def place(self, order: RunOrder) -> None:
-        """Reserve what the part needs, and listen at its addresses. What fails is the problem of the part."""
+    async def place(self, order: RunOrder, job_dir_source: str = "") -> None:
+        """Reserve what the part needs, and listen at its addresses. What fails is the problem of the part.
+        `job_dir_source` is what its containers have mounted of the job-dir."""
         assert order.spread is not None
         part = self._parts[order.run_id] = _Part(PartState(), self._meet(order.spread.gang))
         try:
             handle: Handle = await asyncio.to_thread(self._runtime.place, order)
             await part.meeting.open(handle.addresses.values())
             if PRIMARY.name in handle.addresses:
-                part.mark = await asyncio.to_thread(shared_dir.leave_mark, order.directory, order.spread.gang)
+                where = (order.directory, order.spread.gang, job_dir_source, handle.user)
+                part.mark = await asyncio.to_thread(shared_dir.leave_mark, *where)
             part.state = PartState(handle.addresses)
         except StartFailed as failure:
             part.state = PartState(reason=failure.reason, problem=failure.message)
@@ -99,10 +108,13 @@ class Parts:
             await part.meeting.was_reached(len(others))
             part.state = PartState(addresses, reaches=True)
         except Unreached as failure:
+            agents = order.spread.agents
+            self._note_unreached({agents[task] for task in failure.tasks if task in agents})
             mine = ", ".join(sorted(addresses))
             part.state = PartState(
+                reason=Reason.UNREACHED,
                 problem=f"The machine of {mine} does not reach {failure}. Let the machines of the group reach each "
-                "other's --ports, or give an agent its --address."
+                "other's --ports, give an agent its --address, or one that cannot be reached a --group of its own.",
             )
         except shared_dir.NotShared as failure:
             part.state = PartState(reason=Reason.START_FAILED, problem=str(failure))
@@ -120,7 +132,7 @@ class Parts:
             await asyncio.gather(part.asking, return_exceptions=True)
         await part.meeting.close()
         if part.mark is not None:
-            await asyncio.to_thread(part.mark.unlink, missing_ok=True)
+            await asyncio.to_thread(part.mark.remove)
 
     async def drop(self, run_id: str) -> None:
         """Close a part that never starts, and free what it has reserved. Unknown run: nothing."""

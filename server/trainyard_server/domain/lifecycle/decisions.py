@@ -42,7 +42,7 @@ _SAME_MOMENT = timedelta(seconds=1)
 
 CANCELLED_BY_USER = "The job was cancelled by the user."
 
-_HOST_REASONS = (Reason.HOST_LOST, Reason.HOST_SHUTDOWN)
+_HOST_REASONS = (Reason.HOST_LOST, Reason.HOST_SHUTDOWN, Reason.RESTORED)
 _NOT_STARTED = (ReplicaState.PENDING, ReplicaState.STARTING)
 _DESPITE_A_STOP = (*_HOST_REASONS, Reason.HOST_FAILED, Reason.GIVEN_BACK)
 """Reasons that decide a run although its replicas were stopped: the agent stopped them by itself."""
@@ -325,6 +325,16 @@ def host_lost(run: RunSnapshot, agent: str, lease_s: float, now: datetime) -> li
         message=f"Its agent {agent} was silent for more than {lease_s:g} s.",
         finished_at=now,
     )
+    return _all_ended(run, ended)
+
+
+def restored_without(run: RunSnapshot, message: str, now: datetime) -> list[ReplicaChange]:
+    """Changes for a run of a restored backup that is no more, for the reason in the message."""
+    return _all_ended(run, ExitReport(code=None, reason=Reason.RESTORED, message=message, finished_at=now))
+
+
+def _all_ended(run: RunSnapshot, ended: ExitReport) -> list[ReplicaChange]:
+    """Changes for a run whose replicas have all ended so, but for those that had ended before."""
     return [
         ReplicaChange.of(r, ReplicaState.EXITED, sentence(r.task, ended), ended)
         for r in run.replicas
@@ -510,15 +520,28 @@ def _ended(job: JobSnapshot, run: RunSnapshot, now: datetime, policy: RetryPolic
     run_message = f"Run {run.number} failed: {verdict.message}"
     if job.state is JobState.CANCELLING:
         return _failed(ended, run_message, verdict)
+    failed = replace(ended, run_message=run_message)
+    after = _after_failure(job, run, now, policy, log, failed)
+    if after.job is JobState.QUEUED and job.state is JobState.RUNNING and retries.are_disabled(job.training_input):
+        return _failed(ended, run_message, verdict.model_copy(update={"retry": retries.DISABLED}))
+    return after
+
+
+def _after_failure(
+    job: JobSnapshot, run: RunSnapshot, now: datetime, policy: RetryPolicy, log: EndOfLog, failed: Transition
+) -> Transition:
+    """The end of a failed run, which a new one follows by a retry rule or because of its reason, or none."""
+    verdict = failed.verdict
+    assert verdict is not None
     match = retries.match(job, decider(job), log.matches) if _stall(job) is None else None
     if match is not None:
         verdict = verdict.model_copy(update={"retry": match.note})
+        failed = replace(failed, verdict=verdict)
         if match.is_left:
-            return _again_by(match, now, policy, replace(ended, verdict=verdict, run_message=run_message))
+            return _again_by(match, now, policy, failed)
         if not match.is_default:
-            return _failed(ended, run_message, verdict)
-    again = _again(job, run, now, policy, replace(ended, verdict=verdict, run_message=run_message))
-    return again or _failed(ended, run_message, verdict)
+            return _failed(failed, failed.run_message, verdict)
+    return _again(job, run, now, policy, failed) or _failed(failed, failed.run_message, verdict)
 
 
 def _failed(ended: Transition, run_message: str, verdict: Verdict) -> Transition:
@@ -556,7 +579,9 @@ def _again(
         message = "A new run starts as soon as there is room for it."
         return replace(queued, job_message=message, retries_used=0 if is_further else None)
     if fault is Fault.CAPACITY:
-        pause = policy.waiting_pause_s((now - job.queued_at).total_seconds())
+        waited_s = (now - job.queued_at).total_seconds()
+        # Machines that do not reach each other are no choice for the next run, so it need not wait for others.
+        pause = policy.backoff_first_s if reason is Reason.UNREACHED else policy.waiting_pause_s(waited_s)
         return replace(
             queued,
             run_message=f"Run {run.number} was given back: {failed.verdict.message}",

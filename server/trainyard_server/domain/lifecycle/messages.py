@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.views import Verdict
-from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport
+from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport, RunReport
 
 JOB_COMPLETED = "Job completed successfully."
 """The message of a job that has succeeded. That of a study goes on with its best trial."""
@@ -15,6 +15,22 @@ JOB_COMPLETED = "Job completed successfully."
 COMPLETED = " completed."
 """The end of the sentence about a replica that has completed."""
 
+_ON_AGENT = "on agent "
+"""The beginning of the message of a part's replica that never ran: the name of its agent follows."""
+
+_NEVER_RAN = frozenset(
+    (
+        Reason.START_FAILED,
+        Reason.REFUSED,
+        Reason.PACKAGES_FAILED,
+        Reason.IMAGE_FAILED,
+        Reason.SECRETS_FAILED,
+        Reason.STAGING_FAILED,
+        Reason.HOST_FAILED,
+        Reason.GIVEN_BACK,
+        Reason.UNREACHED,
+    )
+)
 _KILLED = 128 + signal.SIGKILL
 _LAST_LINES_LIMIT = 4000  # characters of the failed replica's log that an errorMessage quotes
 
@@ -39,21 +55,23 @@ def sentence(task: str, ended: ExitReport) -> str:
         case Reason.OUT_OF_DISK:
             return f"{who} exceeded its disk limit and was killed. {ended.message}".rstrip()
         case Reason.START_FAILED:
-            return f"{who} could not be started: {ended.message}"
+            return _about(f"{who} could not be started", ended.message)
         case Reason.REFUSED:
-            return f"{who} was refused: {ended.message}"
+            return _about(f"{who} was refused", ended.message)
         case Reason.PACKAGES_FAILED:
-            return f"{who} could not install its packages: {ended.message}"
+            return _about(f"{who} could not install its packages", ended.message)
         case Reason.STAGING_FAILED:
-            return f"{who} could not fetch what it needs: {ended.message}"
+            return _about(f"{who} could not fetch what it needs", ended.message)
         case Reason.IMAGE_FAILED:
-            return f"{who} could not get its image: {ended.message}"
+            return _about(f"{who} could not get its image", ended.message)
         case Reason.SECRETS_FAILED:
-            return f"{who} could not get its secrets: {ended.message}"
+            return _about(f"{who} could not get its secrets", ended.message)
         case Reason.HOST_FAILED:
-            return f"{who} could not be started by its machine: {ended.message}"
+            return _about(f"{who} could not be started by its machine", ended.message)
         case Reason.GIVEN_BACK:
-            return f"{who} could not be started yet: {ended.message}"
+            return _about(f"{who} could not be started yet", ended.message)
+        case Reason.UNREACHED:
+            return _about(f"{who} could not be started yet", ended.message)
         case Reason.TIME_LIMIT:
             return f"{who} reached a time limit. {ended.message}".rstrip()
         case Reason.VANISHED:
@@ -64,8 +82,23 @@ def sentence(task: str, ended: ExitReport) -> str:
             return f"{who} was lost with its host. {ended.message}".rstrip()
         case Reason.HOST_SHUTDOWN:
             return f"{who} was stopped because its machine was shut down."
+        case Reason.RESTORED:
+            return f"{who} is taken for lost. {ended.message}"
         case Reason.PREEMPTED:
             return f"{who} was preempted. {ended.message}".rstrip()
+
+
+def of_part(report: RunReport, agent: str) -> RunReport:
+    """The report of a part of a run over several agents: the ends of replicas that never ran name its agent."""
+    return report.model_copy(update={"replicas": tuple(_of_part(replica, agent) for replica in report.replicas)})
+
+
+def _of_part(replica: ReplicaReport, agent: str) -> ReplicaReport:
+    ended = replica.exit
+    if ended is None or ended.reason not in _NEVER_RAN or ended.message.startswith(_ON_AGENT):
+        return replica
+    named = ended.model_copy(update={"message": f"{_ON_AGENT}{agent}: {ended.message}"})
+    return replica.model_copy(update={"exit": named})
 
 
 def waiting(replicas: Sequence[ReplicaReport]) -> str:
@@ -102,6 +135,10 @@ def the_replica(task: str) -> str:
     """The name that the real service used: `The replica worker 0`."""
     parsed = Task.parse(task)
     return f"The replica {parsed.type} {parsed.index}"
+
+
+def _about(words: str, message: str) -> str:
+    return f"{words} {message}" if message.startswith(_ON_AGENT) else f"{words}: {message}"
 
 
 def _signal(code: int | None) -> str:

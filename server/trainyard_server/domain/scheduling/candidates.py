@@ -6,6 +6,7 @@ from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.views.views import CandidateView
 from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Node
 from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.reaching import apart_by_agent, by_group
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     asked,
@@ -25,7 +26,9 @@ def candidates(
 ) -> tuple[CandidateView, ...]:
     """Every agent, with what it lacks now for the job."""
     cluster = Cluster(agents, limits)
-    spreads = shared.lets_spread(job.training_input)
+    spreads = shared.lets_spread(job.training_input) and len(job.gang) > 1
+    takers = [node.agent for node in cluster.compatible(job.needs) if node.agent.accepts_work]
+    apart = {name: text for group in by_group(takers) if spreads for name, text in apart_by_agent(group).items()}
     by_agent = {
         candidate.node.agent.agent_id: candidate
         for alive in (True, False)
@@ -38,13 +41,13 @@ def candidates(
             has=has(node.agent.capacity),
             free=describe(node.free_vcpus, max(0, node.free_memory), node.free_devices),
             home=node.agent.agent_id in by_agent,
-            lacks=_lacks(job, node, by_agent.get(node.agent.agent_id)),
+            lacks=_lacks(job, node, by_agent.get(node.agent.agent_id), apart.get(node.agent.agent_id, "")),
         )
         for node in cluster.nodes
     )
 
 
-def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
+def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None, apart: str) -> str:
     agent = node.agent
     if not agent.starts(job.needs_images) and not agent.engine_problem:
         if not job.needs_images:
@@ -53,7 +56,7 @@ def _lacks(job: JobSnapshot, node: Node, candidate: Candidate | None) -> str:
     if missing_mount := agent.lacks_mount(job.needs):
         return missing_mount
     if candidate is None:
-        return _too_small(job, agent)
+        return apart or _too_small(job, agent)
     if agent.draining:
         return f"draining: {agent.why_draining}"
     if not agent.alive:

@@ -11,6 +11,7 @@ from trainyard_protocol.job.resources import Capacity
 from trainyard_server.domain.scheduling import quotas
 from trainyard_server.domain.scheduling.backfill import Amounts, Reservations
 from trainyard_server.domain.scheduling.pools import nodes_of, packed
+from trainyard_server.domain.scheduling.reaching import about_apart, by_group, meeting_sets, pairs_apart
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     Assignment,
@@ -169,12 +170,15 @@ class Group:
     """Equal gangs: the agents that could hold one, and how many of them are queued so far.
 
     While a plan is made, free resources only shrink: what has no room now gets none. `members`: the candidates hold one
-    only together, those of each of these.
+    only together, those of each of these. `is_scaled`: they hold one only scaled down.
     """
 
-    def __init__(self, candidates: Iterable[Candidate], members: "Sequence[Members]" = ()) -> None:
+    def __init__(
+        self, candidates: Iterable[Candidate], members: "Sequence[Members]" = (), *, is_scaled: bool = False
+    ) -> None:
         self.candidates = tuple(candidates)
         self.members = members
+        self.is_scaled = is_scaled
         self.reserved = 0
         self.expected = 0
         self._roomy: Sequence[Candidate] = self.candidates
@@ -276,7 +280,7 @@ class Cluster:
         self, gang: tuple[ReplicaRequest, ...], needs: Needs, alive: bool = True, spreads: bool = False
     ) -> tuple[Candidate, ...]:
         """The agents that could hold the gang if they were empty, or with `spreads` parts of it: as requested if any
-        can, else scaled down, where that is least.
+        can, else scaled down, where that is least; none, if some only would if they reached each other.
 
         Only agents that start such jobs now, or with `alive=False` only those that are silent, draining or without room
         on their disks, or whose container engine is away.
@@ -293,18 +297,22 @@ class Cluster:
             return Group(_without(kind.avoided, candidates))
         if kind.spreads and len(requested) > 1:
             for members in self._members(kind, every, nodes):
-                if parts := [part for some in members for part in _parts(requested, some) if part.node in nodes]:
-                    return Group(parts, members)
+                holding = {some: parts for some in members if (parts := _parts(requested, some))}
+                found = {part.node: part for parts in holding.values() for part in parts}
+                if candidates := [found[node] for node in nodes if node in found]:
+                    return Group(candidates, tuple(holding))
+            if self.about_apart(kind.needs, gang):
+                return Group(())  # it is not scaled down for good while machines do not reach each other
         fit = [node for node in nodes if node.agent.mode == "fit" and not node.agent.capacity.pools]
         shrunk = _candidates(fit, lambda node: scaled(requested, node.agent.capacity))
-        return Group(_without(kind.avoided, _least_scaled(requested, shrunk)))
+        return Group(_without(kind.avoided, _least_scaled(requested, shrunk)), is_scaled=bool(shrunk))
 
     def _members(self, kind: "_Kind", every: Sequence[Node], nodes: Sequence[Node]) -> Sequence[Sequence["Members"]]:
-        """The agents of each group that may have parts of gangs: without those that are avoided, then with them."""
+        """The agents that may have parts of a gang together: without those that are avoided, then with them."""
         if kind not in self._members_by_kind:
             open_ones = [node for node in nodes if node.agent.agent_id not in kind.avoided]
             choices = [open_ones, nodes] if kind.alive and kind.avoided else [nodes if kind.alive else every]
-            self._members_by_kind[kind] = [_by_agent_group(some) for some in choices]
+            self._members_by_kind[kind] = [_members_of(some) for some in choices]
         return self._members_by_kind[kind]
 
     def compatible(self, needs: Needs) -> list[Node]:
@@ -314,6 +322,16 @@ class Cluster:
             for node in self.nodes
             if (node.agent.starts(needs.images) or node.agent.engine_problem) and not node.agent.lacks_mount(needs)
         ]
+
+    def about_apart(self, needs: Needs, gang: Iterable[ReplicaRequest] | None = None) -> str:
+        """A clause about the agents that take such jobs and do not reach each other; "" without any. With a gang only
+        of those groups that would hold it if they did."""
+        takers = [node.agent for node in self.compatible(needs) if node.agent.accepts_work]
+        groups = [some for some in by_group(takers) if pairs_apart(some)]
+        if gang is not None:
+            shares = asked(gang)
+            groups = [some for some in groups if spread(shares, Rooms((agent, room_of(agent)) for agent in some))]
+        return "; ".join(filter(None, map(about_apart, groups)))
 
     def budget(self, project: str) -> QuotaBudget:
         """The quota of the project with the use of its runs on all agents."""
@@ -356,7 +374,7 @@ def _without(avoided: frozenset[str], candidates: Sequence[Candidate]) -> Sequen
 
 
 class Members:
-    """The nodes of a group of agents that may have parts of a gang."""
+    """Nodes that may have parts of a gang together: agents of a group that reach each other."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
@@ -370,12 +388,10 @@ class Members:
         return self._free
 
 
-def _by_agent_group(nodes: Iterable[Node]) -> list[Members]:
-    groups: dict[str, list[Node]] = {}
-    for node in nodes:
-        if node.agent.address and not node.agent.engine:
-            groups.setdefault(node.agent.group, []).append(node)
-    return [Members(groups[name]) for name in sorted(groups)]
+def _members_of(nodes: Iterable[Node]) -> list[Members]:
+    by_agent = {node.agent.agent_id: node for node in nodes}
+    groups = by_group(node.agent for node in by_agent.values())
+    return [Members([by_agent[agent.agent_id] for agent in some]) for group in groups for some in meeting_sets(group)]
 
 
 def _parts(requested: tuple[ResourceShare, ...], members: Members) -> list[Candidate]:

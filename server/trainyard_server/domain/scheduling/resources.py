@@ -115,7 +115,8 @@ class AgentSnapshot:
     an engine that spans hosts, whose capacity changes. `in_flight`: this engine decides what starts, and has so many
     runs at most to choose from; 0: what is free decides. `no_room`: the directory of its machine that has no room, and
     why; "" if all have. `address`: that at which replicas on other agents of its `group` reach its own; "": it has no
-    part of a gang over several agents. `mounts`: the directories that jobs may mount there."""
+    part of a gang over several agents. `unreached`: the ids of the agents that it does not reach, as far as it knows.
+    `mounts`: the directories that jobs may mount there."""
 
     agent_id: str
     name: str
@@ -135,6 +136,7 @@ class AgentSnapshot:
     avoided_until: datetime | None = None
     address: str = ""
     group: str = ""
+    unreached: frozenset[str] = frozenset()
     mounts: tuple[MountOffer, ...] = ()
 
     @property
@@ -373,6 +375,20 @@ def scaling(gang: Sequence[ReplicaRequest], shares: Sequence[ResourceShare], age
         f"{names[0] if len(names) == 1 else f'{names[0]} to {names[-1]} each'} {change}" for change, names in groups
     ]
     return f"Scaled down to fit agent {agent.name} ({has(agent.capacity)}): {'; '.join(parts)}."
+
+
+def without_gpus(gang: Iterable[ReplicaRequest], given: Iterable[Assignment], agent: AgentSnapshot) -> str:
+    """A sentence about the replicas that asked for GPUs and have none; "" if each has some."""
+    bare = [
+        (request.task.name, f"{request.resources.accelerator_count} x {request.resources.accelerator_type.upper()}")
+        for request, assignment in zip(gang, given, strict=True)
+        if request.resources.accelerator_count and not assignment.accelerator_count
+    ]
+    if not bare:
+        return ""
+    first, last, amount = bare[0][0], bare[-1][0], " and ".join(dict.fromkeys(amount for _, amount in bare))
+    who, them = (first, "it") if len(bare) == 1 else (f"{first} to {last}", "them")
+    return f"WARNING: {who} asked for {amount}, but agent {agent.name} has no GPU for {them}: CPUs do all the work."
 
 
 def _one(share: ResourceShare) -> str:

@@ -32,23 +32,25 @@ from trainyard_server.domain.scheduling.resources import (
     needs,
     needs_on,
     scaling,
+    without_gpus,
 )
 from trainyard_server.domain.scheduling.sharing import Sharing
 from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, Rooms, SharedDirs, Spread, listed, spread
 from trainyard_server.domain.snapshots import JobSnapshot, workers_of
 
-WaitingKind = Literal["room", "quota", "never", "no-agent", "no-engine", "no-disk", "no-mount", "backoff"]
+WaitingKind = Literal["room", "quota", "never", "apart", "no-agent", "no-engine", "no-disk", "no-mount", "backoff"]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A new run. `scaled` is a sentence about how the gang was scaled down, `spread` one about where its parts are;
-    each may be ""."""
+    """A new run. `scaled` is a sentence about how the gang was scaled down, `spread` one about where its parts are,
+    `without_gpus` one about replicas that asked for GPUs and have none; each may be ""."""
 
     key: int
     parts: tuple[Part, ...]
     scaled: str = ""
     spread: str = ""
+    without_gpus: str = ""
 
     @property
     def agent_id(self) -> str:
@@ -188,23 +190,40 @@ class Planner:
         return isinstance(self._decide(job)[1], Placement)
 
     def _decide(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
-        """The answer for the job, and its group: of a retry that may have fewer workers, with as many as have room."""
-        group, answer = self._decide_whole(job)
-        if isinstance(answer, Placement) or answer.kind not in ("room", "no-agent", "never"):
-            return group, answer
-        for gang in job.smaller_gangs():
-            of_less, less = self._decide_whole(replace(job, gang=gang))
-            if isinstance(less, Placement):
-                workers = [len(workers_of(some)) for some in (gang, job.gang)]
-                scaled = f"Starting with {workers[0]} of {workers[1]} workers, since there is no room for all."
-                return of_less, replace(less, scaled=f"{scaled} {less.scaled}".rstrip())
+        """The answer for the job, and its group. One that may have fewer workers has as many as the machines hold
+        before it is scaled down, and a retry of it as many as have room."""
+        if not job.least_workers:
+            return self._decide_whole(job)
+        most = self.unscaled(job)
+        group, answer = self._decide_whole(most)
+        if isinstance(answer, Placement):
+            return group, _with_fewer(job, answer)
+        if job.is_retry and answer.kind in ("room", "apart", "no-agent", "never"):
+            for smaller in most.smaller():
+                of_less, less = self._decide_whole(smaller)
+                if isinstance(less, Placement):
+                    return of_less, _with_fewer(job, less)
         return group, answer
+
+    def unscaled(self, job: JobSnapshot) -> JobSnapshot:
+        """The job; if its gang would be scaled down, with the largest smaller one that would not, if it may have one
+        and its quota allows that."""
+        if not job.least_workers or not self._group(job).is_scaled:
+            return job
+        limits = self._cluster.budget(job.project).limits
+        for smaller in job.smaller():
+            group = self._group(smaller)
+            if not group.is_scaled and any(not excess(usage, limits) for usage in group.usages):
+                return smaller
+        return job
+
+    def _group(self, job: JobSnapshot) -> Group:
+        spreads = self._shared.lets_spread(job.training_input)
+        return self._cluster.group(job.gang, job.needs, avoided=frozenset(self._avoids(job)), spreads=spreads)
 
     def _decide_whole(self, job: JobSnapshot) -> tuple[Group, Placement | Waiting]:
         """The answer for the job with its whole gang, and its group."""
-        cluster, ahead = self._cluster, self._ahead
-        spreads = self._shared.lets_spread(job.training_input)
-        group = cluster.group(job.gang, job.needs, avoided=frozenset(self._avoids(job)), spreads=spreads)
+        cluster, ahead, group = self._cluster, self._ahead, self._group(job)
         if job.backoff_until is not None and job.backs_off(self._now):
             return group, Waiting("backoff", f"its next run starts at {rfc3339(job.backoff_until)}", ahead + 1)
         if not group.candidates:
@@ -230,7 +249,9 @@ class Planner:
         if refused is not None:
             return group, Waiting("quota", _quota_reason(job, refused, budget, ahead), ahead + 1)
         reason = (
-            _spread_reason(job, group, self._allocations) if group.members else _room_reason(job, affordable, roomy)
+            _spread_reason(job, group, self._allocations, cluster.about_apart(job.needs))
+            if group.members
+            else _room_reason(job, affordable, roomy)
         )
         if not budget.limits:
             # Later answers only get stricter: no gang of the group starts in this plan any more.
@@ -272,8 +293,11 @@ class Planner:
         silent = self._cluster.group(job.gang, job.needs, alive=False, spreads=spreads)
         group = self._cluster.group(job.gang, job.needs, spreads=spreads)
         if group not in self._closed:
-            reason = _no_candidate(job, self._cluster, silent.candidates, self._shared)
-            self._closed[group] = Waiting(*reason, position)
+            kind, reason = _no_candidate(job, self._cluster, silent.candidates, self._shared)
+            apart = self._cluster.about_apart(job.needs, job.gang) if spreads else ""
+            if apart and kind == "never":
+                kind, reason = "apart", f"needs {needs(job.gang)} on several agents that reach each other"
+            self._closed[group] = Waiting(kind, f"{reason}; {apart}" if apart else reason, position)
         return silent, replace(self._closed[group], position=position)
 
     def _unused(self, job: JobSnapshot, chosen: Candidate) -> str:
@@ -284,6 +308,16 @@ class Planner:
         idle = [agent.name for agent in open_ones if agent is not chosen.node.agent and not agent.gangs]
         verb = "is" if len(idle) == 1 else "are"
         return f" {listed(idle)} {verb} idle, but a gang is scaled down to one agent." if idle else ""
+
+
+def _with_fewer(job: JobSnapshot, placement: Placement) -> Placement:
+    """The placement, which says so if it has fewer workers than the job asks for."""
+    count, of = len(placement.assignments), len(job.gang)
+    if count == of:
+        return placement
+    workers = len(workers_of(job.gang))
+    scaled = f"Starting with {workers - (of - count)} of {workers} workers, since there is no room for all."
+    return replace(placement, scaled=f"{scaled} {placement.scaled}".rstrip())
 
 
 def _together(job: JobSnapshot, agents: Iterable[AgentSnapshot], shared: SharedDirs) -> str:
@@ -337,16 +371,17 @@ def _spread_on(shares: Sequence[ResourceShare], rooms: Rooms[Node], devices: boo
     return ()
 
 
-def _spread_reason(job: JobSnapshot, group: Group, allocations: int) -> str:
-    """The free resources on the agents that could hold it together."""
-    names = listed([node.agent.name for members in group.members for node in members.nodes])
-    needed = f"needs {needs(job.gang)} on several agents; {names} have"
-    free = [members.free(allocations) for members in group.members]
-    if any(spread(asked(job.gang), rooms) for rooms in free):
-        return f"{needed} room for it, reserved for jobs ahead"
-    gpus = sum((Counter(dict(rooms.total.gpus)) for rooms in free), Counter[str]())
-    vcpus, memory = (sum(getattr(rooms.total, name) for rooms in free) for name in ("vcpus", "memory_bytes"))
-    return f"{needed} {describe(vcpus, memory, gpus)} free, and not enough for each replica"
+def _spread_reason(job: JobSnapshot, group: Group, allocations: int, apart: str) -> str:
+    """The free resources on the agents that could hold it together. `apart`: a clause about those that others do not
+    reach."""
+    nodes = list(dict.fromkeys(node for members in group.members for node in members.nodes))
+    needed = f"needs {needs(job.gang)} on several agents; {listed([node.agent.name for node in nodes])} have"
+    about = f"; {apart}" if apart else ""
+    if any(spread(asked(job.gang), members.free(allocations)) for members in group.members):
+        return f"{needed} room for it, reserved for jobs ahead{about}"
+    free = Rooms((node, node.room) for node in nodes).total
+    text = describe(free.vcpus, free.memory_bytes, dict(free.gpus))
+    return f"{needed} {text} free, and not enough for each replica{about}"
 
 
 def _tasks(part: Sequence[ResourceShare]) -> str:
@@ -368,7 +403,8 @@ def _placement(job: JobSnapshot, candidate: Candidate, budget: QuotaBudget) -> P
         return usage
     assignments = node.assign(candidate.shares)
     part = Part(node.agent.agent_id, assignments)
-    return Placement(job.key, (part,), scaling(job.gang, candidate.shares, node.agent))
+    scaled = scaling(job.gang, candidate.shares, node.agent)
+    return Placement(job.key, (part,), scaled, without_gpus=without_gpus(job.gang, assignments, node.agent))
 
 
 def _affordable(

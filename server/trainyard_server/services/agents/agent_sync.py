@@ -37,12 +37,13 @@ from trainyard_server.control.snapshots import live_runs, peers_of, run_snapshot
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.lifecycle import decisions, retries, stalls
-from trainyard_server.domain.lifecycle.messages import waiting
+from trainyard_server.domain.lifecycle.messages import of_part, waiting
 from trainyard_server.domain.metrics.summary import CurveSummary
 from trainyard_server.domain.reports import bounded_sync, checked_chunk, related
 from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.domain.tuning.measurements import merged
 from trainyard_server.services.agents.agent_keys import check_key, run_with
+from trainyard_server.services.agents.agents import unique_name
 from trainyard_server.services.tracking.targets import run_id
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
@@ -97,8 +98,7 @@ class AgentSync:
             notifier.publish(agent_topic(agent_id))
             reported = frozenset(report.run_id for report in request.runs)
             answer = await to_thread.run_sync(self.answer, agent_id, reported, request.reaches)
-            hold_s = min(request.wait_s, self._backend.settings.longest_hold_s)
-            deadline = asyncio.get_running_loop().time() + (hold_s if answer.peers is None else min(hold_s, HOLD_S))
+            deadline = asyncio.get_running_loop().time() + min(request.wait_s, self._longest_hold_s(agent_id, answer))
             while answer.version == request.seen and not notifier.closed:
                 if self._newest.get(agent_id) is not me:
                     if still_connected is not None and await still_connected():
@@ -124,10 +124,16 @@ class AgentSync:
         backend = self._backend
         now = backend.clock()
         touched, measured, partners = set[int](), set[int](), set[str]()
-        with backend.store.write(_actor(request.agent.name)) as writer:
+        with backend.store.write() as writer:
             agent_row = writer.agent(request.agent.agent_id)
             check_key(writer, agent_row, key)
-            has_last = backend.membership.called(request.agent.agent_id, request.agent.peer_address, request.echo)
+            given_name, name = request.agent.name, unique_name(writer, agent_row, request.agent)
+            request = request.model_copy(update={"agent": request.agent.model_copy(update={"name": name})})
+            writer.act_as(_actor(name))
+            was_restored = agent_row is not None and agent_row.restored
+            has_last = backend.membership.called(
+                request.agent.agent_id, request.agent.peer_address, request.echo, request.agent.group
+            )
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
             left = sorted({r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys())
             changed = (
@@ -138,18 +144,22 @@ class AgentSync:
             )
             stored = () if agent_row is None else agent_row.info.get("device_errors", ())
             errors = [error for error in request.agent.device_errors if error not in stored]
-            heartbeat = writer.save_agent(request.agent, key.digest, left, now)
+            heartbeat = writer.save_agent(request.agent, key.digest, left, now, given_name)
             if errors and (row := writer.agent(request.agent.agent_id)) is not None:
                 writer.set_draining(row, True, f"its GPUs have errors: {'; '.join(errors)}")
             is_last = agent_row is not None and agent_row.sent_version == request.seen
             if agent_row is not None and is_last and (has_last or not agent_row.has_members):
                 writer.confirm_lease(agent_row)
+            if agent_row is not None and was_restored:
+                reported = {report.run_id for report in request.runs}
+                touched |= self._controller.restoration.called(writer, agent_row, reported, now)
             for report in request.runs:
                 if report.run_id not in mine:
                     continue  # ended or unknown: the answer does not list it, so the agent drops it
                 run, gang = mine[report.run_id]
                 snapshot = run_snapshot(run, gang)
-                changes = decisions.observe(snapshot, related(report, request.clock) if run.agents > 1 else report, now)
+                of_run = report if run.agents == 1 else of_part(related(report, request.clock), request.agent.name)
+                changes = decisions.observe(snapshot, of_run, now)
                 if report.runtime is not None and run.runtime != report.runtime:
                     writer.record_runtime(run, report.runtime, report.runtime_reason, now)
                     touched.add(run.job_key)
@@ -204,15 +214,24 @@ class AgentSync:
                 lease_s = SHORT_LEASE_S
             elif not fronts_engine and self._has_company(reader, agent_id):
                 lease_s = backend.settings.lease_s
-            peers = Peers(key=self._peer_key, addresses=offer.addresses) if offer.addresses else None
+            addresses = offer.addresses or ({} if fronts_engine else backend.membership.neighbours(agent_id))
+            peers = Peers(key=self._peer_key, addresses=addresses) if addresses else None
             # An engine's objects, which others may read, have no token of the run.
             orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
             attached = attachments.orders_for(reader, agent_id, backend.clock()) if orders else ()
         answer = SyncResponse(
             version="", lease_s=lease_s, runs=orders, members=offer.members, peers=peers, attachments=attached
         )
+        if me is not None:
+            answer = answer.model_copy(update={"name": str(me.info["name"])})
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
         return answer.model_copy(update={"version": version})
+
+    def _longest_hold_s(self, agent_id: str, answer: SyncResponse) -> float:
+        """Seconds for which the answer to the agent is held: few where it may get the short lease."""
+        settings = self._backend.settings
+        votes = answer.peers is not None and not settings.long_leases and self._backend.membership.may_vote(agent_id)
+        return min(settings.longest_hold_s, HOLD_S) if votes else settings.longest_hold_s
 
     def _has_company(self, reader: Reader, agent_id: str) -> bool:
         """Whether another agent is alive, or has a live run."""

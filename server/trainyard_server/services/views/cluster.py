@@ -8,11 +8,12 @@ from datetime import datetime
 from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState, RunState
 from trainyard_protocol.views.usage import GpuUsage, UsageSample
-from trainyard_protocol.views.views import ActiveJobsView, ActiveJobView, AgentView, QuotasView
+from trainyard_protocol.views.views import ActiveJobsView, ActiveJobView, AgentLeaseView, AgentView, QuotasView
 from trainyard_protocol.wire.agents import AgentInfo, MountOffer
 from trainyard_server.context import Backend
-from trainyard_server.control.snapshots import agents_now, live_runs
+from trainyard_server.control.snapshots import agent_lease, agents_now, live_runs
 from trainyard_server.domain.access.permissions import Visible, is_visible
+from trainyard_server.domain.lifecycle.leases import AgentLease
 from trainyard_server.domain.scheduling.blame import HostFailure, recent
 from trainyard_server.domain.scheduling.quotas import used_by
 from trainyard_server.domain.scheduling.resources import Gang
@@ -208,10 +209,20 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
         held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, owner, run, gang, used))
     is_alive, now = backend.agent_liveness.is_alive, backend.clock()
-    return [_agent_line(row, held.get(row.agent_id, ()), is_alive(row), now, visible) for row in rows]
+    leases = {row.agent_id: _lease_view(agent_lease(row, backend), is_alive(row), now) for row in rows}
+    return [
+        _agent_line(row, held.get(row.agent_id, ()), is_alive(row), leases[row.agent_id], now, visible) for row in rows
+    ]
 
 
-def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: datetime, visible: Visible) -> AgentLine:
+def _lease_view(lease: AgentLease, alive: bool, now: datetime) -> AgentLeaseView:
+    lost_at = None if alive or lease.lost_after_s is None else lease.time_of(lease.lost_after_s, now)
+    return AgentLeaseView(seconds=lease.lease_s, keeper=lease.keeper, lost_at=lost_at)
+
+
+def _agent_line(
+    row: AgentRow, held: Sequence[_RunRow], alive: bool, lease: AgentLeaseView, now: datetime, visible: Visible
+) -> AgentLine:
     failures = map(HostFailure.read, row.failures)
     info = AgentInfo.model_validate(row.info)
     runs = [_held_run(gang) for gang in held if gang.is_visible]
@@ -232,7 +243,9 @@ def _agent_line(row: AgentRow, held: Sequence[_RunRow], alive: bool, now: dateti
         failures=tuple(f"{failure.job} ({failure.reason})" for failure in recent(failures, now)),
         disks=info.disks,
         mounts=tuple(_visible_mounts(info.mounts, visible)),
+        restored=row.restored,
         alive=alive,
+        lease=lease,
         last_seen=row.last_seen,
         runs=sum(not run.orphaned for run in runs),
         cpus_given=given.vcpus,

@@ -39,7 +39,7 @@ from trainyard_protocol.views.views import (
 from trainyard_protocol.wire.agents import PACKAGE_JOBS, AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.retention import RETENTION
-from trainyard_server.control.snapshots import peers_of, snapshot_of, trial_order
+from trainyard_server.control.snapshots import awaited_agents, peers_of, snapshot_of, trial_order
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.domain.retention import NO_LIMITS
@@ -104,6 +104,7 @@ class JobDetails:
             metric = _trial_metric(reader, job)
             origin = origins.summary(reader, job) if with_events else None
             measured = _metrics(reader, job) if with_events else ()
+            awaited = awaited_agents(reader, self._backend, job)
         counts = self._backend.logs.counts(project, job_id)
         verdict = Verdict.model_validate(job.verdict) if job.verdict else None
         study, _, trial = job.job_id.partition(".")
@@ -120,7 +121,7 @@ class JobDetails:
             trial_metric=metric,
             origin=origin,
             state=job.state,
-            waiting=job.waiting,
+            waiting=job.waiting or awaited,
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),
             metrics=measured,

@@ -8,11 +8,11 @@ from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views.views import HolderView, QueuedAheadView, QueueExplanationView
 from trainyard_server.context import Backend
-from trainyard_server.control.snapshots import agents_now, job_snapshot, queued_snapshots
+from trainyard_server.control.snapshots import agents_now, awaited_agents, job_snapshot, queued_snapshots
 from trainyard_server.domain.access.permissions import Visible, is_visible
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, describe, needs
-from trainyard_server.domain.scheduling.scheduler import Waiting, in_order, plan
+from trainyard_server.domain.scheduling.scheduler import Planner, Waiting, in_order, plan
 from trainyard_server.domain.scheduling.spreading import listed
 from trainyard_server.domain.scheduling.suggestions import Situation, suggestions
 from trainyard_server.domain.snapshots import JobSnapshot
@@ -36,7 +36,8 @@ class QueueExplanation:
         with self._backend.store.read() as reader:
             row = _waiting_job(reader, known_job(reader, project, job_id))
             if row.state is not JobState.QUEUED or studies.kind_of(reader, row.key).is_study:
-                return _view(row, summary=_present_state(reader, row))
+                state, silent = _present_state(reader, row), awaited_agents(reader, self._backend, row, silent=True)
+                return _view(row, summary=f"{state} It waits {silent}." if silent else state)
             rows = {job.key: job for job in reader.queued()}
             before = _last_run(reader, row)
             queue = queued_snapshots(reader, rows.values())
@@ -67,7 +68,8 @@ class QueueExplanation:
 
         reason = f"It waits: {waiting.reason}."
         helpful = tuple(islice(suggestions(job, situation, name_of), _MAX_CHANGES))
-        agent_views = candidates(job, situation.agents, situation.limits, situation.shared)
+        planned = Planner(agents, now, quotas, shared).unscaled(job)
+        agent_views = candidates(planned, situation.agents, situation.limits, situation.shared)
         possible = {fit.agent for fit in agent_views if fit.home}
         hidden = [agent.name for agent, gang in gangs if gang.key not in shown]
         return _view(
@@ -190,6 +192,8 @@ def _ahead(
 
 def _nothing(waiting: Waiting, job: JobSnapshot) -> str:
     match waiting.kind:
+        case "apart":
+            return "Nothing short of an open way between these machines (their --address and --ports)."
         case "no-agent":
             return "Nothing short of an agent that it can run on (on one machine: `trainyard up`)."
         case "no-engine":

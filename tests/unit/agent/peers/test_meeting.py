@@ -43,9 +43,13 @@ async def test_parts_that_have_met_leave_their_ports_free_at_once() -> None:
 
 
 async def test_port_without_a_listener_is_named_with_its_replica() -> None:
-    others = addresses("127.0.0.3")
-    with pytest.raises(Unreached, match=r"worker-replica-0 at 127\.0\.0\.3:\d+: .*[Cc]onnect"):
-        await Meeting("g").reach(MINE, others)
+    others, there = addresses("127.0.0.3"), addresses("127.0.0.4", role="evaluator")
+    meeting_there = Meeting("g")
+    await meeting_there.open(there.values())
+    with pytest.raises(Unreached, match=r"worker-replica-0 at 127\.0\.0\.3:\d+: .*[Cc]onnect") as failure:
+        await Meeting("g").reach(MINE, others | there)
+    assert list(failure.value.tasks) == ["worker-replica-0"]
+    await meeting_there.close()
 
 
 async def test_something_else_at_the_address_is_not_the_gang() -> None:

@@ -63,6 +63,22 @@ async def test_lease_goes_on_while_the_other_has_no_answer_either(agents: Agents
     assert agents.left_s("a") == left - 10
 
 
+async def test_agent_that_does_not_answer_is_not_reached_until_it_does(agents: Agents) -> None:
+    first, second = (agents.members[name] for name in NAMES)
+    for name in NAMES:
+        agents.answer(name)
+    second.close()
+    await first.round()
+    agents.clock.advance(3)
+    await first.round()
+    assert list(first.unreached.ids) == ["b"]
+    await second.open()
+    agents.answer("a")
+    agents.clock.advance(WITHOUT_ANSWER_S)
+    await first.round()
+    assert list(first.unreached.ids) == []
+
+
 async def test_answer_with_another_key_or_of_another_agent_counts_for_nothing(agents: Agents) -> None:
     agents.answer("a")
     agents.answer("b", key="of another server")

@@ -375,6 +375,10 @@ class Reader:
         query = select(AgentRow).order_by(AgentRow.first_seen, AgentRow.agent_id)
         return self._session.scalars(query if removed else query.filter_by(removed_at=None)).all()
 
+    def restored_agents(self) -> Sequence[AgentRow]:
+        """The agents that have not called since a backup was restored."""
+        return self._session.scalars(select(AgentRow).filter_by(restored=True, removed_at=None)).all()
+
     def agent(self, agent_id: str) -> AgentRow | None:
         return self._session.get(AgentRow, agent_id)
 

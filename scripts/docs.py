@@ -125,7 +125,7 @@ _CALLS = {
 _PREFIXES = {"Trainyard's own calls": "/trainyard/v1", "Agents": "/agent/v1", "MLflow": "/api/2.0/mlflow"}
 """What all paths of a table begin with, written once above it."""
 
-_EMPTY = ("none: ", "not found", "refused", "MLflow: anything else")
+_EMPTY = ("none: ", "not found", "refused", "MLflow: anything else", "Vertex AI: anything else")
 """How the words begin of a call that only says that there is nothing."""
 
 

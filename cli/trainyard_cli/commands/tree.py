@@ -43,7 +43,7 @@ agent storage          | service.agents.serve_storage      | Serve the server's 
 agents                 |                                   | Add machines, list them, and take them out of service.
 agents add             | service.agents.add                | Make a token for the agent of a new machine, and print the command to run there.
 agents drain           | service.agents.drain              | Start no new run on an agent, by name or id.
-agents list            | service.agents.list_all           | List the agents: state, runtimes, capacity and last contact.
+agents list            | service.agents.list_all           | List the agents: state, runtimes, capacity, last contact and lease.
 agents remove          | service.agents.remove             | Forget an agent without unfinished runs, by name or id, and revoke its tokens.
 audit                  |                                   | See who did what, from where.
 audit list             | people.audit.list_audit           | List changes, sign-ins and refused calls, the newest first.

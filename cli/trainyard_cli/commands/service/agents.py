@@ -229,7 +229,7 @@ def _offer_of(agent: "AgentView") -> str:
 @connected
 @output_options
 def list_all(client: "Client", output: Output) -> None:
-    """List the agents: state, runtimes, capacity, last contact, and how long each may be silent (its lease)."""
+    """List the agents: state, runtimes, capacity, last contact and lease: how long each may be silent."""
     agents = client.status().agents
     if formats.printed(output, [agent.model_dump(mode="json") | {"state": agent.state} for agent in agents]):
         return

@@ -40,7 +40,7 @@ def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:
         lines.append(f"Waiting: {detail.waiting}")
     if detail.runs:
         lines += _run_lines(detail.runs[-1], len(detail.runs), now)
-        lines += [detail.without_gpus] if detail.without_gpus else []
+        lines += [f"WARNING: {detail.without_gpus}"] if detail.without_gpus else []
         lines += _retry(detail)
         lines += progress.lines(detail, now)
     lines += _reason(detail)

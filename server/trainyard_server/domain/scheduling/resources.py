@@ -388,7 +388,7 @@ def without_gpus(gang: Iterable[ReplicaRequest], given: Iterable[Assignment], ag
         return ""
     first, last, amount = bare[0][0], bare[-1][0], " and ".join(dict.fromkeys(amount for _, amount in bare))
     who, them = (first, "it") if len(bare) == 1 else (f"{first} to {last}", "them")
-    return f"WARNING: {who} asked for {amount}, but agent {agent.name} has no GPU for {them}: CPUs do all the work."
+    return f"{who} asked for {amount}, but agent {agent.name} has no GPU for {them}: CPUs do all the work."
 
 
 def _one(share: ResourceShare) -> str:

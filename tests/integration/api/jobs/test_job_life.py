@@ -352,13 +352,12 @@ def test_job_that_asked_for_gpus_and_runs_without_is_warned_of_in_all_places(api
     api.tick()
     agent.sync()
     warning = (
-        "WARNING: master-replica-0 asked for 1 x NVIDIA_TESLA_T4, but agent laptop has no GPU for it: CPUs do all the "
-        "work."
+        "master-replica-0 asked for 1 x NVIDIA_TESLA_T4, but agent laptop has no GPU for it: CPUs do all the work."
     )
     assert warning in api.events()
     answer = api.client.get("/trainyard/v1/projects/p/jobs/job", headers=ADMIN)
-    assert warning in summary(JobDetail.model_validate_json(answer.content), api.clock())
-    assert warning.removeprefix("WARNING: ") in api.client.get("/projects/p/jobs/job", headers=ADMIN).text
+    assert f"WARNING: {warning}" in summary(JobDetail.model_validate_json(answer.content), api.clock())
+    assert warning in api.client.get("/projects/p/jobs/job", headers=ADMIN).text
 
 
 def test_explanation_of_what_never_ran_is_refused(api: Server, agent: ScriptedAgent) -> None:

@@ -166,8 +166,7 @@ def test_fit_takes_the_gpus_there_are_of_any_type() -> None:
     assert [a.gpus for a in placement.assignments] == [("laptop-0",), ()]
     assert "1 x GPU of another type" in placement.scaled
     assert placement.without_gpus == (
-        "WARNING: worker-replica-0 asked for 2 x NVIDIA_TESLA_T4, but agent laptop has no GPU for it: CPUs do all the "
-        "work."
+        "worker-replica-0 asked for 2 x NVIDIA_TESLA_T4, but agent laptop has no GPU for it: CPUs do all the work."
     )
 
 
@@ -176,7 +175,7 @@ def test_fit_without_any_gpu_gives_none() -> None:
     assert placement.assignments[0].gpus == ()
     assert "asked for 1 vCPU, 2.0 GB and 8 x NVIDIA_TESLA_T4 and gets 1 vCPU and 2.0 GB" in placement.scaled
     several = only(plan([queued(1, 2, gpus=1)], [agent(mode="fit")], NOW)).without_gpus
-    assert several.startswith("WARNING: master-replica-0 to worker-replica-0 asked for 1 x NVIDIA_TESLA_T4, but agent")
+    assert several.startswith("master-replica-0 to worker-replica-0 asked for 1 x NVIDIA_TESLA_T4, but agent")
     assert not only(plan([queued(1, 4)], [agent(mode="fit")], NOW)).without_gpus, "scaled down, and asked for none"
 
 

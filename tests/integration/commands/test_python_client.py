@@ -89,13 +89,13 @@ def train(agent: ScriptedAgent, run: RunOrder) -> None:
 
 
 def test_examples_of_the_page_do_what_it_says(
-    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
     known: dict[str, Any] = {}
     examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for example in examples:
-        exec(example, known)
+        exec(example.replace('job_dir="', f'job_dir="{tmp_path}/'), known)  # at a server elsewhere none is relative
         for job in client.jobs():
             job.wait(timeout=60)
     printed = capsys.readouterr().out

@@ -228,11 +228,15 @@ def agent_lease(row: AgentRow, backend: Backend) -> AgentLease:
 def awaited_agents(reader: Reader, backend: Backend, job: JobRow, *, silent: bool = False) -> str:
     """The agents that a job waits for since they are silent, or have to stop it, as the end of a sentence; "" without
     one. `silent`: only the former."""
-    run = reader.live_run(job.key)
-    parts = [part for part in reader.parts(run) if not _has_ended(reader, part)] if run is not None else []
-    rows = [row for part in parts if (row := reader.agent(part.agent_id)) is not None]
-    leases = [lease for row in rows if (lease := agent_lease(row, backend)).is_silent or not silent]
-    return awaited(leases, backend.clock(), cancelled=job.state is JobState.CANCELLING)
+    run, is_cancelled = reader.live_run(job.key), job.state is JobState.CANCELLING
+    parts = reader.parts(run) if run is not None else ()
+    leases = [(part, agent_lease(row, backend)) for part in parts if (row := reader.agent(part.agent_id)) is not None]
+    open_ones = [
+        lease
+        for part, lease in leases
+        if (lease.is_silent or (is_cancelled and not silent)) and not _has_ended(reader, part)
+    ]
+    return awaited(open_ones, backend.clock(), cancelled=is_cancelled)
 
 
 def _has_ended(reader: Reader, part: RunRow) -> bool:

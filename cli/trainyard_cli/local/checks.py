@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -92,40 +92,20 @@ def agent(state: LocalState, fix: bool) -> Iterator[Finding]:
     if not (state.root / "agent").is_dir():
         return
     try:
-        done = subprocess.run(
-            _agent_command(state, fix),
-            cwd=state.root,
-            env=environment(os.environ, state.storage_url()),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=False,
-            text=True,
-        )
+        done = _run(state, _agent_command(state, fix))
         yield from _FINDINGS.validate_python(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
         found = f"Checking processes and containers took longer than {_PATIENCE_S:.0f} s."
         yield Finding(check="agent", status="unknown", found=found)
     except (ValueError, ValidationError):
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        found = f"Processes and containers could not be checked: {last}"
+        found = f"Processes and containers could not be checked: {_last_line(done)}"
         yield Finding(check="agent", status="unknown", found=found)
 
 
 def database(state: LocalState) -> Finding:
     """The finding of a server that does not run about its database, by a process of its own."""
     try:
-        command = [*commands(state, state.options())["server"], "--doctor"]
-        done = subprocess.run(
-            command,
-            cwd=state.root,
-            env=environment(os.environ, state.storage_url()),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=False,
-            text=True,
-        )
+        done = _run(state, [*commands(state, state.options())["server"], "--doctor"])
         return Finding.model_validate_json(done.stdout)
     except subprocess.TimeoutExpired:
         found = f"Reading the database took longer than {_PATIENCE_S:.0f} s."
@@ -133,7 +113,7 @@ def database(state: LocalState) -> Finding:
     except InvalidArgument as error:
         why = error.message
     except ValidationError:
-        why = (done.stderr.strip().splitlines() or ["no output"])[-1].removeprefix("trainyard_server: ")
+        why = _last_line(done).removeprefix("trainyard_server: ")
     return problem("server", f"The server cannot start: {why}", "No job can be submitted or shown.", "Mend that first.")
 
 
@@ -159,6 +139,25 @@ def disk(state: LocalState) -> Finding:
         "The server stops accepting jobs; on a full disk, states and logs of running jobs cannot be stored.",
         "Remove job directories in jobs/ and gcs/ that you do not need.",
     )
+
+
+def _run(state: LocalState, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run the doctor of a part of the service, as that part itself is run. Raises TimeoutExpired."""
+    return subprocess.run(
+        command,
+        cwd=state.root,
+        env=environment(os.environ, state.storage_url()),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_PATIENCE_S,
+        check=False,
+        text=True,
+    )
+
+
+def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    """The last line of what a doctor wrote that has failed."""
+    return (done.stderr.strip().splitlines() or ["no output"])[-1]
 
 
 def _agent_command(state: LocalState, fix: bool) -> list[str]:

@@ -1,5 +1,8 @@
 """Messages of operators about agents."""
 
+import itertools
+from collections.abc import Collection, Mapping
+
 from pydantic import BaseModel, ConfigDict
 
 REFUSED = "the server refuses this agent:"
@@ -8,9 +11,22 @@ REFUSED = "the server refuses this agent:"
 ANSWERED = "the server answers again"
 """The agent's log message after a failure."""
 
-
-SHORTEST_PREFIX = 4
+_SHORTEST_PREFIX = 4
 """Characters of the beginning of an id by which an agent is named, at least."""
+
+
+def matching_ids(word: str, names: Mapping[str, str]) -> list[str]:
+    """The ids of the agents that a word means, of those with these `names` by id: the id itself, else those of that
+    name, else those whose ids begin so."""
+    by_name = [agent_id for agent_id, name in names.items() if name == word]
+    by_prefix = [agent_id for agent_id in names if len(word) >= _SHORTEST_PREFIX and agent_id.startswith(word)]
+    return [word] if word in names else by_name or by_prefix
+
+
+def free_name(wanted: str, used: Collection[str]) -> str:
+    """The name, or the next one like it that no other agent uses: vm, vm-2, vm-3."""
+    names = itertools.chain([wanted], (f"{wanted}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in used)
 
 
 class AgentChange(BaseModel):

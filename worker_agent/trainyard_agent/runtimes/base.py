@@ -217,6 +217,10 @@ class LogSlice:
     missing: int | None = 0
 
 
+GONE = LogSlice((), complete=True, missing=None)
+"""A log that is not there, or not any more."""
+
+
 class EngineUnavailable(Exception):
     """Operation that an engine cannot do now. The agent tries again."""
 

@@ -5,7 +5,6 @@ An engine says how its log is read from the position at which ours ends, and whi
 
 import logging
 import os
-import stat
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from trainyard_agent.host.files import write_json
 from trainyard_agent.runtimes.base import EngineUnavailable
 from trainyard_agent.runtimes.log_file import DONE, LOG
 from trainyard_agent.runtimes.masking import Mask
-from trainyard_agent.runtimes.supervisor import CUT, fitting, truncate_torn_line
+from trainyard_agent.runtimes.supervisor import CUT, fitting, has_all, truncate_torn_line
 
 _log = logging.getLogger(__name__)
 
@@ -116,12 +115,7 @@ class LogCopier(threading.Thread, ABC):
 
     def _is_own(self) -> bool:
         """Whether the copy is what was written to it: somebody may have removed, replaced or cut off its file."""
-        try:
-            status = self._path.lstat()
-        except FileNotFoundError:
-            return not self._size
-        is_same = status.st_ino == (self._number or status.st_ino)
-        return is_same and stat.S_ISREG(status.st_mode) and status.st_size >= self._size
+        return has_all(self._path, self._size, self._number)
 
     def _cut(self) -> None:
         write_json(self._directory / CUT, {})

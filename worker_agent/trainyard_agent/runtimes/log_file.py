@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard_agent.host.files import DamagedFile, read_json
-from trainyard_agent.runtimes.base import LogSlice
+from trainyard_agent.runtimes.base import GONE, LogSlice
 from trainyard_agent.runtimes.supervisor import CUT
 from trainyard_protocol.wire.logs import LogLine
 
 DAMAGED = "(this line was damaged on the disk of its machine)"
 
 LOG, DONE = "log.jsonl", "done.json"
-
-GONE = LogSlice((), complete=True, missing=None)
-"""A log that is not there, or not any more."""
 
 _NOTHING = LogSlice((), complete=False)
 _OPENED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
-from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, Runtime, StartFailed, Traits
+from trainyard_agent.runtimes.base import GONE, STOPPED, Handle, Launch, LogSlice, Runtime, StartFailed, Traits
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName
@@ -115,7 +115,7 @@ class RuntimeSet:
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         holder = self._holder(run_id)
         if holder is None:
-            return LogSlice((), complete=True, missing=None)
+            return GONE
         return holder.read_log(run_id, task, start, max_lines, max_bytes)
 
     def resume_log(self, run_id: str, task: str, position: LogPosition) -> None:

@@ -272,7 +272,7 @@ def finish_log(directory: str, quota: int, mask: Mask, spools: dict[str, Spool])
     if not all(spool.is_kept for spool in spools.values()):
         return None
     file = int(_read_json(f"{directory}/started.json").get("log", 0))
-    if not _has_all(path, max(spool.read_mark().log_size for spool in spools.values()), file):
+    if not has_all(path, max(spool.read_mark().log_size for spool in spools.values()), file):
         return None
     count = truncate_torn_line(path)
     if os.path.exists(f"{directory}/{CUT}"):  # noqa: PTH110 - pathlib is slow to import
@@ -291,7 +291,7 @@ def finish_log(directory: str, quota: int, mask: Mask, spools: dict[str, Spool])
     return count + log.count
 
 
-def _has_all(path: str, size: int, file: int) -> bool:
+def has_all(path: str | os.PathLike[str], size: int, file: int) -> bool:
     """Whether a log of so many bytes is still there: somebody may have removed it, or cut it off. `file` is its number;
     0: not known."""
     try:

@@ -4,7 +4,7 @@ import itertools
 import shlex
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target, chosen_ca_file, default_state_dir, encrypted_url
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from trainyard_protocol.views.agents import SHORTEST_PREFIX
+from trainyard_protocol.views.agents import free_name, matching_ids
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -154,12 +154,6 @@ def _add_over_ssh(
         if polls % _POLLS_OF_A_LOOK == 0 and (words := remote.last_words()):
             raise FailedPrecondition(f"The agent on {host} does not go on: {words} Its log: {log}.")
         time.sleep(_POLL_S)
-
-
-def free_name(wanted: str, used: Collection[str]) -> str:
-    """The name, or the next one like it that is not in use: vm, vm-2, vm-3. Pure."""
-    names = itertools.chain([wanted], (f"{wanted}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if name not in used)
 
 
 def hosts_of(file: Path) -> list[str]:
@@ -296,9 +290,9 @@ def _one_of(client: "Client", name: str) -> str:
     asked, the server refuses."""
     if not sys.stdin.isatty():
         return name
-    agents, is_prefix = client.status().agents, len(name) >= SHORTEST_PREFIX
-    named = [agent for agent in agents if agent.name == name]
-    chosen = named or [agent for agent in agents if is_prefix and agent.agent_id.startswith(name)]
+    agents = client.status().agents
+    meant = matching_ids(name, {agent.agent_id: agent.name for agent in agents})
+    chosen = [agent for agent in agents if agent.agent_id in meant]
     if len(chosen) < 2:
         return name
     now = datetime.now(UTC)

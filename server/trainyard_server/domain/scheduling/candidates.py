@@ -6,7 +6,7 @@ from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.views.views import CandidateView
 from trainyard_server.domain.scheduling.placement import Candidate, Cluster, Node
 from trainyard_server.domain.scheduling.quotas import Quotas
-from trainyard_server.domain.scheduling.reaching import apart_by_agent, by_group
+from trainyard_server.domain.scheduling.reaching import apart_by_agent
 from trainyard_server.domain.scheduling.resources import (
     AgentSnapshot,
     asked,
@@ -27,8 +27,8 @@ def candidates(
     """Every agent, with what it lacks now for the job."""
     cluster = Cluster(agents, limits)
     spreads = shared.lets_spread(job.training_input) and len(job.gang) > 1
-    takers = [node.agent for node in cluster.compatible(job.needs) if node.agent.accepts_work]
-    apart = {name: text for group in by_group(takers) if spreads for name, text in apart_by_agent(group).items()}
+    groups = cluster.spreading_groups(job.needs) if spreads else ()
+    apart = {agent_id: clause for group in groups for agent_id, clause in apart_by_agent(group).items()}
     by_agent = {
         candidate.node.agent.agent_id: candidate
         for alive in (True, False)

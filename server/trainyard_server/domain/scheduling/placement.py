@@ -323,11 +323,14 @@ class Cluster:
             if (node.agent.starts(needs.images) or node.agent.engine_problem) and not node.agent.lacks_mount(needs)
         ]
 
+    def spreading_groups(self, needs: Needs) -> Sequence[Sequence[AgentSnapshot]]:
+        """The agents that take such jobs and may have parts of a gang over several, by group."""
+        return by_group(node.agent for node in self.compatible(needs) if node.agent.accepts_work)
+
     def about_apart(self, needs: Needs, gang: Iterable[ReplicaRequest] | None = None) -> str:
         """A clause about the agents that take such jobs and do not reach each other; "" without any. With a gang only
         of those groups that would hold it if they did."""
-        takers = [node.agent for node in self.compatible(needs) if node.agent.accepts_work]
-        groups = [some for some in by_group(takers) if pairs_apart(some)]
+        groups = [some for some in self.spreading_groups(needs) if pairs_apart(some)]
         if gang is not None:
             shares = asked(gang)
             groups = [some for some in groups if spread(shares, Rooms((agent, room_of(agent)) for agent in some))]

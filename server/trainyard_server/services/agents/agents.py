@@ -1,9 +1,7 @@
 """Use cases of operators: which agents are given runs, and which are forgotten."""
 
-import itertools
-
 from trainyard_protocol.errors import FailedPrecondition, NotFound
-from trainyard_protocol.views.agents import SHORTEST_PREFIX, AgentRef, AgentsView
+from trainyard_protocol.views.agents import AgentRef, AgentsView, free_name, matching_ids
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
@@ -88,9 +86,7 @@ def unique_name(reader: Reader, row: AgentRow | None, agent: AgentInfo) -> str:
     """The name of an agent, whose row is `row`: its own, or the next one like it that no other agent has. It stays."""
     if row is not None and row.given_name == agent.name and row.removed_at is None and not row.restored:
         return _name(row)
-    used = {_name(other) for other in reader.agents() if other.agent_id != agent.agent_id}
-    names = itertools.chain([agent.name], (f"{agent.name}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if name not in used)
+    return free_name(agent.name, {_name(other) for other in reader.agents() if other.agent_id != agent.agent_id})
 
 
 def given_name_of(row: AgentRow) -> str:
@@ -102,10 +98,8 @@ def _found(reader: Reader, agent: str) -> AgentRow:
     """The agent with that id, or that name, or whose id begins so. Raises NotFound, and FailedPrecondition where there
     are several."""
     rows = reader.agents()
-    by_id = [row for row in rows if row.agent_id == agent]
-    by_name = [row for row in rows if _name(row) == agent]
-    by_prefix = [row for row in rows if len(agent) >= SHORTEST_PREFIX and row.agent_id.startswith(agent)]
-    matching = by_id or by_name or by_prefix
+    meant = matching_ids(agent, {row.agent_id: _name(row) for row in rows})
+    matching = [row for row in rows if row.agent_id in meant]
     if len(matching) > 1:
         ids = "; ".join(
             f"{row.agent_id} ({_name(row)}, last contact {row.last_seen:%Y-%m-%d %H:%M})" for row in matching

@@ -17,7 +17,7 @@ from trainyard_server.services.notifications.threads import FairThreads
 from trainyard_server.services.notifications.webhooks import DeliveryFailure
 
 _TIMEOUT_S = 20.0
-"""For one step of a conversation with the mail server."""
+"""The longest step of a conversation with the mail server."""
 
 _LONGEST_S = 60.0
 _MAILS, _MAILS_OF_PROJECT = 8, 2

@@ -208,20 +208,18 @@ def agent_lines(reader: Reader, backend: Backend, visible: Visible) -> list[Agen
                 gang = [*(member for member in gang if member.task != alone[0].task), *alone]
                 used |= newest(backend, project, job_id, beside, alone) if shown else {}
         held.setdefault(run.agent_id, []).append(_RunRow(shown, project, job_id, owner, run, gang, used))
-    is_alive, now = backend.agent_liveness.is_alive, backend.clock()
-    leases = {row.agent_id: _lease_view(agent_lease(row, backend), is_alive(row), now) for row in rows}
-    return [
-        _agent_line(row, held.get(row.agent_id, ()), is_alive(row), leases[row.agent_id], now, visible) for row in rows
-    ]
+    now = backend.clock()
+    leases = {row.agent_id: agent_lease(row, backend) for row in rows}
+    return [_agent_line(row, held.get(row.agent_id, ()), leases[row.agent_id], now, visible) for row in rows]
 
 
-def _lease_view(lease: AgentLease, alive: bool, now: datetime) -> AgentLeaseView:
-    lost_at = None if alive or lease.lost_after_s is None else lease.time_of(lease.lost_after_s, now)
+def _lease_view(lease: AgentLease, now: datetime) -> AgentLeaseView:
+    lost_at = None if not lease.is_silent or lease.lost_after_s is None else lease.time_of(lease.lost_after_s, now)
     return AgentLeaseView(seconds=lease.lease_s, keeper=lease.keeper, lost_at=lost_at)
 
 
 def _agent_line(
-    row: AgentRow, held: Sequence[_RunRow], alive: bool, lease: AgentLeaseView, now: datetime, visible: Visible
+    row: AgentRow, held: Sequence[_RunRow], lease: AgentLease, now: datetime, visible: Visible
 ) -> AgentLine:
     failures = map(HostFailure.read, row.failures)
     info = AgentInfo.model_validate(row.info)
@@ -244,8 +242,8 @@ def _agent_line(
         disks=info.disks,
         mounts=tuple(_visible_mounts(info.mounts, visible)),
         restored=row.restored,
-        alive=alive,
-        lease=lease,
+        alive=not lease.is_silent,
+        lease=_lease_view(lease, now),
         last_seen=row.last_seen,
         runs=sum(not run.orphaned for run in runs),
         cpus_given=given.vcpus,

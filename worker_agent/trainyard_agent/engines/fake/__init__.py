@@ -16,6 +16,7 @@ from trainyard_agent.host.clock import Clock
 from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
 from trainyard_agent.runtimes.attaching.local_command import LocalCommand, LocalConnection
 from trainyard_agent.runtimes.base import (
+    GONE,
     HOST,
     KEPT,
     STOPPED,
@@ -231,8 +232,7 @@ class FakeRuntime:
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         run = self._run(run_id)
         if run is None or task not in run.replicas:
-            is_gone = run is None or run.handle.launched
-            return LogSlice((), complete=is_gone, missing=None if is_gone else 0)
+            return GONE if run is None or run.handle.launched else LogSlice((), complete=False)
         end = self._end(run, run.replicas[task])
         now = self._host.clock.monotonic()
         written = self._written_lines(run, run.replicas[task], min(now, end[0]))

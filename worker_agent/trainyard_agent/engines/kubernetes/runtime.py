@@ -47,7 +47,7 @@ from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
-from trainyard_agent.runtimes.base import STOPPED, Handle, Launch, LogSlice, StartFailed, Traits, metric_tag
+from trainyard_agent.runtimes.base import GONE, STOPPED, Handle, Launch, LogSlice, StartFailed, Traits, metric_tag
 from trainyard_agent.runtimes.exits import never_ran, stopped_exit
 from trainyard_agent.runtimes.use import ReplicaUse
 from trainyard_protocol.states import Reason, ReplicaState
@@ -276,7 +276,7 @@ class KubernetesRuntime:
     def read_log(self, run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
         run = self._run(run_id)
         if run is None or task not in run.tasks:
-            return LogSlice((), complete=True, missing=None)
+            return GONE
         if not run.launched:
             return LogSlice((), complete=False)
         self._follow(run, task)

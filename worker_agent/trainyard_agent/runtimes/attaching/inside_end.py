@@ -31,7 +31,7 @@ while [ "$left" -gt 0 ] && signal KILL; do
     left=$((left - 1))
 done
 """
-"""For any sh, with grep and kill."""
+"""A script for any sh, with grep and kill."""
 
 
 def end_command(attachment: str, grace_s: int) -> tuple[str, ...]:

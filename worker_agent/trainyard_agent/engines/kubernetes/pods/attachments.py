@@ -26,7 +26,7 @@ from trainyard_protocol.wire.attachments import STDERR, STDOUT, Channel, Termina
 _log = logging.getLogger(__name__)
 
 _ANNOTATION = f"{DOMAIN}attachment-"
-"""Of a pod, before the id of an attachment whose processes may have outlived its agent."""
+"""The beginning of a pod's annotation. The id of an attachment follows, whose processes may have outlived its agent."""
 
 _V5, _V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255

@@ -23,6 +23,15 @@ _LISTENING = "0A"
 _OVERFLOW_USER = Path("/proc/sys/kernel/overflowuid")
 
 
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Sockets that listen on `host`, and where it is or includes one address of loopback, on the other one too, unless
     this machine does not have it. Raises FailedPrecondition."""

@@ -37,7 +37,7 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.spool import STREAMS, Mark, Spool
@@ -468,14 +468,14 @@ class Supervisor:
             self._note_end({"never_started": True})
         elif failure := self._start():
             self._note_end({"failure": failure})
-        while not self._is_over(has_children=not self._reap()):
+        while not self._is_over(has_children=not reap(self._note_child)):
             if time.monotonic() >= self._kill_at:
                 self._end_grace()
             else:
                 self._wait_and_read(self._kill_at - time.monotonic())
         self._record_exit()
         pause = _REAP_S
-        while not self._reap():
+        while not reap(self._note_child):
             self._kill_descendants()
             self._wait_and_read(pause)
             pause = min(2 * pause, _LONGEST_REAP_S)
@@ -587,17 +587,9 @@ class Supervisor:
             self._cut_reported = True
             self._notes.add(CUT, {"lines": self._log.count}, vital=False)
 
-    def _reap(self) -> bool:
-        """Reap dead children. True once there is no child, dead or alive."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return True
-            if pid == 0:
-                return False
-            if pid == self._program and not self._end:
-                self._note_end({"status": os.waitstatus_to_exitcode(status)})
+    def _note_child(self, pid: int, status: int) -> None:
+        if pid == self._program and not self._end:
+            self._note_end({"status": os.waitstatus_to_exitcode(status)})
 
     def _note_end(self, how: dict[str, object]) -> None:
         self._end = {**how, "time": rfc3339(time.time_ns()), "monotonic": time.monotonic()}
@@ -649,6 +641,18 @@ def descendants(root: int) -> list[int]:
     for pid in pids:
         pids += children.get(pid, ())
     return pids
+
+
+def reap(note: Callable[[int, int], None]) -> bool:
+    """Reap dead children: `note` gets the pid and the status of each. True once there is no child, dead or alive."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+        note(pid, status)
 
 
 def signal_descendants(number: signal.Signals) -> set[int]:

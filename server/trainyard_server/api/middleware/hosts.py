@@ -5,7 +5,6 @@ as what answers there. Browsers send the name that they were told, so a request 
 anything else is read of it. An address cannot be given another meaning: every one is answered to.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterable
 
@@ -14,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainyard_protocol.errors import TrainyardError, shown
+from trainyard_protocol.net.loopback import is_address
 from trainyard_server.api.errors import error_json
 from trainyard_server.domain.access.route_access import wants_page
 
@@ -35,15 +35,7 @@ def answers_to(header: str, names: Iterable[str]) -> bool:
     name = (match[1] or match[2]).lower().removesuffix(".")
     own = {_LOOPBACK, *(own.lower().removesuffix(".") for own in names)}
     siblings = f"*.{name.partition('.')[2]}"
-    return bool(own & {name, siblings}) or name.endswith(f".{_LOOPBACK}") or _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return bool(own & {name, siblings}) or name.endswith(f".{_LOOPBACK}") or is_address(name)
 
 
 class HostCheck:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence, Set
 from functools import partial
 
+from trainyard_protocol.net.loopback import is_address
 from trainyard_server.domain.notifications.delivery import Address
 from trainyard_server.services.notifications.threads import FairThreads
 
@@ -27,7 +28,7 @@ class Resolver:
 
     async def addresses(self, project: str, host: str, port: int) -> Sequence[str]:
         """The addresses of a host name, or the address that it is. Raises OSError, UnicodeError."""
-        if _is_address(host):
+        if is_address(host):
             return (host,)
         begun = self._begun.get((project, host))
         if begun is not None and time.monotonic() - begun >= _UNANSWERED_S:
@@ -52,11 +53,3 @@ def own_addresses() -> Set[Address]:
         for address in addresses
         if address.family in _FAMILIES
     }
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

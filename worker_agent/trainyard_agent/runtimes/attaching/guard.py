@@ -24,6 +24,7 @@ if __name__ == "__main__":  # started by its path, without site-packages
 from trainyard_agent.runtimes.supervisor import (
     adopt_orphans,
     die_with,
+    reap,
     restore_signals,
     signal_descendants,
     wake_on_signals,
@@ -50,7 +51,7 @@ class Guard:
 
     def run(self) -> None:
         """Return when there is no process left."""
-        while not self._reap():
+        while not reap(self._note_child):
             if time.monotonic() >= self._kill_at:
                 signal_descendants(signal.SIGKILL)
                 self._wait(self._pause_s)
@@ -76,18 +77,10 @@ class Guard:
             signal_descendants(signal.SIGHUP)
             signal_descendants(signal.SIGCONT)  # a job that is stopped would never see it
 
-    def _reap(self) -> bool:
-        """Reap children, and write down the exit code of the command. True once there is no child."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return True
-            if pid == 0:
-                return False
-            if pid == self._command:
-                self._report(exit_code(status))
-                self._hang_up()
+    def _note_child(self, pid: int, status: int) -> None:
+        if pid == self._command:
+            self._report(exit_code(status))
+            self._hang_up()
 
 
 def exit_code(status: int) -> int:

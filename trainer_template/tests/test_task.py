@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -51,6 +52,11 @@ class Trainer:
         assert self.process.wait(PATIENCE) == 0, self.output
         (done,) = self.events("done")
         return str(done["parameters_sha256"])
+
+    def end(self, code: int) -> str:
+        """Wait for its end with this exit code; returns its last line."""
+        assert self.process.wait(PATIENCE) == code, self.output
+        return self.output.splitlines()[-1]
 
     @property
     def output(self) -> str:
@@ -145,3 +151,135 @@ def test_sigterm_to_a_worker_saves_and_the_same_command_ends_as_if_undisturbed(
     assert stopped[0].events("stopped") == stopped[1].events("stopped") != []
     assert {path.name for path in (tmp_path / "job").iterdir()} == {"checkpoints"}
     assert {trainer.succeed() for trainer in launcher.gang(*flags)} == {undisturbed.succeed()}
+
+
+def test_divergence_ends_with_its_own_code_and_the_good_checkpoint_goes_on(launcher: Launcher, tmp_path: Path) -> None:
+    flags = ("--job-dir", str(tmp_path / "job"), "--epochs")
+    launcher.alone(*flags, "1").succeed()
+    saved = contents(tmp_path / "job")
+    assert "Step 100 diverges" in launcher.alone(*flags, "2", "--learning-rate", "1e30").end(3)
+    assert contents(tmp_path / "job") == saved
+    assert launcher.alone(*flags, "2", "--learning-rate", "0.001").succeed()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_it_ends_as_if_undisturbed(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    flags = ("--job-dir", str(tmp_path / "job"), "--epochs", "1", "--checkpoint-every", "30")
+    undisturbed = launcher.alone(*flags).succeed()
+    checkpoints = tmp_path / "job" / "checkpoints"
+    (checkpoints / "step-99999999").mkdir()
+    whole = (checkpoints / "step-00000090").read_bytes()
+    for damaged in (whole[:-1], whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:]):
+        (checkpoints / "step-00000090").write_bytes(damaged)
+        again = launcher.alone(*flags)
+        assert again.succeed() == undisturbed
+        assert "checkpoints/step-00000090 is damaged" in again.output
+        assert again.events("begin") == [{"event": "begin", "step": 60, "steps": 90}]
+    assert (checkpoints / "step-00000090").read_bytes() == whole
+
+
+def test_job_dir_is_of_one_training(launcher: Launcher, tmp_path: Path) -> None:
+    flags = ("--job-dir", str(tmp_path / "job"), "--epochs", "1")
+    launcher.alone(*flags).succeed()
+    saved = contents(tmp_path / "job")
+    assert (
+        launcher.alone(*flags, "--seed", "1").end(2) == "--job-dir has a training with --seed 0, not 1: give another."
+    )
+    assert "global batch size 16, not 32" in launcher.alone(*flags, "--batch-size", "16", **TWO_DEVICES).end(2)
+    narrow = edited(tmp_path, ("nn.Dense(128,", "nn.Dense(64,"))
+    assert "with ['params']['Dense_1']['kernel'] (128, 10), not (64, 10): give" in launcher.alone(
+        *flags, PYTHONPATH=narrow
+    ).end(2)
+    assert contents(tmp_path / "job") == saved
+
+
+def edited(directory: Path, *edits: tuple[str, str]) -> str:
+    """A directory with a copy of the template in which these texts are replaced."""
+    copy = Path(shutil.copytree(TEMPLATE / "trainer", directory / "edited" / "trainer")) / "task.py"
+    text = copy.read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    copy.write_text(text)
+    return str(copy.parents[1])
+
+
+@pytest.mark.parametrize("place", ["{tmp_path}/job", "gs://bucket/two"])
+def test_one_of_two_on_a_job_dir_ends_and_harms_nothing(launcher: Launcher, tmp_path: Path, place: str) -> None:
+    flags = ("--job-dir", place.format(tmp_path=tmp_path), "--epochs", "1000", "--checkpoint-every", "20")
+    first = launcher.alone(*flags)
+    first.wait_for("checkpoint")
+    second = launcher.alone(*flags)
+    while None not in (codes := [first.process.poll(), second.process.poll()]) or codes == [None, None]:
+        assert any(code is None for code in codes), first.output + second.output
+        time.sleep(0.1)
+    ended, other = (first, second) if codes[1] is None else (second, first)
+    assert "nother process trains" in ended.end(2)
+    other.process.send_signal(signal.SIGTERM)
+    assert json.loads(other.end(0))["event"] == "stopped"
+
+
+def test_order_of_a_million_examples_is_drawn_once_an_epoch(launcher: Launcher, tmp_path: Path) -> None:
+    million = edited(
+        tmp_path,
+        (
+            "    digits = sklearn",
+            "    many = np.zeros((1_000_000, 1, 1, 1), np.float32), np.zeros(1_000_000, np.int32)\n"
+            "    return many, (many[0][:10], many[1][:10])\n    digits = sklearn",
+        ),
+        ("np.random.default_rng([seed", "print('drawn') or np.random.default_rng([seed"),
+    )
+    flags = ("--epochs", "2", "--batch-size", "20000", "--job-dir", str(tmp_path / "job"))
+    trainer = launcher.alone(*flags, PYTHONPATH=million)
+    trainer.succeed()
+    assert len(trainer.events("progress")) == 10
+    assert trainer.output.count("drawn") == 2
+
+
+def test_network_with_batch_norm_dropout_and_bfloat16_needs_no_other_loop(launcher: Launcher, tmp_path: Path) -> None:
+    network = edited(
+        tmp_path,
+        (
+            "        x_BF = nn.relu(",
+            "        x_BHWC = nn.BatchNorm(not train, dtype=self.dtype)(x_BHWC)\n        x_BF = nn.relu(",
+        ),
+        (
+            "        return jnp.asarray(nn.Dense(10, dtype=self.dtype)(x_BF)",
+            "        x_BF = nn.Dropout(0.1, deterministic=not train)(x_BF)\n"
+            "        return jnp.asarray(nn.Dense(10, dtype=self.dtype, param_dtype=self.dtype)(x_BF)",
+        ),
+    )
+    flags = (*SHORT, "--dtype", "bfloat16", "--job-dir")
+    environment = {"PYTHONPATH": network, **TWO_DEVICES}
+    undisturbed = launcher.alone(*flags, str(tmp_path / "undisturbed"), **environment)
+    stopped = launcher.alone(*flags, str(tmp_path / "stopped"), **environment)
+    stopped.wait_for("progress")
+    stopped.process.send_signal(signal.SIGTERM)
+    stopped.end(0)
+    assert launcher.alone(*flags, str(tmp_path / "stopped"), **environment).succeed() == undisturbed.succeed()
+    assert undisturbed.events("evaluation")[-1]["held_out_accuracy"] >= 0.9
+    predicting = launcher.alone(*flags, str(tmp_path / "stopped"), "--predict", "3", **environment)
+    assert predicting.end(0).startswith("held-out digit 2: predicted ")
+
+
+def test_flags_that_cannot_work_are_refused_before_anything_is_written(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = "--job-dir s3://bucket/job|--job-dir ~/job|--batch-size 0|--epochs 0|--learning-rate nan|--seed -1"
+    for trainer in [launcher.alone(*flags.split()) for flags in table.split("|")]:
+        assert "must" in trainer.end(2)
+    assert not list(tmp_path.glob("*/"))
+
+
+def test_job_dir_that_cannot_be_written_is_refused_at_the_start(launcher: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    places = str(tmp_path / "file"), "gs://no-such-bucket/job"
+    for trainer in [launcher.alone("--job-dir", place) for place in places]:
+        assert trainer.end(2).startswith("--job-dir cannot be used: ")
+        assert not trainer.events("begin")

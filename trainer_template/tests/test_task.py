@@ -142,8 +142,9 @@ def test_gang_on_gs_that_is_killed_ends_as_two_devices_that_are_left_alone(
 def test_sigterm_to_a_worker_saves_and_the_same_command_ends_as_if_undisturbed(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    undisturbed = launcher.alone(*SHORT, "--job-dir", str(tmp_path / "devices"), **TWO_DEVICES)
-    flags = (*SHORT, "--job-dir", str(tmp_path / "job"))
+    long = ("--epochs", "20", "--checkpoint-every", "200")
+    undisturbed = launcher.alone(*long, "--job-dir", str(tmp_path / "devices"), **TWO_DEVICES)
+    flags = (*long, "--job-dir", str(tmp_path / "job"))
     stopped = launcher.gang(*flags)
     stopped[0].wait_for("progress")
     stopped[1].process.send_signal(signal.SIGTERM)

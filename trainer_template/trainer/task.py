@@ -82,8 +82,7 @@ def join_cluster() -> None:
 
 class Folder:  # below a path or gs://BUCKET/DIRECTORY; a file appears whole or not at all
     def __init__(self, url: str) -> None:
-        self._root: Any = Path(url)
-        self._bucket: Any = None
+        self._root, self._bucket = Path(url), None  # type: Any, Any
         if url.startswith("gs://"):
             from google.cloud import storage
 
@@ -133,16 +132,18 @@ class Folder:  # below a path or gs://BUCKET/DIRECTORY; a file appears whole or 
 
 
 def save(folder: Folder, state: Any, training: dict[str, Any], step: int) -> None:
-    """Write a checkpoint: a SHA-256, then an npz of the state and of `training`, which must stay the same."""
+    """Write a checkpoint: the SHA-256 of the rest, a line of JSON with what must stay the same, the bytes of arrays."""
     if jax.process_index():  # with pmap a worker has nothing of its own; parts of a divided state would be written here
         folder.remove(folder.write(f"workertemp_{jax.process_index()}/saved", json.dumps({"step": step}).encode()))
         return
     check_finite((state["params"], state["others"]), step)
-    name, file = f"checkpoints/step-{step:08d}", io.BytesIO()
+    name, digest = f"checkpoints/step-{step:08d}", hashlib.sha256()
     if max(folder.checkpoints(), default="") >= name:
         end(REFUSED, f"Another process trains in --job-dir: it has saved {name} or a later one. This one ends.")
-    np.savez(file, *jax.tree.leaves(state), training=json.dumps(training))
-    folder.write(name, hashlib.sha256(file.getbuffer()).digest(), file.getbuffer())
+    arrays: list[Any] = [np.ascontiguousarray(leaf).reshape(-1).view(np.uint8) for leaf in jax.tree.leaves(state)]
+    for part in (parts := [json.dumps(training).encode() + b"\n", *arrays]):
+        digest.update(part)
+    folder.write(name, digest.digest(), *parts)
     for old in folder.checkpoints()[:-KEEP]:
         folder.remove(old)
     report("checkpoint", step=step)
@@ -158,11 +159,12 @@ def restore(folder: Folder, training: dict[str, Any], initial: Any) -> tuple[Any
             folder.write(f"damaged-{name}", file.getbuffer())
             folder.remove(name)
             continue
-        was = json.loads(str((saved := np.load(file))["training"]))
+        was = json.loads(file.readline())
         for key in sorted(dict(was.items() ^ training.items()), reverse=True):
             end(REFUSED, f"--job-dir has a training with {key} {was.get(key)}, not {training.get(key)}: give another.")
-        leaves = [saved[f"arr_{i}"].view(leaf.dtype) for i, leaf in enumerate(jax.tree.leaves(initial.eval_shape()))]
-        return jax.tree.unflatten(jax.tree.structure(initial.eval_shape()), leaves), int(name[-8:])
+        leaves, structure = jax.tree.flatten(initial.eval_shape())
+        arrays = [np.frombuffer(file.read(x.size * x.dtype.itemsize), x.dtype).reshape(x.shape) for x in leaves]
+        return jax.tree.unflatten(structure, arrays), int(name[-8:])
     return initial(), 0
 
 
@@ -206,13 +208,13 @@ def train(config: argparse.Namespace) -> None:
         def loss(params: Any) -> Any:
             variables, kinds = {"params": params, **state["others"]}, list(state["others"])  # such as batch_stats
             logits_BK, others = network.apply(variables, x_BHWC, train=True, rngs=keys, mutable=kinds)
-            losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, labels_B)
-            return jnp.sum(weights_B * losses_B), others
+            return jnp.sum(weights_B * optax.softmax_cross_entropy_with_integer_labels(logits_BK, labels_B)), others
 
         (total, others), gradients = jax.value_and_grad(loss, has_aux=True)(state["params"])
-        values, tree_of = ravel_pytree((gradients, others, total, jnp.sum(weights_B)))  # one exchange, not many
-        gradients, others, total, weight = tree_of(jax.lax.pmean(values, "devices"))  # all devices of all processes
-        gradients = jax.tree.map(lambda gradient: (gradient / weight).astype(gradient.dtype), gradients)
+        values = gradients, others, total, jnp.sum(weights_B)
+        vector, tree_of = ravel_pytree(values) if jax.device_count() > 1 else (values, lambda tree: tree)
+        gradients, others, total, weight = tree_of(jax.lax.pmean(vector, "devices"))  # all devices of all processes
+        gradients = jax.tree.map(lambda gradient: (gradient * (1 / weight)).astype(gradient.dtype), gradients)
         updates, optimizer_state = optimizer.update(gradients, state["optimizer"], state["params"])
         params, step = optax.apply_updates(state["params"], updates), state["step"] + 1
         return {"params": params, "others": others, "optimizer": optimizer_state, "step": step}, total / weight
@@ -227,14 +229,13 @@ def train(config: argparse.Namespace) -> None:
     training |= {"--seed": config.seed, "--dtype": config.dtype, "global batch size": examples, "examples": len(labels)}
     state, first = restore(folder, training, initial) if is_chief else (initial(), 0)
     should_stop = multihost_utils.reached_preemption_sync_point if jax.process_count() > 1 else lambda _: bool(signals)
-    if jax.process_count() > 1:
-        state, first = multihost_utils.broadcast_one_to_all((state, np.int32(first)))
-    else:
+    state, first = multihost_utils.broadcast_one_to_all((state, np.int32(first)))
+    if jax.process_count() == 1:
         signal.signal(signal.SIGTERM, lambda number, _frame: signals.append(number))
-    state, first = replicate(jax.device_get(state)), int(first)
-    saving, began = thread.submit(print, end=""), time.perf_counter()
+    state, first, saving, began = replicate(state), int(first), thread.submit(print, end=""), time.perf_counter()
     report("begin", step=first, steps=steps)
-    stream = prefetch_to_device(batches((images, labels), config.batch_size, config.seed, first, config.epochs), 2)
+    stream = batches((images, labels), config.batch_size, config.seed, first, config.epochs)
+    stream = stream if jax.default_backend() == "cpu" else prefetch_to_device(stream, 2)
     for step, batch in enumerate(stream, first + 1):
         state, mean_loss = train_step(state, *batch)
         epoch, is_last = -(-step // steps_per_epoch), should_stop(step) or step == steps
@@ -285,10 +286,9 @@ if __name__ == "__main__":
     flags.add_argument("--job-dir", default=os.environ.get("TRAINYARD_JOB_DIR") or "output")
     flags.add_argument("--predict", type=int, default=0, help="predict so many held-out digits in place of training")
     given = flags.parse_args()
-    if min(given.epochs, given.batch_size, given.learning_rate) <= 0 or not given.learning_rate < float("inf"):
-        flags.error("--epochs, --batch-size and --learning-rate must be above 0")
-    if min(given.seed, given.checkpoint_every, given.predict) < 0:
-        flags.error("--seed, --checkpoint-every and --predict must not be negative")
+    least = min(given.epochs, given.batch_size, 1 + given.seed, 1 + given.checkpoint_every, 1 + given.predict)
+    if least < 1 or not 0 < given.learning_rate < float("inf"):
+        flags.error("--epochs and --batch-size must be at least 1, --learning-rate above 0, and no number negative")
     if given.job_dir[:1] in ("", "~") or ":/" in given.job_dir.removeprefix("gs://"):
         flags.error("--job-dir must be a path without ~, or gs://BUCKET/DIRECTORY")
     try:

@@ -135,6 +135,7 @@ class Client:
         metric: str = "",
         goal: Literal["", "maximize", "minimize"] = "",
         parallel_trials: int = 0,
+        early_stopping: Literal["", "asha", "median"] = "",
         from_trial: "str | Trial" = "",
         no_diff: bool = False,
     ) -> "Job":
@@ -163,6 +164,7 @@ class Client:
             "metric": metric,
             "goal": goal,
             "parallel_trials": parallel_trials,
+            "early_stopping": early_stopping,
         }
         flags = JobFlags({name: value for name, value in given.items() if value})
         user_args = _words(args)

@@ -55,13 +55,14 @@ MESSAGES: dict[str, type[Message]] = {
 CONDITIONAL = {"parentCategoricalValues", "parentDiscreteValues", "parentIntValues", "childParameterSpecs"}
 OUR_OWN = {
     "TrainingInput": {"customJob", "engineOptions", "env", "mounts", "notifications", "secrets"},
-    "HyperparameterSpec": {"argumentStyle"},
+    "HyperparameterSpec": {"argumentStyle", "earlyStopping"},
     "Scheduling": {"band", "disableRetries", "keepOnFailure", "minWorkers", "retry"},
     "ParameterSpec": CONDITIONAL,
 }
 """Fields that the document does not have there; `CONDITIONAL` it has in StudyConfig_ParameterSpec."""
 
 NOT_THERE = {
+    "EarlyStopping",
     "EngineOptions",
     "GivenCustomJob",
     "KubernetesOptions",

@@ -361,8 +361,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--sweep",
-        "Train once with each combination of these values of the program's parameters: a study of GRID_SEARCH. May be "
-        "given several times.",
+        "Train with each combination of these values of parameters: a study of GRID_SEARCH. May be given several "
+        "times.",
         _STUDY,
         {"type": Sweep(), "multiple": True, "metavar": "NAME=VALUE,..."},
     ),
@@ -380,8 +380,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--goal",
-        "Whether the metric of a study is to be large or small.  [default: the config's, or as the name of --metric "
-        "says]",
+        "Whether a study's metric is to be large or small.  [default: the config's, or by the name of --metric]",
         f"{_STUDY}.goal",
         {"type": click.Choice(("maximize", "minimize"), case_sensitive=False)},
     ),
@@ -390,6 +389,12 @@ FLAGS: tuple[Flag, ...] = (
         f"Trials of a study at a time.  [default: the config's; of a sweep all, at most {MAX_AT_ONCE}]",
         f"{_STUDY}.maxParallelTrials",
         {"type": click.IntRange(1)},
+    ),
+    Flag(
+        "--early-stopping",
+        "Stop trials that fall behind, by this rule.  [default: the config's]",
+        f"{_STUDY}.earlyStopping.rule",
+        {"type": click.Choice(("asha", "median"), case_sensitive=False)},
     ),
     Flag(
         "--labels",

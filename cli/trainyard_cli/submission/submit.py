@@ -95,12 +95,16 @@ def draft(
         origins["job.job_id"] = "JOB"
     if flags.text("master_image_uri") and flags.text("runtime_version"):
         raise InvalidArgument("Only one of --master-image-uri, --runtime-version can be set.")
-    for parameter in ("metric", "goal", "parallel_trials", "sweep_style"):
+    for parameter in ("metric", "goal", "parallel_trials", "early_stopping", "sweep_style"):
         if flags.text(parameter) and not get(data, f"{_TRAINING}.hyperparameters.params"):
             raise InvalidArgument(
                 f"--{parameter.replace('_', '-')} is for a study: add --sweep NAME=VALUE,..., or hyperparameters to "
                 "the config."
             )
+    if rule := flags.text("early_stopping"):
+        put(data, f"{_TRAINING}.hyperparameters.enableTrialEarlyStopping", True)
+        if rule == "median":  # the config's other fields are of ASHA
+            put(data, f"{_TRAINING}.hyperparameters.earlyStopping", {"rule": rule})
     if flags.text("metric") and not flags.text("goal"):
         _set_goal(data, flags.text("metric"), origins)
     if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):

@@ -69,6 +69,32 @@ class ArgumentStyle(StrEnum):
         return [f"--{name}", value]
 
 
+class EarlyStoppingRule(StrEnum):
+    """The rule by which trials that fall behind are stopped: the median of the completed trials at the same step, or
+    the asynchronous successive halving algorithm (ASHA). Not of the v1 API."""
+
+    MEDIAN = "MEDIAN"
+    ASHA = "ASHA"
+
+
+class EarlyStopping(Message):
+    """Early stopping of trials. Of ASHA alone: `min_steps`, the step of the first rung, 0 for one that follows from the
+    trials that completed, and `reduction_factor`, the ratio of a rung's step to that of the rung before, of whose
+    trials one in so many goes on. Not of the v1 API."""
+
+    rule: Annotated[EarlyStoppingRule, enum_of(EarlyStoppingRule)] = EarlyStoppingRule.MEDIAN
+    min_steps: Int64 = 0
+    reduction_factor: Int32 = 3
+
+    @property
+    def words(self) -> str:
+        """The rule for a person."""
+        if self.rule is EarlyStoppingRule.MEDIAN:
+            return "by the median of the completed trials"
+        first = f"from step {self.min_steps}" if self.min_steps else "from a step that follows from the first trials"
+        return f"by ASHA, one of {self.reduction_factor} goes on at each rung, {first}"
+
+
 class ParentCategoricalValues(Message):
     values: tuple[Text, ...]
 
@@ -186,12 +212,18 @@ class HyperparameterSpec(Message):
     hyperparameter_metric_tag: Text = "training/hptuning/metric"
     resume_previous_job_id: Text = ""
     enable_trial_early_stopping: Boolean = False
+    early_stopping: EarlyStopping | None = None
     algorithm: Annotated[Algorithm, enum_of(Algorithm)] = Algorithm.ALGORITHM_UNSPECIFIED
     argument_style: Annotated[ArgumentStyle, enum_of(ArgumentStyle)] = ArgumentStyle.FLAGS
 
     @property
     def minimizes(self) -> bool:
         return self.goal is Goal.MINIMIZE
+
+    @property
+    def stops_early(self) -> EarlyStopping | None:
+        """The rule by which trials are stopped early, None where they are not. Without a rule it is the median."""
+        return self.early_stopping or (EarlyStopping() if self.enable_trial_early_stopping else None)
 
     @property
     def sent_goal(self) -> Goal | None:

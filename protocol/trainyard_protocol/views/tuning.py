@@ -100,7 +100,8 @@ class TrialPoint(Wire):
 class StudyCharts(Wire):
     """A study as its page shows it. `trials` has all of them, or, of more than 1,000, the best and the newest; `count`
     is their number. `planned_trials`: fewer than `max_trials` where a grid has fewer points. `records`: the trials that
-    were better than all before, with their metric. `best_quarter`: how many trials that is, 0 with fewer than four."""
+    were better than all before, with their metric. `best_quarter`: how many trials that is, 0 with fewer than four.
+    `early_stopping`: its rule in words, "" without one."""
 
     job_id: str
     state: JobState
@@ -110,6 +111,7 @@ class StudyCharts(Wire):
     max_trials: int
     planned_trials: int
     max_parallel_trials: int
+    early_stopping: str = ""
     message: str = ""
     counts: dict[JobState, int]
     count: int

@@ -59,8 +59,8 @@ class StudySuggester(Suggester):
 class OptunaSearch(Suggester):
     """TPE over all parameters together; conditional ones each for itself, by the trials that have it.
 
-    Running trials count as bad ones, so that trials beside each other differ. A trial that ended without a metric
-    counts as worse than all that have one. A point is tried again only where no other was found.
+    Running trials count as bad ones (constant liar), so that trials beside each other differ. A trial that ended
+    without a metric counts as worse than all that have one. A point is tried again only where no other was found.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,9 @@ class OptunaSearch(Suggester):
         if kept is None or not kept.add(past):
             kept = _KeptStudy(optuna, spec)
             kept.add(past)
-        kept.study.sampler = optuna.samplers.TPESampler(seed=_seed(seed, number), n_startup_trials=_STARTUP_TRIALS)
+        kept.study.sampler = optuna.samplers.TPESampler(
+            seed=_seed(seed, number), n_startup_trials=_STARTUP_TRIALS, constant_liar=True
+        )
         point: Mapping[str, str] = {}
         for _ in range(_ATTEMPTS):
             point = kept.ask()

@@ -62,7 +62,7 @@ class StudyController:
             tag = taken or study.tag
             new = []
             for trial, summaries in studies.with_curves(reader, key, ended=bool(taken)):
-                stored = studies.measurements_of(trial)
+                stored = studies.reports_of(trial)
                 curve = of_curves(summaries, tag)
                 # What a program reports to its file counts before what it prints.
                 values = merged(curve, stored) if trial.from_file else merged(stored, curve)
@@ -78,8 +78,8 @@ class StudyController:
                 message = f"No metric was named: trials are ranked by {taken}, {direction} first."
                 studies.choose_metric(writer, key, taken, message, self._backend.clock())
             for trial, values in new:
-                current = studies.stored_measurements(writer, trial.job_key)
-                if current is not None and current[1] == studies.measurements_of(trial):
+                current = studies.stored_reports(writer, trial.job_key)
+                if current is not None and current[1] == studies.reports_of(trial):
                     studies.record_measurements(writer, current[0], values)
         return True
 

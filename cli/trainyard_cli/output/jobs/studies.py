@@ -10,7 +10,7 @@ from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views.tuning import StudyView, TrialView
 
-_NOTE_WIDTH = 60
+_NOTE_WIDTH = 72
 
 
 def best_first(view: StudyView) -> list[TrialView]:
@@ -36,7 +36,9 @@ def trials_text(view: StudyView, now: datetime) -> str:
 def _row(trial: TrialView, names: Sequence[str], now: datetime) -> list[str]:
     started = trial.started_at
     took = elapsed(started.isoformat(), trial.ended_at or now) if started is not None else "-"
-    note = "stopped early" if trial.stopped_early else trial.error or trial.waiting or trial.activity
+    note = trial.error or trial.waiting or trial.activity
+    if trial.stopped_early:
+        note = note.removeprefix("The trial was ").removesuffix(".") or "stopped early"
     return [
         str(trial.number),
         str(trial.state),

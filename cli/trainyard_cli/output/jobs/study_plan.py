@@ -58,6 +58,7 @@ def lines(spec: HyperparameterSpec) -> list[str]:
     size = spec.grid_size
     return [
         headline(spec),
+        *([f"Trials that fall behind are stopped {spec.stops_early.words}."] if spec.stops_early else []),
         *([f"The grid has {formats.count(size, 'point')}{_tried(spec, size)}."] if size is not None else []),
         "",
         formats.table(["PARAMETER", "TYPE", "VALUES", "SCALE", "ONLY WITH"], rows),
@@ -78,6 +79,7 @@ def data(spec: HyperparameterSpec) -> dict[str, Any]:
         "parallelTrials": at_once(spec),
         "parameters": [parameter.spec.parameter_name for parameter in spec.located()],
         "gridSize": spec.grid_size,
+        "earlyStopping": str(spec.stops_early.rule) if spec.stops_early else None,
     }
 
 

@@ -45,12 +45,21 @@ def summary(job: Mapping[str, Any]) -> list[str]:
     parts = words(job)
     if not parts:
         return []
-    lines = [f"Trials: {', '.join(parts)}."]
+    lines = [f"Trials: {', '.join(parts)}.", *_early_stopping(job)]
     best = _best(output)
     if best is not None:
         values = ", ".join(f"{name}={value}" for name, value in best.get("hyperparameters", {}).items())
         lines.append(f"Best: trial {best['trialId']}, {values}.")
     return lines
+
+
+def _early_stopping(job: Mapping[str, Any]) -> list[str]:
+    rule = HyperparameterSpec.model_validate(job["trainingInput"]["hyperparameters"]).stops_early
+    if rule is None:
+        return []
+    trials = job["trainingOutput"].get("trials", [])
+    stopped = count(sum(bool(trial.get("isTrialStoppedEarly")) for trial in trials), "trial")
+    return [f"Early stopping: {rule.words}; {stopped} stopped."]
 
 
 def next_step(job: Mapping[str, Any], flags: str = "") -> list[str]:

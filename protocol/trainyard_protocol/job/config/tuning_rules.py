@@ -10,6 +10,7 @@ from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.hyperparameters import (
     Algorithm,
     ArgumentStyle,
+    EarlyStoppingRule,
     HyperparameterSpec,
     ParameterSpec,
     ParameterType,
@@ -29,6 +30,7 @@ _PARENT_FIELDS = {
 
 def violations(spec: HyperparameterSpec) -> Iterator[Violation]:
     yield from _counts(spec)
+    yield from _early_stopping(spec)
     if not spec.hyperparameter_metric_tag:
         yield Violation(
             "hyperparameters.hyperparameter_metric_tag",
@@ -71,6 +73,24 @@ def _counts(spec: HyperparameterSpec) -> Iterator[Violation]:
         )
     if spec.max_failed_trials < 0:
         yield Violation("hyperparameters.max_failed_trials", f"must be 0 or more; this is {spec.max_failed_trials}.")
+
+
+def _early_stopping(spec: HyperparameterSpec) -> Iterator[Violation]:
+    stopping, path = spec.early_stopping, "hyperparameters.early_stopping"
+    if stopping is None:
+        return
+    if "enable_trial_early_stopping" in spec.model_fields_set and not spec.enable_trial_early_stopping:
+        yield Violation(path, "does not fit enableTrialEarlyStopping: false. Remove one of the two.")
+    if stopping.rule is not EarlyStoppingRule.ASHA:
+        for field in sorted(stopping.model_fields_set & {"min_steps", "reduction_factor"}):
+            yield Violation(f"{path}.{field}", "is only for the rule ASHA.")
+        return
+    if stopping.min_steps < 0:
+        yield Violation(f"{path}.min_steps", f"must be 1 or more, or 0 (by itself); this is {stopping.min_steps}.")
+    if not 2 <= stopping.reduction_factor <= MAX_TRIALS:
+        yield Violation(
+            f"{path}.reduction_factor", f"must be between 2 and {MAX_TRIALS}; this is {stopping.reduction_factor}."
+        )
 
 
 def _name(path: str, param: ParameterSpec, names: set[str], style: ArgumentStyle) -> Iterator[Violation]:

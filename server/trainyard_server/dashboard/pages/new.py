@@ -19,7 +19,7 @@ router = Router()
 
 EXAMPLES = {
     "quickstart": "Two machines, one model",
-    "parameter-servers": "Parameter servers and an evaluator",
+    "parameter-servers": "Parameter servers, for TensorFlow",
     "custom-image": "A container image",
 }
 """Example configs: files in configs/, and their titles."""

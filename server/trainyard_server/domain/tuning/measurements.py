@@ -1,8 +1,7 @@
-"""Measurements of trials: how reports are joined, and which trials are stopped early. Pure."""
+"""Measurements of trials: how reports are joined, and which metric is chosen. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from trainyard_protocol.job.hyperparameters import Goal
 from trainyard_protocol.lines.progress import is_validation, lower_is_better
@@ -10,31 +9,57 @@ from trainyard_protocol.lines.progress import is_validation, lower_is_better
 Measurement = tuple[int, float]
 """A step and the metric there."""
 
+Report = tuple[int, float | None]
+"""A step and the metric there; None: it was NaN or infinite."""
+
 MAX_MEASUREMENTS = 1000
-"""Most measurements of a trial: those of the highest steps are stored."""
+"""Most measurements of a trial. Of more, those that are dropped lie closest beside others, by the ratio of steps."""
 
 _LISTED = 20
 
-STARTUP_TRIALS = 3
-"""Trials that must have completed before one is stopped early."""
+_Value = TypeVar("_Value", float, float | None)
 
 
-def merged(stored: Sequence[Measurement], reported: Iterable[Measurement]) -> tuple[Measurement, ...]:
+def merged(
+    stored: Iterable[tuple[int, _Value]], reported: Iterable[tuple[int, _Value]]
+) -> tuple[tuple[int, _Value], ...]:
     """The measurements by step. Of two of one step the later report counts: a program that resumed from a checkpoint
     trains some steps again."""
     by_step = dict(stored) | dict(reported)
-    return tuple(sorted(by_step.items()))[-MAX_MEASUREMENTS:]
+    kept = sorted(by_step)
+    while len(kept) > MAX_MEASUREMENTS:
+        kept = _thinned(kept, len(kept) - MAX_MEASUREMENTS)
+    return tuple((step, by_step[step]) for step in kept)
 
 
-def of_curves(summaries: Iterable[Mapping[str, Any]], tag: str) -> list[Measurement]:
+def _thinned(steps: Sequence[int], most: int) -> list[int]:
+    """Steps without at most `most` of them, whose neighbours are closest in ratio; never two beside each other, the
+    first or the last. Early steps stay, by which trials are compared long after they ended."""
+    gaps = {at: (steps[at + 1] - steps[at - 1]) / max(abs(steps[at]), 1) for at in range(1, len(steps) - 1)}
+    dropped: set[int] = set()
+    for at in sorted(gaps, key=lambda at: (gaps[at], at)):
+        if len(dropped) == most:
+            break
+        if dropped.isdisjoint((at - 1, at + 1)):
+            dropped.add(at)
+    return [step for at, step in enumerate(steps) if at not in dropped]
+
+
+def finite(reports: Iterable[Report]) -> tuple[Measurement, ...]:
+    """The reports that are measurements."""
+    return tuple((step, value) for step, value in reports if value is not None)
+
+
+def of_curves(summaries: Iterable[Mapping[str, Any]], tag: str) -> list[Report]:
     """The curve of that name, in any case, from the summaries (`CurveSummary.json`) of a job's primary, run by run."""
-    points: list[Measurement] = []
+    points: list[Report] = []
     for summary in summaries:
         for curve in _curves(summary):
             if str(curve["name"]).casefold() == tag.casefold():
                 newest = (curve["step"], curve["value"])
                 # A value that is not finite is a text there.
-                points += [(step, float(v)) for step, v in (*curve.get("points", ()), newest) if not isinstance(v, str)]
+                reported = (*curve.get("points", ()), newest)
+                points += [(step, None if isinstance(value, str) else float(value)) for step, value in reported]
     return points
 
 
@@ -71,17 +96,3 @@ def _fits(name: str, goal: Goal | None) -> bool:
 def _curves(summary: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from summary.get("metrics", ())
     yield from summary.get("further", ())
-
-
-def is_below_median(own: Sequence[Measurement], completed: Iterable[Sequence[Measurement]], *, maximize: bool) -> bool:
-    """The median rule of Vizier: whether the best value so far is worse than the median of the averages that the
-    completed trials had at the same step. False until STARTUP_TRIALS of those have values there."""
-    if not own:
-        return False
-    last = own[-1][0]
-    earlier = ([value for step, value in other if step <= last] for other in completed)
-    averages = [sum(values) / len(values) for values in earlier if values]
-    if len(averages) < STARTUP_TRIALS:
-        return False
-    values = [value for _, value in own]
-    return max(values) < median(averages) if maximize else min(values) > median(averages)

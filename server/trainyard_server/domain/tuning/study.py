@@ -14,7 +14,8 @@ from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.lines.progress import lower_is_better
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.domain.lifecycle.messages import JOB_COMPLETED
-from trainyard_server.domain.tuning.measurements import Measurement, is_below_median
+from trainyard_server.domain.tuning.early_stopping import TrialCurve, reason_to_stop
+from trainyard_server.domain.tuning.measurements import Measurement
 from trainyard_server.domain.tuning.suggester import PastTrial
 
 HOPELESS_TRIALS = 3
@@ -27,10 +28,10 @@ LONGEST_STUDY_ID = 122
 MOST_QUEUED = 16
 """Trials of a study in the queue: those that it creates later know more, and other jobs wait behind fewer."""
 
-STOPPED_EARLY = "The trial was stopped early: others were better at this step."
-
 ENDED_BY_ITSELF = frozenset({JobState.SUCCEEDED, JobState.FAILED})
 """States of a trial's job that a stop did not bring about, although one may have been on its way."""
+
+_THE_TRIAL_WAS = "The trial was "
 
 _SHOWN = 200  # characters of the parameters in a message
 
@@ -46,7 +47,8 @@ class TrialPhase(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TrialSnapshot:
     """A trial, with what lists and charts show of its job: its state, key, id and times, what it waits for, and why it
-    failed. `final` is its last measurement; the others are read where they are asked for."""
+    failed or was stopped. `final` is its last measurement; the others are read where they are asked for, with the steps
+    at which its metric was not finite."""
 
     number: int
     key: int
@@ -62,6 +64,7 @@ class TrialSnapshot:
     stopped_early: bool = False
     final: Measurement | None = None
     measurements: tuple[Measurement, ...] = ()
+    not_finite: tuple[int, ...] = ()
     error: str = ""
 
     @property
@@ -245,14 +248,15 @@ def _end_of(study: StudySnapshot, trial: TrialSnapshot) -> str:
         return f"{name} failed: {_first_line(trial.error) or 'its job failed.'}"
     if trial.state is JobState.CANCELLED:
         return f"{name} was cancelled: {_first_line(trial.error) or 'its job was cancelled.'}"
-    how = "was stopped early" if trial.stopped_early else "finished"
+    stop = f"{name} was {_first_line(trial.error).removeprefix(_THE_TRIAL_WAS)}" if trial.stopped_early else ""
     if trial.final is None:
-        return f"{name} {how}." if study.chooses_metric else f"{name} {how}, and reported no {tag}."
+        return stop or (f"{name} finished." if study.chooses_metric else f"{name} finished, and reported no {tag}.")
     earlier = [other for other in study.trials if other.logged is TrialPhase.ENDED]
     best = best_of([*earlier, trial], maximize=study.maximizes) or trial
     rank = "best so far" if best is trial else f"best: {best.value:.6g} of trial {best.number}"
     at, value = trial.final
-    return f"{name} {how}: {tag} {value:.6g} at step {at} ({rank})."
+    result = f"{tag} {value:.6g} at step {at} ({rank})."
+    return f"{stop} It ends with {result}" if stop else f"{name} finished: {result}"
 
 
 def _cancelling(study: StudySnapshot) -> Decision | None:
@@ -347,17 +351,22 @@ def _end(study: StudySnapshot) -> MoveStudy:
 
 
 def _stopped_early(study: StudySnapshot) -> StopTrials | None:
-    if not study.spec.enable_trial_early_stopping:
+    rule = study.spec.stops_early
+    if rule is None:
         return None
-    completed = [t.measurements for t in study.trials if t.state is JobState.SUCCEEDED and not t.stopped_early]
-    for trial in study.trials:
-        if (
-            trial.job_state is JobState.RUNNING
-            and not trial.stopped_early
-            and is_below_median(trial.measurements, completed, maximize=study.maximizes)
-        ):
-            return StopTrials((trial.number,), STOPPED_EARLY, early=True)
+    counted = [(trial, _curve(trial)) for trial in study.trials if trial.state is not JobState.FAILED]
+    curves = [curve for _, curve in counted]
+    completed = [curve for trial, curve in counted if trial.state is JobState.SUCCEEDED and not trial.stopped_early]
+    for place, (trial, curve) in enumerate(counted):
+        if trial.job_state is not JobState.RUNNING or trial.stopped_early:
+            continue
+        if reason := reason_to_stop(rule, curve, curves[:place], completed, maximize=study.maximizes):
+            return StopTrials((trial.number,), f"{_THE_TRIAL_WAS}stopped early by {reason}.", early=True)
     return None
+
+
+def _curve(trial: TrialSnapshot) -> TrialCurve:
+    return TrialCurve(trial.measurements, trial.not_finite)
 
 
 def _stop_all(study: StudySnapshot, message: str) -> StopTrials | None:

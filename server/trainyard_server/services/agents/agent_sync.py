@@ -482,7 +482,7 @@ def _longer(held_s: float | None, sent_s: float | None) -> float | None:
 
 def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> bool:
     """Store the measurements of a trial. Whether any is new."""
-    trial_and_stored = studies.stored_measurements(writer, job_key)
+    trial_and_stored = studies.stored_reports(writer, job_key)
     last = report.measurements[-MAX_REPORTED:]
     reported = [(point.step, point.value) for point in last if math.isfinite(point.value)]
     if trial_and_stored is None or not reported:
@@ -499,7 +499,7 @@ def _record_measurements(writer: Writer, job_key: int, report: RunReport) -> boo
 
 def _record_others(writer: Writer, job_key: int, metrics: Mapping[str, TrialMeasurement]) -> None:
     """Store the metrics in the file of a trial that has none of the study's name."""
-    trial_and_stored = studies.stored_measurements(writer, job_key)
+    trial_and_stored = studies.stored_reports(writer, job_key)
     values = {
         name: (measurement.step, measurement.value)
         for name, measurement in list(metrics.items())[:MAX_OTHERS]

@@ -14,7 +14,7 @@ from trainyard_protocol.views.tuning import FinalMetric, ParameterAxis, StudyCha
 from trainyard_server.context import Backend
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.importance import importances
-from trainyard_server.domain.tuning.measurements import listed, merged, names_in, of_curves
+from trainyard_server.domain.tuning.measurements import finite, listed, merged, names_in, of_curves
 from trainyard_server.domain.tuning.study import StudySnapshot, TrialSnapshot, best_of
 from trainyard_server.domain.tuning.study_charts import best_quarter, records, sample
 from trainyard_server.services.jobs.jobs import known_job
@@ -121,6 +121,7 @@ class Studies:
             max_trials=spec.max_trials,
             planned_trials=spec.planned_trials,
             max_parallel_trials=spec.max_parallel_trials,
+            early_stopping=_early_stopping(spec),
             message=study.failure,
             counts=dict(study.counts),
             count=len(study.trials),
@@ -154,7 +155,7 @@ def _ranked_by(reader: Reader, study: StudySnapshot, ranking: Ranking) -> tuple[
     if tag.casefold() == study.tag.casefold():
         return study, study.tag, maximize
     summaries = studies.summaries(reader, [trial.key for trial in study.trials])
-    curves = {key: merged((), of_curves(of_job, tag)) for key, of_job in summaries.items()}
+    curves = {key: finite(merged((), of_curves(of_job, tag))) for key, of_job in summaries.items()}
     if not any(curves.values()):
         names = names_in(chain.from_iterable(summaries.values()))
         text = f"They reported {listed(names)}." if names else "They reported no metric at all."
@@ -171,6 +172,11 @@ def _ranked_by(reader: Reader, study: StudySnapshot, ranking: Ranking) -> tuple[
 def _examples(study: StudySnapshot) -> list[int]:
     """The jobs of a few trials that have ended well, whose metrics are named."""
     return [trial.key for trial in study.trials if trial.state is JobState.SUCCEEDED][:_EXAMPLES]
+
+
+def _early_stopping(spec: HyperparameterSpec) -> str:
+    rule = spec.stops_early
+    return "" if rule is None else rule.words
 
 
 def _ended(trials: Sequence[TrialSnapshot]) -> list[tuple[Mapping[str, str], float]]:
@@ -211,7 +217,7 @@ def _point(trial: TrialSnapshot, activity: str) -> TrialPoint:
     elif trial.state is JobState.PREPARING:
         note = activity
     step, value = trial.final or (None, None)
-    return TrialPoint(**_common(trial), step=step, value=value, note="" if trial.stopped_early else note)
+    return TrialPoint(**_common(trial), step=step, value=value, note=note)
 
 
 def _trial_view(trial: TrialSnapshot, activity: str) -> TrialView:

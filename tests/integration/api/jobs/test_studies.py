@@ -216,8 +216,9 @@ def test_trials_that_are_worse_than_the_median_are_stopped_early(api: Server, ag
     assert output["completedTrialCount"] == "5"
     early = [trial["trialId"] for trial in output["trials"] if trial.get("isTrialStoppedEarly")]
     assert early == ["4"]
-    line = "Trial 4 was stopped early: accuracy 0.2 at step 2 (best: 0.9 of trial 2)."
-    assert line in api.events("study")
+    reason = "stopped early by the median rule: best 0.2 at step 2, 0.8 needed."
+    assert f"Trial 4 was {reason} It ends with accuracy 0.2 at step 2 (best: 0.9 of trial 2)." in api.events("study")
+    assert fourth["error"] == f"The trial was {reason}"
 
 
 def test_study_resumes_another_and_takes_its_seed_from_a_label(api: Server, agent: ScriptedAgent) -> None:
@@ -364,3 +365,39 @@ def test_metric_file_and_lines_are_one_curve_whose_value_is_the_files(api: Serve
     finish(agent, run, 0.8, 0.95)
     assert trials(api)[0]["measurements"][1:] == [[2, 0.95], [10, 0.1], [20, 0.2], [30, 0.3], [40, 0.4]]
     assert trials(api)[0]["final"] == {"step": 2, "value": 0.95}
+
+
+def test_asha_stops_a_trial_that_diverges_and_one_that_falls_behind(api: Server, agent: ScriptedAgent) -> None:
+    create(api, maxParallelTrials=1, earlyStopping={"rule": "ASHA", "minSteps": 2})
+    api.tick()
+    finish(agent, runs(agent)[1], 0.5, 0.6, 0.7)
+
+    def stopped(number: int, reason: str, *values: float) -> dict[str, Any]:
+        run = runs(agent)[number]
+        agent.start(run)
+        for step, value in enumerate(values, 1):
+            agent.log(json.dumps({"event": "progress", "step": step, "accuracy": value}), run=run)
+        api.use_cases.backend.progress.flush()
+        api.tick()
+        assert runs(agent)[number].target == "stop"
+        agent.stopped("master-replica-0", run=run)
+        api.tick()
+        trial = trials(api)[number - 1]
+        assert (trial["state"], trial["stopped_early"]) == ("SUCCEEDED", True)
+        assert trial["error"] == f"The trial was stopped early by ASHA: {reason}."
+        assert any(
+            line.startswith(f"Trial {number} was stopped early by ASHA: {reason}.") for line in api.events("study")
+        )
+        return trial
+
+    diverged = stopped(2, "not finite at step 2 (rung 0), 0.6 needed", 0.65, float("nan"))
+    assert (diverged["final"], diverged["measurements"]) == ({"step": 1, "value": 0.65}, [[1, 0.65]])
+    assert stopped(3, "0.4 at step 2 (rung 0), 0.6 needed", 0.9, 0.4)["final"]["value"] == 0.4
+    finish(agent, runs(agent)[4], 0.5, 0.8, 0.9)
+    assert api.job("study")["state"] == "SUCCEEDED"
+    assert view(api)["best"] == 4
+    charts = api.get("/trainyard/v1/projects/p/jobs/study/study")
+    assert charts["early_stopping"] == "by ASHA, one of 3 goes on at each rung, from step 2"
+    assert charts["trials"][2]["note"].startswith("The trial was stopped early by ASHA")
+    page = api.client.get("/projects/p/jobs/study", headers=ADMIN).text
+    assert "<dt>Early stopping</dt><dd>By ASHA, one of 3 goes on at each rung, from step 2</dd>" in page

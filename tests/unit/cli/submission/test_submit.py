@@ -427,6 +427,30 @@ def test_goal_follows_from_the_name_of_the_metric_or_is_asked_for(tmp_path: Path
     assert not wrong
 
 
+def test_early_stopping_replaces_the_rule_of_the_config_and_what_does_not_fit_it(tmp_path: Path) -> None:
+    (tmp_path / "t.py").touch()
+    params = "params: [{parameterName: lr, type: DISCRETE, discreteValues: [1]}]"
+    asha = "earlyStopping: {rule: ASHA, minSteps: 5}"
+
+    def hyperparameters(config: str, **given: Any) -> Any:
+        text = f"trainingInput:\n  hyperparameters: {{{config}}}\n"
+        return draft(tmp_path, text, package_path=str(tmp_path / "t.py"), **given).data["trainingInput"][
+            "hyperparameters"
+        ]
+
+    assert "enableTrialEarlyStopping" not in hyperparameters(f"{params}, {asha}")
+    rows: list[tuple[str, str, dict[str, Any]]] = [
+        (asha, "asha", {"rule": "asha", "minSteps": 5}),
+        (asha, "median", {"rule": "median"}),
+        ("enableTrialEarlyStopping: false", "asha", {"rule": "asha"}),
+    ]
+    for config, flag, expected in rows:
+        spec = hyperparameters(f"{params}, {config}", early_stopping=flag)
+        assert (spec["enableTrialEarlyStopping"], spec["earlyStopping"]) == (True, expected)
+    with pytest.raises(InvalidArgument, match="--early-stopping is for a study"):
+        hyperparameters("", early_stopping="asha")
+
+
 def test_style_of_arguments_follows_from_the_flag_the_config_the_names_or_the_source(tmp_path: Path) -> None:
     hydra = "import hydra\n@hydra.main(version_base=None)\ndef main(cfg):\n    pass\nmain()\n"
     omega = "from omegaconf import OmegaConf\ncfg = OmegaConf.from_cli()\n"

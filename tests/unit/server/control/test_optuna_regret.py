@@ -1,94 +1,65 @@
-"""The default algorithm of studies against random search: distance to the known minimum of three functions."""
+"""The default algorithm of studies against random search, one and four trials at a time, and with ASHA: regret on
+functions with a known minimum, with fixed seeds."""
 
-import math
-import random
 import statistics
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from bisect import bisect_left
+from typing import Any
 
-import pytest
-
+from benchmarks.tuning.functions import FUNCTIONS
+from benchmarks.tuning.simulation import STEPS, TRIALS, simulated
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_server.control.optuna_search import StudySuggester
 from trainyard_server.domain.tuning.suggester import PastTrial
 
-TRIALS, PARALLEL, SEEDS = 25, 2, 7
-HARTMANN = (  # weight, widths, centers
-    (1.0, (10, 3, 17, 3.5, 1.7, 8), (0.1312, 0.1696, 0.5569, 0.0124, 0.8283, 0.5886)),
-    (1.2, (0.05, 10, 17, 0.1, 8, 14), (0.2329, 0.4135, 0.8307, 0.3736, 0.1004, 0.9991)),
-    (3.0, (3, 3.5, 1.7, 10, 17, 8), (0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650)),
-    (3.2, (17, 8, 0.05, 10, 0.1, 14), (0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381)),
-)
+RANDOM: dict[str, Any] = {"algorithm": "RANDOM_SEARCH"}
+ASHA: dict[str, Any] = {"earlyStopping": {"rule": "ASHA"}}
+NOISY = [function for function in FUNCTIONS if function.noise]
+WHOLE = TRIALS * STEPS
 
 
-class Function(NamedTuple):
-    """A function to minimize, measured with `noise`. `bounds`: of each of its parameters."""
-
-    value: Callable[[Sequence[float]], float]
-    bounds: Sequence[tuple[float, float]]
-    noise: float = 0.0
-
-
-def branin(point: Sequence[float]) -> float:
-    x, y = point
-    valley = y - 5.1 / (4 * math.pi**2) * x**2 + 5 / math.pi * x - 6
-    return valley**2 + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x) + 10
-
-
-def hartmann(point: Sequence[float]) -> float:
-    return -sum(
-        weight * math.exp(-sum(w * (x - c) ** 2 for w, x, c in zip(widths, point, centers, strict=True)))
-        for weight, widths, centers in HARTMANN
-    )
+def test_default_algorithm_is_better_than_random_search_and_keeps_half_of_that_four_at_a_time() -> None:
+    """The measure is the part of random searches that are better than a study: half for one of their own."""
+    better: dict[int, list[float]] = {1: [], 4: []}
+    for function in NOISY:
+        drawn = sorted(simulated(function, seed, steps=1, **RANDOM).regret for seed in range(50))
+        for parallel, parts in better.items():
+            regrets = (simulated(function, seed, steps=1, parallel=parallel).regret for seed in range(12))
+            parts += [bisect_left(drawn, regret) / len(drawn) for regret in regrets]
+    one, four = (0.5 - statistics.mean(parts) for parts in better.values())
+    assert one >= 0.15
+    assert four >= one / 2
 
 
-def quadratic(point: Sequence[float]) -> float:
-    return sum((x - 0.3) ** 2 for x in point)
-
-
-def best(function: Function, algorithm: str, seed: int) -> float:
-    """The value, without noise, of the trial that a study takes for its best."""
-    params = [
-        {"parameterName": f"x{number}", "type": "DOUBLE", "minValue": low, "maxValue": high}
-        | {"scaleType": "UNIT_LINEAR_SCALE"}
-        for number, (low, high) in enumerate(function.bounds)
+def test_asha_finds_the_same_best_trial_in_half_of_the_steps() -> None:
+    """Random search suggests the same trials with and without early stopping."""
+    pairs = [
+        (simulated(function, seed, **RANDOM), simulated(function, seed, parallel=4, **RANDOM, **ASHA))
+        for function in FUNCTIONS
+        for seed in range(4)
     ]
+    assert {(full.steps, full.stopped) for full, _ in pairs} == {(WHOLE, ())}
+    assert statistics.median(stopped.steps for _, stopped in pairs) <= WHOLE / 2
+    assert sum(stopped.regret <= full.regret for full, stopped in pairs) >= 0.9 * len(pairs)
+
+
+def test_asha_halves_the_steps_of_the_default_algorithm() -> None:
+    studies = [simulated(function, seed, **ASHA) for function in NOISY for seed in range(3)]
+    assert statistics.median(study.steps for study in studies) <= WHOLE / 2
+    assert simulated(NOISY[0], 0, **ASHA) == studies[0]
+
+
+def test_suggestions_keep_away_from_the_trials_that_run() -> None:
     spec = HyperparameterSpec.model_validate(
-        {"goal": "MINIMIZE", "params": params, "algorithm": algorithm, "maxTrials": TRIALS}
+        {"goal": "MINIMIZE", "params": [{"parameterName": "x", "type": "DOUBLE", "minValue": 0, "maxValue": 1}]}
     )
-    suggester, noise = StudySuggester(), random.Random(seed)
-    past: list[PastTrial] = []
+    places = [number / 15 for number in range(16)]
+    ended = [PastTrial(n, {"x": repr(x)}, (x - 0.4) ** 2, ended=True) for n, x in enumerate(places, 1)]
+    running = [PastTrial(n, {"x": repr(x)}, None, ended=False) for n, x in enumerate((0.38, 0.4, 0.42), 17)]
 
-    def end(trial: PastTrial) -> PastTrial:
-        value = function.value(point(trial)) + noise.gauss(0, function.noise)
-        return PastTrial(trial.number, trial.parameters, value, ended=True)
-
-    for number in range(1, TRIALS + 1):
-        if number > PARALLEL:  # the oldest that runs ends, and makes room
-            past[number - PARALLEL - 1] = end(past[number - PARALLEL - 1])
-        suggested = suggester.suggest(spec, seed, past, number)
+    def distance(past: list[PastTrial], seed: int) -> float:
+        suggested = StudySuggester().suggest(spec, seed, past, 20)
         assert suggested is not None
-        past.append(PastTrial(number, suggested, None, ended=False))
-    measured = [trial if trial.ended else end(trial) for trial in past]
-    return function.value(point(min(measured, key=lambda trial: trial.value or 0.0)))
+        return min(abs(float(suggested["x"]) - float(trial.parameters["x"])) for trial in running)
 
-
-def point(trial: PastTrial) -> list[float]:
-    return list(map(float, trial.parameters.values()))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        Function(branin, ((-5, 10), (0, 15))),
-        Function(hartmann, ((0, 1),) * 6),
-        Function(quadratic, ((-1, 1),) * 4, noise=0.1),
-    ],
-    ids=["Branin", "Hartmann 6", "noisy quadratic"],
-)
-def test_default_algorithm_comes_nearer_to_the_minimum_than_random_search(function: Function) -> None:
-    default, drawn = (
-        statistics.median(best(function, algorithm, seed) for seed in range(SEEDS))
-        for algorithm in ("ALGORITHM_UNSPECIFIED", "RANDOM_SEARCH")
-    )
-    assert default < drawn
+    beside, alone = (statistics.median(distance(past, n) for n in range(20)) for past in ([*ended, *running], ended))
+    assert beside > 2 * alone

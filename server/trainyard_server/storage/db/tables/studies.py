@@ -10,7 +10,7 @@ from sqlalchemy.orm import aliased, load_only, undefer
 
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.states import JobState
-from trainyard_server.domain.tuning.measurements import Measurement, names_in
+from trainyard_server.domain.tuning.measurements import Measurement, Report, finite, names_in
 from trainyard_server.domain.tuning.study import ENDED_BY_ITSELF, StudySnapshot, TrialPhase, TrialSnapshot, trial_state
 from trainyard_server.domain.tuning.trial_input import trial_id, trial_input
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, StudyRow, TrialRow
@@ -74,7 +74,7 @@ def snapshot(
     spec = reader.job_input(job)[0].hyperparameters
     if spec is None:
         raise KeyError("hyperparameters")
-    with_measurements = spec.enable_trial_early_stopping if measurements is None else measurements
+    with_measurements = spec.stops_early is not None if measurements is None else measurements
     return StudySnapshot(
         key=key,
         project=job.project,
@@ -224,16 +224,16 @@ def with_curves(reader: Reader, key: int, *, ended: bool) -> list[tuple[TrialRow
     return [(rows[job_key], of_job) for job_key, of_job in summaries(reader, rows).items()]
 
 
-def stored_measurements(reader: Reader, job_key: int) -> tuple[TrialRow, tuple[Measurement, ...]] | None:
-    """The trial with that job, and its measurements; None for a job that is no trial."""
+def stored_reports(reader: Reader, job_key: int) -> tuple[TrialRow, tuple[Report, ...]] | None:
+    """The trial with that job, and its reports; None for a job that is no trial."""
     query = select(TrialRow).options(undefer(TrialRow.measurements)).filter_by(job_key=job_key)
     trial = reader.session.scalar(query)
-    return None if trial is None else (trial, measurements_of(trial))
+    return None if trial is None else (trial, reports_of(trial))
 
 
-def measurements_of(trial: TrialRow) -> tuple[Measurement, ...]:
-    """The measurements of a row that was read with them."""
-    return _measurements(trial.measurements)
+def reports_of(trial: TrialRow) -> tuple[Report, ...]:
+    """The measurements of a row that was read with them, beside the steps at which the metric was not finite."""
+    return _reports(trial.measurements)
 
 
 def add(writer: Writer, job: JobRow, seed: int, past: Sequence[tuple[Mapping[str, str], float]]) -> None:
@@ -303,14 +303,14 @@ def mark_exhausted(writer: Writer, key: int) -> None:
 
 
 def record_measurements(
-    writer: Writer, trial: TrialRow, values: Sequence[Measurement], reported: Measurement | None = None
+    writer: Writer, trial: TrialRow, reports: Sequence[Report], reported: Measurement | None = None
 ) -> None:
-    """Store all measurements of a trial, in place of the earlier ones. `reported`: the newest in its metric file. It is
-    the trial's value, whatever its lines say."""
-    new: dict[str, Any] = {"measurements": [list(measurement) for measurement in values]}
+    """Store all reports of a trial, in place of the earlier ones. Its value is the last that is finite. `reported`: the
+    newest in its metric file. It is the trial's value, whatever its lines say."""
+    new: dict[str, Any] = {"measurements": [list(report) for report in reports]}
     if reported is not None:
         new |= {"step": reported[0], "value": reported[1], "from_file": True}
-    elif not trial.from_file:
+    elif not trial.from_file and (values := finite(reports)):
         new |= {"step": values[-1][0], "value": values[-1][1]}
     _update(writer, trial, new)
 
@@ -369,14 +369,16 @@ def _snapshot_of(
     measurements: Sequence[Any] = (),
     **fields: Any,
 ) -> TrialSnapshot:
+    reports = _reports(measurements)
     return TrialSnapshot(
         **fields,
         job_state=job_state,
         stopped_early=stopped_early and job_state not in ENDED_BY_ITSELF,
         final=None if step is None or value is None else (step, value),
-        measurements=_measurements(measurements),
+        measurements=finite(reports),
+        not_finite=tuple(at for at, reported in reports if reported is None),
     )
 
 
-def _measurements(stored: Iterable[Any]) -> tuple[Measurement, ...]:
-    return tuple((int(step), float(value)) for step, value in stored)
+def _reports(stored: Iterable[Any]) -> tuple[Report, ...]:
+    return tuple((int(step), None if value is None else float(value)) for step, value in stored)

@@ -27,6 +27,9 @@ SPEC = {
 }
 
 
+NOTE = "stopped early by ASHA: 0.5 at step 9 (rung 1), 0.85 needed"
+
+
 def trial(number: int, state: str, value: float | None = None, **fields: Any) -> dict[str, Any]:
     final = {} if value is None else {"final": {"step": 90, "value": value}}
     return {
@@ -61,7 +64,7 @@ def view(goal: str = "MAXIMIZE") -> StudyView:
                 trial(1, "SUCCEEDED", 0.5, **took, parameters=long),
                 trial(2, "FAILED", 0.99, error="The replica master 0 exited.\x1b[2J"),
                 trial(3, "SUCCEEDED", 0.9723456789, **took),
-                trial(4, "SUCCEEDED", 0.5, **took, stopped_early=True),
+                trial(4, "SUCCEEDED", 0.5, **took, stopped_early=True, error=f"The trial was {NOTE}."),
                 trial(5, "RUNNING", started_at=NOW - timedelta(seconds=9)),
             ],
         }
@@ -75,7 +78,7 @@ def test_table_has_the_best_trial_first_and_a_column_for_each_parameter() -> Non
     assert [line[0] for line in lines[1:]] == ["3", "1", "4", "2", "5"]
     assert lines[1][1:6] == ["SUCCEEDED", "0.972346", "90", "adam", "-"]
     assert lines[2][4:6] == ["momentum", "0.485745"]
-    assert lines[3][7:] == ["01:05", "stopped", "early"]
+    assert lines[3][7:] == ["01:05", *NOTE.split()]
     assert lines[4][2:] == ["0.99", "90", "adam", "-", "-", "-", "The", "replica", "master", "0", "exited."]
     assert lines[5][7:] == ["00:09"]
     assert [one.number for one in studies.best_first(view("MINIMIZE"))] == [1, 4, 3, 2, 5]
@@ -98,6 +101,12 @@ def test_status_of_a_study_names_the_best_trial_so_far_and_the_command_that_trai
     }
     assert study_status.summary(job) == ["Trials: 0 of 4 trials ended."]
     assert study_status.next_step(job) == []
+    stopped = {"trialId": "1", "state": "SUCCEEDED", "isTrialStoppedEarly": True}
+    early = job | {"trainingInput": {"hyperparameters": SPEC | {"earlyStopping": {"rule": "ASHA"}}}}
+    assert study_status.summary(early | {"trainingOutput": output | {"trials": [stopped]}})[1:] == [
+        "Early stopping: by ASHA, one of 3 goes on at each rung, from a step that follows from the first trials; "
+        "1 trial stopped."
+    ]
     output["trials"] = [best, {"trialId": "1", "state": "RUNNING"}]
     assert study_status.summary(job) == [
         "Trials: 1 of 4 trials ended, 1 running, best accuracy 0.97 (trial 3).",

@@ -64,6 +64,26 @@ def test_size_of_a_deep_grid_is_counted_without_its_points() -> None:
         ({"params": [RATE], "maxParallelTrials": 0}, "max_parallel_trials", "must be 1 or more"),
         ({"params": [RATE], "maxFailedTrials": -1}, "max_failed_trials", "must be 0 or more"),
         (
+            {"params": [RATE], "enableTrialEarlyStopping": False, "earlyStopping": {"rule": "ASHA"}},
+            "early_stopping",
+            "does not fit enableTrialEarlyStopping: false. Remove one of the two.",
+        ),
+        (
+            {"params": [RATE], "earlyStopping": {"reductionFactor": 4}},
+            "early_stopping.reduction_factor",
+            "is only for the rule ASHA.",
+        ),
+        (
+            {"params": [RATE], "earlyStopping": {"rule": "ASHA", "reductionFactor": 1}},
+            "early_stopping.reduction_factor",
+            "must be between 2 and 10000; this is 1.",
+        ),
+        (
+            {"params": [RATE], "earlyStopping": {"rule": "ASHA", "minSteps": -1}},
+            "early_stopping.min_steps",
+            "must be 1 or more, or 0",
+        ),
+        (
             {"params": [RATE], "hyperparameterMetricTag": ""},
             "hyperparameter_metric_tag",
             "is empty. Name the metric that the program reports, or remove the field",

@@ -7,13 +7,7 @@ from typing import Any
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState
-from trainyard_server.domain.tuning.measurements import (
-    MAX_MEASUREMENTS,
-    chosen_metric,
-    is_below_median,
-    merged,
-    of_curves,
-)
+from trainyard_server.domain.tuning.measurements import MAX_MEASUREMENTS, chosen_metric, merged, of_curves
 from trainyard_server.domain.tuning.study import (
     MOST_QUEUED,
     CreateTrial,
@@ -132,17 +126,6 @@ def test_trials_are_created_up_to_both_limits() -> None:
     assert ended.state is DONE
 
 
-def test_median_rule() -> None:
-    completed = [[(1, 0.5), (2, 0.7)], [(1, 0.6), (2, 0.6)], [(1, 0.4), (2, 0.6)]]  # averages .6, .6, .5
-    assert is_below_median([(1, 0.1), (2, 0.59)], completed, maximize=True)
-    assert not is_below_median([(1, 0.6), (2, 0.1)], completed, maximize=True)  # its best value counts
-    assert is_below_median([(2, 0.61)], completed, maximize=False)
-    assert not is_below_median([(2, 0.1)], completed[:2], maximize=True)
-    assert not is_below_median([(0, 0.1)], completed, maximize=True)  # nothing to compare with
-    assert not is_below_median([], completed, maximize=True)
-    assert is_below_median([(1, 0.0)], [[(1, 1.7e308)] * 2] * 3, maximize=True)
-
-
 def test_measurements_are_one_a_step_and_bounded() -> None:
     assert merged([(1, 0.1), (3, 0.3)], [(2, 0.2), (3, 0.4)]) == ((1, 0.1), (2, 0.2), (3, 0.4))
     many = merged((), ((n, 0.0) for n in range(2 * MAX_MEASUREMENTS)))
@@ -152,7 +135,7 @@ def test_measurements_are_one_a_step_and_bounded() -> None:
 def test_curve_of_the_tags_name_counts_in_any_case() -> None:
     points = [[1, 0.5], [2, "NaN"]]
     summary = {"metrics": [{"name": "Accuracy", "step": 3, "value": 0.75, "points": points}]}
-    assert of_curves([summary], "accuracy") == [(1, 0.5), (3, 0.75)]
+    assert of_curves([summary], "accuracy") == [(1, 0.5), (2, None), (3, 0.75)]
     assert of_curves([summary], "loss") == []
 
 

@@ -190,19 +190,3 @@ def test_study_of_the_example_config_has_the_templates_metric_and_a_job_dir_for_
         held_out = float(values(log, "held_out_accuracy")[-1])
         assert abs(trial["final"]["value"] - held_out) < 1e-5
         assert (service.job_dir("study") / str(trial["number"]) / "model").is_dir()
-
-
-@pytest.mark.long
-def test_parameter_servers_train_asynchronously_beside_an_evaluator(service: Service) -> None:
-    config = yaml.safe_load((REPOSITORY / "configs" / "parameter-servers.yaml").read_text())
-    config["trainingInput"]["workerCount"] = 1
-    (service.work / "asynchronous.yaml").write_text(yaml.safe_dump(config))
-    output = service.train(
-        "asynchronous", "--config", "asynchronous.yaml", "--package-path", LIBRARY, "--", "--epochs", "5"
-    )
-    assert service.state("asynchronous") == "SUCCEEDED"
-    accuracies = list(map(float, values(output, "held_out_accuracy")))
-    assert accuracies[-1] >= 0.9
-    for task in ("ps-replica-0", "ps-replica-1", "worker-replica-0", "evaluator-replica-0"):
-        assert task in output
-    assert metrics(output, "staleness_mean")

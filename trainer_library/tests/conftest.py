@@ -139,16 +139,15 @@ class Launcher:
         self,
         *args: str,
         workers: int = 1,
-        ps: int = 0,
         evaluators: int = 0,
         commands: Mapping[str, Sequence[str]] | None = None,
         **env: str,
     ) -> Gang:
-        """A chief and its workers, parameter servers and evaluators. `commands`: other ones, by task ("worker-0")."""
-        counts = {"chief": 1, "worker": workers, "ps": ps, "evaluator": evaluators}
-        addresses = iter(free_addresses(1 + workers + ps))
+        """A chief and its workers, and evaluators. `commands`: other ones, by task ("worker-0")."""
+        counts = {"chief": 1, "worker": workers, "evaluator": evaluators}
+        addresses = iter(free_addresses(1 + workers))
         cluster = {
-            kind: list(itertools.islice(addresses, counts[kind])) for kind in ("chief", "worker", "ps") if counts[kind]
+            kind: list(itertools.islice(addresses, counts[kind])) for kind in ("chief", "worker") if counts[kind]
         }
         trainers = {}
         for kind, index in ((kind, index) for kind, count in counts.items() for index in range(count)):

@@ -11,7 +11,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "--input-shape 128": ("input_shape", (128,)),
     "--warmup 0": ("warmup", 0.0),
     "--best error:min": ("best", ("error", "min")),
-    "--profile=20-29": ("profile", (20, 29)),
     "--learning-rate 1e-3": ("learning_rate", 0.001),
     "--checkpoint-every 0": ("checkpoint_every", 0),
     "--mesh data=2,fsdp=4": ("mesh", (("data", 2), ("fsdp", 4))),
@@ -37,7 +36,6 @@ REFUSALS = {
     "--mesh data=2,model=4": "is not sizes of data, fsdp and tensor",
     "--freeze (": "( is no regular expression",
     "--best loss": "loss is not METRIC:min or METRIC:max",
-    "--profile 20-10": "20-10 is not FIRST-LAST",
     "--model vgg": "invalid choice: 'vgg'",
     "--strategy tpu": "invalid choice: 'tpu'",
 }

@@ -12,9 +12,9 @@ HOSTS = {
     "chief": ["cmle-training-master-8a1c-0:2222"],
     "worker": [f"cmle-training-worker-8a1c-{index}:2222" for index in range(2)],
 }
-SERVERS = ["cmle-training-ps-8a1c-0:2222", "cmle-training-ps-8a1c-1:2222"]
-WITH_SERVERS = {**HOSTS, "ps": SERVERS}
+WITH_SERVERS = {**HOSTS, "ps": ["cmle-training-ps-8a1c-0:2222", "cmle-training-ps-8a1c-1:2222"]}
 OF_A_MASTER = {"worker": HOSTS["worker"], "master": HOSTS["chief"]}
+SYNCHRONOUS = "trains synchronously.*parameterServerCount.*TensorFlow's ParameterServerStrategy: see Strategies"
 LOCAL = {"chief": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223", "127.0.0.1:2224"]}
 
 
@@ -48,14 +48,7 @@ SPECS: dict[str, tuple[str, dict[str, Any]]] = {
         tf_config({"worker": HOSTS["worker"]}, "worker", 1),
         {"process_id": 1, "num_processes": 2, "coordinator": HOSTS["worker"][0]},
     ),
-    "worker with parameter servers": (
-        tf_config(WITH_SERVERS, "worker", 1),
-        {"role": "trainer", "process_id": 2, "num_processes": 3, "parameter_servers": tuple(SERVERS)},
-    ),
-    "parameter server": (
-        tf_config(WITH_SERVERS, "ps", 1),
-        {"role": "ps", "index": 1, "is_chief": False, "num_processes": 3, "parameter_servers": tuple(SERVERS)},
-    ),
+    "no parameter servers": (tf_config({**HOSTS, "ps": []}, "worker", 1), {"process_id": 2, "num_processes": 3}),
     "evaluator": (
         tf_config(HOSTS, "evaluator", 1),
         {"role": "evaluator", "index": 1, "process_id": 0, "coordinator": None, "is_chief": False},
@@ -73,22 +66,18 @@ def test_tf_config_gives_each_task_its_place_in_the_cluster() -> None:
 
 
 def test_strategy_is_chosen_by_flag_and_cluster() -> None:
-    alone, pair, servers = (
-        ClusterSpec(), ClusterSpec(num_processes=2), ClusterSpec(num_processes=2, parameter_servers=("a:1",))
-    )  # fmt: skip
+    alone, pair = ClusterSpec(), ClusterSpec(num_processes=2)
     expected: dict[tuple[Any, ClusterSpec], str] = {
         ("auto", alone): "auto",
         ("auto", pair): "multi-worker-mirrored",
-        ("auto", servers): "parameter-server",
-        ("multi-worker-mirrored", servers): "multi-worker-mirrored",
+        ("multi-worker-mirrored", pair): "multi-worker-mirrored",
         ("one-device", alone): "one-device",
         ("mirrored", alone): "mirrored",
     }
     assert {case: strategy.choose_strategy(*case) for case in expected} == expected
     refused: dict[tuple[Any, ClusterSpec], str] = {
-        ("parameter-server", pair): "requires ps tasks in the cluster: parameterServerCount",
         ("mirrored", pair): "is for one process, and TF_CONFIG has 2 that train",
-        ("one-device", ClusterSpec(parameter_servers=("a:1",))): "is for one process",
+        ("one-device", pair): "is for one process",
     }
     for case, message in refused.items():
         with pytest.raises(ClusterError, match=message):
@@ -108,8 +97,7 @@ def test_strategy_is_chosen_by_flag_and_cluster() -> None:
         (tf_config(HOSTS, "worker", "first"), "has no type and index"),
         (tf_config(HOSTS, "worker", 2), "worker 2, but its cluster has: chief 0, worker 0, worker 1"),
         (tf_config(HOSTS, "master"), "master 0, but its cluster has"),
-        (tf_config(WITH_SERVERS, "ps", 2), "ps 2, but its cluster has: .*ps 0, ps 1"),
-        (tf_config({"ps": ["a:1"]}, "ps"), "no chief and no worker to train"),
+        *((tf_config(WITH_SERVERS, task), SYNCHRONOUS) for task in ("chief", "worker", "ps", "evaluator")),
         (tf_config({**HOSTS, "master": ["a:1"]}, "chief"), "two names for one role"),
     ],
 )

@@ -75,7 +75,7 @@ def test_fine_tuning_freezes_what_it_is_told_to_and_begins_with_a_model_a_file_o
 
 def test_flags_that_train_nothing_or_name_nothing_are_refused() -> None:
     from trainyard_trainer.data.datasets import Shard
-    from trainyard_trainer.models.task import TaskError
+    from trainyard_trainer.errors import TaskError
     from trainyard_trainer.processes.cluster import ClusterSpec
 
     refusals = {
@@ -323,7 +323,7 @@ TEXT = "To be, or not to be: that is the question.\n\nWhether ’tis nobler in t
 def test_language_model_on_text_of_ones_own_with_a_tokenizer_that_a_second_start_finds(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    from trainyard_trainer.data.text import Tokenizer
+    from trainyard_trainer.data.text import SentencePiece
 
     (tmp_path / "play.txt").write_text(TEXT)
     job_dir = tmp_path / "job"
@@ -333,7 +333,7 @@ def test_language_model_on_text_of_ones_own_with_a_tokenizer_that_a_second_start
     )  # fmt: skip
     trainer = launcher.alone(*flags, "--steps", "30")
     assert trainer.wait() == 0, trainer.stderr
-    tokenizer = Tokenizer((job_dir / "tokenizer.model").read_bytes())
+    tokenizer = SentencePiece((job_dir / "tokenizer.model").read_bytes(), "tokenizer.model")
     assert len(tokenizer) == 300
     assert tokenizer.decode(tokenizer.encode(TEXT + " \t\n 漢").tolist()) == TEXT + " \t\n 漢"
     assert len(trainer.events("sample")) == len(trainer.events("evaluation"))

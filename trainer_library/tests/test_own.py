@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -143,27 +142,13 @@ def test_network_that_cannot_be_exported_is_named_before_the_first_step_and_trai
     assert log.index("The model cannot be exported") < log.index("0 of 5 steps done") < log.index("There is no model")
 
 
-def test_module_or_flags_that_do_not_fit_a_task_are_refused_in_one_line() -> None:
-    from trainyard_trainer.models.task import TaskError
+def test_module_without_a_task_is_refused_in_one_line() -> None:
+    from trainyard_trainer.errors import TaskError
 
     refused = {
         "nowhere.model": "there is no module nowhere here",
         "trainyard_trainer.errors": "the module has no variable `task` that is a TrainingTask",
-        "own.regression --precision bfloat16": "--precision",
-        "own.regression --data a.npz": "--data",
-        "own.regression --held-out-data a.npz": "--held-out-data",
     }
-    for flags, message in refused.items():
+    for module, message in refused.items():
         with pytest.raises(TaskError, match=message):
-            experiment.task_of(parse_arguments(["--task", *flags.split()]))
-
-
-def test_metric_with_the_name_of_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from own import regression
-    from trainyard_trainer.models.task import TaskError, load_task
-
-    usual = regression.task
-    for name in ("step", "loss"):
-        monkeypatch.setattr(regression, "task", dataclasses.replace(usual, metrics={name: usual.loss}))
-        with pytest.raises(TaskError, match=f"the metric '{name}' needs another name. .* step, steps, epoch"):
-            load_task("own.regression")
+            experiment.task_of(parse_arguments(["--task", module]))

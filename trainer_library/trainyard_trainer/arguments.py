@@ -1,4 +1,7 @@
-"""The flags of the training program: each field of `Arguments` is the flag of its name, with its type and default."""
+"""The flags of the training program: each field of `Arguments` is the flag of its name, with its type and default.
+
+training/flags.py refuses those that a training would ignore.
+"""
 
 import argparse
 import dataclasses
@@ -86,15 +89,6 @@ def best_metric(text: str) -> tuple[str, str]:
     return name, direction
 
 
-def step_range(text: str) -> tuple[int, int]:
-    """20-29."""
-    first, _, last = text.partition("-")
-    steps = positive_int(first), positive_int(last)
-    if steps[0] > steps[1]:
-        raise argparse.ArgumentTypeError(f"{text} is not FIRST-LAST, such as 20-29")
-    return steps
-
-
 def augmentation(text: str) -> tuple[str, ...]:
     kinds = tuple(filter(None, text.split(",")))
     if not set(kinds) <= {"crop", "flip"}:
@@ -129,10 +123,9 @@ class Arguments:
         None, MODEL, "a model of your own, in place of --model: the variable `task` of a module, such as my_model",
         metavar="MODULE",
     )  # fmt: skip
-    strategy: Literal["auto", "one-device", "mirrored", "multi-worker-mirrored", "parameter-server"] = flag(
-        "auto", MODEL, "how devices work together; auto uses all devices of this process, of all processes, or of "
-        "workers with parameter servers",
-    )  # fmt: skip
+    strategy: Literal["auto", "one-device", "mirrored", "multi-worker-mirrored"] = flag(
+        "auto", MODEL, "how devices work together; auto uses all devices of this process, or of all processes"
+    )
     parallel: Literal["mirrored", "fsdp", "pmap"] = flag(
         "mirrored", MODEL, "how several devices hold the state: each all of it; each a part of it; all of it, by pmap"
     )
@@ -145,8 +138,8 @@ class Arguments:
     )
 
     data: str = flag(
-        "digits", DATA, "digits, synthetic, or files: .npz, TFRecord, ArrayRecord, .txt, with wildcards, or a folder "
-        "of images by class; on paths or gs://...",
+        "digits", DATA, "digits, synthetic, or files: .npz, TFRecord, .txt, with wildcards, or a folder of images by "
+        "class; on paths or gs://...",
     )  # fmt: skip
     held_out_data: str | None = flag(
         None, DATA, "files to evaluate on; without, one in ten of the examples in --data", metavar="FILES"
@@ -167,8 +160,8 @@ class Arguments:
         whole_number, "N",
     )  # fmt: skip
     tokenizer: str | None = flag(
-        None, DATA, "of text: a SentencePiece model, or its number of pieces, such as 4096, to train one on --data "
-        "(default: bytes)", metavar="FILE|N",
+        None, DATA, "of text: a SentencePiece model, a tokenizer.json of Hugging Face's, or a number of pieces, such "
+        "as 4096, to train one on --data (default: bytes)", metavar="FILE|N",
     )  # fmt: skip
     sample: int = flag(
         0, DATA, "tokens of text that a language model continues at each evaluation; 0: none", whole_number, "N"
@@ -222,8 +215,8 @@ class Arguments:
     seed: int = flag(0, TRAINING, "of the initial parameters and of the shuffling", whole_number)
 
     init_from: str | None = flag(
-        None, FINE_TUNING, "begin with the parameters of a job-dir, or of a safetensors file; on a path or gs://...",
-        metavar="URL",
+        None, FINE_TUNING, "begin with the parameters of a job-dir, of a safetensors file, or of a folder of Hugging "
+        "Face's; on a path or gs://...", metavar="URL",
     )  # fmt: skip
     init_skip: str | None = flag(
         None, FINE_TUNING, "parameters of --init-from that are left out, such as a head for other classes", pattern,
@@ -256,17 +249,18 @@ class Arguments:
         0, OUTPUT, "end when N evaluations in a row were no better than the best, and export the state of the best; "
         "0: never", whole_number, "N",
     )  # fmt: skip
-    histograms: bool = flag(
-        False, OUTPUT, "also write histograms of parameters and gradients for TensorBoard, at each evaluation"
-    )
-    profile: tuple[int, int] | None = flag(
-        None, OUTPUT, "trace these steps of the chief by JAX's profiler; SIGUSR2 to it traces the next ones",
-        step_range, "FIRST-LAST",
-    )  # fmt: skip
     log_every: int = flag(10, OUTPUT, "steps between two metric lines", positive_int)
     heartbeat: float = flag(
         30.0, OUTPUT, "seconds without output after which a heartbeat line is written; 0: never", not_negative
     )
+
+    given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+    """The flags of the command line, by name: no flag itself."""
+
+
+def flags() -> tuple[dataclasses.Field[Any], ...]:
+    """The fields that are flags."""
+    return tuple(field for field in dataclasses.fields(Arguments) if "group" in field.metadata)
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
@@ -278,17 +272,18 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
     )
     groups: dict[str, Any] = {}
     kinds = typing.get_type_hints(Arguments)
-    for field in dataclasses.fields(Arguments):
+    for field in flags():
         group = field.metadata["group"]
         if group not in groups:
             groups[group] = parser.add_argument_group(group)
         help_ = field.metadata["help"]
         if field.default not in (None, (), False) and "(default: " not in help_:
-            help_ += " (default: %(default)s)"
-        name, options = f"--{field.name.replace('_', '-')}", {"default": field.default, "help": help_}
+            help_ += f" (default: {field.default})"
+        # Those that are not given are left out.
+        name, options = f"--{field.name.replace('_', '-')}", {"default": argparse.SUPPRESS, "help": help_}
         kind = _choices(kinds[field.name])
         if kinds[field.name] is bool:
-            groups[group].add_argument(name, action="store_true", help=help_)
+            groups[group].add_argument(name, action="store_true", **options)
         elif kind:
             groups[group].add_argument(name, choices=kind, **options)
         else:
@@ -296,10 +291,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Arguments:
                 name, type=field.metadata["parse"] or str, metavar=field.metadata["metavar"], **options
             )
     words = [_hyphens(word) for word in (sys.argv[1:] if argv is None else argv)]
-    arguments = Arguments(**vars(parser.parse_args(words)))
-    if arguments.task and any(word.partition("=")[0] == "--model" for word in words):
-        parser.error("argument --task: not allowed with argument --model")
-    return arguments
+    given = vars(parser.parse_args(words))
+    return Arguments(**given, given=frozenset(given))
 
 
 def _choices(kind: Any) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 TrainerError              exit code 1
 ├── StorageError          storage.py: a disk or a bucket refused a request, or a bucket does not respond
-├── ParameterServerError  parameter_servers/messages.py: a server does not respond, or has lost its variables
 ├── JoinError             rendezvous.py: the processes could not connect
 ├── DivergenceError       output/report.py: the loss is not finite
 ├── NotFiniteError        output/saving.py: the state is not finite
@@ -12,7 +11,7 @@ TrainerError              exit code 1
     ├── DataError         data/datasets.py: the data is missing or does not fit the flags
     ├── ModelError        models/model.py: the model does not accept such data
     ├── CheckpointError   job-dir has checkpoints of another training, or that nothing describes
-    ├── TaskError         models/task.py: the module of --task cannot be used
+    ├── TaskError         the task of a user cannot be used, or not with these flags
     └── JobDirLockedError output/lease.py: another trainer writes to job-dir
 
 A process ends by `exit_now`.
@@ -39,6 +38,10 @@ class FileError(TrainerUsageError):
 
 class CheckpointError(TrainerUsageError):
     """The checkpoints in --job-dir are of another training."""
+
+
+class TaskError(TrainerUsageError):
+    """A task cannot be used, or not with these flags."""
 
 
 def exit_now(code: int) -> NoReturn:

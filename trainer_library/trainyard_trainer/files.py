@@ -15,7 +15,7 @@ import numpy as np
 from trainyard_trainer.data.examples import example
 from trainyard_trainer.data.files import LABEL_NAMES, find, open_file, read_shape
 from trainyard_trainer.data.images import ImageFolder
-from trainyard_trainer.data.records import write_array_record, write_tfrecord
+from trainyard_trainer.data.records import write_tfrecord
 from trainyard_trainer.errors import FileError, TrainerError
 from trainyard_trainer.storage import open_folder
 
@@ -47,14 +47,13 @@ def convert(source: str, to: str, shards: int, out_dir: str) -> list[str]:
             return (example(*row) for row in zip(*file.rows(np.asarray(indices)), strict=True))
 
         parts = np.array_split(numbers, shards)
-    write = {"tfrecord": write_tfrecord, "array_record": write_array_record}[to]
     stem = url.rstrip("/").rpartition("/")[2].removesuffix(".npz")
     names = [f"{stem}.{to}-{shard:05d}-of-{shards:05d}" for shard in range(shards)]
     folder = open_folder(out_dir)
     with tempfile.TemporaryDirectory() as directory:
         for name, indices in zip(names, parts, strict=True):
             path = Path(directory, name)
-            write(path, records(indices.tolist()))
+            write_tfrecord(path, records(indices.tolist()))
             folder.upload(name, path)
             path.unlink()
     if file.label_names:
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "source", metavar="SOURCE", help="an .npz file, or a folder with CLASS/NAME.jpg; a path or gs://..."
     )
     converting.add_argument("out_dir", metavar="OUT_DIR", help="where the files go: a path or gs://...")
-    converting.add_argument("--to", choices=["tfrecord", "array_record"], required=True)
+    converting.add_argument("--to", choices=["tfrecord"], required=True)
     converting.add_argument("--shards", type=int, default=1, help="how many files (default: 1)")
     arguments = parser.parse_args(argv)
     try:

@@ -29,7 +29,6 @@ def main(argv: Sequence[str] | None = None, task: "TrainingTask | None" = None) 
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until training begins: see output/profile.py
         print(json.dumps({"event": "start", "stacks": signal.SIGUSR1.name}), flush=True)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     log.setLevel(logging.INFO)
@@ -68,17 +67,10 @@ def run(arguments: Arguments, task: "TrainingTask | None") -> None:
     name = choose_strategy(arguments.strategy, cluster)
     compilation.use_cache(arguments.job_dir, cluster)
     if cluster.role == "evaluator":
-        evaluate_checkpoints(arguments, make_strategy("auto"), task or task_of(arguments))
-    elif cluster.role == "ps" or name == "parameter-server":
-        from trainyard_trainer.parameter_servers import training  # needs grpc
-
-        if cluster.role == "ps":
-            training.serve(arguments, cluster, name, task or task_of(arguments))
-        else:
-            training.train(arguments, cluster, make_strategy("auto"), task or task_of(arguments))
+        evaluate_checkpoints(arguments, make_strategy("auto"), task_of(arguments, task))
     else:
         distribute.initialize(cluster)
-        task = task or task_of(arguments)
+        task = task_of(arguments, task)
         devices = make_strategy(name, arguments.parallel, mesh=arguments.mesh, rules=task.sharding)
         arguments = batches_of(arguments, devices.replicas_in_sync)
         devices.accumulate = arguments.accumulate

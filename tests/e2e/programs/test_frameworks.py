@@ -9,11 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from beds.engines import Engine
 from beds.token_files import write_token
 from beds.waiting import until
-from e2e.harness import Service, local, started
+from e2e.harness import REPOSITORY, Service, local, started
 from e2e.programs.test_programs import PROGRAMS, curves, name, printed, submit
 from support.addresses import free_ports
 from trainyard_cli.local.state import LocalState
@@ -83,7 +84,10 @@ def test_programs_run_on_a_chief_and_a_worker_with_curves_and_as_one_cluster(tod
 
 
 def test_coordinator_trains_with_parameter_servers_where_each_replica_has_one_cpu(today: Service) -> None:
-    submit_with(today, "parameter_servers.py", **local(workers=1, **PS))
+    example = yaml.safe_load((REPOSITORY / "configs" / "parameter-servers.yaml").read_text())["trainingInput"]
+    for field in ("pythonModule", "runtimeVersion"):  # a script; the service's Python has TensorFlow
+        del example[field]
+    submit_with(today, "parameter_servers.py", **example | local(workers=1, **PS))
     lines = succeeded(today, "parameter_servers.py")["master-replica-0"]
     assert any(line.startswith("variables on /job:ps/replica:0/task:0") for line in lines)
 

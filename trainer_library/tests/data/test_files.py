@@ -18,7 +18,7 @@ from PIL import Image
 from support.addresses import free_addresses
 from trainyard_trainer.data.examples import _example_class, example
 from trainyard_trainer.data.files import CachedFile, File, find, open_file, read_label_names, read_shape
-from trainyard_trainer.data.records import write_array_record, write_tfrecord
+from trainyard_trainer.data.records import write_tfrecord
 from trainyard_trainer.errors import FileError
 from trainyard_trainer.files import main
 from trainyard_trainer.storage import StorageError, open_folder
@@ -28,7 +28,6 @@ COUNT, SHAPE = 20, (4, 3, 1)
 IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, *SHAPE), np.uint8)
 LABELS = np.arange(COUNT, dtype=np.int32) % 7
 ORDER = np.array([5, 0, 19, 5, 7])
-RECORD_NAMES = ("a.tfrecord", "a.array_record")
 
 Put = Callable[[str, bytes], str]
 
@@ -58,7 +57,7 @@ def npy(array: NDArray[Any]) -> bytes:
 
 def records(tmp_path: Path, name: str, examples: list[bytes]) -> bytes:
     path = tmp_path / f"written-{name}"
-    (write_tfrecord if "tfrecord" in name else write_array_record)(path, examples)
+    write_tfrecord(path, examples)
     return path.read_bytes()
 
 
@@ -117,7 +116,7 @@ def test_find_files_directories_and_wildcards(put: Put, job_dir: str) -> None:
         "a.npz",
         "b/train.tfrecord-00001-of-00002",
         "b/train.tfrecord-00000-of-00002",
-        "b/c.arrayrecord",
+        "b/c.tfrecords-00000-of-00001",
         "b/c.array_record-00000-of-00001",
         "b/README.md",
         "b/deeper/d.txt",
@@ -131,7 +130,7 @@ def test_find_files_directories_and_wildcards(put: Put, job_dir: str) -> None:
         return [url.removeprefix(f"{job_dir}/") for url in urls]
 
     shards = ["b/train.tfrecord-00000-of-00002", "b/train.tfrecord-00001-of-00002"]
-    in_b = ["b/c.array_record-00000-of-00001", "b/c.arrayrecord", *shards]
+    in_b = ["b/c.tfrecords-00000-of-00001", *shards]
     assert matches("a.npz") == ["a.npz"]
     assert matches("b") == matches("b/") == in_b
     assert matches("b/train*") == matches("b/*-of-0000[2]") == shards
@@ -176,7 +175,7 @@ def test_find_on_a_relative_path_opens(tmp_path: Path, monkeypatch: pytest.Monke
 # Every kind.
 
 
-@pytest.mark.parametrize("name", ["a.npz", *RECORD_NAMES, "a.tfrecords-00001-of-00002", "a.arrayrecord-00001-of-00002"])
+@pytest.mark.parametrize("name", ["a.npz", "a.tfrecord", "a.tfrecords-00001-of-00002"])
 def test_rows_come_back_in_the_order_asked_for(put: Put, tmp_path: Path, name: str) -> None:
     url = put(name, images(tmp_path, name))
     file = open_file(url, input_shape=SHAPE, cache_dir=tmp_path / "cache")
@@ -186,8 +185,8 @@ def test_rows_come_back_in_the_order_asked_for(put: Put, tmp_path: Path, name: s
         check_rows(file, order)
 
 
-@pytest.mark.parametrize("name", RECORD_NAMES)
-def test_other_numbers_round_trip(tmp_path: Path, name: str) -> None:
+def test_other_numbers_round_trip(tmp_path: Path) -> None:
+    name = "a.tfrecord"
     floats = IMAGES.astype(np.float64) / 3
     tokens, next_ones = IMAGES.astype(np.int64).reshape(COUNT, -1), IMAGES.reshape(COUNT, -1)[:, ::-1]
     written = records(tmp_path, name, [example(image, 1) for image in floats])
@@ -233,7 +232,7 @@ def test_a_bucket_s_file_is_downloaded_once(
 
 
 def test_a_file_that_is_not_there(job_dir: str, tmp_path: Path) -> None:
-    for name in ("a.npz", *RECORD_NAMES, "a.txt"):
+    for name in ("a.npz", "a.tfrecord", "a.txt"):
         with pytest.raises(FileError, match=re.escape(f"{job_dir}/{name} is not there")):
             open_file(f"{job_dir}/{name}", input_shape=SHAPE, cache_dir=tmp_path)
     assert not list(tmp_path.glob("*-a.*"))
@@ -375,8 +374,8 @@ def test_images_are_decoded_converted_and_resized(tmp_path: Path) -> None:
     ],
     ids=lambda value: "" if isinstance(value, bytes) else None,  # protobuf writes the same in another order
 )
-@pytest.mark.parametrize("name", RECORD_NAMES)
-def test_wrong_record_is_named(tmp_path: Path, name: str, record: bytes, message: str) -> None:
+def test_wrong_record_is_named(tmp_path: Path, record: bytes, message: str) -> None:
+    name = "a.tfrecord"
     third = records(tmp_path, name, [example(IMAGES[0], 1), example(IMAGES[1], 1), record])
     file = opened(tmp_path, name, third)
     with pytest.raises(FileError, match=f"{name}: record 2 .*{message}"):
@@ -419,38 +418,21 @@ def test_damaged_tfrecord_names_the_position(put: Put, tmp_path: Path) -> None:
         file.rows(np.array([2, 1]))
 
 
-def test_damaged_array_record_names_the_record(tmp_path: Path) -> None:
-    name = "a.array_record"
-    data = images(tmp_path, name)
-    for wrong in (b"", b"no records at all", data[:1000], data[:-30000]):
-        with pytest.raises(FileError, match=f"{name} is cut short or damaged"):
-            opened(tmp_path, name, wrong)
-    with pytest.raises(FileError, match="no examples"):
-        opened(tmp_path, name, records(tmp_path, name, []))
-    incompressible = np.random.default_rng(1).integers(0, 256, (3, 5000), np.uint8)
-    data = records(tmp_path, name, [example(row, 1) for row in incompressible])
-    at = data.index(incompressible[2, 1000:1100].tobytes())
-    file = opened(tmp_path, name, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], (5000,))
-    with pytest.raises(FileError, match="damaged: record 2: "):
-        file.rows(np.array([0, 2, 1]))
-
-
 def test_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     def fail() -> Any:
         yield example(IMAGES[0], 1)
         raise RuntimeError("half way")
 
-    for write, name in ((write_tfrecord, "a.tfrecord"), (write_array_record, "a.array_record")):
-        with pytest.raises(RuntimeError, match="half way"):
-            write(tmp_path / name, fail())
-        assert not (tmp_path / name).exists()
+    with pytest.raises(RuntimeError, match="half way"):
+        write_tfrecord(tmp_path / "a.tfrecord", fail())
+    assert not (tmp_path / "a.tfrecord").exists()
 
 
 # Threads, and what is remembered.
 
 
 @pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("name", ["a.npz", *RECORD_NAMES, "a.txt"])
+@pytest.mark.parametrize("name", ["a.npz", "a.tfrecord", "a.txt"])
 def test_threads_read_what_one_would(tmp_path: Path, name: str, cached: bool) -> None:
     data, shape = (IMAGES.tobytes(), (5,)) if name == "a.txt" else (images(tmp_path, name), SHAPE)
     serial = rows(opened(tmp_path, name, data, shape))
@@ -489,13 +471,12 @@ def test_cached_decodes_each_row_once(tmp_path: Path, monkeypatch: pytest.Monkey
 # The command.
 
 
-@pytest.mark.parametrize("to", ["tfrecord", "array_record"])
 def test_convert_writes_shards_in_order(
-    put: Put, job_dir: str, tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
+    put: Put, job_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = put("digits.npz", npz(images=IMAGES[..., 0], labels=LABELS, label_names=["a", "b"]))
-    main(["convert", source, "--to", to, "--shards", "3", f"{job_dir}/out/"])
-    names = [f"{job_dir}/out/digits.{to}-{shard:05d}-of-00003" for shard in range(3)]
+    main(["convert", source, "--to", "tfrecord", "--shards", "3", f"{job_dir}/out/"])
+    names = [f"{job_dir}/out/digits.tfrecord-{shard:05d}-of-00003" for shard in range(3)]
     assert capsys.readouterr().out.splitlines() == names
     assert find(f"{job_dir}/out") == tuple(names)
     assert read_label_names(names[0]) == ("a", "b")
@@ -527,5 +508,5 @@ def test_the_module_is_a_command_and_imports_no_reader_unasked(tmp_path: Path) -
 
     run("-m", "trainyard_trainer.files", "convert", "a.npz", "--to", "tfrecord", ".")
     assert [Path(url).name for url in find(f"{tmp_path}/*00001")] == ["a.tfrecord-00000-of-00001"]
-    readers = {"PIL", "google.protobuf", "google.cloud.storage", "array_record"}
+    readers = {"PIL", "google.protobuf", "google.cloud.storage"}
     assert run("-c", f"import sys, trainyard_trainer.files; print({readers} & {{*sys.modules}})") == "set()\n"

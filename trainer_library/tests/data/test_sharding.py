@@ -144,10 +144,9 @@ def test_plain_order_has_each_example_once() -> None:
         assert sorted(plain_order(dataset([9, 3, 5], policy, 0, 2).train)) == list(range(17)), policy
 
 
-def test_label_beyond_the_classes_is_named() -> None:
+def test_label_beyond_the_classes_is_named_with_its_example() -> None:
     batches = Batches(dataset([10], "data", 0, 1).train, np.arange(10), 10, Shard(0, 1, 1), classes=9)
-    message = r"labels from 0 to 9; with 9 classes they are 0 to 8. Give --classes"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"The label of example 9 is 9; the 9 classes are 0 to 8\. .*--classes"):
         batches[0]
 
 

@@ -64,7 +64,7 @@ def test_model_refuses_data_of_another_shape_or_type(name: str, shape: tuple[int
 
 
 def test_measure_refuses_what_is_not_one_value_for_each_example() -> None:
-    from trainyard_trainer.models.task import TaskError
+    from trainyard_trainer.errors import TaskError
 
     usual = dataclasses.replace(models.built_in("cnn"), loss=lambda outputs, labels: outputs - labels)
     refused: dict[str, dict[str, Any]] = {

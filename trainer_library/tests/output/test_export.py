@@ -42,7 +42,7 @@ def test_loaded_model_predicts_like_the_saved_one(model: models.Model, job_dir: 
     loaded = export.load(where)
     for count in (1, 5):
         inputs, _ = tiny.examples(model, count)
-        expected = tiny.infer(model, model.params.ravel_on_host(drawn.params), drawn.statistics, inputs)
+        expected = tiny.infer(model, model.params.ravel(drawn.params), drawn.statistics, inputs)
         outputs = loaded(inputs)
         np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(np.sum(outputs["probabilities"], axis=-1), 1, rtol=1e-5)

@@ -56,20 +56,15 @@ def test_progress_reports_means_since_the_previous_line(capsys: pytest.CaptureFi
     assert remembers.points[0][2].items() >= {"loss": 1.0, "accuracy": 0.5}.items()
 
 
-def test_progress_of_interleaved_steps_reports_at_each_multiple_of_ten(capsys: pytest.CaptureFixture[str]) -> None:
-    reported = progress(every=10, done=3)
-    for step, staleness in ((6, 2), (9, 2), (12, 5), (15, 0)):
-        reported.add(step, 1, 8, reported.sums + sums(1, 1, 1), staleness)
-    (line,) = lines(capsys)
-    assert (line["step"], line["staleness_mean"], line["staleness_max"]) == (12, 3.0, 5)
-
-
 def test_progress_with_a_loss_that_is_not_finite_fails() -> None:
-    reported = progress(every=1)
-    reported.add(1, 1, 8, sums(float("nan"), 0, 4))
-    message = r"The loss is nan at step 1.* continues from the last checkpoint"
-    with pytest.raises(report.DivergenceError, match=message):
-        reported.add(2, 1, 8, sums(float("nan"), 0, 4))
+    message = r"The loss is nan at step {}.* continues from the last checkpoint"
+    with pytest.raises(report.DivergenceError, match=message.format(1)):  # at once, as it is waited for
+        progress(every=9).add(1, 1, 8, sums(float("nan"), 0, 4))
+    reported = progress(every=2)
+    for step, loss in ((1, 1.0), (2, float("nan"))):
+        reported.add(step, 1, 8, sums(loss, 0, 4))
+    with pytest.raises(report.DivergenceError, match=message.format(2)):
+        reported.add(3, 1, 8, sums(float("nan"), 0, 4))
 
 
 class Computing:
@@ -123,6 +118,19 @@ def test_progress_reports_a_long_step_before_the_next_begins(
         assert (line["step"], line["examples_per_second"]) == (step, 2.0 if step > 1 else 0.0)
 
 
+def test_progress_writes_lines_of_short_steps_together_each_with_its_own_rate(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reported, written = progress(every=1), list[list[tuple[int, float]]]()
+    for step, seconds in enumerate((2.0, 0.01, 0.02, 0.04, 0.08, 0.01), start=1):
+        clock[0] += seconds
+        reported.add(step, 1, 8, Computing(clock, 0, [], ""))
+        written.append([(line["step"], line["examples_per_second"]) for line in lines(capsys)])
+    assert written == [[(1, 0.0)], [], [], [], [(2, 800.0), (3, 400.0), (4, 200.0)], []]
+    reported.flush()
+    assert [line["step"] for line in lines(capsys)] == [5, 6]
+
+
 def test_heartbeat_reports_the_step_of_a_process_without_other_output(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: list[float] = []
     twice = threading.Event()
@@ -154,17 +162,12 @@ def test_periodic_report_is_limited_to_its_interval(
     assert lines(capsys) == [{"event": "evaluating", "step": 7}] * 3
 
 
-def events(folder: str | Path) -> Any:
-    """The content of the event files of a directory."""
+def curves(folder: str | Path) -> dict[str, list[tuple[int, float]]]:
+    """The points in the event files of a directory."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder))
     read.Reload()
-    return read
-
-
-def curves(folder: str | Path) -> dict[str, list[tuple[int, float]]]:
-    read = events(folder)
     return {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
@@ -194,25 +197,18 @@ def test_tensorboard_writes_curves_by_run(job_dir: str, tmp_path: Path) -> None:
     assert curves(download(f"{job_dir}/logs/held_out", tmp_path / "c")) == {"held_out_loss": [(1, 3.0)]}
 
 
-def test_tensorboard_of_a_resumed_training_voids_later_points_beside_histograms(tmp_path: Path) -> None:
+def test_tensorboard_of_a_resumed_training_voids_later_points(tmp_path: Path) -> None:
     for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
         board = TensorBoard(str(tmp_path), start)
         for step in steps:
             board.scalars("train", step, loss=float(start))
-        board.histograms("train", 4, {"parameters/kernel": np.array([[0.0, 1.0], [1.0, 4.0]])})
         board.close()
-    folder = tmp_path / "logs/train"
-    assert curves(folder)["loss"] == [(1, 0.0), (2, 0.0), (3, 2.0), (4, 2.0)]
-    (event,) = events(folder).Histograms("parameters/kernel")
-    histogram = event.histogram_value
-    assert (event.step, histogram.num, histogram.min, histogram.max, histogram.sum) == (4, 4, 0, 4, 6)
+    assert curves(tmp_path / "logs/train")["loss"] == [(1, 0.0), (2, 0.0), (3, 2.0), (4, 2.0)]
 
 
-def test_event_files_and_traces_are_uploaded_by_a_thread_and_what_failed_by_the_next_flush(
+def test_event_files_are_uploaded_by_a_thread_and_what_failed_by_the_next_flush(
     bucket: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from trainyard_trainer.output.profile import StepProfiler
-
     uploading, release = threading.Event(), threading.Event()
 
     def refuse_the_first(name: str) -> int | None:
@@ -231,15 +227,11 @@ def test_event_files_and_traces_are_uploaded_by_a_thread_and_what_failed_by_the_
         curves.scalars("train", step, **{name: 1.0})
         curves.flush()
         assert uploading.wait(60)
-    profiler = StepProfiler(curves, (3, 3), enabled=True)
-    profiler.before(3)
-    profiler.after(3, ())
     release.set()
     curves.close()
     assert "The event files could not be uploaded to gs://bucket/curves/logs/train; training continues" in caplog.text
     folder = open_folder(job_dir).folder("logs/train")
     (file,) = folder.children("events")
-    assert any(name.startswith("plugins/profile/steps-3-3/") for name in folder.walk())
     content = folder.read(file)
     assert content is not None
     assert all(name in content for name in (b"first", b"second", b"third"))

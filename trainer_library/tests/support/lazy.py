@@ -1,4 +1,4 @@
-"""Modules that import JAX or gRPC, each imported when a test first uses an attribute of it.
+"""Modules that import JAX, each imported when a test first uses an attribute of it.
 
 Every worker of pytest-xdist collects every test, and `from support.lazy import jax, state` keeps that cheap. Use the
 attributes in functions only, and delay annotations (`from __future__ import annotations`).
@@ -8,8 +8,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "client_module", "divided", "experiment", "export", "jax", "jnp", "messages", "models", "optax", "optimizers",
-    "predict", "report", "server_module", "state", "steps", "strategy", "tiny", "training", "variables_module",
+    "experiment", "export", "jax", "jnp", "lora", "models", "optax", "optimizers", "predict", "report", "state",
+    "steps", "strategy", "tasks", "tiny", "weights",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 
     from support import tiny
     from trainyard_trainer import predict
+    from trainyard_trainer.models import lora
     from trainyard_trainer.models import model as models
+    from trainyard_trainer.models import task as tasks
     from trainyard_trainer.output import export, report
-    from trainyard_trainer.parameter_servers import client as client_module
-    from trainyard_trainer.parameter_servers import messages, training
-    from trainyard_trainer.parameter_servers import optimizer as divided
-    from trainyard_trainer.parameter_servers import server as server_module
-    from trainyard_trainer.parameter_servers import variables as variables_module
-    from trainyard_trainer.training import experiment, optimizers, state, steps, strategy
+    from trainyard_trainer.training import experiment, optimizers, state, steps, strategy, weights
 else:
 
     class LazyModule:
@@ -52,12 +49,9 @@ else:
     state = LazyModule("trainyard_trainer.training.state")
     steps = LazyModule("trainyard_trainer.training.steps")
     strategy = LazyModule("trainyard_trainer.training.strategy")
+    lora = LazyModule("trainyard_trainer.models.lora")
     models = LazyModule("trainyard_trainer.models.model")
+    tasks = LazyModule("trainyard_trainer.models.task")
     export = LazyModule("trainyard_trainer.output.export")
     report = LazyModule("trainyard_trainer.output.report")
-    client_module = LazyModule("trainyard_trainer.parameter_servers.client")
-    messages = LazyModule("trainyard_trainer.parameter_servers.messages")
-    divided = LazyModule("trainyard_trainer.parameter_servers.optimizer")
-    server_module = LazyModule("trainyard_trainer.parameter_servers.server")
-    training = LazyModule("trainyard_trainer.parameter_servers.training")
-    variables_module = LazyModule("trainyard_trainer.parameter_servers.variables")
+    weights = LazyModule("trainyard_trainer.training.weights")

@@ -130,6 +130,15 @@ class Split:
             inputs[mask], labels[mask] = some_inputs, some_labels
         return inputs, labels
 
+    def description(self, number: int) -> str:
+        """The place of an example, for a message."""
+        index = int(np.searchsorted(self.starts, number, side="right") - 1)
+        file, number = self._file(index), int(number - self.starts[index])
+        if isinstance(file, Selected):
+            number, file = int(file.indices[number]), file.examples
+        url = getattr(file, "url", None)
+        return f"example {number}" + (f" of {url}" if url else "")
+
     def _file(self, index: int) -> Examples:
         file = self.files[index]
         if file is None:
@@ -201,7 +210,7 @@ def load(
     if data in ("digits", "synthetic"):
         return in_memory(data, digits() if data == "digits" else synthetic(shape, classes), sharding)
     from trainyard_trainer.data import files
-    from trainyard_trainer.data.text import printable
+    from trainyard_trainer.data.text import BYTES, printable
 
     urls = files.find(data)
     by_file = shards_by_file(sharding, len(urls), shard.num_processes)
@@ -242,6 +251,7 @@ def load(
         dataset = load(data, held_out, "data", shape, classes, shard, gather, cache, stream, tokenizer)
         return dataclasses.replace(dataset, shuffle_files=True)
     inputs, _ = opened[first].rows(np.arange(1))
+    classes = BYTES if files.is_text(first) and tokenizer is None else classes
     label_names = opened[first].label_names or files.read_label_names(first) or printable(tokenizer, classes)
     for name, file in opened.items():
         if file.label_names not in (None, label_names):
@@ -281,6 +291,14 @@ def from_arrays(
     held_out, others = _paired("held-out", held_out_inputs, held_out_labels)
     if layouts != others:
         raise DataError("The held-out data has other names, shapes or types than the training data.")
+    for what in ("inputs", "labels"):
+        expected, given = (
+            f"{part.dtype} {list(part.shape[1:])}" for part in (getattr(train, what), getattr(held_out, what))
+        )
+        if expected != given:
+            raise DataError(
+                f"The held-out {what} are {given} each, and those of training {expected}: both must be alike."
+            )
     return dataclasses.replace(_in_memory(train, held_out, tuple(map(str, label_names))), layouts=layouts)
 
 
@@ -444,7 +462,18 @@ def _packed(what: str, values: Numbers) -> tuple[NDArray[Any], Layout]:
 
 def _as_jax(what: str, values: Any) -> NDArray[Any]:
     """An array in the types that JAX computes with: uint8 as it is, int32, float32."""
-    array = np.asarray(values)
+    if isinstance(values, tuple) and any(np.ndim(value) if hasattr(value, "shape") else 0 for value in values):
+        raise DataError(
+            f"The {what} are a tuple of {len(values)} arrays. Several arrays are a dict by names of your choice, such "
+            'as {"image": images, "age": ages}, and the network gets a dict with the same.'
+        )
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # lists of several lengths
+        raise DataError(
+            f"The {what} are a {type(values).__name__} of examples of several shapes; all must have one: pad or cut "
+            f"them. ({error})"
+        ) from error
     if not array.ndim or array.dtype.kind not in "fiub":
         raise DataError(f"The {what} are a {type(values).__name__} of {array.dtype}; allowed is an array of numbers.")
     if array.dtype.kind == "f":

@@ -1,7 +1,7 @@
 """Files of examples, on a path or in a bucket (gs://): finding them, and random access to their examples.
 
-The format is known by the name: NumPy's .npz, TFRecord, ArrayRecord, .txt (see text.py),
-or a folder of images by class, whose name ends in a slash. To convert arrays or images to records:
+The format is known by the name: NumPy's .npz, TFRecord, .txt (see text.py), or a folder of images by class, whose name
+ends in a slash. To convert arrays or images to records:
 python -m trainyard_trainer.files convert SOURCE --to tfrecord --shards 8 OUT_DIR
 """
 
@@ -26,22 +26,18 @@ from numpy.typing import NDArray
 
 from trainyard_trainer.data.examples import as_int32
 from trainyard_trainer.data.images import ImageFolder, is_image_folder
-from trainyard_trainer.data.records import ArrayRecordReader, Records, TFRecordReader
+from trainyard_trainer.data.records import Records, TFRecordReader
 from trainyard_trainer.data.text import Text, Tokenizer, read_text
 from trainyard_trainer.errors import FileError
 from trainyard_trainer.storage import StoredFile, StoredPath, open_bucket, open_folder
 
-ALLOWED = (
-    ".npz, .txt, .tfrecord, .tfrecords, .array_record and .arrayrecord,"
-    " the last four also with a shard's number (-00000-of-00010) behind"
-)
+ALLOWED = ".npz, .txt, .tfrecord and .tfrecords, the last two also with a shard's number (-00000-of-00010) behind"
 LABEL_NAMES = "labels.json"
 """Beside records: a list of the labels' names, which records themselves do not have."""
 _FORMATS = {
     "npz": re.compile(r"\.npz$"),
     "txt": re.compile(r"\.txt$"),
     "tfrecord": re.compile(r"\.tfrecords?(-\d+-of-\d+)?$"),
-    "array_record": re.compile(r"\.array_?record(-\d+-of-\d+)?$"),
     "images": re.compile(r"/$"),
 }
 _INPUTS, _LABELS = ("inputs", "images", "x"), ("labels", "y")
@@ -111,9 +107,7 @@ def open_file(
     path = _local(url, cache_dir)
     if format_ == "npz":
         return _Npz(url, path, input_shape)
-    if format_ == "txt":
-        return Text(url, path, input_shape, tokenizer)
-    return Records(url, ArrayRecordReader(path, url), input_shape)
+    return Text(url, path, input_shape, tokenizer)
 
 
 def read_shape(url: str, *, cache_dir: Path | None = None) -> tuple[int, ...] | None:

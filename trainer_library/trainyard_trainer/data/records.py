@@ -1,4 +1,4 @@
-"""TFRecord and ArrayRecord files of tf.train.Examples: reading and writing, without TensorFlow.
+"""TFRecord files of tf.train.Examples: reading and writing, without TensorFlow.
 
 To write your own arrays:
 
@@ -9,7 +9,7 @@ import array
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,11 @@ from trainyard_trainer.data.examples import InvalidExample, decode
 from trainyard_trainer.errors import FileError
 from trainyard_trainer.storage import StoredFile
 
-_RANDOM_ACCESS = {  # as the library's own data source opens it; random access gains nothing from read-ahead
-    "options": "readahead_buffer_size:0,max_parallelism:0",
-    "file_reader_buffer_size": 32768,
-}
-_HEADER = struct.Struct("<QI")  # of a TFRecord: the payload's length and the checksum of the length
-
-
-class RecordReader(Protocol):
-    """Random access to the records of a file. Thread-safe."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, numbers: Sequence[int]) -> list[bytes]:
-        """The records in the given order; FileError if one is damaged."""
+_HEADER = struct.Struct("<QI")  # of a record: the payload's length and the checksum of the length
 
 
 class TFRecordReader:
-    """Random access to a TFRecord file, by an index of its records that is built when it is opened."""
+    """Random access to a TFRecord file, by an index of its records that is built when it is opened. Thread-safe."""
 
     def __init__(self, file: StoredFile, url: str) -> None:
         self._file = file
@@ -46,6 +33,7 @@ class TFRecordReader:
         return len(self._offsets)
 
     def read(self, numbers: Sequence[int]) -> list[bytes]:
+        """The records in the given order; FileError if one is damaged."""
         ranges = [(self._offsets[number] + _HEADER.size, self._lengths[number] + 4) for number in numbers]
         records = []
         for number, stored in zip(numbers, self._file.read(ranges), strict=True):
@@ -88,60 +76,13 @@ class TFRecordReader:
         )
 
 
-class ArrayRecordReader:
-    """Random access to an ArrayRecord file; the library's reader is thread-safe."""
-
-    def __init__(self, path: Path, url: str) -> None:
-        self._path = path
-        self._url = url
-        self._reader = self._open()
-        self._count: int = self._reader.num_records()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, numbers: Sequence[int]) -> list[bytes]:
-        if not all(0 <= number < self._count for number in numbers):
-            raise IndexError(f"{self._url} has records 0 to {self._count - 1} only")
-        try:
-            records: list[bytes] = self._reader.read(list(numbers))
-        except RuntimeError as error:
-            raise FileError(
-                f"{self._url} is damaged: record {self._first_damaged(numbers)}: {error}. Write or copy the file again."
-            ) from error
-        return records
-
-    def _open(self) -> Any:
-        from array_record.python import array_record_module
-
-        try:
-            reader = array_record_module.ArrayRecordReader(str(self._path), **_RANDOM_ACCESS)
-            readable = reader.ok()
-        except RuntimeError:
-            readable = False
-        if not readable:
-            raise FileError(
-                f"{self._url} is cut short or damaged, or is no ArrayRecord file. Write or copy the file again."
-            )
-        return reader
-
-    def _first_damaged(self, numbers: Sequence[int]) -> int:
-        """The number of the first damaged record, which the library's error does not contain."""
-        for number in numbers:
-            try:
-                self._open().read([number])
-            except RuntimeError:
-                return number
-        return numbers[0]
-
-
 class Records:
     """A file of examples that all have the shape and type of the first."""
 
     in_memory = False
     label_names: tuple[str, ...] | None = None
 
-    def __init__(self, url: str, reader: RecordReader, input_shape: tuple[int, ...]) -> None:
+    def __init__(self, url: str, reader: TFRecordReader, input_shape: tuple[int, ...]) -> None:
         self.url = url
         self._reader = reader
         self._input_shape = input_shape
@@ -183,20 +124,6 @@ def write_tfrecord(path: str | Path, examples: Iterable[bytes]) -> None:
             length = struct.pack("<Q", len(data))
             file.write(length + struct.pack("<I", _masked_crc(length)))
             file.write(data + struct.pack("<I", _masked_crc(data)))
-    partial.replace(path)
-
-
-def write_array_record(path: str | Path, examples: Iterable[bytes]) -> None:
-    """Write records (see `example`) as an ArrayRecord file, atomically."""
-    from array_record.python import array_record_module
-
-    partial = Path(f"{path}.partial")
-    writer = array_record_module.ArrayRecordWriter(str(partial), "group_size:1")  # random access
-    try:
-        for data in examples:
-            writer.write(data)
-    finally:
-        writer.close()
     partial.replace(path)
 
 

@@ -103,7 +103,7 @@ class Batches:
         self.padded_batch_size = batch_size
         # Weights of a batch without padding.
         self._ones = np.ones(shard.local_devices * batch_size, np.float32)
-        if split.owners is not None and not off and len(order):
+        if split.owners is not None and shard.num_processes > 1 and not off and len(order):
             owner_of_file = np.asarray(split.owners)
             files = np.searchsorted(split.starts, order, side="right") - 1
             owners = owner_of_file[files]
@@ -142,12 +142,7 @@ class Batches:
             rows = self._own[following % len(self._own)]
             weights = (following < last).astype(np.float32)
         inputs, labels = self._split.rows(rows)
-        # Negative labels are large as unsigned.
-        if self._classes and labels.view(np.uint32).max() >= self._classes:
-            raise DataError(
-                f"The data has labels from {labels.min()} to {labels.max()}; with {self._classes} classes they are 0 "
-                f"to {self._classes - 1}. Give --classes."
-            )
+        check_labels(self._split, rows, labels, self._classes)
         if self._augment is not None:
             inputs = self._augment(inputs, rows)
         by_device = (self._shard.local_devices, self.padded_batch_size)
@@ -158,6 +153,19 @@ class Batches:
             (end - start) * (self._shard.num_processes if self._off else 1),
             end - start,
         )
+
+
+def check_labels(split: Split, numbers: Numbers, labels: NDArray[Any], classes: int) -> None:
+    """Raise DataError if a label of these examples is none of the classes, of which 0 are any number."""
+    # Negative labels are large as unsigned.
+    if not classes or labels.dtype.kind != "i" or labels.view(np.uint32).max() < classes:
+        return
+    flat = labels.reshape(len(labels), -1)
+    row, column = np.argwhere((flat < 0) | (flat >= classes))[0].tolist()
+    raise DataError(
+        f"The label of {split.description(int(numbers[row]))} is {flat[row, column]}; the {classes} classes are 0 to "
+        f"{classes - 1}. Mend the labels, or give the network an output for each class (--classes)."
+    )
 
 
 def read(batches: Batches, in_memory: bool, processes: int = 0) -> Iterator[Batch]:

@@ -1,12 +1,13 @@
-"""Text for a language model: its bytes, or the tokens of a SentencePiece model (--tokenizer), and samples of a network.
+"""Text for a language model: its bytes, or the tokens of --tokenizer, and samples of a network.
 
-Kudo and Richardson, arXiv:1808.06226. The package sentencepiece is needed for --tokenizer alone.
+A tokenizer is a SentencePiece model (Kudo and Richardson, arXiv:1808.06226) or a tokenizer.json of Hugging Face's, such
+as GPT-2's. The packages sentencepiece and tokenizers are needed for --tokenizer alone.
 """
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,33 +17,94 @@ from trainyard_trainer.storage import open_folder, read_file
 
 FILE = "tokenizer.model"
 """The tokenizer of a training, in its job directory."""
+BYTES = 256
+"""Tokens of text without a tokenizer."""
+_SPACE = "▁"  # what SentencePiece writes for a space, and decodes as one
 
 Infer = Callable[[NDArray[np.int32]], Any]
 
 
-class Tokenizer:
-    """A SentencePiece model; `content` is that of its file. Every text can be encoded and decoded again."""
+class Tokenizer(Protocol):
+    """Text as numbers below `len`; `content` is that of its file."""
 
-    def __init__(self, content: bytes) -> None:
+    content: bytes
+
+    def __len__(self) -> int: ...
+
+    def encode(self, text: str) -> NDArray[np.int32]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+class SentencePiece:
+    """A SentencePiece model. With one that `tokenizer_of` has trained, decoding gives every text back."""
+
+    def __init__(self, content: bytes, name: str) -> None:
         """Raises FileError if it is none."""
         self.content = content
         try:
             from sentencepiece import SentencePieceProcessor
-
-            self._model: Any = SentencePieceProcessor(model_proto=content)
         except ImportError as error:
             raise FileError("--tokenizer needs the package sentencepiece: pip install sentencepiece.") from error
-        except RuntimeError as error:
-            raise FileError(f"The tokenizer is no SentencePiece model: {error}") from error
+        try:
+            self._model: Any = SentencePieceProcessor(model_proto=content) if content else None
+        except RuntimeError:
+            self._model = None
+        if self._model is None:
+            raise FileError(f"--tokenizer {name} is no SentencePiece model and no tokenizer.json of Hugging Face's.")
+        bytes_ = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE.encode()]
+        adds_space = "".join(self._model.encode("x", out_type=str)).startswith(_SPACE)
+        self._of_space = bytes_ if all(map(self._model.is_byte, bytes_)) and not adds_space else None
 
     def __len__(self) -> int:
         return int(self._model.vocab_size())
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        return np.asarray(self._model.encode(text), np.int32)
+        if self._of_space is None or _SPACE not in text:
+            return np.asarray(self._model.encode(text), np.int32)
+        first, *others = self._model.encode(text.split(_SPACE))
+        for other in others:
+            first += self._of_space + other
+        return np.asarray(first, np.int32)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._model.decode(list(tokens)))
+
+
+class HuggingFaceTokenizer:
+    """A tokenizer.json. With GPT-2's, or another of bytes, decoding gives every text back."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        """Raises FileError if it is none."""
+        self.content = content
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise FileError(f"--tokenizer {name} needs the package tokenizers: pip install tokenizers.") from error
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(content.decode())
+        except Exception as error:  # the package raises no other
+            raise FileError(
+                f"--tokenizer {name} is no tokenizer.json of Hugging Face's: {error}. Name that file, not vocab.json "
+                "or tokenizer_config.json."
+            ) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def __len__(self) -> int:
+        return 1 + max(self._tokenizer.get_vocab().values(), default=-1)
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+
+def read_tokenizer(content: bytes, name: str) -> Tokenizer:
+    """The tokenizer of the content of a file of this name, of either kind. Raises FileError if it is none."""
+    kind = HuggingFaceTokenizer if content.lstrip().startswith(b"{") else SentencePiece
+    return kind(content, name)
 
 
 def tokenizer_of(name: str, job_dir: str, texts: Callable[[], Iterator[str]]) -> Tokenizer:
@@ -56,14 +118,17 @@ def tokenizer_of(name: str, job_dir: str, texts: Callable[[], Iterator[str]]) ->
     if not name.isdecimal():
         content = read_file(name)
         if content is None:
-            raise FileError(f"--tokenizer {name} is not there. Name a SentencePiece model, or a number of pieces.")
-        return Tokenizer(content)
+            raise FileError(
+                f"--tokenizer {name} is not there. Name a SentencePiece model, a tokenizer.json of Hugging Face's, or "
+                "a number of pieces."
+            )
+        return read_tokenizer(content, name)
     kept = open_folder(job_dir)
     content = kept.read(FILE)
     if content is None:
         content = _trained(int(name), texts())
         kept.write(FILE, content)
-    return Tokenizer(content)
+    return read_tokenizer(content, name)
 
 
 def _trained(pieces: int, texts: Iterator[str]) -> bytes:
@@ -87,7 +152,8 @@ def _trained(pieces: int, texts: Iterator[str]) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+    """The text as it is, with its ends of lines; what is no UTF-8 is U+FFFD."""
+    return path.read_bytes().decode(errors="replace")
 
 
 class Text:
@@ -141,10 +207,12 @@ def sample(infer: Infer, prompt: NDArray[np.int32], count: int, length: int, see
     return tokens[len(prompt) :]
 
 
-def decode(tokenizer: Tokenizer | None, tokens: Iterable[int]) -> str:
-    """The text of tokens; of bytes without a tokenizer."""
+def decode(tokenizer: Tokenizer | None, tokens: Iterable[int], classes: int) -> str:
+    """The text of tokens. Without a tokenizer it is that of bytes, or the numbers of more than 256 classes."""
     numbers = [int(token) for token in tokens]
-    return tokenizer.decode(numbers) if tokenizer is not None else bytes(numbers).decode(errors="replace")
+    if tokenizer is not None:
+        return tokenizer.decode(numbers)
+    return bytes(numbers).decode(errors="replace") if classes <= BYTES else " ".join(map(str, numbers))
 
 
 def printable(tokenizer: Tokenizer | None, classes: int) -> tuple[str, ...]:

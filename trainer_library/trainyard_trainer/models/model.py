@@ -4,7 +4,7 @@ A name ends in its tensor's shape: B batch, K classes, P parameters, S statistic
 """
 
 import dataclasses
-import itertools
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +15,24 @@ import numpy as np
 import optax
 from flax import linen as nn
 from jax.typing import DTypeLike
-from numpy.typing import NDArray
 
 from trainyard_trainer.data.datasets import Layouts
 from trainyard_trainer.data.packing import unpack
-from trainyard_trainer.errors import TrainerUsageError
+from trainyard_trainer.errors import TaskError, TrainerUsageError
+from trainyard_trainer.models import gpt2
+from trainyard_trainer.models.checks import check_functions, check_pair, explained, label, shapes
 from trainyard_trainer.models.cnn import Cnn
+from trainyard_trainer.models.kinds import kind
 from trainyard_trainer.models.resnet import ResNet
-from trainyard_trainer.models.task import DataSpec, NetworkFunctions, TaskError, TrainingTask, accuracy, linen, top_5
+from trainyard_trainer.models.task import (
+    DataSpec,
+    NetworkFunctions,
+    TrainingTask,
+    accuracy,
+    cross_entropy,
+    linen,
+    top_5,
+)
 from trainyard_trainer.models.transformer import TENSOR_RULES, Transformer
 
 PyTree = Any
@@ -45,6 +55,7 @@ class ModelSpec:
         tokens: inputs are int32 tokens with a label each; otherwise images with one label.
         optimizer: a key of steps.OPTIMIZERS.
         learning_rate: for a global batch of `reference_batch_size`.
+        context: the most tokens of an example; 0: any number.
     """
 
     make: Callable[[int, DTypeLike], nn.Module]
@@ -54,6 +65,21 @@ class ModelSpec:
     optimizer: str
     learning_rate: float
     reference_batch_size: int
+    context: int = 0
+
+
+def gpt2_spec(sizes: gpt2.Sizes) -> ModelSpec:
+    """The value gpt2 of --model, in these sizes."""
+    return ModelSpec(
+        make=functools.partial(gpt2.network, sizes),
+        input_shape=(sizes.context,),
+        classes=sizes.vocabulary,
+        tokens=True,
+        optimizer="adam",
+        learning_rate=0.0006,
+        reference_batch_size=512,
+        context=sizes.context,
+    )
 
 
 MODELS: dict[str, ModelSpec] = {
@@ -85,16 +111,7 @@ MODELS: dict[str, ModelSpec] = {
         learning_rate=0.001,
         reference_batch_size=16,
     ),
-    # 124 million parameters: Radford et al., "Language Models are Unsupervised Multitask Learners".
-    "gpt2": ModelSpec(
-        make=lambda classes, dtype: Transformer(classes, width=768, layers=12, heads=12, dtype=dtype, tied=True),
-        input_shape=(1024,),
-        classes=50257,
-        tokens=True,
-        optimizer="adam",
-        learning_rate=0.0006,
-        reference_batch_size=512,
-    ),
+    "gpt2": gpt2_spec(gpt2.Sizes()),
 }
 
 
@@ -102,10 +119,11 @@ def built_in(
     name: str,
     precision: DTypeLike = jnp.float32,
     network: nn.Module | None = None,
-    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation] = optax.adam,
+    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation] | None = None,
+    spec: ModelSpec | None = None,
 ) -> TrainingTask:
-    """The task of a value of --model. `network` replaces its own, e.g. by a smaller one."""
-    spec = MODELS[name]
+    """The task of a value of --model. `network` replaces its own, e.g. by a smaller one; `spec` that of MODELS."""
+    spec = spec or MODELS[name]
 
     def functions(data: DataSpec) -> NetworkFunctions:
         if len(data.input_shape) != len(spec.input_shape) or spec.tokens != (data.input_dtype == jnp.int32):
@@ -113,6 +131,11 @@ def built_in(
             raise ModelError(
                 f"The model {name} takes {accepted}; the data has {data.input_dtype} {list(data.input_shape)}. "
                 "Choose another --model or other --data."
+            )
+        if spec.context and data.input_shape[0] > spec.context:
+            raise ModelError(
+                f"The model {name} takes at most {spec.context} tokens; the data has {data.input_shape[0]}. Make the "
+                f"examples shorter: of text by --input-shape {spec.context}, or fewer."
             )
         return linen(network or spec.make(data.classes, precision))
 
@@ -127,8 +150,7 @@ def built_in(
 class FlatTree:
     """Conversion between a tree of float32 arrays and one vector [P].
 
-    A parameter server holds some leaves, a slice of the vector. The network itself gets the tree, because XLA is slow
-    to multiply with slices of a vector.
+    The network itself gets the tree, because XLA is slow to multiply with slices of a vector.
     """
 
     def __init__(self, shapes: PyTree) -> None:
@@ -155,36 +177,10 @@ class FlatTree:
         leaves = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)]
         return jnp.concatenate(leaves) if leaves else jnp.zeros(0, jnp.float32)
 
-    def ravel_on_host(self, tree: PyTree) -> NDArray[np.float32]:
-        """`ravel` for NumPy arrays."""
-        leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(tree)]
-        return np.concatenate(leaves, dtype=np.float32) if leaves else np.zeros(0, np.float32)
-
     def unravel(self, vector: Any) -> PyTree:
         """The tree of a JAX or NumPy vector; the leaves of a NumPy vector are views."""
         pieces = zip(self._ends[:-1], self._ends[1:], self._shapes, strict=True)
         return self._structure.unflatten(vector[start:end].reshape(shape) for start, end, shape in pieces)
-
-    def cut(self, parts: int) -> list[slice]:
-        """Cut the leaves into consecutive parts of about as many elements: slices of their numbers."""
-        ends = np.asarray(self._ends)
-        bounds = [int(np.abs(ends - part * self.size // parts).argmin()) for part in range(parts)]
-        bounds = [0, *bounds[1:], len(self._shapes)]
-        return [slice(start, end) for start, end in itertools.pairwise(bounds)]
-
-    def elements(self, leaves: slice) -> slice:
-        """The part of the vector that these leaves are."""
-        return slice(self._ends[leaves.start], self._ends[leaves.stop])
-
-    def part(self, vector: Any, leaves: slice) -> PyTree:
-        """The tree of a vector of these leaves; all others are empty, with as many axes."""
-        before = self._ends[leaves.start]
-        return self._structure.unflatten(
-            vector[self._ends[number] - before : self._ends[number + 1] - before].reshape(shape)
-            if leaves.start <= number < leaves.stop
-            else jnp.zeros((0,) * max(1, len(shape)), jnp.float32)
-            for number, shape in enumerate(self._shapes)
-        )
 
 
 class Model:
@@ -207,16 +203,51 @@ class Model:
         classes: int,
         layouts: Layouts = ((), ()),
     ) -> None:
-        """Raises ModelError if the model does not accept such examples."""
+        """Raises ModelError if the model does not accept such examples, TaskError if the network is none."""
         self.name, self.task, self.classes = task.name, task, classes
         self.input_shape, self.input_dtype, self.layouts = input_shape, jnp.dtype(input_dtype), layouts
         network: Any = task.network  # mypy takes a named tuple for callable
         if not isinstance(network, NetworkFunctions):
             network = network(self._data_spec())
+        check_functions(task, network)
         self.network: NetworkFunctions = network
-        params, statistics = jax.eval_shape(self._initial, jax.random.key(0, impl="rbg"))
+        with explained(f"The {label(task)}: its network cannot be initialized for inputs of {self._inputs_text}."):
+            params, statistics = jax.eval_shape(self._initial, jax.random.key(0, impl="rbg"))
+            if not jax.tree.leaves(params):
+                raise TaskError(f"The {label(task)}: its network has no parameters, so there is nothing to train.")
         self.params = FlatTree(params)
         self.statistics = FlatTree(statistics)
+
+    @functools.cached_property
+    def label_limit(self) -> int:
+        """The number that every label must be below; 0 if none is: of a loss or weights of the task's own."""
+        loss = self.task.loss
+        if self.layouts[1]:
+            return 0
+        if (
+            self.task.weights is not None
+            or (loss.func if isinstance(loss, functools.partial) else loss) is not cross_entropy
+        ):
+            return self.classes
+        outputs: Any = self._outputs
+        if not hasattr(outputs, "shape") or len(outputs.shape) < 2:
+            raise TaskError(
+                f"The {label(self.task)}: the cross entropy of classes, which is its loss, takes outputs [B, ..., K], "
+                f"one for each class; those of its network are {shapes(outputs)}. Give the task another `loss`."
+            )
+        classes: int = outputs.shape[-1]
+        return min(self.classes or classes, classes)
+
+    def outputs_for(self, label_shape: tuple[int, ...]) -> int:
+        """The number of outputs for each label of this shape, if the outputs have one axis more; else 0."""
+        shape: tuple[int, ...] = getattr(self._outputs, "shape", ())
+        return shape[-1] if shape[1:-1] == label_shape and len(shape) > 1 else 0
+
+    @functools.cached_property
+    def _outputs(self) -> PyTree:
+        """The outputs for one example, as `jax.ShapeDtypeStruct`s."""
+        inputs = jax.ShapeDtypeStruct((1, *self.input_shape), self.input_dtype)
+        return jax.eval_shape(self.infer, self.params.shapes, self.statistics.shapes, inputs)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -234,10 +265,6 @@ class Model:
         first: tuple[jax.Array, jax.Array] = jax.jit(init)()
         return first
 
-    def initial_statistics(self) -> NDArray[np.float32]:
-        """The initial statistics [S]; they do not depend on the seed."""
-        return np.asarray(self.initial(0)[1]) if self.statistics.size else np.zeros(0, np.float32)
-
     def train(
         self, params: PyTree, statistics_S: jax.Array, inputs: jax.Array, key: jax.Array, share: Any = None
     ) -> tuple[PyTree, jax.Array]:
@@ -248,7 +275,7 @@ class Model:
         scaled = self._scaled(inputs)
         if share is not None:
             scaled = jax.tree.map(lambda array: _mixed(array, share), scaled)
-        outputs, changed = self.network.apply(params, self.statistics.unravel(statistics_S), scaled, key)
+        outputs, changed = self._apply(params, self.statistics.unravel(statistics_S), scaled, key)
         return _float32(outputs), self.statistics.ravel(changed)
 
     def infer(self, params: PyTree, statistics: PyTree, inputs: Any) -> PyTree:
@@ -256,7 +283,7 @@ class Model:
 
         Inputs of several arrays are packed, or a dict.
         """
-        return _float32(self.network.apply(params, statistics, self._scaled(inputs), None)[0])
+        return _float32(self._apply(params, statistics, self._scaled(inputs), None)[0])
 
     def measure(self, outputs: PyTree, labels: Any, weights_B: jax.Array) -> jax.Array:
         """Weighted sums [M + 2] over the examples: of the losses, of each metric, and of the weights.
@@ -266,22 +293,44 @@ class Model:
         """
         if self.layouts[1]:
             labels = unpack(labels, self.layouts[1])
-        values = [measure(outputs, labels) for measure in (self.task.loss, *self.task.metrics.values())]
-        for name, value in zip(self.metric_names, values, strict=True):
-            # Another shape would be broadcast to the weights', and trained on.
-            if jnp.shape(value) != weights_B.shape:
-                raise TaskError(
-                    f"--task {self.name}: {name} has the shape {list(jnp.shape(value))} for {len(weights_B)} examples; "
-                    f"it must have one value for each: {list(weights_B.shape)}. The labels have {_shapes(labels)}, the "
-                    f"outputs {_shapes(outputs)}."
-                )
+        values = [
+            self._each(name, function, weights_B.shape, outputs=outputs, labels=labels)
+            for name, function in (("loss", self.task.loss), *self.task.metrics.items())
+        ]
         if self.task.weights is not None:
-            weights_B = weights_B * self.task.weights(labels)
+            weights_B = weights_B * self._each("weights", self.task.weights, weights_B.shape, labels=labels)
         return jnp.stack([*(jnp.sum(weights_B * value_B) for value_B in values), jnp.sum(weights_B)])
+
+    def _each(self, name: str, function: Callable[..., Any], shape: tuple[int, ...], **arguments: PyTree) -> Any:
+        """The values of a function that has one for each example; another shape would be broadcast, and trained on."""
+        given = " and ".join(f"{what} {shapes(tree)}" for what, tree in arguments.items())
+        with explained(f"The {label(self.task)}: {name} cannot be computed of {given}."):
+            value = function(*arguments.values())
+        if not hasattr(value, "shape") or value.shape != shape:
+            has = f"has the shape {list(value.shape)}" if hasattr(value, "shape") else f"is {kind(value)}"
+            mean = " Leave the mean or sum over examples out." if getattr(value, "shape", None) == () else ""
+            raise TaskError(
+                f"The {label(self.task)}: {name} {has} for {shape[0]} examples; it must have one value for each: "
+                f"{list(shape)}.{mean} It was computed of {given}."
+            )
+        return value
+
+    def _apply(self, params: PyTree, statistics: PyTree, inputs: Any, key: jax.Array | None) -> tuple[PyTree, PyTree]:
+        with explained(f"The {label(self.task)}: its network cannot be applied to inputs of {self._inputs_text}."):
+            result = self.network.apply(params, statistics, inputs, key)
+        check_pair(self.task, "apply", result, "outputs")
+        return result
 
     def _initial(self, key: jax.Array) -> tuple[PyTree, PyTree]:
         inputs = jnp.zeros((1, *self.input_shape), self.input_dtype)
-        return self.network.init(key, self._scaled(inputs))
+        result = self.network.init(key, self._scaled(inputs))
+        check_pair(self.task, "init", result, "parameters")
+        return result
+
+    @property
+    def _inputs_text(self) -> str:
+        """Shapes of a batch of inputs as the network gets them, for messages."""
+        return shapes(jax.eval_shape(self._scaled, jax.ShapeDtypeStruct((1, *self.input_shape), self.input_dtype)))
 
     def _scaled(self, inputs: Any) -> Any:
         if self.layouts[0] and not isinstance(inputs, dict):
@@ -296,10 +345,6 @@ class Model:
             return DataSpec(self.input_shape, self.input_dtype, self.classes)
         shapes = {name: shape for name, shape, _ in layout}
         return DataSpec(shapes, {name: np.dtype(kind) for name, _, kind in layout}, self.classes)
-
-
-def _shapes(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda array: list(array.shape), tree)
 
 
 def _mixed(array: jax.Array, share: Any) -> jax.Array:

@@ -16,18 +16,10 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from trainyard_trainer.data.datasets import Dataset
-from trainyard_trainer.errors import TrainerUsageError
+from trainyard_trainer.errors import TaskError
+from trainyard_trainer.models.kinds import check_linen
 
 PyTree = Any
-
-FIELDS = (
-    "event", "step", "steps", "epoch", "epochs", "loss", "examples_per_second", "staleness_mean", "staleness_max"
-)  # fmt: skip
-"""Names of a progress line (output/report.py) that no metric may have."""
-
-
-class TaskError(TrainerUsageError):
-    """The module of --task cannot be used."""
 
 
 class DataSpec(NamedTuple):
@@ -59,8 +51,9 @@ def linen(module: nn.Module) -> NetworkFunctions:
     """A module of flax.linen whose __call__ takes (inputs, train); with BatchNorm and dropout, if it has them."""
 
     def init(key: jax.Array, inputs: jax.Array) -> tuple[PyTree, PyTree]:
+        check_linen(module)  # here, where a message has no traceback
         variables = module.init(key, inputs, train=False)
-        return variables["params"], variables.get("batch_stats", {})
+        return variables.get("params", {}), variables.get("batch_stats", {})
 
     def apply(params: PyTree, statistics: PyTree, inputs: jax.Array, key: jax.Array | None) -> tuple[PyTree, PyTree]:
         variables = {"params": params, "batch_stats": statistics}
@@ -72,11 +65,44 @@ def linen(module: nn.Module) -> NetworkFunctions:
     return NetworkFunctions(init, apply)
 
 
+def in_bfloat16(network: Any) -> Any:
+    """A network that computes in bfloat16: its parameters are cast, and so are inputs that are floats.
+
+    What it names itself, such as `dtype` of a layer, stays. Parameters, statistics and the gradient are float32.
+    """
+    if not isinstance(network, NetworkFunctions):
+        return (lambda data: in_bfloat16(network(data))) if callable(network) else network
+
+    def cast(tree: PyTree, dtype: Any) -> PyTree:
+        def of_leaf(leaf: Any) -> Any:  # one of the type stays the very array, as lora.py needs it
+            is_other = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != dtype
+            return leaf.astype(dtype) if is_other else leaf
+
+        return jax.tree.map(of_leaf, tree)
+
+    def apply(params: PyTree, statistics: PyTree, inputs: Any, key: jax.Array | None) -> Any:
+        result: Any = network.apply(cast(params, jnp.bfloat16), statistics, cast(inputs, jnp.bfloat16), key)
+        if not isinstance(result, tuple) or len(result) != 2:
+            return result  # which is refused by those who call it
+        return result[0], cast(result[1], jnp.float32)
+
+    return NetworkFunctions(network.init, apply)
+
+
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
     """logits [B, ..., K], labels [B, ...] -> losses [B]: the mean over an example's tokens.
 
     `smoothing`: the share of a label that all classes have alike (Szegedy et al., arXiv:1512.00567).
     """
+    if not jnp.issubdtype(labels.dtype, jnp.integer) or labels.shape != logits.shape[:-1]:
+        vectors = (
+            " Of one-hot vectors, give the positions: labels.argmax(axis=-1)." if labels.shape == logits.shape else ""
+        )
+        raise TaskError(
+            "The cross entropy of classes takes outputs [B, ..., K] and a whole number [B, ...] for each: the labels "
+            f"are {labels.dtype} {list(labels.shape)}, the outputs {list(logits.shape)}.{vectors} For labels of "
+            "another kind, give the task a `loss`."
+        )
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     if smoothing:
         losses = (1 - smoothing) * losses - smoothing * jax.nn.log_softmax(logits).mean(axis=-1)
@@ -112,7 +138,8 @@ class TrainingTask:
             is none, is what hyperparameter tuning gets. No name is one of FIELDS.
         exported: outputs -> the named outputs of the exported model.
         data: loads the examples (see data/datasets.py, `from_arrays`); None: those of --data.
-        optimizer: learning rate or schedule -> optimizer. It gets the tree of parameters.
+        optimizer: learning rate or schedule -> optimizer, for the tree of parameters; None: that of --optimizer, or
+            Adam. Its `update` gets the mean loss as `value`, if it has such an argument.
         learning_rate: for a global batch of `reference_batch_size`.
         input_shape, classes: used if the data does not define them.
         sharding: how --mesh divides matrices over `tensor`: (regular expression for a name, PartitionSpec), such as
@@ -129,7 +156,7 @@ class TrainingTask:
     )
     exported: Callable[[PyTree], dict[str, jax.Array]] = probabilities
     data: Callable[[], Dataset] | None = None
-    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation] = optax.adam
+    optimizer: Callable[[optax.ScalarOrSchedule], optax.GradientTransformation] | None = None
     learning_rate: float = 0.001
     reference_batch_size: int = 16
     input_shape: tuple[int, ...] = ()
@@ -158,7 +185,7 @@ def load_task(module: str) -> TrainingTask:
     """The variable `task` of a module that can be imported from here or the working directory.
 
     Raises:
-        TaskError: there is no such module, it has no task, or a metric has the name of another value.
+        TaskError: there is no such module, or it has no task.
     """
     if "" not in sys.path and "." not in sys.path:
         sys.path.insert(0, "")
@@ -173,9 +200,4 @@ def load_task(module: str) -> TrainingTask:
         ) from error
     if not isinstance(task, TrainingTask):
         raise TaskError(f"--task {module}: the module has no variable `task` that is a TrainingTask.")
-    if taken := [name for name in task.metrics if name in FIELDS]:
-        raise TaskError(
-            f"--task {module}: the metric {taken[0]!r} needs another name. Progress lines have their own values under "
-            f"{', '.join(FIELDS)}."
-        )
     return dataclasses.replace(task, name=task.name or module)

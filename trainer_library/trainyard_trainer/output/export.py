@@ -31,6 +31,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from trainyard_trainer.models.names import by_name
+from trainyard_trainer.output import tensors
 from trainyard_trainer.storage import open_folder
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class SavedModel:
 
     about: dict[str, Any]
     function: jax.export.Exported
-    parameters: dict[str, NDArray[np.float32]]
+    parameters: dict[str, NDArray[Any]]
 
     @property
     def inputs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -225,7 +226,7 @@ def load(url: str) -> SavedModel:
             raise ValueError(f"{folder.url}/{about[key]} is damaged")
         contents.append(data)
     function, parameters = contents
-    return SavedModel(about, jax.export.deserialize(bytearray(function)), safetensors.numpy.load(parameters))
+    return SavedModel(about, jax.export.deserialize(bytearray(function)), tensors.arrays(parameters))
 
 
 def _sha256(data: bytes) -> str:

@@ -7,16 +7,12 @@ piece in its name: NAME@START,START for a piece that begins there on each axis.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import ml_dtypes  # of JAX
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard_trainer.output import tensors
+
 PART_BYTES = 64 * 2**20
-_DTYPES = {"BOOL": np.dtype(bool), "BF16": np.dtype(ml_dtypes.bfloat16)} | {
-    f"{kind[0].upper()}{bits}": np.dtype(f"{kind}{bits}")
-    for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
-    for bits in sizes
-}  # by their names in safetensors
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -53,7 +49,7 @@ def decode(parts: Iterable[bytes]) -> Iterator[Piece]:
     """The pieces of parts, which come in order."""
     rows: dict[str, int] = {}
     for part in parts:
-        for key, array in _arrays(part):
+        for key, array in tensors.arrays(part).items():
             name, _, place = key.partition("@")
             if place or array.ndim == 0:
                 yield Piece(name, tuple(int(start) for start in place.split(",") if start), array)
@@ -90,11 +86,3 @@ def _cut(arrays: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
         else:
             for number, start in enumerate(range(0, len(array), rows)):
                 yield f"{name}#{number}", np.ascontiguousarray(array[start : start + rows])
-
-
-def _arrays(part: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Like `safetensors.numpy.load`, which reads no bfloat16 (an optimizer's state can have it: `mu_dtype` of Adam)."""
-    import safetensors
-
-    for name, stored in safetensors.deserialize(part):  # type: ignore[no-untyped-call]
-        yield name, np.frombuffer(stored["data"], _DTYPES[stored["dtype"]]).reshape(stored["shape"])

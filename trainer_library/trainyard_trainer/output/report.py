@@ -3,7 +3,6 @@
     {"event": "start", "stacks": "SIGUSR1"}          immediately; this signal dumps all stacks to stderr (task.py)
     {"event": "begin", "step", "steps"}              training starts at this step: 0, or that of the checkpoint
     {"event": "progress", "step", "steps", "epoch", "epochs", "loss", "accuracy", "examples_per_second"}
-                                     with parameter servers also "staleness_mean" and "staleness_max"
     {"event": "heartbeat", "step", "seconds"}        no other line for a while; seconds since the step changed
     {"event": "evaluating", "step"}                  during an evaluation, at the interval of heartbeats
     {"event": "evaluation", "step", "epoch", "held_out_loss", "held_out_accuracy"}   the chief and the evaluator
@@ -39,6 +38,7 @@ BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remainin
 
 
 AHEAD_SECONDS = 0.02  # of short steps that are dispatched before the devices are waited for
+TOGETHER_SECONDS = 0.1  # in which lines of short steps wait for each other
 LONG_STEP = 1.0  # seconds; longer steps are not computed ahead, else SIGTERM would cost two of them
 
 
@@ -47,7 +47,11 @@ class DivergenceError(TrainerError):
 
 
 def report(event: str, **fields: str | float) -> None:
-    tqdm.write(json.dumps({"event": event, **fields}), file=sys.stdout)  # above the progress bar
+    line = json.dumps({"event": event, **fields})
+    if sys.stdout.isatty():
+        tqdm.write(line, file=sys.stdout)  # above the progress bar
+    else:
+        print(line)
     sys.stdout.flush()
 
 
@@ -82,14 +86,15 @@ class _Interval(NamedTuple):
     epoch: int = 0
     examples: int = 0
     sums: Any = None  # may still be being computed
-    stalenesses: tuple[int, ...] = ()
+    seconds: float = 0.0
 
 
 class Progress:
     """Reports metrics every `every` steps and at the end of each epoch.
 
     The sums of an interval stay on the devices: they are fetched once, after the next step was dispatched, so that the
-    devices do not wait.
+    devices do not wait. Lines of short steps are written together: after a step, Python's code and data are no longer
+    in the caches of a CPU, so that a line alone takes as long as a third of a step of 1 ms.
 
     Attributes:
         sums: argument of the next step, which adds its own.
@@ -118,7 +123,8 @@ class Progress:
         self._to_host = to_host
         self.sums = self._no_sums = no_sums
         self._current = _Interval()
-        self._due: _Interval | None = None
+        self._due: list[_Interval] = []
+        self._written = -math.inf
         self._previous: Any = None
         self._waited = time.perf_counter()
         self._is_long = True  # until a step is measured
@@ -133,7 +139,7 @@ class Progress:
         if self._clock is not None:
             self._clock = time.perf_counter()
 
-    def add(self, step: int, epoch: int, examples: int, sums: Any, staleness: int | None = None) -> None:
+    def add(self, step: int, epoch: int, examples: int, sums: Any) -> None:
         """Record the new sums, whose computation may be in progress; `examples` of the step is over all processes.
 
         Raises:
@@ -141,24 +147,22 @@ class Progress:
         """
         done, self._step = self._step, step
         if self._clock is None:  # the first step is mostly compilation: exclude it from the rate
-            jax.block_until_ready(sums)
+            self._check_finite(step, means(self._names, self._to_host(sums)))
             self._clock = time.perf_counter()
             examples = 0
-        stalenesses = self._current.stalenesses + (() if staleness is None else (staleness,))
-        self._current = _Interval(step, epoch, self._current.examples + examples, sums, stalenesses)
+        self._current = _Interval(step, epoch, self._current.examples + examples, sums)
         self.sums = sums
         self._wait(sums)
         self._heartbeat.update(step)
         if self._bar is not None:
             self._bar.update(step - done)
-        if self._due is not None:
-            due, self._due = self._due, None
-            self._report(due)
+        if self._due and time.perf_counter() - self._written >= TOGETHER_SECONDS:
+            self._report_due()
         if step // self._every > done // self._every:
-            self._due, self._current, self.sums = self._current, _Interval(), self._no_sums
+            self._due.append(self._current._replace(seconds=self._lap()))
+            self._current, self.sums = _Interval(), self._no_sums
             if self._is_long:  # its sums are computed, and the next step is far
-                due, self._due = self._due, None
-                self._report(due)
+                self._report_due()
 
     def _wait(self, sums: Any) -> None:
         """Bound the steps in flight: one keeps the devices busy, and more delay decisions such as stopping.
@@ -180,25 +184,33 @@ class Progress:
 
     def flush(self) -> None:
         """Report the remaining steps, at the end of an epoch."""
-        due = self._due or self._current
-        self._due = None
-        if due.sums is not None:
-            self._report(due)
+        if self._current.sums is not None:
+            self._due.append(self._current)
+        if self._due:  # the devices may still compute the last interval
+            jax.block_until_ready(self._due[-1].sums)
+            last = self._due.pop()
+            self._due.append(last._replace(seconds=last.seconds + self._lap()))
+        self._report_due()
         self._current, self.sums = _Interval(), self._no_sums
+
+    def _lap(self) -> float:
+        """Seconds since the call before."""
+        before, self._clock = self._clock, time.perf_counter()
+        return self._clock - (before or self._clock)
+
+    def _report_due(self) -> None:
+        due, self._due = self._due, []
+        for interval in due:
+            self._report(interval)
+        self._written = time.perf_counter()
 
     def _report(self, interval: _Interval) -> None:
         values = means(self._names, self._to_host(interval.sums))
-        if not math.isfinite(values["loss"]):
-            raise DivergenceError(
-                f"The loss is {values['loss']} at step {interval.step}. Only finite states are saved: the same command "
-                "continues from the last checkpoint; try a lower --learning-rate."
-            )
-        seconds = time.perf_counter() - (self._clock or 0)
+        self._check_finite(interval.step, values)
         values = {name: round(value, 6) for name, value in values.items()}
-        values["examples_per_second"] = round(interval.examples / seconds, 1) if interval.examples else 0.0
-        if interval.stalenesses:
-            values["staleness_mean"] = round(float(np.mean(interval.stalenesses)), 3)
-            values["staleness_max"] = max(interval.stalenesses)
+        values["examples_per_second"] = (
+            round(interval.examples / interval.seconds, 1) if interval.examples and interval.seconds else 0.0
+        )
         if self._bar is None:
             position: dict[str, Any] = {"step": interval.step, "steps": self._steps}
             report("progress", **position, epoch=interval.epoch, epochs=self._epochs, **values)
@@ -208,7 +220,13 @@ class Progress:
             self._bar.set_postfix_str(", ".join([f"{values['examples_per_second']:,.0f} examples/s", *metrics]))
         self._summaries.scalars("train", interval.step, **values)
         self._heartbeat.postpone()
-        self._clock = time.perf_counter()
+
+    def _check_finite(self, step: int, values: dict[str, float]) -> None:
+        if not math.isfinite(values["loss"]):
+            raise DivergenceError(
+                f"The loss is {values['loss']} at step {step}. Only finite states are saved: the same command "
+                "continues from the last checkpoint; try a lower --learning-rate."
+            )
 
     def close(self) -> None:
         if self._bar is not None:

@@ -378,7 +378,7 @@ class Saver:
 
     def _finite(self, arrays: Arrays, step: int) -> Arrays:
         """The arrays; raises NotFiniteError."""
-        wrong = [name for name, array in arrays.items() if not _is_finite(array)]
+        wrong = [name for name, array in arrays.items() if not _is_finite(name, array)]
         if wrong:
             good = max((entry.step for entry in self._entries), default=None)
             raise NotFiniteError(
@@ -441,7 +441,9 @@ def _best(entries: Iterable[RatedT]) -> RatedT | None:
     return max(rated, key=lambda entry: (entry.score, -entry.step), default=None)
 
 
-def _is_finite(array: NDArray[Any]) -> bool:
+def _is_finite(name: str, array: NDArray[Any]) -> bool:
+    if name.startswith(".optimizer") and array.ndim == 0 and array.dtype.kind == "f":
+        return not np.isnan(array)  # the best loss is infinite until there is one
     return array.dtype.kind in "iub?" or bool(np.isfinite(array).all())
 
 

@@ -15,18 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
 from trainyard_trainer.storage import open_folder, path_errors
 
 log = logging.getLogger("trainer")
 
 LOGS = "logs"
-TRACES = "train/plugins/profile"  # in LOGS, where TensorBoard looks
 DEFAULT_METRIC_TAG = "training/hptuning/metric"
 DEFAULT_METRIC_FILE = "/tmp/hypertune/output.metrics"  # noqa: S108 - of cloudml-hypertune
 MAX_METRICS = 100
-HISTOGRAM_BINS = 30  # that TensorBoard shows
 UPLOAD_FOR = 20.0  # seconds of retries: the next flush uploads the same and more
 CLOSE_SECONDS = 30.0  # for the last upload
 
@@ -36,12 +32,6 @@ class Summaries(Protocol):
 
     def scalars(self, run: str, step: int, **values: float) -> None:
         """Add a point to each of a run's scalars."""
-
-    def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
-        """Add a histogram of each array to a run."""
-
-    def upload(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
-        """Move the files in a directory and below to the folder of a trace. It does not wait for a bucket."""
 
     def flush(self) -> None:
         """Write buffered points. It does not wait for a bucket."""
@@ -53,12 +43,6 @@ class NoSummaries:
     """Summaries of processes that are not the chief: none."""
 
     def scalars(self, run: str, step: int, **values: float) -> None:
-        pass
-
-    def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
-        pass
-
-    def upload(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
         pass
 
     def flush(self) -> None:
@@ -79,25 +63,18 @@ class TensorBoard:
         self._writers: dict[str, Any] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="summaries")
         self._upload: Future[None] | None = None
-        self._traces: list[Future[None]] = []
         self._flushed: dict[Path, int] = {}  # file -> bytes; the rest of it may end within a point
         self._uploaded: dict[Path, int] = {}  # the thread's
 
     def scalars(self, run: str, step: int, **values: float) -> None:
         # A slow import (0.5 s) that only the writing processes need.
+        from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
-        self._add(run, step, summary)
-
-    def histograms(self, run: str, step: int, values: Mapping[str, NDArray[Any]]) -> None:
-        from tensorboardX.summary import histogram
-
-        for name, array in values.items():
-            self._add(run, step, histogram(name, array, bins=HISTOGRAM_BINS))
-
-    def upload(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
-        self._traces.append(self._thread.submit(self._upload_trace, name, directory))
+        with path_errors(self._directory(run)):
+            writer = self._writers.get(run) or self._open(run)
+            writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
 
     def flush(self) -> None:
         for run, writer in self._writers.items():
@@ -111,23 +88,15 @@ class TensorBoard:
             self._upload = self._thread.submit(self._upload_flushed)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """`seconds`: for the last uploads."""
+        """`seconds`: for the last upload."""
         self.flush()
-        uploads = [*self._traces, *([self._upload] if self._upload is not None else [])]
-        if wait(uploads, seconds).not_done:
-            log.warning("The last points or traces were not uploaded to %s in time.", self._logs.url)
+        if self._upload is not None and wait([self._upload], seconds).not_done:
+            log.warning("The last points were not uploaded to %s in time.", self._logs.url)
         self._thread.shutdown(wait=False, cancel_futures=True)
         for writer in self._writers.values():
             writer.close()
         if self._local is not None:
             self._local.cleanup()
-
-    def _add(self, run: str, step: int, summary: Any) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-
-        with path_errors(self._directory(run)):
-            writer = self._writers.get(run) or self._open(run)
-            writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
 
     def _directory(self, run: str) -> Path:
         return Path(self._local.name, run) if self._local else Path(self._logs.folder(run).url)
@@ -159,18 +128,6 @@ class TensorBoard:
                 log.warning("The event files could not be uploaded to %s; training continues. (%s)", folder.url, error)
                 return
             self._uploaded[file] = size
-
-    def _upload_trace(self, name: str, directory: "tempfile.TemporaryDirectory[str]") -> None:
-        folder = self._logs.folder(f"{TRACES}/{name}")
-        try:
-            with directory:
-                for file in Path(directory.name).rglob("*"):
-                    if file.is_file():
-                        folder.upload(file.name, file)
-        except Exception as error:  # noqa: BLE001 - any error of the storage client
-            log.warning("The trace could not be saved; training continues. (%s)", error)
-            return
-        log.info("A trace is in %s.", folder.url)
 
 
 _HELD_OUT = re.compile(r"^(held_?out|val|validation|eval|evaluation|test)[_/-]")

@@ -1,9 +1,8 @@
 """TF_CONFIG: the processes of the job and this process's role. Does not import JAX.
 
-TF_CONFIG has TensorFlow's format: {"cluster": {"chief": [...], "worker": [...], "ps": [...]},
-"task": {"type", "index"}}. The chief (or master; with neither, worker 0) and the workers train: process 0 is the chief,
-followed by the workers in order, and the chief's host:port is the coordinator. Parameter servers hold the variables of
-asynchronous training. An evaluator is not in the cluster: it only reads the chief's checkpoints.
+TF_CONFIG has TensorFlow's format: {"cluster": {"chief": [...], "worker": [...]}, "task": {"type", "index"}}. The chief
+(or master; with neither, worker 0) and the workers train: process 0 is the chief, followed by the workers in order, and
+the chief's host:port is the coordinator. An evaluator is not in the cluster: it only reads the chief's checkpoints.
 """
 
 import dataclasses
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 from trainyard_trainer.errors import TrainerUsageError
 
-Role = Literal["trainer", "ps", "evaluator"]
+Role = Literal["trainer", "evaluator"]
 
 
 class ClusterError(TrainerUsageError):
@@ -31,7 +30,6 @@ class ClusterSpec:
         num_processes: number of trainers: chief and workers.
         names: of the trainers, by process id: "chief 0 (host:port)"; empty for a single process.
         coordinator: host:port that process 0 listens on; None for a single process.
-        parameter_servers: host:port of each.
         index_on_host: index of this process among those on the same host.
         processes_on_host: number of processes on the same host.
     """
@@ -41,7 +39,6 @@ class ClusterSpec:
     num_processes: int = 1
     names: tuple[str, ...] = ()
     coordinator: str | None = None
-    parameter_servers: tuple[str, ...] = ()
     index_on_host: int = 0
     processes_on_host: int = 1
 
@@ -81,27 +78,28 @@ def parse_tf_config(text: str) -> ClusterSpec:
         return ClusterSpec()
     task_type, task_index = _task(config)
     tasks = _tasks(addresses)
-    trainers = [task for task in tasks if task[0] != "ps"]
-    servers = tuple(address for (kind, _), address in tasks.items() if kind == "ps")
+    if addresses.get("ps"):
+        raise ClusterError(
+            "TF_CONFIG's cluster has parameter servers (ps), and this library trains synchronously, without any. Ask "
+            "for none (parameterServerCount; the tiers STANDARD_1 and PREMIUM_1 have some), or train asynchronously "
+            "by TensorFlow's ParameterServerStrategy: see Strategies in the README of trainyard-trainer. "
+            "tests/programs/parameter_servers.py is such a program, configs/parameter-servers.yaml its job."
+        )
     if task_type == "evaluator":
-        return ClusterSpec("evaluator", task_index, parameter_servers=servers)
+        return ClusterSpec("evaluator", task_index)
     if (task_type, task_index) not in tasks:
         members = ", ".join(f"{kind} {index}" for kind, index in tasks)
         raise ClusterError(f"TF_CONFIG's task is {task_type} {task_index}, but its cluster has: {members}.")
-    if not trainers:
-        raise ClusterError("TF_CONFIG's cluster has parameter servers, but no chief and no worker to train.")
-    position = list(tasks).index((task_type, task_index))
+    number = list(tasks).index((task_type, task_index))
     hosts = [address.rsplit(":", 1)[0] for address in tasks.values()]
-    names = tuple(f"{kind} {index} ({tasks[kind, index]})" for kind, index in trainers)
+    names = tuple(f"{kind} {index} ({address})" for (kind, index), address in tasks.items())
     return ClusterSpec(
-        role="ps" if task_type == "ps" else "trainer",
-        index=task_index if task_type == "ps" else trainers.index((task_type, task_index)),
-        num_processes=len(trainers),
-        names=names if len(trainers) > 1 else (),
-        coordinator=tasks[trainers[0]] if len(trainers) > 1 else None,
-        parameter_servers=servers,
-        index_on_host=hosts[:position].count(hosts[position]),
-        processes_on_host=hosts.count(hosts[position]),
+        index=number,
+        num_processes=len(tasks),
+        names=names if len(tasks) > 1 else (),
+        coordinator=next(iter(tasks.values())) if len(tasks) > 1 else None,
+        index_on_host=hosts[:number].count(hosts[number]),
+        processes_on_host=hosts.count(hosts[number]),
     )
 
 
@@ -130,7 +128,7 @@ def _task(config: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _tasks(addresses: Any) -> dict[tuple[str, int], str]:
-    """(task type, index) -> host:port: trainers in the order of their process ids, then parameter servers."""
+    """(task type, index) -> host:port of the trainers, in the order of their process ids."""
     if not isinstance(addresses, dict) or not all(
         isinstance(hosts, list) and all(isinstance(host, str) and ":" in host for host in hosts)
         for hosts in addresses.values()
@@ -140,6 +138,6 @@ def _tasks(addresses: Any) -> dict[tuple[str, int], str]:
         raise ClusterError("TF_CONFIG's cluster has a chief and a master; they are two names for one role.")
     return {
         (task_type, index): host
-        for task_type in ("chief", "master", "worker", "ps")
+        for task_type in ("chief", "master", "worker")
         for index, host in enumerate(addresses.get(task_type, []))
     }

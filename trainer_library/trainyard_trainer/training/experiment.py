@@ -21,14 +21,17 @@ from trainyard_trainer.data import datasets
 from trainyard_trainer.data.augmentation import Augmentation
 from trainyard_trainer.data.datasets import Shard, Sharding
 from trainyard_trainer.data.files import texts
-from trainyard_trainer.data.sharding import Batches, epoch_order, steps_for
-from trainyard_trainer.data.text import Tokenizer, decode, sample, tokenizer_of
-from trainyard_trainer.errors import CheckpointError, TrainerUsageError
+from trainyard_trainer.data.sharding import Batches, check_labels, epoch_order, steps_for
+from trainyard_trainer.data.text import Tokenizer, decode, read_tokenizer, sample, tokenizer_of
+from trainyard_trainer.errors import CheckpointError, TaskError, TrainerError, TrainerUsageError
+from trainyard_trainer.models import gpt2
 from trainyard_trainer.models import model as models
+from trainyard_trainer.models.checks import check_task, label
+from trainyard_trainer.models.kinds import kind
 from trainyard_trainer.models.lora import merged, with_lora
 from trainyard_trainer.models.model import Model
 from trainyard_trainer.models.names import names
-from trainyard_trainer.models.task import Evaluation, TaskError, TrainingTask, cross_entropy, load_task
+from trainyard_trainer.models.task import Evaluation, TrainingTask, cross_entropy, in_bfloat16, load_task
 from trainyard_trainer.output.export import ModelFunction, export_function, model_files, summary
 from trainyard_trainer.output.index import CheckpointEntry
 from trainyard_trainer.output.report import PeriodicReport, report
@@ -36,7 +39,8 @@ from trainyard_trainer.output.saving import Saver
 from trainyard_trainer.output.summaries import Summaries, report_to_tuning_service
 from trainyard_trainer.processes import distribute
 from trainyard_trainer.processes.cluster import ClusterSpec
-from trainyard_trainer.training import optimizers, state, steps, weights
+from trainyard_trainer.training import diagnosis, optimizers, state, steps, weights
+from trainyard_trainer.training.flags import check_data_flags, check_flags, check_rate
 from trainyard_trainer.training.state import START, State, TrainingPosition
 from trainyard_trainer.training.strategy import Strategy
 
@@ -114,12 +118,12 @@ class Experiment:
         kinds, seed = self.arguments.augment, self.arguments.seed
         augment = Augmentation(kinds, seed, position.epochs) if kinds else None
         return Batches(
-            self.dataset.train, order, self.batch_size, self.shard, self.model.classes, self.off, augment,
+            self.dataset.train, order, self.batch_size, self.shard, self.model.label_limit, self.off, augment,
             position.examples,
         )  # fmt: skip
 
-    def optimizer_settings(self, position: TrainingPosition) -> dict[str, int | float]:
-        """The arguments of `optimizers.make_optimizer`, with the learning rate schedule from this position on."""
+    def optimizer(self, position: TrainingPosition) -> optax.GradientTransformation:
+        """The optimizer of the flags, with the learning rate schedule from this position on."""
         task = self.model.task
         rate = self.arguments.learning_rate or task.learning_rate
         batch_size = self.batch_size * self.shard.replicas
@@ -127,23 +131,19 @@ class Experiment:
             rate, self.arguments.learning_rate_scaling, batch_size, task.reference_batch_size
         )
         total = self.steps_left(START)
-        return {
-            "peak": peak,
-            "start": min(rate, peak),
-            "steps": total,
-            "warmup": self.arguments.warmup,
-            "ahead": total - self.steps_left(position) - position.steps,
-        }
-
-    def optimizer(self, position: TrainingPosition) -> optax.GradientTransformation:
-        settings: Any = self.optimizer_settings(position)
-        optimizer = optimizers.make_optimizer(self.model.task.optimizer, **settings)
-        freeze = self.arguments.freeze
-        if self.arguments.lora:
-            optimizer = optimizers.only(optimizer, lambda name: name.startswith("lora/"))
-        elif freeze:
-            optimizer = optimizers.only(optimizer, lambda name: not re.search(freeze, name))
+        ahead = total - self.steps_left(position) - position.steps
+        optimizer = optimizers.make_optimizer(
+            task.optimizer or optax.adam, peak, min(rate, peak), total, self.arguments.warmup, ahead
+        )
+        if self.arguments.lora or self.arguments.freeze:
+            optimizer = optimizers.only(optimizer, self.trains)
         return optimizers.with_average(optimizer, self.arguments.ema) if self.arguments.ema else optimizer
+
+    def trains(self, name: str) -> bool:
+        """Whether a parameter, by its name, is trained."""
+        if self.arguments.lora:
+            return name.startswith("lora/")
+        return self.arguments.freeze is None or not re.search(self.arguments.freeze, name)
 
     def fingerprint(self) -> dict[str, Any]:
         """The identity of the training in its job directory: data, seed and model. On the chief."""
@@ -171,6 +171,9 @@ class Experiment:
             JobDirLockedError: another trainer writes to the job directory.
         """
         optimizer, strategy = self.optimizer(START), self.strategy
+        task = self.model.task
+        if not optimizers.reads_rate(task.optimizer or optax.adam, self.model.params.shapes, label(task)):
+            check_rate(self.arguments, task)
         shapes = state.state_shapes(self.model, optimizer)
         own: State | None = None
         header: dict[str, Any] = {"position": START._asdict(), "checkpoint": None}
@@ -252,6 +255,10 @@ class Experiment:
         evaluated = steps.evaluate(
             self.model, step, variables, self.dataset.held_out, batch_size, self.shard, self.strategy, after_batch
         )  # fmt: skip
+        if not math.isfinite(evaluated["loss"]):
+            held_out = self.dataset.held_out
+            if problem := diagnosis.wrong_values(held_out, np.arange(len(held_out)), self.model, self.shard):
+                log.warning("The loss of the held-out data is %s. %s", evaluated["loss"], problem)
         if self.shard.process_id == 0:
             measured = {f"held_out_{name}": round(value, 6) for name, value in evaluated.items()}
             report("evaluation", step=position.steps, epoch=position.epochs, **measured)
@@ -265,6 +272,12 @@ class Experiment:
                 infer = functools.partial(_jitted_infer(self.model), params, statistics)
                 self.model.task.on_evaluation(Evaluation(position.steps, evaluated, infer))
         return evaluated
+
+    def cause(self, error: TrainerError, position: TrainingPosition) -> TrainerError:
+        """The error of values in the examples of the last steps, if they explain one of a loss that is not finite."""
+        steps_since_report = 2 * self.arguments.log_every + 1
+        examples = steps_since_report * self.batch_size * self.shard.replicas
+        return diagnosis.cause(error, self.dataset, self.model, self.shard, self.arguments.seed, position, examples)
 
     def score(self, evaluated: dict[str, float]) -> float:
         """The metric of --best; of two states, the better has the higher score."""
@@ -358,6 +371,7 @@ def prepare(
         DataError, FileError: the data cannot be used.
         ModelError: the model does not accept it.
     """
+    task = _in_sizes_of_file(arguments, task, cluster)
     tokenizer, classes = _tokenizer(arguments, cluster), arguments.classes or task.classes
     if task.data is None:
         dataset = datasets.load(
@@ -366,64 +380,100 @@ def prepare(
             arguments.stream, tokenizer,
         )  # fmt: skip
     else:
-        dataset = datasets.in_memory(f"the data of {task.name}", task.data(), sharding)
+        data = task.data()
+        if not isinstance(data, datasets.Dataset):
+            raise TaskError(
+                f"The {label(task)}: `data` returns {kind(data)}; it returns from_arrays(...) with the examples."
+            )
+        dataset = datasets.in_memory("the data of the task", data, sharding)
+    check_data_flags(arguments, dataset)
     metrics = ("loss", *task.metrics)
     if arguments.best is not None and arguments.best[0] not in metrics:
-        raise TaskError(f"--best {':'.join(arguments.best)}: the metrics of {task.name} are {', '.join(metrics)}.")
+        raise TaskError(f"--best {':'.join(arguments.best)}: the {label(task)} has {', '.join(metrics)}.")
     if arguments.augment and len(dataset.input_shape) != 3:
         raise datasets.DataError(
             f"--augment is for images [H, W, C]; the data has {dataset.input_dtype} {list(dataset.input_shape)}."
         )
     if arguments.label_smoothing:
-        if task.loss is not cross_entropy:
-            raise TaskError(
-                f"--label-smoothing is for the cross entropy of classes; {task.name} has a loss of its own."
-            )
         task = dataclasses.replace(task, loss=functools.partial(cross_entropy, smoothing=arguments.label_smoothing))
     if arguments.mixup and dataset.input_dtype.kind == "i":
         raise TaskError("--mixup is for images and other numbers; the data has tokens.")
     if arguments.sample:
-        task = dataclasses.replace(task, on_evaluation=_sampler(arguments, dataset, tokenizer))
+        task = dataclasses.replace(task, on_evaluation=_sampler(arguments, dataset, tokenizer, task.on_evaluation))
     exported = model = Model(task, dataset.input_shape, dataset.input_dtype, len(dataset.label_names), dataset.layouts)
     if arguments.lora:
-        network = with_lora(exported.network, arguments.lora, arguments.lora_on)
+        network = with_lora(exported.network, arguments.lora, arguments.lora_on, arguments.precision)
         model = Model(
             dataclasses.replace(task, network=network), dataset.input_shape, dataset.input_dtype, exported.classes,
             dataset.layouts,
         )  # fmt: skip
     if arguments.freeze:
         _check_frozen(model, arguments)
+    for split in (dataset.train, dataset.held_out):
+        for examples in split.files:
+            if isinstance(examples, datasets.Arrays):  # all at once; those of files as they are read
+                check_labels(split, np.arange(len(examples)), examples.labels, model.label_limit)
     return Experiment(arguments, cluster, strategy, shard, dataset, model, exported)
 
 
 def _tokenizer(arguments: Arguments, cluster: ClusterSpec) -> Tokenizer | None:
     """The tokenizer of --tokenizer, which the chief trains for all."""
-    if arguments.tokenizer is None:
+    name = arguments.tokenizer
+    if name is None:
         return None
+
+    def content() -> bytes:
+        return tokenizer_of(name, arguments.job_dir, lambda: texts(arguments.data)).content
+
+    return read_tokenizer(_of_chief(cluster, content, datasets.DataError), name)
+
+
+def _in_sizes_of_file(arguments: Arguments, task: TrainingTask, cluster: ClusterSpec) -> TrainingTask:
+    """--model gpt2 in the sizes of the GPT-2 of --init-from; any other task as it is."""
+    url = arguments.init_from
+    if url is None or arguments.task is not None or not task.name == arguments.model == "gpt2":
+        return task
+
+    def content() -> bytes:
+        return json.dumps(weights.gpt2_sizes(url)).encode()
+
+    sizes = json.loads(_of_chief(cluster, content, CheckpointError))
+    sized = models.built_in("gpt2", arguments.precision, spec=models.gpt2_spec(gpt2.Sizes(*sizes)))
+    return dataclasses.replace(sized, optimizer=task.optimizer)
+
+
+def _of_chief(cluster: ClusterSpec, read: Callable[[], bytes], refusal: type[TrainerUsageError]) -> bytes:
+    """A content that the chief alone reads, in all processes, which all end with its error. An evaluator reads it."""
     content = error = b""
     if cluster.is_chief or cluster.role == "evaluator":
         try:
-            content = tokenizer_of(arguments.tokenizer, arguments.job_dir, lambda: texts(arguments.data)).content
-        except TrainerUsageError as refused:  # all processes end with it
+            content = read()
+        except TrainerUsageError as refused:
             error = str(refused).encode()
     error = distribute.broadcast(error)
     if error:
-        raise datasets.DataError(error.decode())
-    return Tokenizer(distribute.broadcast(content))
+        raise refusal(error.decode())
+    return distribute.broadcast(content)
 
 
 def _sampler(
-    arguments: Arguments, dataset: datasets.Dataset, tokenizer: Tokenizer | None
+    arguments: Arguments,
+    dataset: datasets.Dataset,
+    tokenizer: Tokenizer | None,
+    on_evaluation: Callable[[Evaluation], None] | None,
 ) -> Callable[[Evaluation], None]:
-    """Report a continuation of held-out text, of --sample tokens."""
+    """Report a continuation of held-out text, of --sample tokens, and call the task's own `on_evaluation`."""
     if len(dataset.input_shape) != 1 or dataset.input_dtype != np.int32:
         raise TaskError(f"--sample is for text; the data has {dataset.input_dtype} {list(dataset.input_shape)}.")
     length = dataset.input_shape[0]
     prompt = dataset.held_out.rows(np.arange(1))[0][0, : max(1, length // 2)]
+    read = functools.partial(decode, tokenizer, classes=len(dataset.label_names))
 
     def report_sample(evaluation: Evaluation) -> None:
         tokens = sample(evaluation.infer, prompt, arguments.sample, length, arguments.seed + evaluation.step)
-        report("sample", step=evaluation.step, prompt=decode(tokenizer, prompt), text=decode(tokenizer, tokens))
+        report("sample", step=evaluation.step, prompt=read(prompt), text=read(tokens))
+        if on_evaluation is not None:
+            on_evaluation(evaluation)
 
     return report_sample
 
@@ -459,25 +509,24 @@ def batches_of(arguments: Arguments, replicas: int) -> Arguments:
     return dataclasses.replace(arguments, batch_size=each // pieces, accumulate=pieces)
 
 
-def task_of(arguments: Arguments) -> TrainingTask:
-    """The model of --task or --model, with the optimizer of the flags.
+def task_of(arguments: Arguments, own: TrainingTask | None = None) -> TrainingTask:
+    """The task that is trained: `own`, that of --task, or --model, with the optimizer and precision of the flags.
 
     Raises:
-        TaskError: the module of --task cannot be used, or not with these flags.
+        TaskError: the task cannot be used.
+        FlagError: a flag is given that it would ignore.
     """
-    if arguments.task:
-        if arguments.optimizer or arguments.weight_decay or arguments.precision != "float32":
-            raise TaskError(
-                "--optimizer, --weight-decay and --precision are for --model. A task has an optimizer and a network "
-                "of its own."
-            )
-        task = load_task(arguments.task)
-        if task.data is not None and (arguments.data != "digits" or arguments.held_out_data):
-            raise TaskError(
-                "--data and --held-out-data are for --model and for tasks without data; "
-                f"{task.name} has data of its own."
-            )
-        return task
-    name = arguments.optimizer or models.MODELS[arguments.model].optimizer
-    make = functools.partial(optimizers.OPTIMIZERS[name], decay=arguments.weight_decay)
-    return models.built_in(arguments.model, arguments.precision, optimizer=make)
+    if own is not None and arguments.task is not None:
+        raise FlagError(f"--task {arguments.task} is given, and this file trains a task of its own: leave it out.")
+    is_own = own is not None or arguments.task is not None
+    if own is None:
+        own = load_task(arguments.task) if arguments.task else models.built_in(arguments.model, arguments.precision)
+    check_task(own)
+    check_flags(arguments, own, is_own)
+    if own.optimizer is None:
+        name = arguments.optimizer or ("adam" if is_own else models.MODELS[arguments.model].optimizer)
+        make = functools.partial(optimizers.OPTIMIZERS[name], decay=arguments.weight_decay)
+        own = dataclasses.replace(own, optimizer=make)
+    if is_own and arguments.precision == "bfloat16":
+        own = dataclasses.replace(own, network=in_bfloat16(own.network))
+    return own

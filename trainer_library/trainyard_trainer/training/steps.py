@@ -14,14 +14,16 @@ import optax
 from trainyard_trainer.data.datasets import Shard, Split
 from trainyard_trainer.data.sharding import Batches, plain_order, read
 from trainyard_trainer.models.model import Model, means
+from trainyard_trainer.models.names import names
 from trainyard_trainer.training.optimizers import Averaged
 from trainyard_trainer.training.state import State
 from trainyard_trainer.training.strategy import Strategy
 
 PyTree = Any
 TrainStep = Callable[..., tuple[State, jax.Array]]
-GradientStep = Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
 EvaluationStep = Callable[..., jax.Array]
+Trains = Callable[[str], bool]
+"""Whether a parameter, by its name, is trained."""
 
 EVALUATION_BATCH = 128  # examples per step and replica, if there are enough
 
@@ -46,34 +48,32 @@ def no_sums(model: Model) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def make_train_step(
-    model: Model, optimizer: optax.GradientTransformation, strategy: Strategy, seed: int = 0, mixup: float = 0.0
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    strategy: Strategy,
+    seed: int = 0,
+    mixup: float = 0.0,
+    trains: Trains = lambda _name: True,
 ) -> TrainStep:
     """(state, sums, inputs, labels, weights) -> (new state, new sums).
 
+    Of parameters that do not train, no gradient is computed: the optimizer gets zeros.
     The sums [M] (see `Model.measure`, averaged over replicas) grow on the device from step to step, as fetching them
     costs as much as a short step.
     """
-    gradient = _make_gradient(model, strategy, seed, mixup)
+    gradient = _make_gradient(model, strategy, seed, mixup, trains)
+    with_extra_args = optax.with_extra_args_support(optimizer).update
 
     def step(state: State, sums_M: jax.Array, *batch: jax.Array) -> tuple[State, jax.Array]:
-        gradients, statistics, step_sums_M = gradient(Variables(state.params, state.statistics, state.step), batch)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        trained, statistics, step_sums_M = gradient(Variables(state.params, state.statistics, state.step), batch)
+        gradients = _completed(trained, state.params, jnp.zeros_like)
+        loss = step_sums_M[0] / step_sums_M[-1]
+        updates, optimizer_state = with_extra_args(gradients, state.optimizer, state.params, value=loss)
         params = optax.apply_updates(state.params, updates)
         new = State(params, statistics, optimizer_state, state.step + 1)
         return strategy.constrain(new), sums_M + step_sums_M
 
     return strategy.compile(step, donate_state=True)
-
-
-def make_gradient_step(model: Model, strategy: Strategy, seed: int = 0) -> GradientStep:
-    """(variables, inputs, labels, weights) -> (gradient [P], statistics [S], sums [M]), without an update."""
-    gradient = _make_gradient(model, strategy, seed)
-
-    def step(variables: Variables, *batch: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        gradients, statistics, sums_M = gradient(variables, batch)
-        return model.params.ravel(gradients), statistics, sums_M
-
-    return strategy.compile(step, donate_state=False)
 
 
 def make_evaluation_step(model: Model, strategy: Strategy) -> EvaluationStep:
@@ -102,7 +102,7 @@ def evaluate(
     on_batch: Callable[[], None],
 ) -> dict[str, float]:
     """Means of the loss and the metrics over a split; all processes call this together, with replicated variables."""
-    batches = Batches(split, plain_order(split), batch_size, shard, model.classes)
+    batches = Batches(split, plain_order(split), batch_size, shard, model.label_limit)
     sums = []
     for batch in read(batches, split.in_memory):
         parts = (strategy.put(part) for part in (batch.inputs, batch.labels, batch.weights))
@@ -112,9 +112,12 @@ def evaluate(
 
 
 def _make_gradient(
-    model: Model, strategy: Strategy, seed: int, mixup: float = 0.0
+    model: Model, strategy: Strategy, seed: int, mixup: float, trains: Trains
 ) -> Callable[[Variables, Any], tuple[PyTree, jax.Array, jax.Array]]:
-    """(variables, batch) -> the gradients of the mean loss over all examples of all replicas, statistics and sums."""
+    """(variables, batch) -> the gradients of the mean loss over all examples of all replicas, statistics and sums.
+
+    The gradients are a tree with None for each parameter that does not train.
+    """
 
     def of_piece(variables: Variables, batch: Any, piece: Any) -> tuple[PyTree, jax.Array, jax.Array]:
         inputs, labels, weights_B = batch
@@ -123,14 +126,18 @@ def _make_gradient(
 
         share: Any = jax.random.beta(jax.random.fold_in(key, 1), mixup, mixup) if mixup else None
 
-        def loss(params: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        def loss(trained: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            params = _completed(trained, variables.params)
             outputs, statistics_S = model.train(strategy.gather(params), variables.statistics, inputs, key, share)
             sums_M = model.measure(outputs, labels, weights_B)
             if mixup:
                 sums_M = share * sums_M + (1 - share) * model.measure(outputs, labels[::-1], weights_B)
             return sums_M[0], (statistics_S, sums_M)
 
-        gradients, (statistics_S, sums_M) = jax.grad(loss, has_aux=True)(variables.params)
+        trained = jax.tree.map(
+            lambda name, leaf: leaf if trains(name) else None, names(variables.params), variables.params
+        )
+        gradients, (statistics_S, sums_M) = jax.grad(loss, has_aux=True)(trained)
         return gradients, statistics_S, sums_M
 
     def of_replica(variables: Variables, batch: Any, replica: Any) -> tuple[PyTree, jax.Array, jax.Array]:
@@ -159,3 +166,11 @@ def _make_gradient(
         return jax.tree.map(lambda leaf: leaf * scale, gradients), statistics_S, sums_M
 
     return gradient
+
+
+def _completed(some: PyTree, whole: PyTree, of: Callable[[Any], Any] = lambda leaf: leaf) -> PyTree:
+    """A tree, and for each None in it a function of the leaf of another one, whose own None stay (Equinox has some)."""
+    return jax.tree.map(
+        lambda own, leaf: own if own is not None or leaf is None else of(leaf), some, whole,
+        is_leaf=lambda leaf: leaf is None,
+    )  # fmt: skip

@@ -26,7 +26,7 @@ from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec
 PyTree = Any
 Tree = TypeVar("Tree")
 Item = TypeVar("Item")
-Name = Literal["auto", "one-device", "mirrored", "multi-worker-mirrored", "parameter-server"]
+Name = Literal["auto", "one-device", "mirrored", "multi-worker-mirrored"]
 Parallel = Literal["mirrored", "fsdp", "pmap"]
 Sizes = Sequence[tuple[str, int]]
 Rules = Sequence[tuple[str, PartitionSpec]]
@@ -125,7 +125,7 @@ class OneDevice(_Whole):
         return part if _on_cpu() else jax.device_put(part)
 
     def to_host(self, tree: Tree) -> Tree:
-        fetched: Tree = jax.tree.map(np.asarray, jax.device_get(tree))
+        fetched: Tree = jax.tree.map(np.asarray, tree if _on_cpu() else jax.device_get(tree))
         return fetched
 
 
@@ -302,12 +302,8 @@ def choose_strategy(name: Name, cluster: ClusterSpec) -> Name:
         ClusterError: the cluster does not support the strategy.
     """
     if name == "auto":
-        if cluster.parameter_servers:
-            return "parameter-server"
         return "multi-worker-mirrored" if cluster.num_processes > 1 else "auto"
-    if name == "parameter-server" and not cluster.parameter_servers:
-        raise ClusterError("--strategy parameter-server requires ps tasks in the cluster: parameterServerCount.")
-    if name in ("one-device", "mirrored") and (cluster.num_processes > 1 or cluster.parameter_servers):
+    if name in ("one-device", "mirrored") and cluster.num_processes > 1:
         raise ClusterError(
             f"--strategy {name} is for one process, and TF_CONFIG has {cluster.num_processes} that train: leave "
             "--strategy out, or ask for no workers."
@@ -381,6 +377,7 @@ def _mean(tree: Tree) -> Tree:
     return averaged
 
 
+@functools.cache  # asked for each part of a batch
 def _on_cpu() -> bool:
     """On CPU, a step uses host arrays directly; a device_put would cost more than a short step."""
     return jax.default_backend() == "cpu"

@@ -13,10 +13,8 @@ from trainyard_trainer.arguments import Arguments
 from trainyard_trainer.data.datasets import Shard
 from trainyard_trainer.data.sharding import read
 from trainyard_trainer.models.task import TrainingTask
-from trainyard_trainer.output.histograms import Histograms
-from trainyard_trainer.output.profile import StepProfiler
-from trainyard_trainer.output.report import Progress, report
-from trainyard_trainer.output.saving import Saver
+from trainyard_trainer.output.report import DivergenceError, Progress, report
+from trainyard_trainer.output.saving import NotFiniteError, Saver
 from trainyard_trainer.output.summaries import NoSummaries, Summaries, TensorBoard, report_to_tuning_service
 from trainyard_trainer.processes import distribute
 from trainyard_trainer.processes.cluster import ClusterError, ClusterSpec
@@ -60,7 +58,9 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
     training, position, optimizer = experiment.restore_or_initialize(saver)
     token = distribute.broadcast(secrets.token_hex(4).encode()).decode()  # of what all processes save together
     function = experiment.export_function()
-    train_step = make_train_step(experiment.model, optimizer, strategy, arguments.seed, arguments.mixup)
+    train_step = make_train_step(
+        experiment.model, optimizer, strategy, arguments.seed, arguments.mixup, experiment.trains
+    )
     evaluation_step = make_evaluation_step(experiment.model, strategy)
     steps = position.steps + experiment.steps_left(position)
     report("begin", step=position.steps, steps=steps)
@@ -90,20 +90,16 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
         experiment.model.metric_names, strategy.replicate(no_sums(experiment.model)), strategy.to_host,
         SHORT_STEPS_AHEAD if strategy.local_replicas == 1 else 1,
     )  # fmt: skip
-    profiler = StepProfiler(summaries, arguments.profile, cluster.is_chief)
-    histograms = Histograms(experiment, summaries) if arguments.histograms else None
-    evaluated = batch = None
+    evaluated = None
     try:
         while not experiment.is_stopped_early(position) and (
             position.steps < steps or experiment.is_epoch_read(position)
         ):
             progress.start_epoch()
             for examples, advance, batch in prefetch(_batches(experiment, position)):
-                profiler.before(position.steps + 1)
                 training, sums = train_step(training, progress.sums, *batch)
                 position = position._replace(steps=position.steps + 1, examples=position.examples + advance)
                 progress.add(position.steps, position.epochs + 1, examples, sums)
-                profiler.after(position.steps, sums)
                 check_stop()
                 every = arguments.checkpoint_every
                 if (every and position.steps % every == 0) or saver.is_due():
@@ -123,13 +119,12 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
                 is_best = math.isfinite(score) and (after.best is None or score > after.best)
                 if is_best:
                     after = after._replace(best=score, best_epochs=after.epochs)
-                if histograms is not None and batch is not None:
-                    histograms.write(training, after.steps, batch)
             position = after
             if last or is_best or not arguments.checkpoint_every or experiment.is_stopped_early(position):
                 save(training, position, score)
+    except (DivergenceError, NotFiniteError) as error:
+        raise experiment.cause(error, position) from error
     except _StopRequestedError:  # during an evaluation, the same command begins with it
-        profiler.close()
         progress.flush()
         save(training, position)
         saver.wait()
@@ -138,7 +133,6 @@ def _train(experiment: Experiment, saver: Saver, should_stop: Callable[[], bool]
         report("stopped", step=position.steps, steps=steps)
         return
 
-    profiler.close()
     progress.close()
     saver.wait()
     variables, exported = evaluated_variables(training), position

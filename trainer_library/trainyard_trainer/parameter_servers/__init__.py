@@ -1,1 +1,0 @@
-"""Asynchronous training with parameter servers."""

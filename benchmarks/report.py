@@ -45,10 +45,15 @@ VARIANTS = frozenset(
         "suggestion-200",
         "table-filter",
         "table-sorted",
+        "template-16",
+        "template-256",
+        "template-saves-96",
+        "template-two-ceiling",
         "train-16",
         "train-256",
         "train-memory-fsdp-4",
         "train-memory-fsdp-8",
+        "train-saves-96",
         "train-two-ceiling",
     }
 )

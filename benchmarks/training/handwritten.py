@@ -1,12 +1,13 @@
-"""The baseline: the library's CNN, optimizer and batches of the digits in a plain training loop.
+"""The baseline: a trainer's network, optimizer and batches in a lean training loop.
 
-It has no sharding, weights, checkpoints, curves, progress or stopping. Prints one JSON object: examples_per_second of
-the steps after the first, which is mostly compilation.
+    python -m benchmarks.training.handwritten TRAINER --batch-size N --print-every N      # library or template
+
+It is jit with a donated state, which may run ahead of the devices, over batches that are taken out of arrays in memory.
+It has no sharding, weights, checkpoints, curves or stopping. It fetches and prints the loss every so many steps.
 """
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,11 +17,10 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from trainyard_trainer.data import datasets
-from trainyard_trainer.models.model import MODELS
-from trainyard_trainer.training.optimizers import OPTIMIZERS
+from benchmarks.training import repeated_digits
 
 PyTree = Any
+STEPS = 1_000_000  # of the schedule
 
 
 def make_step(
@@ -47,38 +47,42 @@ def make_step(
 
 def batches(inputs: Any, labels: Any, batch_size: int) -> Iterator[tuple[Any, Any]]:
     """Full batches in a new order each epoch, without end."""
-    for epoch in range(1_000_000):
+    for epoch in range(STEPS):
         order = np.random.default_rng(epoch).permutation(len(labels))
         for start in range(0, len(labels) - batch_size + 1, batch_size):
             rows = order[start : start + batch_size]
             yield inputs[rows], labels[rows]
 
 
+def network_of(trainer: str) -> nn.Module:
+    """The network of the trainer: the template's, or the library's `--model cnn`."""
+    if trainer == "template":
+        from trainer import task
+
+        template: nn.Module = task.Network(jnp.dtype("float32"))
+        return template
+    from trainyard_trainer.models.model import MODELS
+
+    return MODELS["cnn"].make(10, jnp.float32)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("trainer", choices=["library", "template"])
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True, help="after the first")
+    parser.add_argument("--print-every", type=int, required=True, help="steps")
     arguments = parser.parse_args()
 
-    dataset = datasets.digits()
-    inputs, labels = dataset.train.rows(np.arange(len(dataset.train)))
-    kind = MODELS["cnn"]
-    network = kind.make(len(dataset.label_names), jnp.float32)
-    optimizer = OPTIMIZERS[kind.optimizer](kind.learning_rate, 0.0)
-
-    first = jnp.zeros((1, *inputs.shape[1:]), jnp.float32)
-    variables = jax.jit(network.init, static_argnames="train")(jax.random.key(0), first, train=False)
+    network = network_of(arguments.trainer)
+    optimizer = optax.adam(optax.warmup_cosine_decay_schedule(0.0, 0.002, STEPS // 5, STEPS))
+    inputs, labels = (part[repeated_digits.HELD_OUT :] for part in repeated_digits.examples())
+    variables = jax.jit(network.init, static_argnames="train")(jax.random.key(0), inputs[:1], train=False)
     state = variables["params"], variables.get("batch_stats", {}), optimizer.init(variables["params"])
     step = jax.jit(make_step(network, optimizer), donate_argnums=0)
-
-    stream = batches(inputs, labels, arguments.batch_size)
-    state, _ = jax.block_until_ready(step(state, *next(stream)))
-    start = time.perf_counter()
-    for _ in range(arguments.steps):
-        state, _ = step(state, *next(stream))
-    jax.block_until_ready(state)
-    seconds = time.perf_counter() - start
-    print(json.dumps({"examples_per_second": arguments.steps * arguments.batch_size / seconds}))
+    for number, batch in enumerate(batches(inputs, labels, arguments.batch_size), start=1):
+        state, loss = step(state, *batch)
+        if number % arguments.print_every == 0:
+            print(json.dumps({"event": "progress", "step": number, "loss": float(loss)}), flush=True)
 
 
 if __name__ == "__main__":

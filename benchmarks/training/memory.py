@@ -1,6 +1,7 @@
 """Memory of a device, as XLA plans it, for GPT-2 of 124 million parameters: `python -m benchmarks.training.memory`.
 
-It prints {"mirrored": [library, by hand], "fsdp-4", "fsdp-8"} in MiB, for eight CPU devices and two sequences each.
+It prints {"mirrored": [library, by hand], "fsdp-4", "fsdp-8", "lora": [library with --lora, without]} in MiB, for eight
+CPU devices and two sequences each.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 from typing import Any
 
 DEVICES, LENGTH = 8, 256
+RANK = 8
 SIZES = {"mirrored": 1, "fsdp-4": 4, "fsdp-8": 8}  # devices that share a state
 
 
@@ -19,19 +21,28 @@ def main() -> None:
     for name, fsdp in SIZES.items():
         compiled = _of_library(fsdp), compiled_step(fsdp, 2 * DEVICES, LENGTH)
         planned[name] = [_mebibytes(step.memory_analysis()) for step in compiled]
+    planned["lora"] = [_mebibytes(_of_library(1, RANK).memory_analysis()), planned["mirrored"][0]]
     print(json.dumps(planned), flush=True)
 
 
-def _of_library(fsdp: int) -> Any:
+def _of_library(fsdp: int, rank: int = 0) -> Any:
+    """`rank`: of --lora; 0: all parameters are trained."""
+    import dataclasses
+
     import jax
     import jax.numpy as jnp
     import optax
     from jax.sharding import NamedSharding, PartitionSpec
 
+    from trainyard_trainer.models.lora import with_lora
     from trainyard_trainer.models.model import Model, built_in
-    from trainyard_trainer.training import state, steps, strategy
+    from trainyard_trainer.training import optimizers, state, steps, strategy
 
-    model, optimizer = Model(built_in("gpt2"), (LENGTH,), jnp.int32, 50257), optax.adam(0.001)
+    task, optimizer = built_in("gpt2"), optax.adam(0.001)
+    model = Model(task, (LENGTH,), jnp.int32, 50257)
+    if rank:
+        task = dataclasses.replace(task, network=with_lora(model.network, rank, "kernel$"))
+        model, optimizer = Model(task, (LENGTH,), jnp.int32, 50257), optimizers.only(optimizer, _trains)
     placed: Any = strategy.Mirrored() if fsdp == 1 else strategy.Sharded([("fsdp", fsdp)])
     shapes = state.state_shapes(model, optimizer)
     mesh, batch = placed._mesh, PartitionSpec(strategy.AXIS if fsdp == 1 else ("data", "fsdp"))
@@ -43,8 +54,13 @@ def _of_library(fsdp: int) -> Any:
 
     given = jax.tree.map(lambda leaf, layout: of(leaf.shape, leaf.dtype, layout), shapes, layouts)
     tokens, weights = of((2 * DEVICES, LENGTH), jnp.int32), of((2 * DEVICES,), jnp.float32)
-    step: Any = steps.make_train_step(model, optimizer, placed)
+    trains = _trains if rank else lambda _name: True
+    step: Any = steps.make_train_step(model, optimizer, placed, trains=trains)
     return step.lower(given, of((3,), jnp.float32, whole), tokens, tokens, weights).compile()
+
+
+def _trains(name: str) -> bool:
+    return name.startswith("lora/")
 
 
 def _mebibytes(plan: Any) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import psutil
+
 from benchmarks.tools import wait_for
 from trainyard_protocol.net.loopback import free_port
 
@@ -19,10 +22,11 @@ _PATIENCE_S = 900
 
 
 class Line(NamedTuple):
-    """A line of output and its time (time.perf_counter)."""
+    """A line of output, its time (time.perf_counter), and the seconds of CPU that its process had used."""
 
     at: float
     event: dict[str, Any]
+    cpu: float
 
 
 class Process:
@@ -40,6 +44,7 @@ class Process:
             stderr=self._stderr,
             text=True,
         )
+        self._times = psutil.Process(self._process.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -56,6 +61,15 @@ class Process:
     def progress(self) -> list[Line]:
         """The trainer's lines that say how far it is."""
         return [line for line in list(self.lines) if line.event.get("event") == "progress"]
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait_for_lines(self, lines: int) -> None:
+        self.wait_for(lambda: len(self.progress) >= lines)
 
     def wait_for_steps(self, steps: int) -> None:
         self.wait_for(lambda: any(line.event["step"] >= steps for line in self.progress))
@@ -79,7 +93,14 @@ class Process:
     def _read(self) -> None:
         for text in self._process.stdout or ():
             if text.startswith("{"):
-                self.lines.append(Line(time.perf_counter(), json.loads(text)))
+                self.lines.append(Line(time.perf_counter(), json.loads(text), self._cpu()))
+
+    def _cpu(self) -> float:
+        try:
+            times = self._times.cpu_times()
+        except psutil.NoSuchProcess:  # it has ended: these lines are not measured
+            return float("nan")
+        return times.user + times.system
 
 
 def tf_configs(number: int) -> list[dict[str, str]]:

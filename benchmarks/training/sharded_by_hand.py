@@ -10,14 +10,15 @@ import optax
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-WIDTH, LAYERS, HEADS, VOCABULARY = 768, 12, 12, 50257
+WIDTH, LAYERS, HEADS, VOCABULARY, POSITIONS = 768, 12, 12, 50257, 1024
 
 
 class Network(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array) -> Any:
         embed = nn.Embed(VOCABULARY, WIDTH, embedding_init=nn.initializers.normal(0.02))
-        x = embed(tokens) + self.param("positions", nn.initializers.normal(0.02), (tokens.shape[1], WIDTH))
+        positions = self.param("positions", nn.initializers.normal(0.02), (POSITIONS, WIDTH))
+        x = embed(tokens) + positions[: tokens.shape[1]]
         mask = nn.make_causal_mask(tokens[:1])
         for _ in range(LAYERS):
             x = x + nn.MultiHeadDotProductAttention(HEADS)(nn.LayerNorm()(x), mask=mask)

@@ -1,43 +1,33 @@
-"""Examples/s of trainings of the library, and of the same step in a plain loop."""
+"""Trainings of the template and of the library: CPU of a step, beside a lean loop's; CPU of a start; examples/s."""
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.training.processes import Process, tf_configs
+from benchmarks.training import repeated_digits
+from benchmarks.training.processes import Line, Process, tf_configs
 
-_EPOCHS = "1000000"  # never reached: measurements end the process
-_LOG_EVERY = 10  # the library's own default
+_EPOCHS = "100000"  # never reached: measurements end the process
+_TURNS, _TURN_S = 8, 1.0
+_WARM = 3  # progress lines
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training. `examples`: their number in an epoch; `data`: flags of synthetic ones; `steps`: measured ones."""
+    """A training. `arguments`: of Python; `batch_size`: of each process; `steps`: measured ones."""
 
-    model: str
-    examples: int
+    arguments: tuple[str, ...]
     batch_size: int
     steps: int
     folder: Path
-    data: tuple[str, ...] = ()
 
-    def library(self) -> list[str]:
-        """Arguments of Python for the library, with at least four progress lines."""
-        log_every = max(1, min(_LOG_EVERY, self.steps // 4))
-        return [
-            *("-m", "trainyard_trainer.task", "--model", self.model, *self.data, "--batch-size", str(self.batch_size)),
-            *("--epochs", _EPOCHS, "--evaluate-every", "0", "--checkpoint-every", _EPOCHS),
-            *("--log-every", str(log_every), "--job-dir", tempfile.mkdtemp(dir=self.folder)),
-        ]
-
-    def plain_loop(self) -> list[str]:
-        """Arguments of Python for the same step in a plain loop, of the CNN on the digits."""
-        return [
-            *("-m", "benchmarks.training.handwritten"),
-            *("--batch-size", str(self.batch_size), "--steps", str(self.steps)),
-        ]
+    @property
+    def command(self) -> list[str]:
+        flags = ("--batch-size", str(self.batch_size), "--epochs", _EPOCHS)
+        return [*self.arguments, *flags, "--job-dir", tempfile.mkdtemp(dir=self.folder)]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -45,59 +35,93 @@ class Case:
         return {"JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled")}
 
 
-def rate_of_plain_loop(case: Case) -> float:
-    with Process(case.plain_loop(), [0], case.environment) as process:
-        process.wait_for(lambda: process.lines)
-        return float(process.lines[0].event["examples_per_second"])
+def on_digits(trainer: str, batch_size: int, steps: int, folder: Path) -> Case:
+    """The template's network, or the library's `--model cnn`, on the repeated digits: no epoch ends meanwhile."""
+    if trainer == "template":
+        return Case(("-m", "benchmarks.training.repeated_digits"), batch_size, steps, folder)
+    data, held_out = repeated_digits.write(folder)
+    flags = ("--data", str(data), "--held-out-data", str(held_out), "--evaluate-every", "0")
+    return Case(("-m", "trainyard_trainer.task", *flags), batch_size, steps, folder)
+
+
+def cpu_by_turns(trainer: str, case: Case) -> tuple[float, float]:
+    """Milliseconds of CPU of a step of a trainer, and of a lean loop, on one core.
+
+    Both train at once, but one is always paused: what else the machine does changes within seconds.
+    """
+    lean = ["-m", "benchmarks.training.handwritten", trainer, "--batch-size", str(case.batch_size)]
+    with ExitStack() as stack:
+        both = []
+        for command in (case.command, [*lean, "--print-every", str(case.steps)]):
+            process = stack.enter_context(Process(command, [0], case.environment))
+            process.wait_for_lines(_WARM)
+            process.pause()
+            both.append(process)
+        before = [process.progress[-1] for process in both]
+        for turn in range(_TURNS):
+            for process in both if turn % 2 else reversed(both):
+                process.resume()
+                time.sleep(_TURN_S)
+                process.pause()
+        ours, others = (_cpu_of_step(first, process.progress[-1]) for first, process in zip(before, both, strict=True))
+        return ours, others
+
+
+def cpu_of_starts(arguments: Sequence[str]) -> tuple[float, float]:
+    """Seconds of CPU until the first progress line: of a training in a new job directory, and of the same command after
+    it was killed behind its first checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = []
+        for _ in range(2):
+            # A home directory without what earlier trainings have compiled.
+            home = {"HOME": folder, "XDG_CACHE_HOME": f"{folder}/cache"}
+            with Process([*arguments, "--epochs", _EPOCHS, "--job-dir", f"{folder}/job"], [0], home) as process:
+                process.wait_for_lines(1)
+                seconds.append(process.progress[0].cpu)
+                process.wait_for(lambda: any(line.event["event"] == "checkpoint" for line in list(process.lines)))
+        first, second = seconds
+        return first, second
 
 
 def rate_together(case: Case, processes: int = 1) -> float:
-    """One process, or several on a core each that train together."""
+    """Examples/s of one process, or of several on a core each that train together."""
     with _training(case, cores=list(range(processes))) as (chief, *_):
-        chief.wait_for_steps(case.steps)
-        return _rate(chief, case, processes)
+        chief.wait_for_lines(_WARM)
+        first = chief.progress[_WARM - 1]
+        chief.wait_for_steps(first.event["step"] + case.steps)
+        return processes * _rate(case, first, chief.progress[-1])
 
 
 def rate_without_exchange(case: Case) -> float:
     """The sum of two trainings, on a core each, while both train."""
-    with _training(case, cores=[0]) as (first,), _training(case, cores=[1]) as (second,):
-        both = (first, second)
+    with _training(case, cores=[0]) as (one,), _training(case, cores=[1]) as (other,):
+        both = (one, other)
         for process in both:
-            process.wait_for_steps(1)
-        since = max(process.progress[0].at for process in both)
+            process.wait_for_lines(_WARM)
+        since = max(process.progress[_WARM - 1].at for process in both)
         for process in both:  # as many steps each, concurrently
             process.wait_for_steps(process.progress[-1].event["step"] + case.steps)
         until = min(process.progress[-1].at for process in both)
-        return sum(_rate(process, case, 1, since, until) for process in both)
+        while_both = [[line for line in process.progress if since <= line.at <= until] for process in both]
+        return sum(_rate(case, lines[0], lines[-1]) for lines in while_both)
 
 
 @contextmanager
 def _training(case: Case, cores: list[int]) -> Iterator[list[Process]]:
-    """A training of the library with a process on each core, the chief first."""
+    """A training with a process on each core, the chief first."""
     with ExitStack() as stack:
-        arguments = case.library()
+        command = case.command
         yield [
-            stack.enter_context(Process(arguments, [core], {**case.environment, **config}))
+            stack.enter_context(Process(command, [core], {**case.environment, **config}))
             for core, config in zip(cores, tf_configs(len(cores)), strict=True)
         ]
 
 
-def _rate(process: Process, case: Case, replicas: int, since: float = 0.0, until: float = float("inf")) -> float:
-    """Examples/s of all steps after the first, by the progress lines whose interval is within these times. The padded
-    last batch of an epoch is counted as a full one, since it takes as long."""
-    batch_size = replicas * case.batch_size
-    examples, seconds = 0, 0.0
-    before, before_at = 1, 0.0  # the rate of the first line excludes the first step
-    for at, event in process.progress:
-        step, line_rate = event["step"], event["examples_per_second"]
-        if line_rate and before_at >= since and at <= until:
-            steps_per_epoch = event["steps"] // event["epochs"]
-            ends_epoch = step % steps_per_epoch == 0
-            padding = steps_per_epoch * batch_size - case.examples if ends_epoch else 0
-            computed = (step - before) * batch_size
-            examples += computed
-            seconds += (computed - padding) / line_rate
-        before, before_at = step, at
-    if not examples:
-        raise RuntimeError("There is no progress line in the measured interval.")
-    return examples / seconds
+def _rate(case: Case, first: Line, last: Line) -> float:
+    """Examples/s of a process between two progress lines. A padded last batch of an epoch takes as long as a full one,
+    and is counted as one."""
+    return case.batch_size * (int(last.event["step"]) - int(first.event["step"])) / (last.at - first.at)
+
+
+def _cpu_of_step(first: Line, last: Line) -> float:
+    return 1000 * (last.cpu - first.cpu) / (int(last.event["step"]) - int(first.event["step"]))

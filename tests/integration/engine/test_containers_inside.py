@@ -46,7 +46,7 @@ def test_attachments_end_from_inside_where_the_agent_does_not_see_their_processe
         command.close()
         command.release()
         host.until(lambda: not sleepers())
-    assert host.runtime._files.attachments() == []
+    host.until(lambda: host.runtime._files.attachments() == [])
 
 
 def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> None:

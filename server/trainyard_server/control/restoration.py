@@ -108,13 +108,15 @@ class Restoration:
 
     def _is_gone(self, reader: Reader, agent: AgentRow) -> bool:
         """Whether an agent that has not called runs nothing any more. Its lease may have become longer since the
-        backup, or one by a majority of any agents of that which others can ask."""
+        backup, or, unless this service has long leases alone, one by a majority of any agents that others can ask."""
         silent_s = self._backend.agent_liveness.silent_s(agent)
         if agent.lease_s is None:
             return silent_s > CALLS_AGAIN_S
         assert self._of is not None
         asked = [row for row in reader.agents() if row.first_seen <= self._of and row.info.get("peer_address")]
-        lists = [*agent.member_lists, [row.agent_id for row in asked]]
+        lists = list(agent.member_lists)
+        if not self._backend.settings.long_leases:
+            lists.append([row.agent_id for row in asked])
         lease_s = max(agent.lease_s, self._backend.settings.lease_s)
         return silent_s > self._backend.membership.lease_ends_s(agent.agent_id, lease_s, lists)
 

@@ -30,12 +30,12 @@ def back_up(api: Server, file: Path) -> None:
 
 
 @contextmanager
-def restored(tmp_path: Path, clock: Clock, file: Path, *, is_postgresql: bool) -> Iterator[Server]:
+def restored(tmp_path: Path, clock: Clock, file: Path, *, is_postgresql: bool, **changes: Any) -> Iterator[Server]:
     """The server on what was restored, an hour after the backup."""
     new = tmp_path / "new"
     clock.advance(3600)
     restore(file, new, databases.current.empty_url(new / "server") if is_postgresql else "")
-    with server(new / "server", clock) as api:
+    with server(new / "server", clock, **changes) as api:
         yield api
 
 
@@ -139,12 +139,16 @@ def test_agent_that_calls_keeps_what_it_has_and_nothing_starts_beside_what_it_st
         assert (api.job("goes_on")["state"], ends(api, "goes_on")) == ("SUCCEEDED", [(1, "COMPLETED")])
 
 
+@pytest.mark.parametrize("address", ["", "192.0.2.1:30600"])
 def test_run_of_an_agent_with_a_lease_is_lost_after_that_or_when_an_operator_removes_the_agent(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, address: str
 ) -> None:
-    file = tmp_path / "b.tar.gz"
-    with server(tmp_path / "state", clock) as api:
+    """Agents that nobody can ask have long leases; so have others where the service has no other ones."""
+    file, changes = tmp_path / "b.tar.gz", {"long_leases": bool(address)}
+    with server(tmp_path / "state", clock, **changes) as api:
         agents = [ScriptedAgent(api, name) for name in ("one", "two")]
+        for agent in agents:
+            agent.info = agent.info.model_copy(update={"peer_address": address})
         for agent in agents * 2:
             agent.sync()
         for job in ("job_0", "job_1"):
@@ -154,7 +158,7 @@ def test_run_of_an_agent_with_a_lease_is_lost_after_that_or_when_an_operator_rem
             agent.sync()
             agent.start()
         back_up(api, file)
-    with restored(tmp_path, clock, file, is_postgresql=False) as api:
+    with restored(tmp_path, clock, file, is_postgresql=False, **changes) as api:
         new = another(api, "one")
 
         def wait(seconds: float) -> None:

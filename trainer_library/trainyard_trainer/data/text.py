@@ -42,12 +42,9 @@ class SentencePiece:
     def __init__(self, content: bytes, name: str) -> None:
         """Raises FileError if it is none."""
         self.content = content
+        package = _sentencepiece()
         try:
-            from sentencepiece import SentencePieceProcessor
-        except ImportError as error:
-            raise FileError("--tokenizer needs the package sentencepiece: pip install sentencepiece.") from error
-        try:
-            self._model: Any = SentencePieceProcessor(model_proto=content) if content else None
+            self._model: Any = package.SentencePieceProcessor(model_proto=content) if content else None
         except RuntimeError:
             self._model = None
         if self._model is None:
@@ -132,14 +129,10 @@ def tokenizer_of(name: str, job_dir: str, texts: Callable[[], Iterator[str]]) ->
 
 
 def _trained(pieces: int, texts: Iterator[str]) -> bytes:
-    try:
-        from sentencepiece import SentencePieceTrainer
-    except ImportError as error:
-        raise FileError("--tokenizer needs the package sentencepiece: pip install sentencepiece.") from error
-    out = io.BytesIO()
+    package, out = _sentencepiece(), io.BytesIO()
     lines = (line for text in texts for line in text.split("\n"))
     try:
-        SentencePieceTrainer.train(
+        package.SentencePieceTrainer.train(
             sentence_iterator=lines, model_writer=out, vocab_size=pieces, model_type="bpe", minloglevel=2,
             # Nothing of a text is lost: not a rare character, a space or a line's end.
             byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
@@ -149,6 +142,15 @@ def _trained(pieces: int, texts: Iterator[str]) -> bytes:
     except RuntimeError as error:
         raise FileError(f"No tokenizer of {pieces} pieces can be made of the text: {error}") from error
     return out.getvalue()
+
+
+def _sentencepiece() -> Any:
+    """The package. Raises FileError without it."""
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise FileError("--tokenizer needs the package sentencepiece: pip install sentencepiece.") from error
+    return sentencepiece
 
 
 def read_text(path: Path) -> str:

@@ -20,7 +20,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
         for bits in sizes
     },
 }
-"""By their names in safetensors."""
+"""Types of arrays, by their names in safetensors."""
 AS_SAFETENSORS = "Save the model as safetensors: by safetensors.torch.save_model, or by save_pretrained of transformers"
 _LENGTH = 8  # bytes of the header's length, before the header
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")

@@ -102,7 +102,7 @@ def _storable(optimizer: Any) -> optax.GradientTransformationExtraArgs:
     accepted = inspect.signature(inner.update).parameters
 
     def init(params: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, inner.init(params))
+        return _with_key_data(inner.init(params))
 
     def update(gradients: PyTree, state: PyTree, params: PyTree = None, **extra: Any) -> tuple[PyTree, PyTree]:
         structure: Any
@@ -115,9 +115,14 @@ def _storable(optimizer: Any) -> optax.GradientTransformationExtraArgs:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
             extra = {name: value for name, value in extra.items() if name in accepted}
         updates, new = inner.update(gradients, structure.unflatten(typed), params, **extra)
-        return updates, jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, new)
+        return updates, _with_key_data(new)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _with_key_data(state: PyTree) -> PyTree:
+    """The state with the data of each typed PRNG key in its place."""
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, state)
 
 
 def _key_kinds(optimizer: optax.GradientTransformation, params: PyTree) -> list[Any]:

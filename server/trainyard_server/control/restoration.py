@@ -113,9 +113,9 @@ class Restoration:
         if agent.lease_s is None:
             return silent_s > CALLS_AGAIN_S
         assert self._of is not None
-        asked = [row for row in reader.agents() if row.first_seen <= self._of and row.info.get("peer_address")]
         lists = list(agent.member_lists)
         if not self._backend.settings.long_leases:
+            asked = [row for row in reader.agents() if row.first_seen <= self._of and row.info.get("peer_address")]
             lists.append([row.agent_id for row in asked])
         lease_s = max(agent.lease_s, self._backend.settings.lease_s)
         return silent_s > self._backend.membership.lease_ends_s(agent.agent_id, lease_s, lists)

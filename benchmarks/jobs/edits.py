@@ -14,7 +14,7 @@ from benchmarks.jobs.processes import uv_install
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.service import PRINT_TIME, TRAINYARD, Service, running
 from benchmarks.tools import RAY, installed, ray
-from trainyard_cli.submission.archives import Archive, check_archive
+from trainyard_programs.archives import Archive, check_archive
 
 _HELLO = "hello of the program"
 _PROGRAM = f"import time\nprint({_HELLO!r}, flush=True)\ntime.sleep(0.3)\n"

@@ -17,7 +17,7 @@ import httpx
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.service import PRINT_TIME, REPLICAS, Service, run_code, running, seconds
 from benchmarks.tools import ray, wait_for_ray
-from trainyard_cli.submission import program_wheel, programs
+from trainyard_programs import program_wheel, programs
 
 _PLAIN = run_code(PRINT_TIME)
 UV = Path(sys.executable).with_name("uv")

@@ -32,6 +32,8 @@ class Viewport(Enum):
 
     LIGHT = (1280, 860, "light")
     DARK = (1280, 860, "dark")
+    WIDE = (1440, 900, "light")
+    WIDE_DARK = (1440, 900, "dark")
     NARROW = (380, 800, "light")
     NARROW_DARK = (380, 800, "dark")
 

@@ -67,7 +67,10 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, network: QuietNetwork) -
     "viewport",
     [
         *(Viewport.LIGHT, Viewport.NARROW_DARK),
-        *(pytest.param(viewport, marks=pytest.mark.long) for viewport in (Viewport.DARK, Viewport.NARROW)),
+        *(
+            pytest.param(viewport, marks=pytest.mark.long)
+            for viewport in (Viewport.DARK, Viewport.WIDE, Viewport.WIDE_DARK, Viewport.NARROW)
+        ),
     ],
 )
 def test_every_page_can_be_shown_and_used_by_everyone(

@@ -6,7 +6,7 @@ import grimp
 
 PACKAGES = (
     *("benchmarks", "trainer", "trainyard", "trainyard_agent", "trainyard_cli", "trainyard_trainer"),
-    *("trainyard_protocol", "trainyard_server", "trainyard_storage"),
+    *("trainyard_programs", "trainyard_protocol", "trainyard_server", "trainyard_storage"),
 )
 
 

@@ -37,7 +37,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_sections_that_messages_name_exist() -> None:
     """A message names a section as (docs/how-to/operate.md, A damaged database)."""
-    packages = ("protocol", "sdk", "cli", "server", "storage", "worker_agent")
+    packages = ("protocol", "sdk", "cli", "server", "storage", "programs", "worker_agent")
     sources = [path.read_text(encoding="utf-8") for name in packages for path in (ROOT / name).rglob("*.py")]
     named = {found for text in sources for found in re.findall(r"\((docs/[\w/-]+\.md), ([^)]+)\)", text)}
     assert len(named) >= 2
@@ -60,7 +60,7 @@ def test_recorded_job_fits_on_one_screen_which_the_page_shows() -> None:
 
 
 def test_architecture_has_a_row_for_each_package() -> None:
-    roots = [*(ROOT / name for name in ("protocol", "sdk", "cli", "server", "storage", "worker_agent"))]
+    roots = [*(ROOT / name for name in ("protocol", "sdk", "cli", "server", "storage", "programs", "worker_agent"))]
     folders = {path.parent for root in roots for path in root.rglob("__init__.py")}
     packages = {str(folder.relative_to(ROOT)) for folder in folders} - {VERSIONS}
     rows = re.findall(r"^\| `([a-z_/]+/[a-z_/]+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
@@ -80,7 +80,7 @@ def test_how_to_names_files_that_exist(page: Path) -> None:
 
 def _exists(name: str) -> bool:
     """A path from the top, or the end of one: `control/launch.py`."""
-    folders = ("cli", "protocol", "sdk", "server", "storage", "tests", "worker_agent")
+    folders = ("cli", "protocol", "sdk", "server", "storage", "programs", "tests", "worker_agent")
     return (ROOT / name).exists() or any(next((ROOT / top).rglob(name), None) for top in folders)
 
 

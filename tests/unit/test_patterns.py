@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("cli", "docker", "protocol", "sdk", "server", "storage", "worker_agent")
+FOLDERS = ("cli", "docker", "protocol", "sdk", "server", "storage", "programs", "worker_agent")
 MATCHERS = {"compile", "findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"}
 GLOBS = {"fnmatch", "glob"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 MOST = 16
 FOLDERS = (
-    *("benchmarks", "cli", "protocol", "scripts", "sdk", "server"),
+    *("benchmarks", "cli", "programs", "protocol", "scripts", "sdk", "server"),
     *("storage", "tests", "trainer_library", "trainer_template", "worker_agent"),
 )
 

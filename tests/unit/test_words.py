@@ -12,6 +12,7 @@ FOLDERS = (
     "benchmarks",
     "cli",
     "docker",
+    "programs",
     "protocol",
     "scripts",
     "sdk",

@@ -11,10 +11,10 @@ from typing import Any
 
 from trainyard_cli.dev import waiter
 from trainyard_cli.dev.tree import CodeDirectory
-from trainyard_cli.submission import program_wheel, programs
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, put
 from trainyard_cli.submission.submit import JobDraft
+from trainyard_programs import program_wheel, programs
 from trainyard_protocol.errors import InvalidArgument
 
 LABEL = "trainyard-dev"

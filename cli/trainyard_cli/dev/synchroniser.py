@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from trainyard_cli.dev import tree
 from trainyard_cli.dev.tree import CodeDirectory, CodeTree
-from trainyard_cli.submission.files import ProgramFile
+from trainyard_programs.files import ProgramFile
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError, Unavailable, shown
 
 POLL_S = 1.0

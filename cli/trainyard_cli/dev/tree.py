@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard_cli.submission.files import EXPECTED, ProgramFile, list_files
+from trainyard_programs.files import EXPECTED, ProgramFile, list_files
 from trainyard_protocol.errors import InvalidArgument, shown
 from trainyard_protocol.fields import sized
 

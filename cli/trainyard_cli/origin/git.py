@@ -1,6 +1,6 @@
 """Reads the commit and the changes of a git working tree.
 
-Nothing that the repository configures is run or changes what is read (`trainyard_cli.git`), and a repository whose
+Nothing that the repository configures is run or changes what is read (`trainyard_programs.git`), and a repository whose
 parts lead elsewhere is not read at all: its files could be those of somebody else's work.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from trainyard_cli import git
-from trainyard_cli.git import Git, GitError, GitMissing, GitOutput, GitTooSlow, Repository, Settings
+from trainyard_programs import git
+from trainyard_programs.git import Git, GitError, GitMissing, GitOutput, GitTooSlow, Repository, Settings
 from trainyard_protocol.errors import shown
 from trainyard_protocol.views.origin import MAX_DIFF, MAX_FILES, GitOrigin
 

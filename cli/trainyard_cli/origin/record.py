@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.git import GitError, GitTooSlow
 from trainyard_cli.origin import git
 from trainyard_cli.submission.comparison import package_digest
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.submit import JobDraft
 from trainyard_cli.v1_client import V1Client
+from trainyard_programs.git import GitError, GitTooSlow
 from trainyard_protocol import __version__
 from trainyard_protocol.errors import NotFound, TrainyardError
 from trainyard_protocol.views.origin import MAX_PACKAGES, GitOrigin, JobOrigin

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli import bounded_file
 from trainyard_cli.submission.foreign import other_tools
+from trainyard_programs import bounded_file
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.config import indentation
 from trainyard_protocol.job.config import text as config_text

@@ -5,7 +5,7 @@ import shlex
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard_cli.submission import programs
+from trainyard_programs import programs
 from trainyard_protocol.errors import InvalidArgument
 
 EXAMPLE = Path(__file__).parents[3] / "trainer_template" / "config.yaml"

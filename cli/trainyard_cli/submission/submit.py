@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission import archives, config_file, machine_types, program_wheel, programs, sweep
-from trainyard_cli.submission.archives import Archive
+from trainyard_cli.submission import config_file, machine_types, sweep
 from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
 from trainyard_cli.submission.foreign import custom_job_config, other_tools
-from trainyard_cli.submission.programs import Program
 from trainyard_cli.v1_client import V1Client
+from trainyard_programs import archives, program_wheel, programs
+from trainyard_programs.archives import Archive
+from trainyard_programs.programs import Program
 from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument, NotFound, Violation
 from trainyard_protocol.job.config import placeholders
 from trainyard_protocol.job.config.validation import check_addresses, checked_job

@@ -4,9 +4,9 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.submit import Notify, Uploader
 from trainyard_cli.v1_client import V1Client
+from trainyard_programs.archives import Archive
 from trainyard_protocol.errors import FailedPrecondition, TrainyardError
 from trainyard_protocol.net.gcs import SCHEME, CloudStorage, split_url
 

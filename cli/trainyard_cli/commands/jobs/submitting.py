@@ -26,7 +26,6 @@ from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
-from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get
 from trainyard_cli.submission.foreign import secret_hints
@@ -34,6 +33,7 @@ from trainyard_cli.submission.from_job import rerun_config, trial_config
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import NO_RETRIES, V1Client
+from trainyard_programs.archives import Archive
 from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, TrainyardError, Unavailable
 from trainyard_protocol.fields import sized
 from trainyard_protocol.job.machines import Catalog, load_catalog

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainyard_cli import bounded_file
 from trainyard_cli.commands.shared.options import connected, output_options, server_options
 from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Target
+from trainyard_programs import bounded_file
 from trainyard_protocol.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainyard_cli import bounded_file
+from trainyard_programs import bounded_file
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.encoding import decode
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_cli.git import GitError, GitTooSlow
 from trainyard_cli.origin import git
 from trainyard_cli.origin.git import without_credentials
+from trainyard_programs.git import GitError, GitTooSlow
 from trainyard_protocol.views.origin import MAX_DIFF, JobOrigin
 
 Change = Callable[[Path, Path], object]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from beds import storage_emulator
-from trainyard_cli.submission.archives import Archive
 from trainyard_cli.submission.upload import cloud_storage, ensure_bucket, to_bucket
+from trainyard_programs.archives import Archive
 from trainyard_protocol.errors import FailedPrecondition
 
 

@@ -9,8 +9,8 @@ from textwrap import dedent
 
 import pytest
 
-from trainyard_cli.submission import program_wheel, programs
-from trainyard_cli.submission.programs import Program, Search
+from trainyard_programs import program_wheel, programs
+from trainyard_programs.programs import Program, Search
 from trainyard_protocol.errors import InvalidArgument
 
 GUARD = 'if __name__ == "__main__":\n    print("ran")\n'

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainyard_cli.submission import projects
-from trainyard_cli.submission.projects import Project
+from trainyard_programs import projects
+from trainyard_programs.projects import Project
 from trainyard_protocol.errors import InvalidArgument
 
 PROJECT = "[project]\nname = 'app'\nversion = '1'\n"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainyard_cli.submission import program_wheel, programs
-from trainyard_cli.submission.files import LeftOut, list_files
-from trainyard_cli.submission.programs import Program, Search
+from trainyard_programs import program_wheel, programs
+from trainyard_programs.files import LeftOut, list_files
+from trainyard_programs.programs import Program, Search
 from trainyard_protocol.errors import InvalidArgument
 
 

@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from trainyard_cli.submission import files, projects, source_checks
-from trainyard_cli.submission.archives import ARCHIVE_SUFFIXES
-from trainyard_cli.submission.files import LeftOut, ProgramListing
-from trainyard_cli.submission.projects import Project, Step
+from trainyard_programs import files, projects, source_checks
+from trainyard_programs.archives import ARCHIVE_SUFFIXES
+from trainyard_programs.files import LeftOut, ProgramListing
+from trainyard_programs.projects import Project, Step
 from trainyard_protocol.errors import InvalidArgument, shown
 from trainyard_protocol.fields import did_you_mean, sized
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_cli.submission import archives
+from trainyard_programs import archives
 from trainyard_protocol.errors import InvalidArgument
 
 

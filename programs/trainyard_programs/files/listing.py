@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard_cli import git
-from trainyard_cli.git import GitError, GitMissing, Repository
-from trainyard_cli.submission.files.secret_files import secret_in
+from trainyard_programs import git
+from trainyard_programs.files.secret_files import secret_in
+from trainyard_programs.git import GitError, GitMissing, Repository
 from trainyard_protocol.errors import InvalidArgument, shown
 from trainyard_protocol.fields import sized
 

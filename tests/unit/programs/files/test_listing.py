@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_cli.submission.files import ProgramListing, checkout_of, list_files
-from trainyard_cli.submission.files import listing as files
+from trainyard_programs.files import ProgramListing, checkout_of, list_files
+from trainyard_programs.files import listing as files
 from trainyard_protocol.errors import InvalidArgument
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAu1SU1LfVLPHCozMxH2Mo\n-----END RSA PRIVATE KEY-----\n"

@@ -16,9 +16,9 @@ import pytest
 
 from trainyard_agent.host.process_tags import TAG
 from trainyard_agent.host.procfs import LAUNCHER
-from trainyard_cli.submission import program_wheel, programs
-from trainyard_cli.submission.inside import launcher
-from trainyard_cli.submission.programs import Search
+from trainyard_programs import program_wheel, programs
+from trainyard_programs.inside import launcher
+from trainyard_programs.programs import Search
 from unit.cli.scripted_server import ok, scripted_server
 
 DEADLINE_S = 120

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from trainyard_cli import bounded_file
+from trainyard_programs import bounded_file
 from trainyard_protocol.errors import InvalidArgument, shown
 
 REQUIREMENTS, PYPROJECT, UV_LOCK, PYLOCK = "requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"

@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from trainyard_cli.submission import wheels
-from trainyard_cli.submission.archives import Archive, check_archive
-from trainyard_cli.submission.files import ProgramFile
-from trainyard_cli.submission.programs import Program
+from trainyard_programs import wheels
+from trainyard_programs.archives import Archive, check_archive
+from trainyard_programs.files import ProgramFile
+from trainyard_programs.programs import Program
 from trainyard_protocol.errors import InvalidArgument, shown
 
 NAME = "trainyard_program"

@@ -1,6 +1,6 @@
 """Which files are the program: the one answer for whatever is sent to a replica."""
 
-from trainyard_cli.submission.files.listing import (
+from trainyard_programs.files.listing import (
     EXPECTED,
     MAX_BYTES,
     MAX_FILES,

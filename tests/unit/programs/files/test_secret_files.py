@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from trainyard_cli.submission.files.secret_files import secret_in
+from trainyard_programs.files.secret_files import secret_in
 
 BODY = "MIIEowIBAAKCAQEAu1SU1LfVLPHCozMxH2Mo4lgOEePzNm0tRgeLezV6ffAt0gun"
 KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n-----END RSA PRIVATE KEY-----\n"

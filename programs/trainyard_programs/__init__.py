@@ -1,0 +1,1 @@
+"""Programs: which files are one, what they need, and how they are packed."""

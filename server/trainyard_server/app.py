@@ -10,8 +10,11 @@ from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_server.api import errors
+from trainyard_server.api.description.operations import DESCRIPTION, TAGS
 from trainyard_server.api.middleware.audit import AuditMiddleware
 from trainyard_server.api.middleware.authentication import Authentication
+from trainyard_server.api.middleware.body_limits import BodyLimit
+from trainyard_server.api.middleware.compression import Compression
 from trainyard_server.api.middleware.google_calls import GoogleCalls
 from trainyard_server.api.middleware.hosts import HostCheck
 from trainyard_server.api.middleware.limits import LimitCheck
@@ -98,14 +101,18 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
         title="Trainyard",
         version=trainyard_protocol.__version__,
         lifespan=lifespan,
+        description=DESCRIPTION,
+        license_info={"name": "Apache-2.0"},
+        openapi_tags=TAGS,
         docs_url=None,
         redoc_url=None,
-        openapi_url=None,
+        openapi_url=None,  # it is a route with a row in the access table: `api.description.openapi`
     )
     app.state.use_cases = use_cases
     app.state.access = ACCESS
     dashboard = app.state.dashboard = Dashboard(backend.notifier, settings.ping_s)
     app.state.error_page = dashboard.error
+    app.add_middleware(BodyLimit, most_bytes=settings.body_limit)
     app.add_middleware(LimitCheck, limits=use_cases.limits)
     app.add_middleware(
         Authentication,
@@ -117,6 +124,7 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
     )
     app.add_middleware(AuditMiddleware, access=ACCESS, audit=use_cases.audit, clock=clock)
     app.add_middleware(GoogleCalls)
+    app.add_middleware(Compression)
     app.add_middleware(StorageNames, domain=settings.google_domain)
     app.add_middleware(HostCheck, names=settings.allowed_hosts)
     app.add_middleware(RequestTimes, observations=backend.observations)

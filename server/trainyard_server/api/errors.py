@@ -5,8 +5,9 @@ safely be repeated.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -136,17 +137,19 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _validation(request: Request, error: Exception) -> Response:
-    """A query or path parameter of the wrong type."""
+    """A parameter or a body that is not valid."""
     assert isinstance(error, RequestValidationError)
-    return error_response(
-        request,
-        InvalidArgument(
-            [
-                Violation(str(detail["loc"][-1]), f"{detail['msg']}; this is {quoted(detail.get('input'))}.")
-                for detail in error.errors()[: MAX_VIOLATIONS + 1]
-            ]
-        ),
-    )
+    details = error.errors()[: MAX_VIOLATIONS + 1]
+    if details[0]["type"] == "json_invalid":
+        return error_response(request, InvalidArgument(f"Invalid JSON payload received. {details[0]['msg']}"))
+    return error_response(request, InvalidArgument([_violation(detail) for detail in details]))
+
+
+def _violation(detail: Mapping[str, Any]) -> Violation:
+    where, *path = detail["loc"]
+    if where == "body":
+        return Violation(".".join(map(str, path)) or "body", detail["msg"])
+    return Violation(str(path[-1]), f"{detail['msg']}; this is {quoted(detail.get('input'))}.")
 
 
 class _TransientErrors:

@@ -10,12 +10,14 @@ there.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
-from fastapi import APIRouter
 from fastapi.params import Depends
 from fastapi.responses import Response
+from fastapi.routing import APIRoute, APIWebSocketRoute
 from starlette.routing import BaseRoute
 
-from trainyard_server.domain.access.route_access import SOCKET, UNRECORDED, Access, Route
+from trainyard_server.api.description.operations import BEARER, errors_of, tag_of
+from trainyard_server.api.json_route import JsonRoute
+from trainyard_server.domain.access.route_access import SOCKET, UNRECORDED, Access, Route, is_described
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -39,19 +41,20 @@ class _Options(_RouteOptions, total=False):
 
     own: bool
     is_stream: bool
+    body_limit: int
+    is_upload: bool
 
 
 class Router:
     """Routes of one module. `rows` has their declarations."""
 
-    def __init__(self, prefix: str = "", dependencies: Sequence[Depends] = ()) -> None:
+    def __init__(self, prefix: str = "", dependencies: Sequence[Depends] = (), body_limit: int | None = None) -> None:
+        """`body_limit` is for routes that declare none."""
         self._prefix = prefix
-        self._router = APIRouter(prefix=prefix, dependencies=dependencies)
+        self._body_limit = body_limit
+        self._dependencies = dependencies
+        self.routes: list[BaseRoute] = []
         self.rows: list[Route] = []
-
-    @property
-    def routes(self) -> Sequence[BaseRoute]:
-        return self._router.routes
 
     def get(
         self, path: str, access: Access, what: str, action: str | None = None, **options: Unpack[_Options]
@@ -81,24 +84,42 @@ class Router:
         *,
         own: bool = False,
         is_stream: bool = False,
+        body_limit: int | None = None,
+        is_upload: bool = False,
         **options: Unpack[_RouteOptions],
     ) -> _Decorator:
-        """`what` it is for, in words; `action` is its name in the audit, or UNRECORDED."""
-        row = Route(method, self._prefix + path, access, what, action, is_stream, own)
+        """`what` it is for, in words; `action` is its name in the audit, or UNRECORDED. `body_limit` is in bytes: a
+        route that takes more than the server's limit. An upload limits its body itself."""
+        limit = body_limit or self._body_limit
+        row = Route(method, self._prefix + path, access, what, action, is_stream, own, limit, is_upload)
 
         def adding(function: _Function) -> _Function:
-            self._router.add_api_route(path, function, methods=[method], **options)
+            self.routes.append(self._api_route(row, function, options))
             self.rows.append(row)
             return function
 
         return adding
+
+    def _api_route(self, row: Route, function: Callable[..., Any], options: _RouteOptions) -> JsonRoute:
+        if not is_described(row.path):
+            return JsonRoute(row, function, dependencies=self._dependencies, include_in_schema=False, **options)
+        options["responses"] = errors_of(row.path, "response_class" not in options) | options.get("responses", {})
+        schemes = [] if row.access is Access.NOBODY else [BEARER]
+        return JsonRoute(
+            row,
+            function,
+            dependencies=[*self._dependencies, *schemes],
+            summary=row.what[:1].upper() + row.what[1:],
+            tags=[tag_of(row.path)],
+            **options,
+        )
 
     def socket(self, path: str, access: Access, what: str) -> _Decorator:
         """A WebSocket. What it is for was created, and audited, by another route."""
         row = Route(SOCKET, self._prefix + path, access, what, UNRECORDED)
 
         def adding(function: _Function) -> _Function:
-            self._router.add_api_websocket_route(path, function)
+            self.routes.append(APIWebSocketRoute(row.path, function))
             self.rows.append(row)
             return function
 
@@ -106,4 +127,4 @@ class Router:
 
     def add_live(self, path: str, function: Callable[..., Any]) -> None:
         """Add the changes of the page at `path`, for its callers."""
-        self._router.add_api_route(f"/live{path}", function, methods=["GET"])
+        self.routes.append(APIRoute(f"/live{path}", function, include_in_schema=False))

@@ -135,7 +135,7 @@ class NetworkSettings:
         if self.https_address:
             if self.tls_cert is not None or self.proxies or not ipaddress.ip_address(self.host).is_loopback:
                 raise InvalidArgument(
-                    "--https-address is beside a --host of loopback, and excludes --tls-cert and --behind-proxy."
+                    "--https-address needs a loopback --host and cannot be combined with --tls-cert or --behind-proxy."
                 )
             own = ipaddress.ip_address(self.own_address)
             if own.is_loopback or own.is_unspecified:
@@ -169,7 +169,7 @@ class NetworkSettings:
             found = socket.getaddrinfo(self.https_address, None, type=socket.SOCK_STREAM)
         except OSError as error:
             raise InvalidArgument(
-                f"--https-address {self.https_address} leads to no address: {error.strerror}."
+                f"--https-address {self.https_address} cannot be resolved: {error.strerror}."
             ) from error
         return str(found[0][4][0])
 

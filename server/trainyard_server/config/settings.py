@@ -255,10 +255,10 @@ class Settings:
         default_text="256 MiB",
     )
     body_limit: int = constant(
-        4 * 2**20,
-        "the largest body of a report of an agent; bodies of people's requests are smaller "
+        2**20,
+        "the largest body of a request; reports of agents, batches and some records of jobs may be larger "
         "([limits](../how-to/server.md#limits))",
-        default_text="4 MiB",
+        default_text="1 MiB",
     )
     requests_per_s: float = setting(
         100.0,

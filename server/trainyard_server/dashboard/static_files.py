@@ -1,4 +1,4 @@
-"""Style sheets, scripts and icons: ours, and the chart library from its installed package.
+"""Style sheets, scripts and icons: ours, and those of libraries from their installed packages.
 
 Their path has a digest of all of them, so browsers cache them for ever and fetch a new version at once.
 """
@@ -19,9 +19,12 @@ from trainyard_server.domain.access.route_access import Access
 _FOLDER = Path(__file__).parent / "static"
 # A plug-in of Metaflow, of which no Python is imported, nor any package.
 _UPLOT = "card_uplot/plugins/cards/uplot/uplot"
+_SWAGGER_UI = "fastapi_swagger.resources"
 _VENDOR = {
     "vendor/uPlot.js": ("metaflow_extensions", f"{_UPLOT}/uPlot.iife.min.js"),
     "vendor/uPlot.css": ("metaflow_extensions", f"{_UPLOT}/uPlot.min.css"),
+    "vendor/swagger-ui.js": (_SWAGGER_UI, "swagger-ui-bundle.js"),
+    "vendor/swagger-ui.css": (_SWAGGER_UI, "swagger-ui.css"),
 }
 _IMMUTABLE = "public, max-age=31536000, immutable"
 _COMPRESSED = ("text/", "image/svg+xml")

@@ -7,8 +7,7 @@
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,23 +37,6 @@ def discovery_document() -> Mapping[str, Any]:
     """The document, apart from the server's address."""
     document = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return {**document, "revision": trainyard_protocol.__version__}
-
-
-def described_methods() -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """The methods of the document, by verb and `anonymous` path."""
-    methods = _methods(discovery_document())
-    return {(method["httpMethod"], anonymous(f"/{method['flatPath']}")): method for method in methods}
-
-
-def anonymous(path: str) -> str:
-    """`/v1/projects/{project}/jobs` -> `/v1/projects/{}/jobs`."""
-    return re.sub(r"\{[^}]*\}", "{}", path)
-
-
-def _methods(resource: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from resource.get("methods", {}).values()
-    for below in resource.get("resources", {}).values():
-        yield from _methods(below)
 
 
 def _document(api: str, version: str, address: str) -> dict[str, Any]:

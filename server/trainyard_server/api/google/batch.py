@@ -21,6 +21,7 @@ from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_storage.batch import InnerCall, answer_batch, message, too_large
 
 _AREAS = ("/v1/", "/storage/v1/")
+_MAX_BODY = 4 * 2**20
 
 router = Router()
 
@@ -39,7 +40,16 @@ _BODY = {"requestBody": {"required": True, "content": {"multipart/mixed": {"sche
     UNRECORDED,
     response_class=BatchAnswer,
     openapi_extra=_BODY,
+    body_limit=_MAX_BODY,
 )
+async def batch(request: Request, body: RawBody) -> Response:
+    """Make the calls; 200 with an answer for each, whatever these are."""
+    content_type = request.headers.get("content-type", "")
+    make = partial(_answer_alone, request)
+    kind, answers = await answer_batch(content_type, body, _AREAS, make, _refusal)
+    return BatchAnswer(answers, media_type=kind)
+
+
 @router.post(
     "/batch/{api:path}",
     Access.PERSON,
@@ -47,13 +57,10 @@ _BODY = {"requestBody": {"required": True, "content": {"multipart/mixed": {"sche
     UNRECORDED,
     response_class=BatchAnswer,
     openapi_extra=_BODY,
+    body_limit=_MAX_BODY,
 )
-async def batch(request: Request, body: RawBody) -> Response:
-    """Make the calls; 200 with an answer for each, whatever these are."""
-    content_type = request.headers.get("content-type", "")
-    make = partial(_answer_alone, request)
-    kind, answers = await answer_batch(content_type, bytes(body), _AREAS, make, _refusal)
-    return BatchAnswer(answers, media_type=kind)
+async def batch_of_an_api(api: str, request: Request, body: RawBody) -> Response:  # noqa: ARG001 - all have one
+    return await batch(request, body)
 
 
 def _refusal(error: TrainyardError) -> bytes:

@@ -1,10 +1,8 @@
 """Route of Cloud Logging's API: the lines of a job's log."""
 
-from typing import Annotated
-
 from fastapi.responses import JSONResponse, Response
 
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonOnly, json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonOnly
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.services.logs.entries_list import EntriesPage, EntriesRequest
@@ -15,11 +13,9 @@ router = Router(prefix="/v2", dependencies=[JsonOnly])
 @router.post(
     "/entries:list",
     Access.PERSON,
-    "lines of a job of a project that one may see",
+    "lines of a job of a project that you may see",
     UNRECORDED,
     response_model=EntriesPage,
 )
-async def list_entries(
-    body: Annotated[EntriesRequest, json_of(EntriesRequest)], cases: Cases, caller: AuthenticatedCaller
-) -> Response:
+async def list_entries(body: EntriesRequest, cases: Cases, caller: AuthenticatedCaller) -> Response:
     return JSONResponse(await cases.entries_list.page(caller, body))

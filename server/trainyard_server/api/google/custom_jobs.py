@@ -6,7 +6,7 @@ from fastapi import Query, Request
 
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.views.custom_jobs import CustomJobAnswer, CustomJobPage, Deletion
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonOnly, message_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonOnly
 from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
@@ -21,13 +21,7 @@ router = Router(prefix="/v1/projects/{project}/locations/{location}", dependenci
     "jobs.create",
     response_model=CustomJobAnswer,
 )
-def create(
-    project: str,
-    location: str,
-    body: Annotated[CustomJob, message_of(CustomJob, "custom_job")],
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> JsonAnswer:
+def create(project: str, location: str, body: CustomJob, cases: Cases, caller: AuthenticatedCaller) -> JsonAnswer:
     cases.health.admit()
     return JsonAnswer(cases.custom_jobs.create(caller, project, location, body))
 
@@ -52,7 +46,7 @@ def get(request: Request, project: str, location: str, job_id: str, cases: Cases
 @router.post(
     "/customJobs/{job_id}:cancel",
     Access.SUBMITTER,
-    "cancel one's own job; admins: any",
+    "cancel your own job; admins: any",
     "jobs.cancel",
     own=True,
     response_model=dict[str, str],
@@ -65,7 +59,7 @@ def cancel(project: str, location: str, job_id: str, cases: Cases, caller: Authe
 @router.delete(
     "/customJobs/{job_id}",
     Access.SUBMITTER,
-    "delete one's own job, once it has ended; admins: any",
+    "delete your own job, once it has ended; admins: any",
     "jobs.delete",
     own=True,
     response_model=Deletion,

@@ -45,7 +45,7 @@ async def exchange(request: Request, cases: Cases, fields: Annotated[dict[str, s
 @router.post(
     "/trainyard/v1/google-keys",
     Access.PERSON,
-    "a key for Google's clients with the rights of one's own token; not by a session",
+    "a key for Google's clients with the rights of your own token; not by a session",
     "google-keys.create",
 )
 def issue(request: Request, cases: Cases) -> GoogleKey:
@@ -54,7 +54,7 @@ def issue(request: Request, cases: Cases) -> GoogleKey:
 
 
 @router.delete(
-    "/trainyard/v1/google-keys/{number}", Access.PERSON, "revoke a key of one's own token", "google-keys.revoke"
+    "/trainyard/v1/google-keys/{number}", Access.PERSON, "revoke a key of your own token", "google-keys.revoke"
 )
 def revoke(number: str, request: Request, cases: Cases) -> GoogleKeyRevoked:
     return cases.google_access.revoke(bearer(request), number)

@@ -69,7 +69,7 @@ def set_policy(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
     return cases.google_resources.set_policy(project, job_id)
 
 
-@router.post("/jobs/{job_id}:testIamPermissions", Access.VIEWER, "which of some permissions one has", UNRECORDED)
+@router.post("/jobs/{job_id}:testIamPermissions", Access.VIEWER, "which of some permissions you have", UNRECORDED)
 def test_permissions(
     project: str, job_id: str, body: JsonBody, cases: Cases, caller: AuthenticatedCaller
 ) -> dict[str, Any]:
@@ -87,10 +87,14 @@ def get_model(project: str, rest: str) -> dict[str, Any]:
 
 
 @router.post("/models", Access.VIEWER, "refused", UNRECORDED)
+def create_model(project: str) -> dict[str, Any]:  # noqa: ARG001
+    raise no_prediction()
+
+
 @router.post("/models/{rest:path}", Access.VIEWER, "refused", UNRECORDED)
 @router.patch("/models/{rest:path}", Access.VIEWER, "refused", UNRECORDED)
 @router.delete("/models/{rest:path}", Access.VIEWER, "refused", UNRECORDED)
-def change_model(project: str) -> dict[str, Any]:  # noqa: ARG001
+def change_model(project: str, rest: str) -> dict[str, Any]:  # noqa: ARG001
     raise no_prediction()
 
 
@@ -107,7 +111,11 @@ def get_study(project: str, location: str, rest: str) -> dict[str, Any]:
 
 
 @router.post(f"{_LOCATION}/studies", Access.VIEWER, "refused", UNRECORDED)
+def create_study(project: str, location: str) -> dict[str, Any]:  # noqa: ARG001
+    raise no_prediction()
+
+
 @router.post(f"{_LOCATION}/studies/{{rest:path}}", Access.VIEWER, "refused", UNRECORDED)
 @router.delete(f"{_LOCATION}/studies/{{rest:path}}", Access.VIEWER, "refused", UNRECORDED)
-def change_study(project: str) -> dict[str, Any]:  # noqa: ARG001
+def change_study(project: str, location: str, rest: str) -> dict[str, Any]:  # noqa: ARG001
     raise no_prediction()

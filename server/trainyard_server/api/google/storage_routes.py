@@ -16,14 +16,14 @@ _BELOW = f"{_BUCKET}/{{rest:path}}"
 _PLAIN_OBJECT = f"{PLAIN_OBJECTS}/{{bucket}}/{{name:path}}"
 
 _READS = (
-    (_BUCKETS, "the buckets of a project that one may see"),
-    (_BUCKET, "a bucket of a project that one may see; so the next reads"),
+    (_BUCKETS, "the buckets of a project that you may see"),
+    (_BUCKET, "a bucket of a project that you may see; so the next reads"),
     (_BELOW, "list and read objects"),
     (f"/download{_BELOW}", "read an object"),
     (_PLAIN_OBJECT, "read an object; by the storage's own name `/BUCKET/OBJECT`"),
 )
 _CHANGES = (
-    ("POST", _BUCKETS, "make a bucket in a project where one is a submitter", "buckets.create"),
+    ("POST", _BUCKETS, "make a bucket in a project where you are a submitter", "buckets.create"),
     *((method, _BUCKET, "change it, as an admin of its project", UPDATE_BUCKET) for method in ("PATCH", "PUT")),
     ("DELETE", _BUCKET, "delete it, as an admin of its project", DELETE_BUCKET),
     *((method, _BELOW, "write objects, as a submitter", WRITE_OBJECT) for method in ("POST", "PATCH", "PUT")),
@@ -43,4 +43,4 @@ def add_routes(router: Router, storage: Callable[..., Any]) -> None:
     for path, what in _READS:
         router.get(path, Access.PERSON, what, response_model=None)(storage)
     for method, path, what, action in _CHANGES:
-        router.add(method, path, Access.PERSON, what, action, response_model=None)(storage)
+        router.add(method, path, Access.PERSON, what, action, response_model=None, is_upload=True)(storage)

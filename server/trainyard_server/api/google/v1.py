@@ -4,9 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request
 
-from trainyard_protocol.net.warning_headers import WARNING, warning_value
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, JsonOnly
-from trainyard_server.api.json_answer import JsonAnswer
+from trainyard_server.api.json_answer import JsonAnswer, with_warnings
 from trainyard_server.api.middleware.audit import Audited
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
@@ -31,9 +30,7 @@ def create(
         cases.health.admit()
     notes: list[str] = []
     answer = JsonAnswer(cases.jobs.create(caller, project, body, validate_only, notes.append))
-    for line in notes:
-        answer.headers.append(WARNING, warning_value(line))
-    return answer
+    return with_warnings(answer, notes)
 
 
 @router.get("/jobs", Access.VIEWER, "list the jobs", response_model=dict[str, Any])
@@ -44,7 +41,9 @@ def list_jobs(
     page_size: Annotated[int | None, Query(alias="pageSize", json_schema_extra={"minimum": 0})] = None,
     page_token: Annotated[str, Query(alias="pageToken")] = "",
 ) -> JsonAnswer:
-    return JsonAnswer(cases.jobs.list(project, filter_text, page_size, page_token))
+    notes: list[str] = []
+    answer = JsonAnswer(cases.jobs.list(project, filter_text, page_size, page_token, note=notes.append))
+    return with_warnings(answer, notes)
 
 
 @router.get("/jobs/{job_id}", Access.VIEWER, "get a job", response_model=dict[str, Any])
@@ -55,7 +54,7 @@ def get(request: Request, project: str, job_id: str, cases: Cases) -> JsonAnswer
 @router.patch(
     "/jobs/{job_id}",
     Access.SUBMITTER,
-    "change the labels of one's own job; admins: of any",
+    "change the labels of your own job; admins: of any",
     "jobs.update",
     own=True,
     response_model=dict[str, Any],
@@ -74,7 +73,7 @@ def patch(
 @router.post(
     "/jobs/{job_id}:cancel",
     Access.SUBMITTER,
-    "cancel one's own job; admins: any",
+    "cancel your own job; admins: any",
     "jobs.cancel",
     own=True,
     response_model=dict[str, Any],

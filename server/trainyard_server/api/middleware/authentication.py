@@ -216,13 +216,13 @@ class Authentication:
         need = match.need
         assert need is not None
         if credentials.principal is not None and credentials.principal.of_run and not match.route.is_for_runs:
-            raise PermissionDenied("The token of a run is for the storage and for MLflow's tracking alone.")
+            raise PermissionDenied("The token of a run is valid only for the storage and for MLflow tracking.")
         if caller.meets(need):
             return match
         if need.project != ALL_PROJECTS:
             caller.check_sees(need.project)
         you = f"You are {caller.described_in(need.project)}"
-        raise PermissionDenied(f"{you}. {method} {path} takes the role {match.route.access}.")
+        raise PermissionDenied(f"{you}. {method} {path} needs the role {match.route.access}.")
 
 
 def _with_cookie(name: str, line: str, send: Send) -> Send:

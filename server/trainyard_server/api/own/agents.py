@@ -1,9 +1,7 @@
 """Routes of operators about agents."""
 
-from typing import Annotated
-
 from trainyard_protocol.views.agents import AgentChange, AgentsView
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 
@@ -11,7 +9,7 @@ router = Router(prefix="/trainyard/v1")
 
 
 @router.patch("/agents/{agent}", Access.OPERATOR, "whether the agent, by name or id, is given new runs", "agents.drain")
-def drain(agent: str, body: Annotated[AgentChange, json_of(AgentChange)], cases: Cases) -> AgentsView:
+def drain(agent: str, body: AgentChange, cases: Cases) -> AgentsView:
     return cases.agents.drain(agent, body.draining)
 
 

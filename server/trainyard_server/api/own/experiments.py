@@ -6,7 +6,7 @@ from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
 from trainyard_protocol.views.experiments import JobNote, NoteRequest, SavedView, SavedViewList, SavedViewRequest
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.measurements.csv_text import csv_blocks
@@ -65,13 +65,7 @@ def saved_view(project: str, name: str, cases: Cases) -> SavedView:
 
 
 @router.put("/projects/{project}/views/{name}", Access.SUBMITTER, "save a view of the list of jobs", "views.save")
-def save_view(
-    project: str,
-    name: str,
-    body: Annotated[SavedViewRequest, json_of(SavedViewRequest)],
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> SavedView:
+def save_view(project: str, name: str, body: SavedViewRequest, cases: Cases, caller: AuthenticatedCaller) -> SavedView:
     """Save an address of the list of jobs under a name for the project."""
     return cases.saved_views.save(caller, project, name, body.query)
 
@@ -83,14 +77,8 @@ def delete_view(project: str, name: str, cases: Cases, caller: AuthenticatedCall
 
 
 @router.put(
-    "/projects/{project}/jobs/{job_id}/note", Access.SUBMITTER, "set the note of one's own job", "jobs.note", own=True
+    "/projects/{project}/jobs/{job_id}/note", Access.SUBMITTER, "set the note of your own job", "jobs.note", own=True
 )
-def set_note(
-    project: str,
-    job_id: str,
-    body: Annotated[NoteRequest, json_of(NoteRequest)],
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> JobNote:
+def set_note(project: str, job_id: str, body: NoteRequest, cases: Cases, caller: AuthenticatedCaller) -> JobNote:
     """Set the note about a job, for people; an empty one removes it."""
     return JobNote(note=cases.jobs.set_note(caller, project, job_id, body.note))

@@ -21,8 +21,8 @@ from trainyard_protocol.views.views import (
     ServerStatus,
     SignInCode,
 )
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, within
-from trainyard_server.api.json_answer import JsonAnswer
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, within
+from trainyard_server.api.json_answer import JsonAnswer, with_warnings
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
@@ -63,7 +63,7 @@ def reload_quotas(cases: Cases) -> QuotasView:
 @router.post(
     "/sign-in-codes",
     Access.PERSON,
-    "a sign-in link for one's own browser; needs a token, not a session",
+    "a sign-in link for your own browser; needs a token, not a session",
     "sign-in-codes.create",
 )
 def sign_in_code(request: Request, cases: Cases) -> SignInCode:
@@ -85,7 +85,10 @@ def active_jobs(cases: Cases, caller: AuthenticatedCaller) -> ActiveJobsView:
 
 
 @router.get(
-    "/projects/{project}/jobs", Access.VIEWER, "jobs with their owners, durations and metrics", response_model=JobsPage
+    "/projects/{project}/jobs",
+    Access.VIEWER,
+    "jobs with their owners, durations, parameters and metrics",
+    response_model=JobsPage,
 )
 def list_with_results(
     project: str,
@@ -94,8 +97,10 @@ def list_with_results(
     page_size: Annotated[int | None, Query(alias="pageSize")] = None,
     page_token: Annotated[str, Query(alias="pageToken")] = "",
 ) -> Response:
-    """A list of the v1 API whose jobs also have owner, duration in seconds, and metrics."""
-    return JsonAnswer(cases.jobs.list(project, filter_text, page_size, page_token, with_results=True))
+    """A list of the v1 API whose jobs also have owner, duration in seconds, parameters and metrics."""
+    notes: list[str] = []
+    jobs = cases.jobs.list(project, filter_text, page_size, page_token, with_results=True, note=notes.append)
+    return with_warnings(JsonAnswer(jobs), notes)
 
 
 @router.get("/projects/{project}/jobs/{job_id}", Access.VIEWER, "runs, replicas, events, verdict")
@@ -106,7 +111,7 @@ def detail(project: str, job_id: str, cases: Cases) -> JobDetail:
 @router.delete(
     "/projects/{project}/jobs/{job_id}",
     Access.SUBMITTER,
-    "delete one's own job, once it has ended; admins: any",
+    "delete your own job, once it has ended; admins: any",
     "jobs.delete",
     own=True,
 )
@@ -158,12 +163,7 @@ def config(project: str, job_id: str, cases: Cases) -> JobConfig:
 
 
 @router.post("/projects/{project}/configs:check", Access.VIEWER, "check a config without submitting it", UNRECORDED)
-def check_config(
-    project: str,
-    body: Annotated[ConfigCheckRequest, json_of(ConfigCheckRequest)],
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> ConfigCheck:
+def check_config(project: str, body: ConfigCheckRequest, cases: Cases, caller: AuthenticatedCaller) -> ConfigCheck:
     """Validate the text of a config: each problem with its line and column. Creates nothing."""
     return cases.configs.check(caller, project, body)
 

@@ -1,7 +1,5 @@
 """Routes of notification channels, and of the notifications that were sent."""
 
-from typing import Annotated
-
 from trainyard_protocol.views.operating.notifications import (
     ChannelRequest,
     ChannelsView,
@@ -10,7 +8,7 @@ from trainyard_protocol.views.operating.notifications import (
     NotificationsView,
     SigningKey,
 )
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 
@@ -25,11 +23,7 @@ def channels(project: str, cases: Cases) -> ChannelsView:
 
 @router.put("/channels/{name}", Access.ADMIN, "set a notification channel", "channels.set")
 def set_channel(
-    project: str,
-    name: str,
-    body: Annotated[ChannelRequest, json_of(ChannelRequest)],
-    cases: Cases,
-    caller: AuthenticatedCaller,
+    project: str, name: str, body: ChannelRequest, cases: Cases, caller: AuthenticatedCaller
 ) -> ChannelView:
     return cases.channels.save(caller, project, name, body)
 

@@ -1,12 +1,10 @@
 """Routes of a job's origin and of its packages, with which it can be run again by hand."""
 
-from typing import Annotated
-
 from fastapi import Response
 from fastapi.responses import FileResponse
 
 from trainyard_protocol.views.origin import MAX_BODY, JobOrigin, OriginView
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, large_json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 
@@ -21,14 +19,15 @@ class JobPackage(FileResponse):
     media_type = "application/octet-stream"
 
 
-@router.put("/origin", Access.SUBMITTER, "record where one's own job comes from, once", "jobs.set-origin", own=True)
-def set_origin(
-    project: str,
-    job_id: str,
-    body: Annotated[JobOrigin, large_json_of(JobOrigin, MAX_BODY)],
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> dict[str, str]:
+@router.put(
+    "/origin",
+    Access.SUBMITTER,
+    "record where your own job comes from, once",
+    "jobs.set-origin",
+    own=True,
+    body_limit=MAX_BODY,
+)
+def set_origin(project: str, job_id: str, body: JobOrigin, cases: Cases, caller: AuthenticatedCaller) -> dict[str, str]:
     """Record the origin of a job: commit, changes, packages and versions. It does not change afterwards."""
     cases.origins.set(caller, project, job_id, body)
     return {}

@@ -1,7 +1,5 @@
 """Routes of people: their tokens, and their roles in projects."""
 
-from typing import Annotated
-
 from fastapi import Request
 
 from trainyard_protocol.views.people import (
@@ -15,23 +13,21 @@ from trainyard_protocol.views.people import (
     TokenRequest,
     TokensView,
 )
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 
 router = Router(prefix="/trainyard/v1")
 
 
-@router.get("/tokens", Access.PERSON, "one's own tokens; operators: with `all=true` everybody's")
+@router.get("/tokens", Access.PERSON, "your own tokens; operators: with `all=true` everybody's")
 def tokens(cases: Cases, caller: AuthenticatedCaller, all: bool = False) -> TokensView:  # noqa: A002 - the query
     """The caller's tokens; with `all` everybody's."""
     return cases.people.tokens(caller, all)
 
 
-@router.post("/tokens", Access.PERSON, "a new token of one's own; operators: of anybody or an agent", "tokens.create")
-def create_token(
-    request: Request, body: Annotated[TokenRequest, json_of(TokenRequest)], cases: Cases, caller: AuthenticatedCaller
-) -> NewToken:
+@router.post("/tokens", Access.PERSON, "a new token of your own; operators: of anybody or an agent", "tokens.create")
+def create_token(request: Request, body: TokenRequest, cases: Cases, caller: AuthenticatedCaller) -> NewToken:
     """Make a token. The answer alone has its secret."""
     return cases.people.create_token(caller, request.state.token_id, body)
 
@@ -45,7 +41,7 @@ def made_with(token_id: str, cases: Cases, caller: AuthenticatedCaller) -> MadeT
 @router.delete(
     "/tokens/{token_id}",
     Access.PERSON,
-    "revoke one's own token; operators: any; with `recursive=true` also what was made with it",
+    "revoke your own token; operators: any; with `recursive=true` also what was made with it",
     "tokens.revoke",
 )
 def revoke_token(token_id: str, cases: Cases, caller: AuthenticatedCaller, recursive: bool = False) -> RevokedToken:
@@ -53,7 +49,7 @@ def revoke_token(token_id: str, cases: Cases, caller: AuthenticatedCaller, recur
     return cases.people.revoke_token(caller, token_id, recursive)
 
 
-@router.get("/projects", Access.PERSON, "the projects that one may see, and one's role there")
+@router.get("/projects", Access.PERSON, "the projects that you may see, and your role there")
 def projects(cases: Cases, caller: AuthenticatedCaller) -> ProjectsView:
     return cases.people.projects(caller)
 
@@ -64,13 +60,7 @@ def members(project: str, cases: Cases) -> MembersView:
 
 
 @router.put("/projects/{project}/members/{name}", Access.ADMIN, "give a person a role in the project", "members.set")
-def set_role(
-    project: str,
-    name: str,
-    body: Annotated[MemberRequest, json_of(MemberRequest)],
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> MemberView:
+def set_role(project: str, name: str, body: MemberRequest, cases: Cases, caller: AuthenticatedCaller) -> MemberView:
     """Give a person a role, in the project or with `*` in all."""
     return cases.people.set_role(caller, project, name, body.role)
 

@@ -1,9 +1,7 @@
 """Routes of secrets. No answer to people has a value."""
 
-from typing import Annotated
-
 from trainyard_protocol.views.secrets import RunSecrets, SecretRequest, SecretsView, SecretView
-from trainyard_server.api.dependencies import AuthenticatedCaller, CallingAgentKey, Cases, json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, CallingAgentKey, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
 
@@ -19,13 +17,7 @@ def secrets(project: str, cases: Cases) -> SecretsView:
 
 
 @router.put(_SECRETS + "/{name}", Access.ADMIN, "set a secret of the project", "secrets.set")
-def set_secret(
-    project: str,
-    name: str,
-    body: Annotated[SecretRequest, json_of(SecretRequest)],
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> SecretView:
+def set_secret(project: str, name: str, body: SecretRequest, cases: Cases, caller: AuthenticatedCaller) -> SecretView:
     return cases.secrets.set(caller, project, name, body)
 
 

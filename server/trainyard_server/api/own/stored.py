@@ -47,7 +47,7 @@ class ArchiveDownload(Download):
 @router.post(
     "/trainyard/v1/backups",
     Access.OPERATOR,
-    "an archive of everything that is stored, keys among it ([backup](../how-to/operate.md))",
+    "an archive of all stored data and keys ([backup](../how-to/operate.md))",
     "backups.create",
     response_class=ArchiveContent,
 )

@@ -5,12 +5,12 @@ A program calls with the token of its run. Models and artifacts have modules of 
 `mlflow_rest`.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
@@ -39,10 +39,10 @@ from trainyard_server.services.tracking.messages import (
 )
 from trainyard_server.services.tracking.points import MAX_HISTORY
 
-_MAX_BATCH = 1 << 20  # bytes, as MLflow's server has it
+_MAX_BODY = 1 << 20  # bytes, as MLflow's server has it
 _MAX_INPUTS = 1 << 22  # with the schemas and profiles of data sets
 
-router = Router(prefix="/api/2.0")
+router = Router(prefix="/api/2.0", body_limit=_MAX_BODY)
 
 Json = dict[str, Any]
 
@@ -69,9 +69,7 @@ def experiment(cases: Cases, caller: AuthenticatedCaller, experiment_id: str) ->
     UNRECORDED,
     response_model=ExperimentId,
 )
-def create_experiment(
-    body: Annotated[NamedExperiment, json_of(NamedExperiment)], cases: Cases, caller: AuthenticatedCaller
-) -> Json:
+def create_experiment(body: NamedExperiment, cases: Cases, caller: AuthenticatedCaller) -> Json:
     """The project of the calling job, whatever name it asks for. People make projects with their first job."""
     found = cases.run_search.experiment(caller, name=body.name)
     return {"experiment_id": found["experiment_id"]}
@@ -80,14 +78,12 @@ def create_experiment(
 @router.post(
     "/mlflow/experiments/search",
     Access.PERSON,
-    "MLflow: the projects that one sees",
+    "MLflow: the projects that you see",
     UNRECORDED,
     response_model=Experiments,
     response_model_exclude_none=True,
 )
-def search_experiments(
-    body: Annotated[SearchExperiments, json_of(SearchExperiments)], cases: Cases, caller: AuthenticatedCaller
-) -> Json:
+def search_experiments(body: SearchExperiments, cases: Cases, caller: AuthenticatedCaller) -> Json:
     found, token = cases.run_search.experiments(caller, body)
     return {"experiments": found, "next_page_token": token or None}
 
@@ -100,9 +96,7 @@ def search_experiments(
     response_model=OneRun,
     response_model_exclude_none=True,
 )
-def create_run(
-    body: Annotated[CreateRun, large_json_of(CreateRun, _MAX_BATCH)], request: Request, cases: Cases
-) -> Json:
+def create_run(body: CreateRun, request: Request, cases: Cases) -> Json:
     """A further run, whose metrics and parameters its job has with the run's name before theirs."""
     return {"run": cases.tracking.create_run(bearer(request), body)}
 
@@ -128,7 +122,7 @@ def get_run(
     response_model=UpdatedRun,
     response_model_exclude_none=True,
 )
-def update_run(body: Annotated[UpdateRun, json_of(UpdateRun)], request: Request, cases: Cases) -> Json:
+def update_run(body: UpdateRun, request: Request, cases: Cases) -> Json:
     """Set the name of a run, and the status of a further one; a job's own follows its program."""
     return {"run_info": cases.tracking.update_run(bearer(request), body)["info"]}
 
@@ -136,7 +130,7 @@ def update_run(body: Annotated[UpdateRun, json_of(UpdateRun)], request: Request,
 @router.post(
     "/mlflow/runs/delete", Access.PERSON, "MLflow: delete a further run", UNRECORDED, response_model=NothingToSay
 )
-def delete_run(body: Annotated[OfRun, json_of(OfRun)], request: Request, cases: Cases) -> Json:
+def delete_run(body: OfRun, request: Request, cases: Cases) -> Json:
     """Delete a further run. The job's own is deleted with its job."""
     cases.tracking.delete_run(bearer(request), body.wanted)
     return {}
@@ -145,7 +139,7 @@ def delete_run(body: Annotated[OfRun, json_of(OfRun)], request: Request, cases: 
 @router.post(
     "/mlflow/runs/restore", Access.PERSON, "MLflow: restore a further run", UNRECORDED, response_model=NothingToSay
 )
-def restore_run(body: Annotated[OfRun, json_of(OfRun)], request: Request, cases: Cases) -> Json:
+def restore_run(body: OfRun, request: Request, cases: Cases) -> Json:
     """Restore a further run that was deleted."""
     cases.tracking.delete_run(bearer(request), body.wanted, restore=True)
     return {}
@@ -159,12 +153,7 @@ def restore_run(body: Annotated[OfRun, json_of(OfRun)], request: Request, cases:
     response_model=FoundRuns,
     response_model_exclude_none=True,
 )
-def search_runs(
-    body: Annotated[SearchRuns, large_json_of(SearchRuns, _MAX_BATCH)],
-    request: Request,
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> Response:
+def search_runs(body: SearchRuns, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Response:
     """The runs that a filter finds, the newest first unless another order is asked for."""
     runs, token = cases.run_search.runs(caller, bearer(request), body)
     return JSONResponse({"runs": runs} | ({"next_page_token": token} if token else {}))
@@ -173,7 +162,7 @@ def search_runs(
 @router.post(
     "/mlflow/runs/log-metric", Access.PERSON, "MLflow: a value of a metric", UNRECORDED, response_model=NothingToSay
 )
-def log_metric(body: Annotated[LogMetric, json_of(LogMetric)], request: Request, cases: Cases) -> Json:
+def log_metric(body: LogMetric, request: Request, cases: Cases) -> Json:
     cases.tracking.log(bearer(request), body.wanted, metrics=[body])
     return {}
 
@@ -181,9 +170,7 @@ def log_metric(body: Annotated[LogMetric, json_of(LogMetric)], request: Request,
 @router.post(
     "/mlflow/runs/log-parameter", Access.PERSON, "MLflow: a parameter", UNRECORDED, response_model=NothingToSay
 )
-def log_parameter(
-    body: Annotated[LogParam, large_json_of(LogParam, _MAX_BATCH)], request: Request, cases: Cases
-) -> Json:
+def log_parameter(body: LogParam, request: Request, cases: Cases) -> Json:
     cases.tracking.log(bearer(request), body.wanted, params=[body])
     return {}
 
@@ -195,41 +182,40 @@ def log_parameter(
     UNRECORDED,
     response_model=NothingToSay,
 )
-def log_batch(
-    body: Annotated[LoggedBatch, large_json_of(LoggedBatch, _MAX_BATCH)], request: Request, cases: Cases
-) -> Json:
+def log_batch(body: LoggedBatch, request: Request, cases: Cases) -> Json:
     may_change = body.change_params
     cases.tracking.log(bearer(request), body.run_id, body.metrics, body.params, body.tags, may_change=may_change)
     return {}
 
 
 @router.post("/mlflow/runs/set-tag", Access.PERSON, "MLflow: a tag", UNRECORDED, response_model=NothingToSay)
-def set_tag(body: Annotated[LogParam, large_json_of(LogParam, _MAX_BATCH)], request: Request, cases: Cases) -> Json:
+def set_tag(body: LogParam, request: Request, cases: Cases) -> Json:
     """A tag of a run; the labels and the note of a job are for people."""
     cases.tracking.log(bearer(request), body.wanted, tags=[body])
     return {}
 
 
 @router.post("/mlflow/runs/delete-tag", Access.PERSON, "MLflow: delete a tag", UNRECORDED, response_model=NothingToSay)
-def delete_tag(body: Annotated[DeleteTag, json_of(DeleteTag)], request: Request, cases: Cases) -> Json:
+def delete_tag(body: DeleteTag, request: Request, cases: Cases) -> Json:
     cases.tracking.delete_tag(bearer(request), body.wanted, body.key)
     return {}
 
 
 @router.post(
-    "/mlflow/runs/log-inputs", Access.PERSON, "MLflow: data sets of a run", UNRECORDED, response_model=NothingToSay
+    "/mlflow/runs/log-inputs",
+    Access.PERSON,
+    "MLflow: data sets of a run",
+    UNRECORDED,
+    response_model=NothingToSay,
+    body_limit=_MAX_INPUTS,
 )
-def log_inputs(
-    body: Annotated[LogInputs, large_json_of(LogInputs, _MAX_INPUTS)], request: Request, cases: Cases
-) -> Json:
+def log_inputs(body: LogInputs, request: Request, cases: Cases) -> Json:
     cases.tracking.log_inputs(bearer(request), body)
     return {}
 
 
 @router.post("/mlflow/runs/outputs", Access.PERSON, "MLflow: models of a run", UNRECORDED, response_model=NothingToSay)
-def log_outputs(
-    body: Annotated[LogOutputs, large_json_of(LogOutputs, _MAX_BATCH)], request: Request, cases: Cases
-) -> Json:
+def log_outputs(body: LogOutputs, request: Request, cases: Cases) -> Json:
     cases.tracking.log_outputs(bearer(request), body.wanted, body.models)
     return {}
 
@@ -241,9 +227,7 @@ def log_outputs(
     UNRECORDED,
     response_model=NothingToSay,
 )
-def log_model(
-    body: Annotated[LogModelText, large_json_of(LogModelText, _MAX_BATCH)], request: Request, cases: Cases
-) -> Json:
+def log_model(body: LogModelText, request: Request, cases: Cases) -> Json:
     cases.tracking.log_model(bearer(request), body.wanted, body.model_json)
     return {}
 

@@ -63,6 +63,7 @@ def download(path: str, cases: Cases, caller: AuthenticatedCaller) -> Response:
     UNRECORDED,
     response_model=NothingToSay,
     openapi_extra=_ANY_BODY,
+    is_upload=True,
 )
 async def put(path: str, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Json:
     """Answers a program, whose job's log says that artifacts need a job-dir; people are refused."""

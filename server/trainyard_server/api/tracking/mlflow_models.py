@@ -1,11 +1,11 @@
 """Routes of MLflow's REST API about the models that programs log (`mlflow.sklearn.log_model`)."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, json_of, large_json_of
+from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
@@ -25,15 +25,13 @@ _MAX_BODY = 1 << 20
 _MODELS = "/mlflow/logged-models"
 _MODEL = f"{_MODELS}/{{model_id}}"
 
-router = Router(prefix="/api/2.0")
+router = Router(prefix="/api/2.0", body_limit=_MAX_BODY)
 
 Json = dict[str, Any]
 
 
 @router.post(_MODELS, Access.PERSON, "MLflow: a model of the calling job", UNRECORDED, response_model=OneLoggedModel)
-def create(
-    body: Annotated[CreateLoggedModel, large_json_of(CreateLoggedModel, _MAX_BODY)], request: Request, cases: Cases
-) -> Json:
+def create(body: CreateLoggedModel, request: Request, cases: Cases) -> Json:
     """A model, whose artifacts the program writes to the job-dir."""
     return {"model": cases.logged_models.create(bearer(request), body)}
 
@@ -41,12 +39,7 @@ def create(
 @router.post(
     f"{_MODELS}/search", Access.PERSON, "MLflow: the models of projects", UNRECORDED, response_model=FoundLoggedModels
 )
-def search(
-    body: Annotated[SearchLoggedModels, large_json_of(SearchLoggedModels, _MAX_BODY)],
-    request: Request,
-    cases: Cases,
-    caller: AuthenticatedCaller,
-) -> Response:
+def search(body: SearchLoggedModels, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Response:
     """The models that a filter finds, among the 10,000 newest."""
     models, token = cases.logged_models.search(caller, bearer(request), body)
     return JSONResponse({"models": models} | ({"next_page_token": token} if token else {}))
@@ -60,9 +53,7 @@ def get(
 
 
 @router.patch(_MODEL, Access.PERSON, "MLflow: the status of a model", UNRECORDED, response_model=OneLoggedModel)
-def finalize(
-    model_id: str, body: Annotated[FinalizeLoggedModel, json_of(FinalizeLoggedModel)], request: Request, cases: Cases
-) -> Json:
+def finalize(model_id: str, body: FinalizeLoggedModel, request: Request, cases: Cases) -> Json:
     return {"model": cases.logged_models.finalize(bearer(request), model_id, body.status)}
 
 
@@ -74,12 +65,7 @@ def delete(model_id: str, request: Request, cases: Cases) -> Json:
 
 
 @router.patch(f"{_MODEL}/tags", Access.PERSON, "MLflow: tags of a model", UNRECORDED, response_model=OneLoggedModel)
-def set_tags(
-    model_id: str,
-    body: Annotated[LoggedModelTags, large_json_of(LoggedModelTags, _MAX_BODY)],
-    request: Request,
-    cases: Cases,
-) -> Json:
+def set_tags(model_id: str, body: LoggedModelTags, request: Request, cases: Cases) -> Json:
     return {"model": cases.logged_models.set_tags(bearer(request), model_id, body.tags)}
 
 
@@ -98,12 +84,7 @@ def delete_tag(model_id: str, key: str, request: Request, cases: Cases) -> Json:
 @router.post(
     f"{_MODEL}/params", Access.PERSON, "MLflow: parameters of a model", UNRECORDED, response_model=NothingToSay
 )
-def add_params(
-    model_id: str,
-    body: Annotated[LoggedModelParams, large_json_of(LoggedModelParams, _MAX_BODY)],
-    request: Request,
-    cases: Cases,
-) -> Json:
+def add_params(model_id: str, body: LoggedModelParams, request: Request, cases: Cases) -> Json:
     cases.logged_models.add_params(bearer(request), model_id, body.params)
     return {}
 

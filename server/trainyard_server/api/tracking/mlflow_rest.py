@@ -22,13 +22,13 @@ from trainyard_server.services.tracking.notes import NotKept
 from trainyard_server.use_cases import UseCases
 
 _REST = "MLflow: anything else is not implemented"
-_ANY_BODY = {"requestBody": {"required": False, "content": {"application/octet-stream": {}}}}
+_MAX_BODY = 4 * 2**20
 _REGISTRY = re.compile(r"(registered-models|model-versions)\b.*")
 _TRACES = re.compile(r"traces(/.*)?|runs/link-traces|prompts?/.*")
 _ASSESSMENTS = re.compile(r"traces/[^/]+/assessments")
 _EXPERIMENT_TAGS = re.compile(r"experiments/(set|delete)-experiment-tag")
 
-router = Router()
+router = Router(body_limit=_MAX_BODY)
 
 Json = dict[str, Any]
 
@@ -77,13 +77,11 @@ def _read(name: str, request: Request, cases: Cases, caller: AuthenticatedCaller
 
 
 def _call(name: str, request: Request, cases: Cases, caller: AuthenticatedCaller, body: RawBody) -> Response:
-    return JSONResponse(_answer(cases, request, caller, name, bytes(body)))
+    return JSONResponse(_answer(cases, request, caller, name, body))
 
 
 for _area in MLFLOW_AREAS:
     _path = f"{_area}/{{name:path}}"
     router.get(_path, Access.PERSON, _REST, response_model=NothingToSay)(_read)
     for _method in ("POST", "PUT", "PATCH", "DELETE"):
-        router.add(
-            _method, _path, Access.PERSON, _REST, UNRECORDED, response_model=NothingToSay, openapi_extra=_ANY_BODY
-        )(_call)
+        router.add(_method, _path, Access.PERSON, _REST, UNRECORDED, response_model=NothingToSay)(_call)

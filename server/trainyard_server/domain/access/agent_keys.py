@@ -20,9 +20,7 @@ class AgentKey:
     def __post_init__(self) -> None:
         """Raises Unauthenticated for anything but a key."""
         if not self.secret:
-            raise Unauthenticated(
-                f"This call has no {AGENT_KEY}: each worker agent makes a key and sends it by itself."
-            )
+            raise Unauthenticated(f"This call has no {AGENT_KEY}: every worker agent creates a key and sends it.")
         if not _KEY.fullmatch(self.secret):
             raise Unauthenticated(f"{AGENT_KEY} must be 64 hex digits, in lower case.")
 

@@ -94,6 +94,8 @@ class Route:
     action: str | None = None
     is_stream: bool = False  # of events, open for as long as its reader follows
     own: bool = False  # for submitters their own jobs, for agents their own runs: what is another's is refused
+    body_limit: int | None = None  # bytes; None: the server's
+    is_upload: bool = False  # the route reads the body part by part, and limits it itself
 
     def __post_init__(self) -> None:
         if self.action is None and self.method not in SAFE_METHODS:

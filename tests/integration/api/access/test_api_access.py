@@ -63,7 +63,7 @@ def test_viewer_reads_all_and_changes_nothing(api: Server) -> None:
     assert change(api, "hers", VERA) == (403, 403)
     answer = api.client.post(JOBS, json={}, headers=VERA)
     assert answer.json()["error"]["message"] == (
-        "You are vera (viewer). POST /v1/projects/p/jobs takes the role submitter."
+        "You are vera (viewer). POST /v1/projects/p/jobs needs the role submitter."
     )
 
 

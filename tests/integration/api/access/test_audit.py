@@ -27,6 +27,7 @@ from integration.api.api_support import (
     running_agent,
     server,
 )
+from integration.api.tars import tar_of
 from trainyard_protocol.views.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.domain.access.route_access import OIDC_CALLBACK, STORAGE_AREAS, Access, Route
@@ -102,6 +103,7 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "members.set": (ADMIN, {"json": {"role": "viewer"}}),
     "members.remove": (ADMIN, {}),
     "packages.upload": (ALICE, {"content": b"a package"}),
+    "programs.upload": (ALICE, {"content": tar_of({"train.py": b"print(1)"})}),
     "secrets.set": (ADMIN, {"json": {"value": "never-shown"}}),
     "secrets.delete": (ADMIN, {}),
     "channels.set": (ADMIN, {"json": {"address": "http://127.0.0.1:1/never-shown"}}),

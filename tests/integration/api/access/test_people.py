@@ -112,7 +112,7 @@ def test_role_holds_in_its_project_and_ends_with_it(api: Server) -> None:
     assert call(api, "GET", job, carl).status_code == 200
     answer = call(api, "POST", jobs, carl, json={})
     assert answer.json()["error"]["message"] == (
-        "You are carl (viewer of p). POST /v1/projects/p/jobs takes the role submitter."
+        "You are carl (viewer of p). POST /v1/projects/p/jobs needs the role submitter."
     )
     assert give(api, "carl", "admin") == 200
     assert call(api, "POST", f"{job}:cancel", carl).status_code == 200, "another's job"

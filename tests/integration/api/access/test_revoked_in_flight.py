@@ -71,6 +71,7 @@ OTHERS: Mapping[str, str] = {
     "channels.test": "stores nothing",
     "backups.create": "reads",
     "packages.upload": "a file, not a row",
+    "programs.upload": "a file, not a row",
     "objects.write": "in the storage",
     "objects.delete": "in the storage",
     "buckets.create": "in the storage, and noted after that",

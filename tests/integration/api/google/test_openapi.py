@@ -1,9 +1,11 @@
 """The OpenAPI description: it has every route of the API, and of each what is sent and what comes back."""
 
+import json
+import re
 from typing import Any
 
 from integration.api.api_support import Server
-from trainyard_server.domain.access.route_access import SOCKET, Access, is_described
+from trainyard_server.domain.access.route_access import MLFLOW_AREAS, SOCKET, Access, is_described
 from trainyard_server.routes import ACCESS
 
 STANDARDS = {"/openapi.json", "/$discovery/rest", "/discovery/v1/apis/{api}/{version}/rest"}
@@ -17,7 +19,6 @@ WITHOUT_BODY = {
     "/trainyard/v1/google-keys",
     "/trainyard/v1/sign-in-codes",
 }
-REFUSED = {"400", "404"}
 VAGUE: tuple[Any, ...] = ({}, {"type": "object"}, None)
 
 
@@ -36,10 +37,11 @@ def _vague(answer: dict[str, Any]) -> bool:
     return any(schema in VAGUE or schema.get("additionalProperties") is True for schema in plain)
 
 
-def test_description_has_every_route_with_its_body_and_answer(api: Server) -> None:
+def test_description_is_fastapis_own_and_has_every_route_with_its_body_and_answer(api: Server) -> None:
     answer = api.client.get("/openapi.json")  # without a token
     assert answer.status_code == 200
     document = answer.json()
+    assert document == json.loads(json.dumps(api.app.openapi()))
     operations = _operations(document)
     described = [row for row in ACCESS.rows if is_described(row.path) and row.method != SOCKET]
     rows = {(row.method, row.path.replace(":path}", "}")): row for row in described}
@@ -47,20 +49,24 @@ def test_description_has_every_route_with_its_body_and_answer(api: Server) -> No
     wrong = []
     for (method, path), row in rows.items():
         operation = operations[method, path]
-        answers = operation["responses"]
-        if not operation["summary"] or not operation["tags"]:
-            wrong.append(f"{method} {path} has no summary or tag")
-        if (row.access is Access.NOBODY) != (operation["security"] == []):
+        if operation["summary"].lower() != row.what.lower() or not operation["tags"]:
+            wrong.append(f"{method} {path} has another summary, or no tag")
+        if (row.access is Access.NOBODY) == ("security" in operation):
             wrong.append(f"{method} {path} is open, or is not")
-        if "200" not in answers:
-            if not answers.keys() & REFUSED or not path.startswith("/v1/"):
-                wrong.append(f"{method} {path} has no answer")
-            continue
-        if path not in STANDARDS and _vague(answers["200"]):
+        form = "MlflowError" if path.startswith(MLFLOW_AREAS) else "ErrorAnswer"
+        error = operation["responses"]["default"]["content"]["application/json"]["schema"]
+        if error != {"$ref": f"#/components/schemas/{form}"}:
+            wrong.append(f"{method} {path} has no form of errors")
+        named = {part["name"] for part in operation.get("parameters", ()) if part["in"] == "path"}
+        if named != set(re.findall(r"\{(\w+)", path)):
+            wrong.append(f"{method} {path} does not declare the parameters of its path")
+        if path.startswith("/v1/"):
+            continue  # the discovery document has its messages
+        if path not in STANDARDS and _vague(operation["responses"]["200"]):
             wrong.append(f"{method} {path} answers with anything: give the route a model (docs: add-a-route.md)")
-        sends = method in ("POST", "PUT", "PATCH") and not path.startswith("/v1/")
+        sends = method in ("POST", "PUT", "PATCH")
         if sends and path not in WITHOUT_BODY and "requestBody" not in operation:
-            wrong.append(f"{method} {path} has no body: read it with json_of(Model)")
+            wrong.append(f"{method} {path} has no body: declare it as a parameter, a model")
     assert not wrong, "\n".join(wrong)
 
 

@@ -18,7 +18,7 @@ from trainyard_server.services.health.health import Heartbeat
 from trainyard_server.services.measurements.written_metrics import WrittenMetrics
 from trainyard_server.services.notifications.sender import Sender
 from trainyard_server.services.people.audit import Audit
-from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC, PROGRESS_TOPIC, QUEUE_TOPIC, Notifier
+from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC, QUEUE_TOPIC, Notifier, progress_topic
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.storage.observations import Observations
 from trainyard_server.storage.progress import ProgressTracker
@@ -86,8 +86,7 @@ async def flush_forever(progress: ProgressTracker, notifier: Notifier, every_s: 
         while not notifier.closed:
             await closing.wait(every_s)
             try:
-                if await run_in_threadpool(progress.flush):
-                    notifier.publish(PROGRESS_TOPIC)
+                notifier.publish(*map(progress_topic, await run_in_threadpool(progress.flush)))
             except Exception as error:  # noqa: BLE001 - logged, and tried again
                 failures.record("Steps cannot be written", error)
             else:

@@ -36,7 +36,7 @@ from trainyard_server.storage.db.base.revisions import Revision, WaitingNote
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Event, Writer
 from trainyard_server.storage.db.tables import studies
-from trainyard_server.storage.events.notifier import JOBS_TOPIC, agent_topic, job_topic
+from trainyard_server.storage.events.notifier import agent_topic, job_topic, waiting_topics
 from trainyard_server.storage.failures import FailureLog, is_database_failure
 from trainyard_server.storage.logs.store import Stream
 
@@ -342,7 +342,7 @@ class Controller:
             for key, why in some.items():
                 if self._notes.get(key) is why:
                     del self._notes[key]
-        self._backend.notifier.publish(JOBS_TOPIC)
+        self._backend.notifier.publish(*waiting_topics(some))
         self._log.write_later(*events)
         self._log.retry()
 

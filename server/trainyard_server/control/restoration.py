@@ -167,8 +167,8 @@ def _overwrite(file: BinaryIO, mark: RestoredMark) -> None:
 
 def _notice(of: datetime, run: int) -> str:
     return (
-        f"The service was restored from a backup of {_minute(of)}: run {run} goes on if its agent still has it; else a "
-        "new run starts."
+        f"The service was restored from a backup of {_minute(of)}: run {run} continues if its agent still has it; "
+        "otherwise a new run starts."
     )
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
+from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.context import Backend
 from trainyard_server.control.optuna_search import StudySuggester
@@ -165,4 +166,5 @@ def _with_names(writer: Writer, study: StudySnapshot, message: str) -> str:
     if not names:
         return f"{message} They reported no metric at all: docs/how-to/metrics.md has what a program prints."
     rank = f"jobs trials {study.job_id} --metric NAME ranks them by one of these."
-    return f"{message} They reported {listed(names)}: {rank}"
+    meant = did_you_mean(study.tag, names)
+    return " ".join(filter(None, (message, meant, f"They reported {listed(names)}: {rank}")))

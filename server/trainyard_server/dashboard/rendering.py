@@ -2,14 +2,14 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, meta, pass_context
 from jinja2.nodes import Const, Extends
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
@@ -17,11 +17,15 @@ from markupsafe import Markup, escape
 import trainyard_protocol
 from trainyard_protocol.fields import sized
 from trainyard_server.dashboard.frame import Frame
+from trainyard_server.dashboard.live_parts import LivePart
+from trainyard_server.dashboard.row_cache import RowCache
 from trainyard_server.dashboard.static_files import static_url, static_version
 from trainyard_server.domain.durations import duration
 
 LIVE = "live_"
 """Prefix of the names of blocks that change while a page is open."""
+
+_ROWS = "_rows"  # the RowCache of an open page, in the context of its live parts
 
 
 class Rendering:
@@ -39,7 +43,6 @@ class Rendering:
         )
         self._environment.filters.update(
             bytes=sized,
-            clock=clock,
             count=count,
             duration=duration,
             number=number,
@@ -52,6 +55,9 @@ class Rendering:
             static_url=static_url, static_version=static_version(), version=trainyard_protocol.__version__
         )
 
+        self._environment.filters["clock"] = _clock
+        self._environment.globals["row"] = self._row
+
         # A global, so that blocks rendered alone and the macros themselves have it.
         ui = SimpleNamespace(icon=icon, state=state, job_path=job_path)
         self._environment.globals["ui"] = ui
@@ -61,10 +67,39 @@ class Rendering:
     def page(self, template: str, context: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(context)
 
-    def parts(self, template: str, context: Mapping[str, Any]) -> dict[str, str]:
-        """Live blocks of the template and of its parents, by name without `live_`."""
-        shared = self._environment.get_template(template).new_context(dict(context))
-        return {name.removeprefix(LIVE): "".join(block(shared)) for name, block in self._live_blocks(template).items()}
+    def parts(self, template: str, context: Mapping[str, Any], rows: RowCache) -> dict[str, LivePart]:
+        """Live blocks of the template and of its parents, by name without `live_`. `rows`: of the same page before."""
+        rows.begin()
+        shared = self._environment.get_template(template).new_context({**context, _ROWS: rows})
+        blocks = self._live_blocks(template).items()
+        return {name.removeprefix(LIVE): LivePart.of("".join(block(shared))) for name, block in blocks}
+
+    @pass_context
+    def _row(
+        self, context: Context, template: str, key: Hashable, own: Mapping[str, Any], varying: Collection[str] = ()
+    ) -> Markup:
+        """A row from its template, which has the context and `own`. Of an open page it is rendered again only if `own`
+        or another value that the template names has changed, but for those `varying` from reading to reading, of which
+        `own` has what the row shows."""
+        whole = context.get_all()
+
+        def render() -> Markup:
+            row = self._environment.get_template(template)
+            return _html("".join(row.root_render_func(row.new_context({**whole, **own}))))
+
+        def shared() -> Mapping[str, Any]:
+            return {name: whole.get(name) for name in self._names(template) - own.keys() - {*varying}}
+
+        rows: RowCache | None = whole.get(_ROWS)
+        return render() if rows is None else _html(rows.row((template, key), own, shared, render))
+
+    @lru_cache  # noqa: B019 - there is one for the process
+    def _names(self, template: str) -> frozenset[str]:
+        """The values that a template, which includes no other, takes from its context."""
+        assert self._environment.loader is not None
+        parsed = self._environment.parse(self._environment.loader.get_source(self._environment, template)[0])
+        assert not any(meta.find_referenced_templates(parsed)), f"{template} includes another template"
+        return frozenset(meta.find_undeclared_variables(parsed)).difference(self._environment.globals)
 
     def _live_blocks(self, template: str) -> dict[str, Callable[[Context], Iterator[str]]]:
         live_blocks = self._blocks.get(template)
@@ -127,19 +162,27 @@ def clock(since: datetime | None, until: datetime | None = None, now: datetime |
     return _html(f'<span data-since="{_precise(since.astimezone(UTC))}">{so_far}</span>')
 
 
+@pass_context
+def _clock(context: Context, since: datetime | None, until: datetime | None = None, now: datetime | None = None) -> str:
+    """The filter. In live parts a running duration has no text, so that time alone does not change them."""
+    return clock(since, until, now if context.get(_ROWS) is None else None)
+
+
 def count(many: int, word: str) -> str:
     """`1 line`, `1,200 lines`."""
     return f"{many:,} {word}{'' if many == 1 else 's'}"
 
 
-def number(value: float | None) -> str:
-    """A measured value in four significant digits."""
+def number(value: float | None, decimals: int | None = None) -> str:
+    """A measured value in four significant digits, or with these decimals."""
     if value is None:
         return ""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
+    if decimals is not None:
+        return f"{value:,.{decimals}f}"
     if abs(value) < 1e6 and (value == int(value) or abs(value) >= 1000):
         return f"{value:,.0f}"
     return f"{value:.4g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")

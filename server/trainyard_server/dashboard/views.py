@@ -20,7 +20,9 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from trainyard_protocol.errors import TrainyardError
 from trainyard_server.api.dependencies import caller_of
 from trainyard_server.api.routing import Router
-from trainyard_server.dashboard.rendering import rendering
+from trainyard_server.dashboard.live_parts import LivePart
+from trainyard_server.dashboard.rendering import Rendering, rendering
+from trainyard_server.dashboard.row_cache import RowCache
 from trainyard_server.dashboard.static_files import static_version
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.domain.access.route_access import Access
@@ -33,8 +35,11 @@ POLLING_THREADS = 4
 
 _T = TypeVar("_T")
 
-Parts = Mapping[str, str]
-"""HTML of each live part of a page, by name."""
+Parts = Mapping[str, LivePart]
+"""The live parts of a page, by name."""
+
+Changes = Mapping[str, Mapping[str, object]]
+"""Messages about live parts, by name."""
 
 THEMES = ("light", "dark")
 THEME_COOKIE = "trainyard_theme"
@@ -44,14 +49,20 @@ THEME_COOKIE = "trainyard_theme"
 class View:
     """One page as one person requested it.
 
-    `read` returns the context of the template; it may block. An open page reads again after one of `topics` was
-    published, and every `every_s`.
+    `read` returns the context of its live parts, `read_rest` that of all else; they may block. An open page reads again
+    after one of `topics` was published, at most once a second after one of `slow_topics`, and every `every_s`.
+    `read_again` is called in place of `read` with what was published; it returns None if nothing on the page changed.
+    `variant` tells apart what one person reads in different ways at one address.
     """
 
     template: str
     read: Callable[[], Mapping[str, Any]]
     topics: tuple[str, ...] = ()
+    slow_topics: tuple[str, ...] = ()
     every_s: float = 5.0
+    variant: str = ""
+    read_rest: Callable[[], Mapping[str, Any]] = dict
+    read_again: Callable[[frozenset[str]], Mapping[str, Any] | None] | None = None
 
 
 class Dashboard:
@@ -63,37 +74,53 @@ class Dashboard:
         self._polling = CapacityLimiter(POLLING_THREADS)
 
     def page(self, request: Request, view: View) -> str:
-        return self.rendering.page(view.template, {**_reader(request), **view.read()})
-
-    def parts(self, request: Request, view: View) -> Parts:
-        """Live parts, without what belongs to one session: all sessions of a person share them."""
-        shared = {name: value for name, value in _reader(request).items() if name not in ("csrf", "theme")}
-        return self.rendering.parts(view.template, {**shared, **view.read()})
+        return self.rendering.page(view.template, {**_reader(request), **view.read(), **view.read_rest()})
 
     async def poll(self, read: Callable[[], _T]) -> _T:
         """Call `read` in a thread of those for open pages, once one is free."""
         return await to_thread.run_sync(read, limiter=self._polling)
 
-    async def changes(self, request: Request, view: View) -> AsyncGenerator[Parts | None, None]:
-        """All live parts, then those that changed; None when nothing has happened for a while."""
+    async def changes(self, request: Request, view: View) -> AsyncGenerator[Changes | None, None]:
+        """All live parts, then what changed in them; None when nothing has happened for a while."""
+        open_page = _OpenPage(self.rendering, request, view)
 
-        async def poll(_last: Parts | None, _published: frozenset[str]) -> Parts:
-            return await self.poll(partial(self.parts, request, view))
+        async def poll(last: Parts | None, published: frozenset[str]) -> Parts:
+            return await self.poll(partial(open_page.parts, last, published))
 
         sent: Parts = {}
-        pages = self.broadcaster.subscribe(_key(request), poll, view.topics, view.every_s)
+        pages = self.broadcaster.subscribe(
+            (*_key(request), view.variant), poll, view.topics, view.every_s, view.slow_topics
+        )
         async with aclosing(pages):
             async for parts in pages:
                 if parts is None:
                     yield None
                     continue
-                yield {name: html for name, html in parts.items() if sent.get(name) != html}
+                yield {name: part.since(sent.get(name)) for name, part in parts.items() if sent.get(name) != part}
                 sent = parts
 
     def error(self, request: Request, error: TrainyardError) -> HTMLResponse:
         """Error page, in place of a page that cannot be shown."""
         html = self.rendering.page("error.html", {**_reader(request), "error": error})
         return HTMLResponse(html, error.http_status)
+
+
+class _OpenPage:
+    """Live parts of a page, without what belongs to one session: all sessions of a person share them."""
+
+    def __init__(self, rendering: Rendering, request: Request, view: View) -> None:
+        self._rendering = rendering
+        self._view = view
+        self._reader = {name: value for name, value in _reader(request).items() if name not in ("csrf", "theme")}
+        self._rows = RowCache()
+
+    def parts(self, last: Parts | None, published: frozenset[str]) -> Parts:
+        """The parts now, which are those of `last` if what was published changes none."""
+        view = self._view
+        context = view.read_again(published) if published and last is not None and view.read_again else view.read()
+        if context is None and last is not None:
+            return last
+        return self._rendering.parts(view.template, {**self._reader, **(context or {})}, self._rows)
 
 
 def dashboard_of(request: Request) -> Dashboard:
@@ -122,7 +149,7 @@ def add_page(router: Router, path: str, access: Access, what: str, describe: Cal
     router.add_live(path, live)
 
 
-async def _events(changes: AsyncGenerator[Parts | None, None], csrf: str) -> AsyncGenerator[bytes, None]:
+async def _events(changes: AsyncGenerator[Changes | None, None], csrf: str) -> AsyncGenerator[bytes, None]:
     """`hello` has the version of the scripts, `session` the CSRF token of the session ("" for a caller with a token:
     no event), each `parts` what changed."""
     yield format_sse_event(event="hello", data_str=static_version())

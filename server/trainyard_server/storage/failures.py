@@ -28,20 +28,23 @@ class Failure:
 
     def remedy_of_stopped(self, then: str) -> str:
         """The remedy for a server that does not run, and that someone has to start `then`."""
-        words = self.remedy.removesuffix(_THEN).removesuffix(_BY_ITSELF).rstrip()
+        words = self.remedy.removesuffix(_THEN).removesuffix(_AUTOMATIC).rstrip()
         return f"{words} {then}".lstrip()
 
 
-_BY_ITSELF = "It goes on by itself."
-_THEN = "It goes on by itself then."
+_AUTOMATIC = "The server continues automatically."
+_THEN = "The server then continues automatically."
 _ROOM = f"Free some space there (`trainyard doctor` shows what uses it). {_THEN}"
 _WRITABLE = f"Make it writable again. {_THEN}"
-_DISK = "The system's log (`dmesg`) has more on the disk. It goes on by itself once the disk can be read and written."
+_DISK = (
+    "The system's log (`dmesg`) has more about the disk. The server continues automatically once the disk can be read "
+    "and written."
+)
 _OPEN = f"It is missing, or the server's user may not open it: put it back. {_THEN}"
-_ANSWER = f"Start the database, or mend the way to it. {_THEN}"
+_ANSWER = f"Start the database, or repair the connection to it. {_THEN}"
 _DISK_FULL = Failure("the disk of the data directory is full", _ROOM)
 _UNWRITABLE = Failure("the data directory cannot be written", _WRITABLE)
-_FILES_OPEN = Failure("too many files are open", _BY_ITSELF)
+_FILES_OPEN = Failure("too many files are open", _AUTOMATIC)
 _FILES: Mapping[int, Failure] = {
     errno.ENOSPC: _DISK_FULL,
     errno.EDQUOT: _DISK_FULL,
@@ -51,15 +54,15 @@ _FILES: Mapping[int, Failure] = {
     errno.EIO: Failure("the disk of the data directory fails", _DISK),
     errno.EMFILE: _FILES_OPEN,
     errno.ENFILE: _FILES_OPEN,
-    errno.ETIMEDOUT: Failure("another writer holds a file of the data directory for too long", _BY_ITSELF),
+    errno.ETIMEDOUT: Failure("another writer holds a file of the data directory for too long", _AUTOMATIC),
 }
 
 # Parts of the messages of SQLite and PostgreSQL that are not caused by the statement, and their meaning.
-_LOCKED = Failure("the database is locked by another process", f"End what holds it. {_THEN}")
+_LOCKED = Failure("the database is locked by another process", f"End the program that holds it. {_THEN}")
 _FULL = Failure("the disk of the database is full", _ROOM)
 _READ_ONLY = Failure("the database is read-only", _WRITABLE)
 RESTORE_DATABASE = (
-    "This does not pass by itself: stop the server, and restore the database from a backup, or recover what can be "
+    "The server cannot repair this: stop it, and restore the database from a backup, or recover what can be "
     "read (docs/how-to/operate.md, A damaged database)."
 )
 _DAMAGED = Failure("the database is damaged", RESTORE_DATABASE, is_damage=True)
@@ -75,11 +78,11 @@ _DATABASE = (
     ("not a database", _DAMAGED),
     ("invalid page in block", _DAMAGED),
     ("unable to open", Failure("the file of the database cannot be opened", _OPEN)),
-    ("statement timeout", Failure("the database takes too long", _BY_ITSELF)),
-    ("deadlock", Failure("another transaction used the database at the same time", _BY_ITSELF)),
+    ("statement timeout", Failure("the database takes too long", _AUTOMATIC)),
+    ("deadlock", Failure("another transaction used the database at the same time", _AUTOMATIC)),
 )
 _UNREACHABLE = Failure("the database does not answer", _ANSWER)
-_BUSY = Failure("every connection to the database is in use", _BY_ITSELF)
+_BUSY = Failure("every connection to the database is in use", _AUTOMATIC)
 _QUIET_S = 60.0  # a failure that returns after this time is logged again
 
 

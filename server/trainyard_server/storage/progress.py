@@ -170,8 +170,8 @@ class ProgressTracker:
             log.next = start + count if log.next == start else None
             log.add_all(lines)
 
-    def flush(self) -> bool:
-        """Write what has changed, in one transaction. False if nothing has."""
+    def flush(self) -> frozenset[int]:
+        """Write what has changed, in one transaction. Returns the keys of the jobs that it is of."""
         with self._lock:
             replicas = dict(self._replicas)
         changed: dict[tuple[str, str], tuple[ReplicaProgress, dict[str, object]]] = {}
@@ -189,20 +189,21 @@ class ProgressTracker:
                 for key in oldest:
                     self._replicas.pop(key, None)
         if not changed:
-            return False
+            return frozenset()
         try:
             with self._store.write() as writer:
                 for (run_id, task), (_, values) in changed.items():
                     writer.record_progress(run_id, task, values, complete=False)
-                runs = job_values.runs_of(writer, measured) if measured else ()
-                job_values.record(writer, {run.job: _of_run(measured[run.run_id], run.number) for run in runs})
+                runs = job_values.runs_of(writer, {run_id for run_id, _ in changed})
+                primaries = [run for run in runs if run.run_id in measured]
+                job_values.record(writer, {run.job: _of_run(measured[run.run_id], run.number) for run in primaries})
         except BaseException:
             for key in changed:
                 replicas[key].is_digest_new = True
             raise
         for key, (progress, _) in changed.items():
             replicas[key].written = progress
-        return True
+        return frozenset(run.job for run in runs)
 
     def final_values(
         self, project: str, job_id: str, stream: Stream, run_id: str, count: int

@@ -32,7 +32,7 @@ from trainyard_server.services.tracking.targets import RunAccess, RunTarget
 from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.db.tables import job_values, tracking
 from trainyard_server.storage.db.tables.tracking import ValueKind
-from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, log_topic
+from trainyard_server.storage.events.notifier import log_topic, progress_topic
 
 _RUN_STATUSES = ("RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 _SHOWN_RUN = "run"
@@ -225,7 +225,7 @@ class Tracking:
         if is_noted:
             self._controller.write_log_soon(target.job.key)
         if has_points:
-            self._backend.notifier.publish(log_topic(target.job.key), PROGRESS_TOPIC)
+            self._backend.notifier.publish(log_topic(target.job.key), progress_topic(target.job.key))
 
     def _has_room(self) -> bool:
         settings = self._backend.settings

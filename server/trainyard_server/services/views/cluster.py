@@ -149,11 +149,12 @@ class ClusterOverview:
         backend = self._backend
         with backend.store.read() as reader:
             jobs = JobList(reader, visible)
-            placed = jobs.find(JobQuery(states=_PLACED), Order.CREATED, descending=False, offset=0, limit=ACTIVE_JOBS)
+            found = jobs.find(JobQuery(states=_PLACED), Order.CREATED, descending=False, offset=0, limit=ACTIVE_JOBS)
+            placed = jobs.entries(found.keys)
             queue = jobs.queue(0, ACTIVE_JOBS, trials=False)
             counts = reader.job_counts(visible)
             agents = agent_lines(reader, backend, visible)
-            trials = studies.counts(reader, [job.key for job in placed.jobs if job.run is None])
+            trials = studies.counts(reader, [job.key for job in placed if job.run is None])
         held: dict[tuple[str, str], list[tuple[str, HeldRun]]] = {}
         for line in agents:
             for run in line.runs:
@@ -162,7 +163,7 @@ class ClusterOverview:
         return ActiveJobsView(
             jobs=tuple(
                 _active_job(job, held.get((job.project, job.job_id), []), trials.get(job.key))
-                for job in (*placed.jobs, *queue)
+                for job in (*placed, *queue)
             ),
             counts={state: count for state, count in counts.items() if state not in FINAL_JOB_STATES},
             agents=sum(line.view.alive for line in agents),

@@ -1,6 +1,6 @@
 """The list of jobs as people look at it: over all projects that they may see, with what each one is doing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Self
@@ -11,8 +11,17 @@ from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.filters.time_bounds import time_bound
 from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.views.recent_jobs import RecentJobs
 from trainyard_server.storage.db.queries import filters
-from trainyard_server.storage.db.queries.job_queries import JobList, JobListEntry, JobQuery, Order, ValueOrder, shape_of
+from trainyard_server.storage.db.queries.job_queries import (
+    JobList,
+    JobListEntry,
+    JobQuery,
+    Order,
+    ValueOrder,
+    read_alone,
+    shape_of,
+)
 from trainyard_server.storage.db.tables import studies
 
 PAGE_SIZE = 50
@@ -68,20 +77,33 @@ class JobSearch:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def find(self, visible: Visible, question: JobSearchRequest) -> JobListing:
-        """A page of the matching jobs of visible projects. Raises InvalidArgument with every violation."""
+    def find(self, visible: Visible, question: JobSearchRequest, recent: RecentJobs | None = None) -> JobListing:
+        """A page of the matching jobs of visible projects. Raises InvalidArgument with every violation.
+
+        `recent`: shared with other open pages, for one that is kept up to date.
+        """
         now = self._backend.clock()
         query, order, descending = parsed(question, now)
+        shared = read_alone if recent is None else recent.shared
         with self._backend.store.read() as reader:
             jobs = JobList(reader, visible)
             result = jobs.find(
-                query, order, descending=descending, offset=(question.page - 1) * PAGE_SIZE, limit=PAGE_SIZE
+                query,
+                order,
+                descending=descending,
+                offset=(question.page - 1) * PAGE_SIZE,
+                limit=PAGE_SIZE,
+                shared=shared,
             )
-            attention_count = jobs.attention_count(now - timedelta(seconds=ATTENTION_S))
-            of_studies = studies.among(reader, [job.key for job in result.jobs])
+            since = now - timedelta(seconds=ATTENTION_S)
+            attention_count = shared(("attention", visible), lambda: jobs.attention_count(since))
+            of_studies = studies.among(reader, result.keys)
+            entries = jobs.entries(result.keys) if recent is None else ()
+        if recent is not None:
+            entries = recent.entries(result.keys)
         total = result.total(query.states)
         return JobListing(
-            jobs=result.jobs,
+            jobs=entries,
             total=total,
             counts=result.counts,
             more=result.more,
@@ -90,6 +112,15 @@ class JobSearch:
             now=now,
             studies=of_studies,
         )
+
+    def again(self, listing: JobListing, changed: Collection[int], recent: RecentJobs) -> JobListing:
+        """The same jobs as they are now; those with other keys have not changed."""
+        entries = recent.entries([job.key for job in listing.jobs])
+        of_studies = listing.studies
+        if changed_studies := of_studies.keys() & changed:
+            with self._backend.store.read() as reader:
+                of_studies = {**of_studies, **studies.among(reader, changed_studies)}
+        return replace(listing, jobs=entries, studies=of_studies, now=self._backend.clock())
 
     def shape(self, project: str, job_id: str) -> tuple[str, str]:
         """Tier and machines of the job, in short and in full. Raises NotFound."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 PAUSE_S = 0.25
 """From one poll to the next: what is published in between is read together."""
+
+_GATHERED_S = 1.0
+"""At least from one poll to the next for slow topics."""
 
 _WOKEN_TOGETHER = 8  # subscribers: other work on the event loop has its turn before the next of them
 _CLOSING = "closing"  # never published: closing the notifier wakes every subscription
@@ -38,18 +42,24 @@ class Broadcaster(Generic[_T]):
         self._channels: dict[Hashable, _Channel[_T]] = {}
 
     async def subscribe(
-        self, key: Hashable, poll: Poll[_T], topics: tuple[str, ...], every_s: float = math.inf
+        self,
+        key: Hashable,
+        poll: Poll[_T],
+        topics: tuple[str, ...],
+        every_s: float = math.inf,
+        slow_topics: tuple[str, ...] = (),
     ) -> AsyncGenerator[_T | None, None]:
         """Yield the value now, then the newest after each change; None after `ping_s` without one.
 
-        The first subscriber's `poll` runs at once, after one of `topics` was published, and every `every_s`. The
-        generator ends when the server shuts down, and after a failed poll, which is logged once: subscribe again.
+        The first subscriber's `poll` runs at once, after one of `topics` was published, and every `every_s`; at most
+        once a second after one of `slow_topics`. The generator ends when the server shuts down, and after a failed
+        poll, which is logged once: subscribe again.
         """
         where = (asyncio.get_running_loop(), key)
         channel = self._channels.get(where)
         if channel is None or channel.closed:
             channel = self._channels[where] = _Channel(self._pause_each_s)
-            channel.start(self._poll(channel, poll, topics, every_s), self._close_with_server(channel))
+            channel.start(self._poll(channel, poll, topics, slow_topics, every_s), self._close_with_server(channel))
         channel.subscribers += 1
         version = 0
         try:
@@ -66,13 +76,25 @@ class Broadcaster(Generic[_T]):
                 if self._channels.get(where) is channel:
                     del self._channels[where]
 
-    async def _poll(self, channel: "_Channel[_T]", poll: Poll[_T], topics: tuple[str, ...], every_s: float) -> None:
+    async def _poll(
+        self,
+        channel: "_Channel[_T]",
+        poll: Poll[_T],
+        topics: tuple[str, ...],
+        slow_topics: tuple[str, ...],
+        every_s: float,
+    ) -> None:
         published: frozenset[str] = frozenset()
+        notifier = self._notifier
         try:
-            with self._notifier.subscribe(*topics) as subscription:
-                while not self._notifier.closed:
+            with notifier.subscribe(*topics, *slow_topics) as changes, notifier.subscribe(*topics) as prompt:
+                while not notifier.closed:
+                    polled_at = time.monotonic()
                     await channel.publish(await poll(channel.value, published))
-                    published = await subscription.wait(every_s)
+                    published = await changes.wait(every_s)
+                    if published and not await prompt.wait(0):
+                        await prompt.wait(max(0, polled_at + _GATHERED_S - time.monotonic()))
+                        published |= await changes.wait(0)
         except NotFound:
             logger.info("%s: what it shows was deleted", self._failure)
         except Exception as error:  # noqa: BLE001 - logged; subscribers see that the channel is closed

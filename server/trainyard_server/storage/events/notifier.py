@@ -11,17 +11,22 @@ then wait:
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 
 class Notifier:
-    """A publisher of topics. Thread-safe. `relay` sends published topics to other processes; it must not block."""
+    """A publisher of topics. Thread-safe. `relay` sends published topics to other processes; it must not block.
+
+    Who subscribes to JOBS_TOPIC, PROGRESS_TOPIC or WAITING_TOPIC receives the topics of all jobs.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # close() may come from a signal handler
         self._subscriptions: defaultdict[str, set[Subscription]] = defaultdict(set)
+        self._listeners: list[Callable[[Sequence[str]], None]] = []
         self._closed = False
         self.relay: Callable[..., None] = _no_relay
 
@@ -33,19 +38,23 @@ class Notifier:
 
     def deliver(self, *topics: str) -> None:
         """Wake the subscribers in this process."""
+        for listener in self._listeners:
+            listener(topics)
         with self._lock:
             for topic in topics:
-                for subscription in self._subscriptions.get(topic, ()):
-                    subscription._wake(topic)
-                if topic.startswith(_JOB):
-                    for subscription in self._subscriptions.get(JOBS_TOPIC, ()):
-                        subscription._wake(JOBS_TOPIC)
+                for name in {topic, _FAMILIES.get(topic.partition(":")[0], topic)}:
+                    for subscription in self._subscriptions.get(name, ()):
+                        subscription._wake(topic)
 
     def wake_all(self) -> None:
         """Wake all subscribers in this process, since notifications may have been missed."""
         with self._lock:
-            topics = tuple(self._subscriptions)
+            topics = {*self._subscriptions, *_FAMILIES.values()}
         self.deliver(*topics)
+
+    def listen(self, listener: Callable[[Sequence[str]], None]) -> None:
+        """Call a function with all topics from now on, before their subscribers are woken. It must not block."""
+        self._listeners.append(listener)
 
     def subscribe(self, *topics: str) -> "Subscription":
         """Call it on the event loop that waits."""
@@ -114,22 +123,60 @@ class Subscription:
             self._loop.call_soon_threadsafe(self._event.set)
 
 
-_JOB = "job:"
-
 JOBS_TOPIC = "jobs"
-"""The state of a job changed; published with each job topic."""
+"""The states of some jobs changed."""
+
+PROGRESS_TOPIC = "progress"
+"""The progress of some jobs was written."""
+
+WAITING_TOPIC = "waiting"
+"""The scheduler wrote why some jobs wait."""
+
+_FAMILIES = {"job": JOBS_TOPIC, "progress": PROGRESS_TOPIC, "waiting": WAITING_TOPIC}
+_MOST_KEYS = 200  # topics of jobs at a time
 
 
 def job_topic(key: int) -> str:
     """The state of the job, of a run or of a replica changed."""
-    return f"{_JOB}{key}"
+    return f"job:{key}"
+
+
+def progress_topic(key: int) -> str:
+    """The progress of the job's replicas was written."""
+    return f"progress:{key}"
+
+
+def waiting_topics(keys: Collection[int]) -> Sequence[str]:
+    """The scheduler wrote why these jobs wait. Of very many jobs it is one topic."""
+    return [f"waiting:{key}" for key in keys] if len(keys) <= _MOST_KEYS else [WAITING_TOPIC]
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanges:
+    """The changes of jobs among published topics. `any_job`: it is not known of which jobs."""
+
+    states: frozenset[int]
+    progress: frozenset[int]
+    waiting: frozenset[int]
+    any_job: bool
+
+    @classmethod
+    def among(cls, topics: Collection[str]) -> "JobChanges":
+        keys: dict[str, set[int]] = {family: set() for family in _FAMILIES}
+        for topic in topics:
+            family, _, key = topic.partition(":")
+            if key and family in keys:
+                keys[family].add(int(key))
+        any_job = any(topic in _FAMILIES.values() for topic in topics)
+        return cls(frozenset(keys["job"]), frozenset(keys["progress"]), frozenset(keys["waiting"]), any_job)
+
+    @property
+    def keys(self) -> frozenset[int]:
+        return self.states | self.progress | self.waiting
 
 
 NOTIFICATIONS_TOPIC = "notifications"
 """Attempts to deliver notifications that have ended."""
-
-PROGRESS_TOPIC = "progress"
-"""The progress of replicas was written."""
 
 
 def log_topic(key: int) -> str:

@@ -114,7 +114,7 @@ class LocalTree:
         except OSError as error:
             raise _refused(path, error) from error
         if not target.is_relative_to(self._base):
-            raise PermissionDenied(f"{_shown(path)} is a link that leads out of the job-dir.")
+            raise PermissionDenied(f"{_shown(path)} is a link to outside the job-dir.")
         return target
 
     def _opened(self, target: Path, path: tuple[str, ...]) -> int:

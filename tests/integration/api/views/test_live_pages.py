@@ -2,24 +2,29 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
 
-from integration.api.api_support import VERA, ScriptedAgent, Server, serving
+from integration.api.api_support import VERA, ScriptedAgent, Server, eventually, serving
+from trainyard_server.storage.events.notifier import progress_topic
 
 JOB = "/projects/p/jobs/job"
 
+Messages = Iterator[dict[str, Any]]
 
-def first_parts(url: str, path: str) -> dict[str, str]:
+
+@contextmanager
+def messages(url: str, path: str) -> Iterator[Messages]:
+    """The messages to an open page, by part, as `LivePart.since` returns them."""
     with httpx.stream("GET", f"{url}/live{path}", headers=VERA, trust_env=False, timeout=30) as answer:
         assert answer.status_code == 200
+        assert answer.headers["content-encoding"] == "gzip"
         lines = answer.iter_lines()
-        for line in lines:
-            if line == "event: parts":
-                parts: dict[str, str] = json.loads(next(lines).removeprefix("data: "))
-                return parts
-    raise AssertionError("the stream ended without its parts")
+        yield (json.loads(next(lines).removeprefix("data: ")) for line in lines if line == "event: parts")
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,34 @@ def test_stream_of_a_page_begins_with_its_parts(api: Server, path: str) -> None:
     agent.start()
     named = set(re.findall(r'id="live-([\w-]+)"', api.client.get(path, headers=VERA).text))
     with serving(api.app) as url:
-        assert set(first_parts(url, path)) == named
+        with messages(url, path) as parts:
+            assert set(next(parts)) == named
+        eventually(lambda: not api.app.state.dashboard.broadcaster._channels)
     assert named
-    assert not api.app.state.dashboard.broadcaster._channels
+
+
+def test_job_that_goes_on_sends_its_row_and_nothing_else(api: Server) -> None:
+    for name in ("job", "another", "a_third"):
+        api.create(name)
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    api.tick()
+    agent.sync()
+    agent.start()
+    with serving(api.app) as url, messages(url, "/") as parts:
+        whole = next(parts)["jobs"]
+        assert len(whole["rows"]) == whole["frame"].count("data-same") == 3
+        agent.log('{"event": "progress", "step": 7, "steps": 9, "loss": 0.5}')
+        backend = api.use_cases.backend
+        backend.notifier.publish(*map(progress_topic, backend.progress.flush()))
+        message = next(parts)
+        assert [set(part) for part in message.values()] == [{"rows"}]
+        (row,) = message["jobs"]["rows"]
+        assert 'data-key="p/job"' in row
+        api.create("a_fourth")
+        message = next(parts)
+        (row,) = message["jobs"]["rows"]
+        assert 'data-key="p/a_fourth"' in row
+        assert re.findall('data-key="p/([^"]*)" data-same', message["jobs"]["frame"])[:2] == ["a_fourth", "a_third"]
+        with messages(url, "/") as after_reconnecting:
+            assert len(next(after_reconnecting)["jobs"]["rows"]) == 4

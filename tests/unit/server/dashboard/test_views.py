@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
 
 import pytest
@@ -9,8 +10,11 @@ from anyio.to_thread import current_default_thread_limiter
 from jinja2 import UndefinedError
 from starlette.requests import Request
 
-from trainyard_server.dashboard.views import POLLING_THREADS, Dashboard, Parts, View, _events, _key
+from trainyard_server.dashboard.live_parts import LivePart
+from trainyard_server.dashboard.row_cache import RowCache
+from trainyard_server.dashboard.views import POLLING_THREADS, Dashboard, View, _events, _key, _OpenPage
 from trainyard_server.domain.access.permissions import Caller, Role
+from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
 
 LONG_S = 1000.0
@@ -30,28 +34,54 @@ def request(name: str, csrf: str, role: Role = Role.SUBMITTER, host: str = "yard
     )
 
 
-async def test_page_sends_all_parts_then_those_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+class _Parts:
+    """A rendering whose live parts are the values of the context."""
+
+    def parts(self, _template: str, context: Mapping[str, str], _rows: RowCache) -> dict[str, LivePart]:
+        return {name: LivePart(html, {}) for name, html in context.items() if name.startswith("part")}
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> Dashboard:
+    pages = Dashboard(Notifier(), LONG_S)
+    monkeypatch.setattr(pages, "rendering", _Parts())
+    return pages
+
+
+async def test_page_sends_all_parts_then_those_that_changed(pages: Dashboard) -> None:
     notifier = Notifier()
-    pages = Dashboard(notifier, LONG_S)
-    parts = {"counts": "0", "list": "a"}
-    monkeypatch.setattr(pages, "parts", lambda _request, _view: dict(parts))
-    async with (
-        asyncio.timeout(60),
-        aclosing(pages.changes(request("alice", ""), View("jobs.html", dict, ("changed",)))) as changes,
-    ):
-        assert await anext(changes) == {"counts": "0", "list": "a"}
-        parts["counts"] = "1"
+    pages.broadcaster = Broadcaster(notifier, LONG_S, "")
+    parts = {"part-1": "0", "part-2": "a"}
+    view = View("jobs.html", parts.copy, ("changed",))
+    async with asyncio.timeout(60), aclosing(pages.changes(request("alice", ""), view)) as changes:
+        assert await anext(changes) == {name: {"frame": html, "rows": []} for name, html in parts.items()}
+        parts["part-1"] = "1"
         notifier.publish("changed")
-        assert await anext(changes) == {"counts": "1"}
+        assert await anext(changes) == {"part-1": {"frame": "1", "rows": []}}
 
 
-async def test_browser_that_disconnects_in_the_middle_of_an_event_is_unsubscribed_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_page_that_a_change_does_not_concern_is_not_read(pages: Dashboard) -> None:
     notifier = Notifier()
-    pages = Dashboard(notifier, LONG_S)
-    monkeypatch.setattr(pages, "parts", lambda _request, _view: {"part": "0"})
-    changes = pages.changes(request("alice", ""), View("jobs.html", dict))
+    pages.broadcaster = Broadcaster(notifier, LONG_S, "")
+    asked: list[frozenset[str]] = []
+
+    def read_again(published: frozenset[str]) -> Mapping[str, str] | None:
+        asked.append(published)
+        return {"part": "1"} if "of-it" in published else None
+
+    view = View("jobs.html", lambda: {"part": "0"}, ("of-it", "other"), read_again=read_again)
+    async with asyncio.timeout(60), aclosing(pages.changes(request("alice", ""), view)) as changes:
+        await anext(changes)
+        notifier.publish("other")
+        while not asked:
+            await asyncio.sleep(0.01)
+        notifier.publish("of-it")
+        assert await anext(changes) == {"part": {"frame": "1", "rows": []}}
+    assert asked == [{"other"}, {"of-it"}]
+
+
+async def test_browser_that_disconnects_in_the_middle_of_an_event_is_unsubscribed_at_once(pages: Dashboard) -> None:
+    changes = pages.changes(request("alice", ""), View("jobs.html", lambda: {"part": "0"}))
     async with asyncio.timeout(60):
         async with aclosing(_events(changes, "")) as events:
             await anext(events)
@@ -60,39 +90,31 @@ async def test_browser_that_disconnects_in_the_middle_of_an_event_is_unsubscribe
         assert not pages.broadcaster._channels
 
 
-async def test_page_that_cannot_be_read_ends_the_stream(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pages = Dashboard(Notifier(), LONG_S)
-
-    def parts(_request: Request, _view: View) -> Parts:
+async def test_page_that_cannot_be_read_ends_the_stream(pages: Dashboard, caplog: pytest.LogCaptureFixture) -> None:
+    def read() -> Mapping[str, str]:
         raise OSError("the disk is away")
 
-    monkeypatch.setattr(pages, "parts", parts)
     async with asyncio.timeout(60):
-        changes = pages.changes(request("alice", ""), View("jobs.html", dict))
+        changes = pages.changes(request("alice", ""), View("jobs.html", read))
         assert await anext(changes, None) is None
     assert "A page cannot be kept up to date: the disk is away" in caplog.text
 
 
-async def test_many_open_pages_read_in_a_few_threads_and_leave_those_of_other_requests_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pages, opened = Dashboard(Notifier(), LONG_S), 200
-    reading: list[Request] = []
+async def test_many_open_pages_read_in_a_few_threads_and_leave_those_of_other_requests_free(pages: Dashboard) -> None:
+    opened = 200
+    reading: list[int] = []
     database_answers = threading.Event()
 
-    def parts(request: Request, _view: View) -> Parts:
-        reading.append(request)
+    def read() -> Mapping[str, str]:
+        reading.append(1)
         assert database_answers.wait(60)
         return {"part": "0"}
 
-    monkeypatch.setattr(pages, "parts", parts)
     async with asyncio.timeout(60), AsyncExitStack() as stack:
         stack.callback(database_answers.set)
         streams = [
             await stack.enter_async_context(
-                aclosing(pages.changes(request("alice", "", host=f"yard-{n}"), View("jobs.html", dict)))
+                aclosing(pages.changes(request("alice", "", host=f"yard-{n}"), View("jobs.html", read)))
             )
             for n in range(opened)
         ]
@@ -102,7 +124,7 @@ async def test_many_open_pages_read_in_a_few_threads_and_leave_those_of_other_re
         assert len(reading) <= POLLING_THREADS
         assert current_default_thread_limiter().borrowed_tokens == 0
         database_answers.set()
-        assert await first == [{"part": "0"}] * opened
+        assert await first == [{"part": {"frame": "0", "rows": []}}] * opened
 
 
 def test_sessions_of_one_person_share_a_poll_and_nobody_else_does() -> None:
@@ -118,4 +140,4 @@ async def test_what_sessions_share_has_no_secret_of_one(monkeypatch: pytest.Monk
     block = pages.rendering._environment.from_string("{% block live_x %}{{ caller.name }}{{ csrf }}{% endblock %}")
     monkeypatch.setattr(pages.rendering, "_live_blocks", lambda _: block.blocks)
     with pytest.raises(UndefinedError, match="csrf"):
-        pages.parts(request("alice", "a-secret"), View("jobs.html", dict))
+        _OpenPage(pages.rendering, request("alice", "a-secret"), View("jobs.html", dict)).parts(None, frozenset())

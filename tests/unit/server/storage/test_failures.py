@@ -50,14 +50,14 @@ def test_reason_of_a_transient_failure_has_no_path_and_no_statement(error: Excep
 
 def test_remedy_says_what_passes_by_itself_what_needs_room_and_what_a_restore() -> None:
     cases = (
-        (of_sqlite("database is locked"), "goes on by itself", False),
-        (of_sqlite("server closed the connection unexpectedly"), "goes on by itself", False),
+        (of_sqlite("database is locked"), "continues automatically", False),
+        (of_sqlite("server closed the connection unexpectedly"), "continues automatically", False),
         (of_sqlite("database or disk is full"), "Free some space", False),
         (OSError(errno.ENOSPC, "x"), "Free some space", False),
         (of_sqlite("attempt to write a readonly database"), "Make it writable", False),
         (of_sqlite("disk I/O error"), "the disk can be read and written", False),
         (of_sqlite("database disk image is malformed", exc.DatabaseError), "restore the database", True),
-        (of_sqlite("file is not a database", exc.DatabaseError), "does not pass by itself", True),
+        (of_sqlite("file is not a database", exc.DatabaseError), "cannot repair this", True),
     )
     wrong = [
         (error, failure)

@@ -1,8 +1,8 @@
-// Keeps the page up to date: the server sends the parts that changed. A hidden page closes its connection (a browser
+// Keeps the page up to date: the server sends the rows and the parts that changed. A hidden page closes its connection (a browser
 // opens six to one host) and connects again when it is visible.
 import { toSignIn } from "./api.js";
 import { setBanner } from "./banner.js";
-import { morph } from "./morph.js";
+import { morph, morphRows } from "./morph.js";
 import { localize } from "./times.js";
 
 const HIDDEN_MS = 15_000;
@@ -17,10 +17,11 @@ export function follow() {
     const stream = new EventSource(`/live${location.pathname}${location.search}`);
     stream.addEventListener("parts", (event) => {
       const parts = JSON.parse(event.data);
-      for (const [name, html] of Object.entries(parts)) {
+      for (const [name, { frame, rows }] of Object.entries(parts)) {
         const element = document.getElementById(`live-${name}`);
         if (!element) continue;
-        morph(element, html);
+        if (frame === undefined) morphRows(element, rows);
+        else morph(element, frame, rows);
         localize(element);
       }
       document.dispatchEvent(new CustomEvent("trainyard:parts", { detail: Object.keys(parts) }));

@@ -1,11 +1,40 @@
 // Makes the children of an element equal to other HTML with few changes: focus, selection, open details and typed text
-// stay. Elements are matched by their id or data-key, else by position and tag.
+// stay. Elements are matched by their id or data-key, else by position and tag. All HTML is from our own server, rendered
+// with everything escaped.
 
-/** @param {Element} element @param {string} html from our own server, rendered with everything escaped */
-export function morph(element, html) {
+/** Morphs an element. A row of `html` with `data-same` is a placeholder: it stands for the row of `rows` with its
+ * data-key, or else for the one that the element has. */
+export function morph(element, html, rows = []) {
+  const target = parsed(html);
+  const changed = rowsOf(parsed(rows.join("")));
+  for (const placeholder of target.querySelectorAll("tr[data-same]")) {
+    const row = changed.get(placeholder.dataset.key);
+    if (row) placeholder.replaceWith(row);
+  }
+  morphChildren(element, target);
+}
+
+/** Morphs those rows of an element that have the data-key of one of `rows`. */
+export function morphRows(element, rows) {
+  const current = rowsOf(element);
+  for (const [key, row] of rowsOf(parsed(rows.join("")))) {
+    if (current.has(key)) morphNode(current.get(key), row);
+  }
+}
+
+function parsed(html) {
   const template = document.createElement("template");
   template.innerHTML = html;
-  morphChildren(element, template.content);
+  return template.content;
+}
+
+/** The rows with a data-key below a node; of two with the same the first. */
+function rowsOf(node) {
+  const rows = new Map();
+  for (const row of node.querySelectorAll("tr[data-key]")) {
+    if (!rows.has(row.dataset.key)) rows.set(row.dataset.key, row);
+  }
+  return rows;
 }
 
 function morphChildren(current, target) {
@@ -47,7 +76,7 @@ function morphNode(current, target) {
     if (current.nodeValue !== target.nodeValue) current.nodeValue = target.nodeValue;
     return;
   }
-  if (current.isEqualNode(target)) return;
+  if (target.hasAttribute("data-same") || current.isEqualNode(target)) return;
   if (current.hasAttribute("data-keep")) return;
   for (const { name } of [...current.attributes]) {
     if (!target.hasAttribute(name) && !isSetByReader(current, name)) current.removeAttribute(name);
@@ -60,6 +89,7 @@ function morphNode(current, target) {
     return;
   }
   if (current.tagName === "TEXTAREA") return;
+  if (current.dataset.since && target.dataset.since) return; // times.js writes its text
   morphChildren(current, target);
 }
 

@@ -87,6 +87,11 @@ def common_in(reader: Reader, expression: Expression) -> frozenset[Common]:
     return reader.common_labels(labels_of(expression)) | value_filters.frequent(reader.session, expression)
 
 
+def all_in(expression: Expression) -> frozenset[Common]:
+    """All labels and terms of the expression, for `to_sql`."""
+    return frozenset((*labels_of(expression), *value_filters.terms(expression)))
+
+
 def finds_trials(expression: Expression | None) -> bool:
     """Whether the expression names a study: then its trials are meant, which no list has otherwise."""
     return any(term.field == value_filters.STUDY for term in value_filters.terms(expression))

@@ -5,7 +5,7 @@ thousand jobs as with fifty.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -64,6 +64,15 @@ class ValueOrder(NamedTuple):
         return cls(field) if field is not None and is_value else None
 
 
+SharedRead = Callable[[Hashable, Callable[[], Any]], Any]
+"""Return what the function reads, or what it has read for another search of the same name."""
+
+
+def read_alone(_name: Hashable, read: Callable[[], Any]) -> Any:
+    """Read for one search."""
+    return read()
+
+
 COUNTED = 1_000
 """Limit of counted jobs where each of them must be read."""
 
@@ -102,6 +111,9 @@ class JobQuery:
     def of_trials(self) -> "JobQuery":
         return replace(self, trials=True)
 
+    def in_any_state(self) -> "JobQuery":
+        return replace(self, states=())
+
     @property
     def is_indexed(self) -> bool:
         """Whether an index alone counts the jobs."""
@@ -113,8 +125,9 @@ class JobQuery:
 class JobListEntry:
     """A job as lists show it. Only the columns that they show are read: most of the time goes into parsing JSON.
 
-    `run` is the number of the latest run, None before the first. `activity` is from that run; the steps, `metrics` and
-    `replica_started_at` are from its primary replica. `attention` is "", stalled, silent or restarted.
+    `study_key`: of a trial, that of its study. `run` is the number of the latest run, None before the first. `activity`
+    is from that run; the steps, `metrics` and `replica_started_at` are from its primary replica. `attention` is "",
+    stalled, silent or restarted.
     """
 
     key: int
@@ -144,6 +157,7 @@ class JobListEntry:
     replica_started_at: datetime | None = None
     metrics: MetricsDigest
     attention: str = ""
+    study_key: int | None = None
 
     @property
     def shape(self) -> tuple[str, str]:
@@ -158,10 +172,10 @@ class JobListEntry:
 
 @dataclass(frozen=True, slots=True)
 class JobQueryResult:
-    """A page of jobs, and the number of jobs in each state, whatever states were requested. `more`: the count
-    stopped at COUNTED."""
+    """The keys of a page of jobs, and the number of jobs in each state, whatever states were requested. `more`: the
+    count stopped at COUNTED."""
 
-    jobs: Sequence[JobListEntry]
+    keys: Sequence[int]
     counts: Mapping[JobState, int]
     more: bool
 
@@ -179,12 +193,21 @@ class JobList:
         self._visible = visible
 
     def find(
-        self, conditions: JobQuery, order: Order | ValueOrder, *, descending: bool, offset: int, limit: int
+        self,
+        conditions: JobQuery,
+        order: Order | ValueOrder,
+        *,
+        descending: bool,
+        offset: int,
+        limit: int,
+        shared: SharedRead = read_alone,
     ) -> JobQueryResult:
+        """A page of the matches. `shared` reads what other searches ask for, too."""
         search = _Search(self._reader, conditions)
         is_indexed = conditions.is_indexed and not isinstance(order, ValueOrder)
         if is_indexed and not (conditions.owner and self._visible is not None):
-            counts, more = self._counts(search), False
+            name = ("counts", self._visible, conditions.in_any_state())
+            counts, more = shared(name, lambda: self._counts(search)), False
             keys = self._page(search, order, descending=descending, offset=offset, limit=limit)
         else:
             # One scan of the matches for both counts and page.
@@ -194,7 +217,13 @@ class JobList:
             keys = these[offset : offset + limit]
             if more and len(keys) < limit:
                 keys = self._page(search, order, descending=descending, offset=offset, limit=limit)
-        return JobQueryResult(self.entries(keys), counts, more)
+        return JobQueryResult(keys, counts, more)
+
+    def is_any_match(self, conditions: JobQuery, keys: Collection[int]) -> bool:
+        """Whether any of these jobs matches, in any state."""
+        query = _Search(self._reader, conditions, of_few=True).where(select(JobRow.key), with_states=False)
+        found = self._session.scalar(self._limited(query).where(JobRow.key.in_(keys)).limit(1))
+        return found is not None
 
     def matches(
         self, conditions: JobQuery, order: Order | ValueOrder, *, descending: bool, search: "_Search | None" = None
@@ -265,10 +294,10 @@ class JobList:
         return query if self._visible is None else query.where(JobRow.project.in_(self._visible))
 
     def entries(self, keys: Sequence[int]) -> Sequence[JobListEntry]:
-        """The jobs with these keys, in their order."""
+        """The jobs with these keys that exist, in their order."""
         rows = {row.key: row._mapping for row in self._session.execute(_COLUMNS.where(JobRow.key.in_(keys)))}
         runs, unwell = self._latest_runs(keys), self._unwell(keys)
-        return [_entry(rows[key], runs.get(key, {}), unwell.get(key, "")) for key in keys]
+        return [_entry(rows[key], runs.get(key, {}), unwell.get(key, "")) for key in keys if key in rows]
 
     def _latest_runs(self, keys: Sequence[int]) -> dict[int, Mapping[Any, Any]]:
         """The latest run of each of these jobs that has one, with its primary replica."""
@@ -391,6 +420,7 @@ _COLUMNS = select(
     JobRow.error_message,
     JobRow.note,
     JobRow.retries_used,
+    JobRow.study_key,
 )
 
 
@@ -411,14 +441,16 @@ def _entry(job: Mapping[Any, Any], run: Mapping[Any, Any], unwell: str) -> JobLi
 
 class _Search:
     """The conditions of a query in SQL, with what many jobs have: there a test for each job is faster than a list of
-    the jobs."""
+    the jobs. So it is for all conditions in a search `of_few` jobs."""
 
-    def __init__(self, reader: Reader, conditions: JobQuery) -> None:
+    def __init__(self, reader: Reader, conditions: JobQuery, *, of_few: bool = False) -> None:
         self._conditions = conditions
-        self._common_labels = reader.common_labels(conditions.labels)
+        self._common_labels = frozenset(conditions.labels) if of_few else reader.common_labels(conditions.labels)
         expression = conditions.filter
-        common = filters.common_in(reader, expression) if expression is not None else frozenset()
-        self._filter = filters.to_sql(expression, common) if expression is not None else None
+        self._filter: ColumnElement[bool] | None = None
+        if expression is not None:
+            common = filters.all_in(expression) if of_few else filters.common_in(reader, expression)
+            self._filter = filters.to_sql(expression, common)
         self._trials = conditions.trials or filters.finds_trials(expression)
 
     def where(self, query: Select, *, with_states: bool) -> Select:  # type: ignore[type-arg]

@@ -188,28 +188,30 @@ def metric_names(reader: Reader, keys: Collection[int], limit: int) -> list[str]
     return list(reader.session.scalars(query.order_by(func.count().desc(), JobMetricRow.name).limit(limit)))
 
 
+_PROGRAM = ("pythonModule", "packageUris", "masterConfig")
+
+
 class JobResult(NamedTuple):
-    """The best value of a metric of a job, and its program: a module and an image, each may be ""."""
+    """The best value of a metric of a job, and those parts of its training input that identify its program."""
 
     key: int
     job_id: str
     best: float
-    module: str
-    image: str
+    training_input: Mapping[str, Any]
 
 
 def results_of(reader: Reader, project: str, metric: str, limit: int) -> list[JobResult]:
     """The results of those of the newest jobs of a project that have the metric."""
     newest = select(JobRow.key).where(JobRow.project == project, JobRow.study_key.is_(None))
-    module = func.coalesce(JobRow.training_input["pythonModule"].as_string(), "")
-    image = func.coalesce(JobRow.training_input[("masterConfig", "imageUri")].as_string(), "")
+    parts = [JobRow.training_input[name] for name in _PROGRAM]
     query = (
-        select(JobRow.key, JobRow.job_id, JobMetricRow.best, module, image)
+        select(JobRow.key, JobRow.job_id, JobMetricRow.best, *parts)
         .join(JobMetricRow, JobMetricRow.job_key == JobRow.key)
         .where(JobRow.key.in_(newest.order_by(JobRow.key.desc()).limit(limit)))
         .where(JobMetricRow.name == metric, JobMetricRow.best.is_not(None))
     )
-    return [JobResult(*row) for row in reader.session.execute(query)]
+    rows = reader.session.execute(query)
+    return [JobResult(key, name, best, dict(zip(_PROGRAM, program, strict=True))) for key, name, best, *program in rows]
 
 
 def differing_parameters(reader: Reader, keys: Collection[int], limit: int) -> list[str]:

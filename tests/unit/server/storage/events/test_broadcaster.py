@@ -61,6 +61,24 @@ async def test_subscribers_share_each_poll_and_a_late_one_gets_the_newest_value(
     assert not shared._channels
 
 
+async def test_slow_topics_are_gathered_and_others_do_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard_server.storage.events.broadcaster._GATHERED_S", LONG_S)
+    notifier, source = Notifier(), Source()
+    shared = broadcaster(notifier)
+    async with asyncio.timeout(60):
+        stream = shared.subscribe("value", source, ("changed",), slow_topics=("slow", "slower"))
+        await anext(stream)
+        waiting = asyncio.ensure_future(anext(stream))
+        for topic in ("slow", "slower", "slow"):
+            notifier.publish(topic)
+            await asyncio.sleep(0.01)
+        source.value = 1
+        notifier.publish("changed")
+        assert await waiting == 1
+        await stream.aclose()
+    assert source.polls == [(None, frozenset()), (0, {"slow", "slower", "changed"})]
+
+
 async def test_topics_published_between_two_polls_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     sleep = asyncio.sleep

@@ -32,7 +32,7 @@ def check_archive(path: Path) -> Archive:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if not is_gzip and not zipfile.is_zipfile(path):
             raise InvalidArgument(
-                f"The package {path} is no archive, whatever its name. `python -m build` makes one of a project."
+                f"The package {path} is not an archive, despite its name. `python -m build` builds one from a project."
             )
         return Archive(path, digest, path.stat().st_size)
     except OSError as error:

@@ -130,10 +130,16 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Files to `include` though a rule leaves them out, and the directory that the user is in."""
+    """Files to `include` though a rule leaves them out, and the directory that the user is in. `is_foreign`: the files
+    came from somebody else, so that neither git nor a shell reads them."""
 
     include: tuple[Path, ...] = ()
     current_dir: Path = field(default_factory=Path.cwd)
+    is_foreign: bool = False
+
+
+class EntryUnclear(InvalidArgument):
+    """No file, or several, could start the program."""
 
 
 def find(path: Path, module: str = "", search: Search | None = None) -> Program:
@@ -177,7 +183,7 @@ def waiting(directory: Path, module: str, entry: str, needs: Sequence[str]) -> P
     """The program of `jobs dev`, which is no file of the directory, with what the directory's project declares. Raises
     InvalidArgument."""
     directory = directory.resolve()
-    project = projects.find(_upwards(directory, _top(directory, Path.cwd().resolve())))
+    project = projects.find(_upwards(directory, _top(directory, Path.cwd().resolve(), asks_git=True)))
     root = project.root if project is not None else directory
     start = _Entry("dev", directory / entry, module, needs=tuple(needs))
     steps, declared, listed = _steps(root, start, project)
@@ -267,7 +273,7 @@ def _file_in(path: Path, name: str) -> Path | None:
     if file is None and "/" in name:
         raise InvalidArgument(f"{path / name} does not exist. --module-name names a module, or a file below {path}.")
     if file is not None and not file.resolve().is_relative_to(path.resolve()):
-        raise InvalidArgument(f"{file} is outside of {path}, which is what is sent.")
+        raise InvalidArgument(f"{file} is outside {path}, and only {path} is sent.")
     is_module = (path / "__init__.py").is_file() and "/" not in name and not name.endswith(_SUFFIXES)
     return None if is_module else file
 
@@ -310,7 +316,6 @@ def _script(path: Path, module: str) -> _Entry:
 def _entry_of_file(file: Path) -> _Entry:
     shell = _shell_of(file)
     if shell:
-        _check_shell_script(file, shell)
         return _Entry("shell", file, _module_name(file.stem), interpreter=shell, imported=(_resolved(file),))
     if file.suffix == ".ipynb":
         needs = source_checks.notebook(file)
@@ -326,6 +331,8 @@ def _entry_of_file(file: Path) -> _Entry:
 
 def _complete(path: Path, entry: _Entry, search: Search) -> Program:
     """The program of an entry: where it starts, its project, its root, and its files."""
+    if entry.kind == "shell":
+        _check_shell_script(entry.file, entry.interpreter, parses=not search.is_foreign)
     named, file = _resolved(path), _resolved(entry.file)
     modules = entry.modules.resolve() if entry.modules is not None else None
     here = search.current_dir.resolve()
@@ -333,7 +340,7 @@ def _complete(path: Path, entry: _Entry, search: Search) -> Program:
     base = named if named.is_dir() else named.parent
     if modules is not None and not modules.is_relative_to(base):
         base = modules
-    top = _top(base, here)
+    top = _top(base, here, asks_git=not search.is_foreign)
     own = projects.of_script(file) if entry.kind in ("python", "ipython") else None
     project = own or projects.find(_upwards(file.parent, top))
     start = base
@@ -351,7 +358,9 @@ def _complete(path: Path, entry: _Entry, search: Search) -> Program:
         root=root,
         entry=entry.module if modules is not None else file.relative_to(root).as_posix(),
         file=file,
-        listing=files.list_files(root, include=include, below=_below(root, named, entry, project)),
+        listing=files.list_files(
+            root, include=include, below=_below(root, named, entry, project), asks_git=not search.is_foreign
+        ),
         directory=_relative(start, root),
         python_path=_python_path(root, start, modules, project),
         steps=steps,
@@ -370,9 +379,9 @@ def _resolved(path: Path) -> Path:
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
-def _top(base: Path, here: Path) -> Path:
+def _top(base: Path, here: Path, *, asks_git: bool) -> Path:
     """The directory up to which a program's project may be declared: that of its checkout, or else the current one."""
-    checkout = files.checkout_of(base)
+    checkout = files.checkout_of(base) if asks_git else None
     if checkout is not None:
         return checkout
     if base.is_relative_to(here):
@@ -465,7 +474,7 @@ def _only_entry(directory: Path, candidates: Sequence[Path]) -> tuple[Path, str]
         if len(found) == 1:
             return found[0], f"{found[0].name}, {why}"
     names = ", ".join(file.stem for file in candidates)
-    raise InvalidArgument(
+    raise EntryUnclear(
         f"{directory} has several files that could start the program: name one with --module-name ({names})."
         if names
         else f"{directory} has neither Python files (.py) nor shell scripts (.sh), so there is nothing to run. "
@@ -495,11 +504,11 @@ def _shell_of(path: Path) -> str:
     return "bash" if path.suffix == ".sh" and not named else ""
 
 
-def _check_shell_script(path: Path, shell: str) -> None:
-    """Raises InvalidArgument for Windows line endings and, where the shell is installed here, for a syntax error."""
+def _check_shell_script(path: Path, shell: str, *, parses: bool) -> None:
+    """Raises InvalidArgument for Windows line endings and, where the shell `parses` it here, for a syntax error."""
     if b"\r\n" in path.read_bytes():
         raise InvalidArgument(f"{path}:1: has Windows line endings (CR LF), which {shell} does not understand.")
-    program = shutil.which(shell)
+    program = shutil.which(shell) if parses else None
     if program is None:
         return
     done = subprocess.run([program, "-n", str(path)], capture_output=True, text=True, errors="replace", check=False)

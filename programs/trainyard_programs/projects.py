@@ -275,7 +275,8 @@ def _local_path(line: str, beside: Path) -> str:
     word = _EXTRAS.sub("", requirement.split(" --")[0].strip())
     if word.startswith(("./", "../", "/", "file:")) or word in (".", ".."):
         return _plain_path(word)
-    is_path = not word.startswith("-") and "/" in word and "@" not in word and "://" not in word
+    leads_up = ".." in word.split("/")  # whether it is there says nothing about the program
+    is_path = not word.startswith("-") and "/" in word and "@" not in word and "://" not in word and not leads_up
     return word if is_path and (beside / word).exists() else ""
 
 
@@ -297,11 +298,11 @@ def _inside(root: Path, base: str, path: str, where: str) -> str:
             normal = ".."
     if normal == ".." or normal.startswith("../"):
         raise InvalidArgument(
-            f"{where}: {shown(path)} leads out of {root}, which is all that is uploaded. Move it there, or build it "
+            f"{where}: {shown(path)} is outside {root}, and only {root} is uploaded. Move it there, or build it "
             "and give the package with --packages."
         )
     if not (root / normal).exists():
-        raise InvalidArgument(f"{where}: {shown(path)} is not there.")
+        raise InvalidArgument(f"{where}: {shown(path)} does not exist.")
     return normal
 
 

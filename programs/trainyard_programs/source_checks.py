@@ -160,7 +160,8 @@ def _parsed(path: Path, found: Source) -> ast.Module | None:
         found.notes.append(f"{message.partition(chr(10))[0]} It runs where the job's Python is newer.")
         return None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise InvalidArgument(f"{path}: is not Python source: {error}.") from error
+        reason = str(error) or "it is too large or too deeply nested"
+        raise InvalidArgument(f"{path}: is not Python source: {reason}.") from error
 
 
 def _modules(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

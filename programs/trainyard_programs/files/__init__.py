@@ -1,7 +1,9 @@
 """Which files are the program: the one answer for whatever is sent to a replica."""
 
 from trainyard_programs.files.listing import (
+    CACHES,
     EXPECTED,
+    HISTORIES,
     MAX_BYTES,
     MAX_FILES,
     LeftOut,
@@ -12,7 +14,9 @@ from trainyard_programs.files.listing import (
 )
 
 __all__ = [
+    "CACHES",
     "EXPECTED",
+    "HISTORIES",
     "MAX_BYTES",
     "MAX_FILES",
     "LeftOut",

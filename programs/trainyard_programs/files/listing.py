@@ -30,8 +30,8 @@ HISTORY = "the history of a repository"
 EXPECTED = frozenset({IGNORED, CACHE, ENVIRONMENT, HISTORY})
 """Reasons that nobody must be told at once."""
 
-_HISTORIES = frozenset({".git", ".hg", ".svn"})
-_CACHES = frozenset(
+HISTORIES = frozenset({".git", ".hg", ".svn"})
+CACHES = frozenset(
     {"__pycache__", "node_modules", ".tox", ".nox", ".ipynb_checkpoints", ".mypy_cache", ".ruff_cache"}
     | {".pytest_cache", ".hypothesis", ".DS_Store", "Thumbs.db"}
 )
@@ -90,9 +90,11 @@ def list_files(
     below: Collection[str] = ("",),
     most_bytes: int = MAX_BYTES,
     most_files: int = MAX_FILES,
+    asks_git: bool = True,
 ) -> ProgramListing:
     """The files of the program at `root`: those of its directories and files `below` ("": all). `include` names what is
-    sent though a rule leaves it out, relative to the current directory.
+    sent though a rule leaves it out, relative to the current directory. Without `asks_git` a checkout is a directory
+    like any other: git runs what the configuration of a repository says.
 
     Raises InvalidArgument for more than may be sent, for a tracked file that cannot be read, and where git cannot say
     what it ignores.
@@ -101,7 +103,7 @@ def list_files(
     if not top.is_dir():
         raise InvalidArgument(f"{root} is not a directory.")
     starts = _starts(top, below)
-    lister = _Lister(top, starts, most_files)
+    lister = _Lister(top, starts, most_files, asks_git)
     for start in starts:
         lister.walk(start)
     for path in include:
@@ -183,6 +185,7 @@ class _Lister:
     root: Path
     starts: tuple[str, ...]
     most_files: int
+    asks_git: bool = True
     files: dict[str, ProgramFile] = field(default_factory=dict)
     empty: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -194,7 +197,7 @@ class _Lister:
         path = self.root / name
         directory = _Directory(path, name, _Bound(self.root))
         if path.is_dir() and not path.is_symlink():
-            repository = _repository_of(path)
+            repository = _repository_of(path) if self.asks_git else None
             self.in_git = self.in_git or repository is not None
             self._walk(_ruled(directory, repository), is_judged=False)
         else:
@@ -297,7 +300,7 @@ class _Lister:
         if child.is_asked_for:
             waiting.append(child)
         elif rules is None or child.inside in rules.nested:
-            waiting.append(_ruled(child, _nested_repository(child.path)))
+            waiting.append(_ruled(child, _nested_repository(child.path) if self.asks_git else None))
         elif child.inside in rules.parents:
             waiting.append(child)
         elif not os.access(child.path, os.R_OK | os.X_OK):
@@ -386,7 +389,7 @@ class _Lister:
         elif target.is_asked_for:
             self._walk(target)
         else:
-            self._walk(_ruled(target, _repository_of(real)))
+            self._walk(_ruled(target, _repository_of(real) if self.asks_git else None))
         if place.name not in self.left_out and not real.is_relative_to(self.root):
             self.followed[place.name] = None
 
@@ -464,11 +467,11 @@ def _parts_of_environment(path: Path) -> frozenset[str]:
 
 def _own_reason(directory: _Directory, name: str) -> str:
     """The reason to leave out an entry of a directory by its name; "" without one."""
-    if name in _HISTORIES:
+    if name in HISTORIES:
         return HISTORY
     if directory.is_asked_for:
         return ""
-    return CACHE if name in _CACHES or name.endswith((".pyc", ".pyo")) else ""
+    return CACHE if name in CACHES or name.endswith((".pyc", ".pyo")) else ""
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -1,4 +1,4 @@
-"""Messages of the config routes (`configs:check`, `.../config`), for the dashboard's editor and config page."""
+"""Messages about the config of a job and about its program, before it is submitted and after."""
 
 from typing import Any, Literal
 
@@ -128,3 +128,50 @@ class JobConfig(Wire):
 
 class SuggestedId(Wire):
     job_id: str
+
+
+class SentFile(Wire):
+    """A file of a program. `name` is its path in the program, `size` bytes."""
+
+    name: str
+    size: int
+
+
+class FileLeftOut(Wire):
+    """A file or directory that was sent, and is not part of the program."""
+
+    name: str
+    reason: str
+
+
+class PackedProgram(Wire):
+    """A program that the server has packed: `uri` and `module` are the packageUris and pythonModule of its job.
+
+    `problem` says why it could not run, and only `entries` is set then: what could start a program. `entry` is the one
+    that was chosen. `command` starts it in `directory`, after the installation of what the files `installs` declare.
+    `files` are the first of `file_count`.
+    """
+
+    problem: str = ""
+    entries: tuple[str, ...] = ()
+    entry: str = ""
+    uri: str = ""
+    module: str = ""
+    command: tuple[str, ...] = ()
+    directory: str = ""
+    files: tuple[SentFile, ...] = ()
+    file_count: int = 0
+    bytes: int = 0
+    left_out: tuple[FileLeftOut, ...] = ()
+    installs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class MachineChoice(Wire):
+    """A machine that a replica can have on one of the agents. `accelerator_type` is set where the config has to ask for
+    the accelerators of `accelerator_count` itself."""
+
+    machine_type: str
+    title: str
+    accelerator_type: str = ""
+    accelerator_count: int = 0

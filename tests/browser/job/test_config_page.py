@@ -26,7 +26,6 @@ def test_config_shows_the_submitted_and_the_resolved_one(dashboard: DashboardSer
     expect(sent).not_to_contain_text("priority")
     resolved = page.get_by_role("region", name="The config as resolved")
     expect(resolved.locator(".filled")).to_have_text(["    priority: 0", "  useChiefInTfConfig: true"])
-    expect(sent.locator(".y-key").first).to_have_text("trainingInput")
     expect(page.locator("#live-sees")).to_contain_text("known once the job is placed")
     expect(page.locator("#live-commands")).to_contain_text("trainyard jobs submit training base_2")
 

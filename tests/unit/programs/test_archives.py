@@ -12,8 +12,8 @@ def test_check_archive_of_what_is_none_is_refused(tmp_path: Path) -> None:
     rows = {
         "a.txt": ".tar.gz, .tgz, .zip, .whl",
         "none.tar.gz": "No such file",
-        "trainer-1.0.tar.gz": "is no archive, whatever its name.",
-        "trainer-1.0.whl": "is no archive, whatever its name.",
+        "trainer-1.0.tar.gz": "is not an archive, despite its name.",
+        "trainer-1.0.whl": "is not an archive, despite its name.",
     }
     for name, says in rows.items():
         with pytest.raises(InvalidArgument) as caught:

@@ -268,12 +268,12 @@ def test_find_reports_at_submit_what_could_not_run(tmp_path: Path) -> None:
         ("damaged.ipynb", ""): "damaged.ipynb: is not a notebook: ",
         ("data.csv", ""): "data.csv is no Python file (.py), shell script (.sh) or notebook (.ipynb)",
         ("two", "gone/a.py"): "gone/a.py does not exist",
-        ("two", "../syntax.py"): "is outside of",
+        ("two", "../syntax.py"): "is outside ",
         ("packed.whl", ""): "--packages",
         ("relative.py", "other"): "relative.py is one file, whose module is relative; not other",
         ("dos.sh", ""): "dos.sh:1: has Windows line endings",
         ("quote.sh", ""): "quote.sh is not a valid bash script: ",
-        ("needs", ""): "requirements.txt:2: ../lib leads out of",
+        ("needs", ""): "requirements.txt:2: ../lib is outside",
     }
     wrong = {}
     for (path, module), expected in cases.items():

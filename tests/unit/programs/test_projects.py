@@ -200,19 +200,19 @@ def test_requirements_are_read_with_all_that_they_include(tmp_path: Path) -> Non
 def test_declaration_that_cannot_be_installed_is_refused_with_its_line(tmp_path: Path) -> None:
     cases = {
         "requirements.txt": {
-            "six\n-r none.txt": "requirements.txt:2: none.txt is not there.",
-            "-e ../lib": "requirements.txt:1: ../lib leads out of",
-            "-c /etc/pins.txt": "requirements.txt:1: /etc/pins.txt leads out of",
-            "tool @ file:///opt/tool": "requirements.txt:1: /opt/tool leads out of",
-            "\n-f ../wheels": "requirements.txt:2: ../wheels leads out of",
+            "six\n-r none.txt": "requirements.txt:2: none.txt does not exist.",
+            "-e ../lib": "requirements.txt:1: ../lib is outside",
+            "-c /etc/pins.txt": "requirements.txt:1: /etc/pins.txt is outside",
+            "tool @ file:///opt/tool": "requirements.txt:1: /opt/tool is outside",
+            "\n-f ../wheels": "requirements.txt:2: ../wheels is outside",
             "-i https://user:word@example.com/simple": "requirements.txt:1: has credentials",
             "-i https://token@example.com/simple": "requirements.txt:1: has credentials",
             "\xff": "requirements.txt:1: is not text in UTF-8",
         },
         "pyproject.toml": {
             "[project\n": "pyproject.toml: is not TOML",
-            f"{PROJECT}{SIX}[tool.uv.sources]\nsix = {{ path = '../six' }}": "pyproject.toml: six: ../six leads out of",
-            "[tool.poetry.dependencies]\nsix = { path = '../six' }\n": "pyproject.toml: six: ../six leads out of",
+            f"{PROJECT}{SIX}[tool.uv.sources]\nsix = {{ path = '../six' }}": "pyproject.toml: six: ../six is outside",
+            "[tool.poetry.dependencies]\nsix = { path = '../six' }\n": "pyproject.toml: six: ../six is outside",
         },
         "setup.cfg": {"name = x\n": "setup.cfg: cannot be read"},
     }

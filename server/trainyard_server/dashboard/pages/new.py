@@ -1,11 +1,14 @@
-"""Page of a new job: a config that is checked while it is typed, empty or cloned from another job."""
+"""Page of a new job: a program whose files are dropped there, or a config, empty or cloned from another job."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
 from fastapi import Query, Request
 
+from trainyard_programs.files import CACHES, HISTORIES
+from trainyard_programs.sent_files import MAX_FILES
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.machines import configs_dir
 from trainyard_server.api.dependencies import Cases, caller_of
@@ -17,12 +20,39 @@ from trainyard_server.use_cases import UseCases
 
 router = Router()
 
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An example in `configs/examples`: the directory of its `program`, whose config ends with the text `appended`, or
+    a whole `config`."""
+
+    title: str
+    program: str = ""
+    args: str = ""
+    replicas: int = 1
+    appended: str = ""
+    config: str = ""
+
+    def content(self) -> dict[str, Any]:
+        """The example as the page gets it, which sends its files as if they had been dropped there."""
+        directory = configs_dir() / "examples"
+        files = sorted((directory / self.program).glob("*")) if self.program else []
+        return {
+            "title": self.title,
+            "files": {file.name: file.read_text(encoding="utf-8") for file in files},
+            "args": self.args,
+            "replicas": self.replicas,
+            "appended": (directory / self.appended).read_text(encoding="utf-8") if self.appended else "",
+            "config": (directory / self.config).read_text(encoding="utf-8") if self.config else "",
+        }
+
+
 EXAMPLES = {
-    "quickstart": "Two machines, one model",
-    "parameter-servers": "Parameter servers, for TensorFlow",
-    "custom-image": "A container image",
+    "curve": Example("One script that prints its loss", "curve", "--steps 30"),
+    "replicas": Example("Two replicas that work together", "replicas", replicas=2),
+    "search": Example("A search for the best learning rate", "curve", "--steps 10", appended="search.yaml"),
+    "image": Example("A container image (needs Docker)", config="image.yaml"),
 }
-"""Example configs: files in configs/, and their titles."""
 
 _DEFAULT_PROJECT = "local"
 
@@ -44,13 +74,17 @@ def new_view(
         filled = _clone(cases, caller, origin, trials, sweep) if origin else _blank(cases, project or _first(projects))
         return {
             "clones": filled["from"],
-            "example_names": EXAMPLES,
+            "examples": EXAMPLES,
             "filled": filled,
             "projects": projects,
             "start": {
                 "examples": examples(),
                 "from": filled["from"],
+                "machines": [machine.model_dump() for machine in cases.configs.machines()],
                 "package_limit": cases.backend.settings.upload_limit,
+                "file_limit": MAX_FILES,
+                "histories": sorted(HISTORIES),
+                "caches": sorted(CACHES),
             },
         }
 
@@ -99,9 +133,9 @@ def _first(projects: list[str]) -> str:
 
 
 @cache
-def examples() -> dict[str, str]:
-    """The text of each example, by its name."""
-    return {name: (configs_dir() / f"{name}.yaml").read_text(encoding="utf-8") for name in EXAMPLES}
+def examples() -> dict[str, Any]:
+    """The content of each example, by its name."""
+    return {name: example.content() for name, example in EXAMPLES.items()}
 
 
 add_page(router, "/new", Access.PERSON, "the form for a new job, in a project where one is a submitter", new_view)

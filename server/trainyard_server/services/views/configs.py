@@ -29,6 +29,7 @@ from trainyard_protocol.views.configs import (
     ConfigCheck,
     ConfigCheckRequest,
     JobConfig,
+    MachineChoice,
     Outlook,
     Problem,
     Source,
@@ -40,6 +41,7 @@ from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.domain.configs import clone
 from trainyard_server.domain.configs import resolved as resolving
 from trainyard_server.domain.configs.draft import ConfigDraft, unreadable
+from trainyard_server.domain.configs.machine_choices import machine_choices
 from trainyard_server.domain.configs.sweep import around
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
@@ -129,6 +131,12 @@ class Configs:
                 ),
             ),
         )
+
+    def machines(self) -> tuple[MachineChoice, ...]:
+        """The machines that a form offers for a new job."""
+        with self._backend.store.read() as reader:
+            agents = agents_now(reader, self._backend)
+        return machine_choices(self._backend.catalog, agents)
 
     def config(self, project: str, job_id: str) -> JobConfig:
         """The config of a job, as submitted and as resolved. Raises NotFound."""

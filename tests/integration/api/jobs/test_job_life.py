@@ -152,7 +152,7 @@ def test_run_that_gets_further_than_those_before_gives_its_job_the_whole_budget_
             assert api.job()["state"] == "FAILED", kind
             assert pauses == [4, 8, 4, 8], kind
             assert [run["number"] for run in api.detail()["runs"]] == [1, 2, 3, 4, 5], kind
-            anew = "(retry 1 of 2, counted anew: this run got further than those before)."
+            anew = "(retry 1 of 2, counted from 0 again: this run got further than the runs before it)."
             assert sum(event.endswith(anew) for event in api.events()) == 1, kind
 
 

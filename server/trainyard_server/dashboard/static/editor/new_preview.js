@@ -1,10 +1,13 @@
 // Answer of the server to a config: its problems, or the job's replicas and whether they would start now.
 import { el, icon } from "../base/dom.js";
+import { programPlan } from "./program_plan.js";
 
 export class Preview {
   #status = document.getElementById("status");
   #problems = document.getElementById("problems");
   #details = document.getElementById("details");
+  #plan = document.getElementById("plan");
+  #program = null;
   #goTo;
   #choose;
   #restore;
@@ -13,6 +16,13 @@ export class Preview {
     this.#goTo = goTo;
     this.#choose = choose;
     this.#restore = restore;
+  }
+
+  /** Shows the plan of a packed program; null: none. */
+  program(packed) {
+    if (packed === this.#program) return;
+    this.#program = packed;
+    this.#plan.replaceChildren(...(packed ? [programPlan(packed)] : []));
   }
 
   blank() {
@@ -32,7 +42,7 @@ export class Preview {
   show(answer, from) {
     const errors = answer.problems.filter((one) => one.severity === "error").length;
     if (errors) this.#setStatus("bad", errors === 1 ? "1 problem" : `${errors} problems`);
-    else this.#setStatus("good", "The server would accept it");
+    else this.#setStatus("good", "Ready to submit");
     this.#problems.replaceChildren(...answer.problems.map((one) => this.#problem(one, answer.suggested_id)));
     if (answer.fixed) {
       const restore = el("button", { type: "button", onclick: () => this.#restore(answer.fixed) }, "Restore the indentation");

@@ -19,16 +19,18 @@ _VARIANT = re.compile(r"(held_out|validation|val|valid|eval|test|dev|training|tr
 
 @dataclass(frozen=True, slots=True)
 class ResultLine:
-    """One curve. `number` picks its colour."""
+    """One curve, which ends at `end` in the view box. `number` picks its colour."""
 
     name: str
     path: str
+    end: tuple[float, float]
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResultChart:
-    """Curves from `low` to `high`, over the steps from `first` to `last`. `base` is what their names have in common."""
+    """Curves from `low` to `high`, over the steps from `first` to `last`. `base` is what their names have in common.
+    `offsets` (steps after `first`) and `values` are the points of the first line, separated by commas."""
 
     name: str
     base: str
@@ -37,6 +39,8 @@ class ResultChart:
     high: float
     first: int
     last: int
+    offsets: str
+    values: str
 
 
 def result_chart(results: Sequence[MetricResult]) -> ResultChart | None:
@@ -58,12 +62,27 @@ def _chart(results: Sequence[MetricResult]) -> ResultChart | None:
     drawn = [line for line in results if _base(line.name) == base and len(_finite(line)) > 1][:_LINES]
     if results[0] not in drawn:
         return None
-    points = [point for line in drawn for point in _finite(line)]
-    steps, values = [step for step, _ in points], [value for _, value in points]
+    curves = [_finite(line) for line in drawn]
+    steps = [step for curve in curves for step, _ in curve]
+    values = [value for curve in curves for _, value in curve]
     low, high, first, last = min(values), max(values), min(steps), max(steps)
     frame = Frame(WIDTH, HEIGHT, first, last, low, high, _MARGIN)
-    lines = [ResultLine(line.name, frame.path(_finite(line)), number) for number, line in enumerate(drawn, start=1)]
-    return ResultChart(results[0].name, base, lines, low, high, first, last)
+    lines = [
+        ResultLine(line.name, frame.path(curve), frame.at(*curve[-1]), number)
+        for number, (line, curve) in enumerate(zip(drawn, curves, strict=True), start=1)
+    ]
+    offsets = ",".join(str(step - first) for step, _ in curves[0])
+    return ResultChart(
+        results[0].name,
+        base,
+        lines,
+        low,
+        high,
+        first,
+        last,
+        offsets,
+        ",".join(f"{value:.6g}" for _, value in curves[0]),
+    )
 
 
 def _finite(result: MetricResult) -> list[tuple[int, float]]:

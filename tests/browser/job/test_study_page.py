@@ -160,7 +160,7 @@ def test_clone_of_the_best_quarter_has_narrower_ranges(open_page: Open) -> None:
     expect(page.locator("#content")).to_contain_text("Its ranges are those of 2 trials.")
     expect(page.locator("#job_id")).to_have_value("digits_tuning_2")
     assert "hyperparameterMetricTag: held_out_accuracy" in page.locator("#config").input_value()
-    expect(page.locator("#status")).to_have_text("The server would accept it")
+    expect(page.locator("#status")).to_have_text("Ready to submit")
     assert axe(page) == []
     viewer = opened(open_page, role="viewer")
     expect(viewer.locator("#clone-best")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""Overview page of a job: its state and why, its result, progress, usage, runs, replicas and events."""
+"""Overview page of a job: its curve, its state and why, progress, usage, runs, replicas and events."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,14 +12,15 @@ from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.cached_listing import CachedListing
-from trainyard_server.dashboard.pages.job_header import JOB, SHOWN_EVENTS, job_view, shown_events
+from trainyard_server.dashboard.pages.job_header import JOB, events_context, job_view
+from trainyard_server.dashboard.pages.metrics import LINE
 from trainyard_server.dashboard.pages.study import study_view
 from trainyard_server.dashboard.result_chart import result_chart
 from trainyard_server.dashboard.usage_charts import UsageCharts, usage_charts
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.domain.configs.sweep import around
-from trainyard_server.domain.lifecycle.timeline import bars, spans
+from trainyard_server.domain.lifecycle.timeline import bars, spans, totals
 from trainyard_server.services.views.standings import longer
 from trainyard_server.storage.events.notifier import usage_topic
 from trainyard_server.use_cases import UseCases
@@ -46,29 +47,33 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
         shown = spans(_created(detail), detail.events)
         primary = latest.replicas[0] if latest and latest.replicas else None
         is_final = detail.state in FINAL_JOB_STATES
+        standing = _standing(cases, project, job_id, detail.job["trainingInput"])
         return {
             "bars": bars(shown, now),
-            "commands": _commands(project, job_id, primary, success, enters=_can_be_entered(cases, detail)),
+            "commands": _commands(
+                project, job_id, primary, success, standing["parameters"], enters=_can_be_entered(cases, detail)
+            ),
             "created_at": _created(detail),
-            "dropped_events": max(0, len(detail.events) - SHOWN_EVENTS),
             "ended_at": _time(detail, "endTime"),
-            "events": shown_events(detail),
             "latest": latest,
             "origin": origin,
+            "line": LINE,
             "left_s": None if is_final or primary is None else seconds_left(primary),
             "steps_at_risk": _steps_at_risk(latest),
             "is_final": is_final,
             "primary": primary,
             "shape": cases.job_search.shape(project, job_id),
             "silent": [r for r in (latest.replicas if latest else ()) if r.state is ReplicaState.UNKNOWN],
-            "spans": shown,
+            "totals": totals(shown),
             "stalled": [r for r in (latest.replicas if latest else ()) if r.stall is not None and not is_final],
             "started_at": _time(detail, "startTime"),
             "training_input": detail.job["trainingInput"],
             "waits": detail.state is JobState.QUEUED,
             **_program(detail.job["trainingInput"]),
-            **_standing(cases, project, job_id, detail.job["trainingInput"]),
-            **_result(cases, project, job_id, detail.state, files),
+            **standing,
+            **_curve(cases, project, job_id),
+            **_model(detail.state, files),
+            **events_context(detail),
             **_usage(request, cases, project, job_id, latest),
         }
 
@@ -86,8 +91,10 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
 
 
 def seconds_left(replica: ReplicaView) -> float | None:
-    """Time from the last step to the end at the pace so far; None where that is unknown. It does not count down while
-    no step comes."""
+    """Time from the last step to the end at the pace so far; None where that is unknown, and while the replica is
+    stalled. It does not count down while no step comes."""
+    if replica.stall is not None:
+        return None
     if replica.state is not ReplicaState.RUNNING or None in (replica.steps, replica.step, replica.step_at):
         return None
     assert replica.steps is not None
@@ -123,16 +130,9 @@ def _usage(request: Request, cases: UseCases, project: str, job_id: str, run: Ru
 def _standing(cases: UseCases, project: str, job_id: str, training_input: Mapping[str, Any]) -> Mapping[str, Any]:
     """The context of job/_standing.html. `sweep` is the metric of a study around the job, "" where none is possible."""
     result = cases.standings.result(project, job_id)
-    doubled = longer(result.parameters)
-    rerun = f"trainyard jobs rerun {job_id} --project {project} --set-arg {shlex.quote(doubled)}" if doubled else ""
     ranges = around(training_input.get("args", ()), result.metric) if result.metric else None
     has_sweep = ranges is not None and "hyperparameters" not in training_input
-    return {
-        "parameters": result.parameters,
-        "longer": rerun,
-        "standing": result.standing,
-        "sweep": result.metric if has_sweep else "",
-    }
+    return {"parameters": result.parameters, "standing": result.standing, "sweep": result.metric if has_sweep else ""}
 
 
 def _program(training_input: Mapping[str, Any]) -> Mapping[str, str]:
@@ -144,17 +144,20 @@ def _program(training_input: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def _result(cases: UseCases, project: str, job_id: str, state: JobState, files: CachedListing) -> Mapping[str, Any]:
-    """The result of a job that succeeded: its metrics, the chart of the main one, and its model with the directory on
-    the page of its files."""
-    if state is not JobState.SUCCEEDED:
-        return {"results": (), "chart": None, "model": "", "model_directory": None}
-    results = cases.metrics.results(project, job_id)
-    listing, _ = files(state)
+def _curve(cases: UseCases, project: str, job_id: str) -> Mapping[str, Any]:
+    """The metrics of the job and the chart of the main one. `log_error`: why they cannot be read, or ""."""
+    try:
+        results = cases.metrics.results(project, job_id, _FILES_TIMEOUT_S)
+    except OSError as error:
+        return {"results": (), "chart": None, "log_error": str(error)}
+    return {"results": results, "chart": result_chart(results), "log_error": ""}
+
+
+def _model(state: JobState, files: CachedListing) -> Mapping[str, Any]:
+    """The model of a job that succeeded, with its directory on the page of the job's files."""
+    listing = files(state)[0] if state is JobState.SUCCEEDED else None
     model = listing.model if listing is not None else ""
     return {
-        "results": results,
-        "chart": result_chart(results),
         "model": model,
         "model_directory": _directory(model, listing.job_dir) if listing is not None and model else None,
     }
@@ -176,19 +179,21 @@ def _can_be_entered(cases: UseCases, detail: JobDetail) -> bool:
 
 
 def _commands(
-    project: str, job_id: str, primary: ReplicaView | None, success: str, *, enters: bool
+    project: str, job_id: str, primary: ReplicaView | None, success: str, parameters: Mapping[str, str], *, enters: bool
 ) -> Mapping[str, str]:
-    """Commands for a terminal, by title. `success` is the job to compare with; "" without one."""
+    """Commands for a terminal, by title, the most used first. `success` is the job to compare with; "" without one."""
     job = f"{job_id} --project {project}"
     task = f" {primary.task}" if primary else ""
     shell = {"Open a shell in it": f"trainyard jobs shell {job_id}{task} --project {project}"} if enters else {}
+    doubled = longer(parameters)
     return {
         **shell,
-        "Describe": f"trainyard jobs describe {job}",
         "Stream its log": f"trainyard jobs stream-logs {job}",
+        "Describe": f"trainyard jobs describe {job}",
         "Show a replica's environment": f"trainyard jobs explain {job_id}{task} --project {project}",
         "Run it by hand": f"trainyard jobs repro {job}",
         "Run it again": f"trainyard jobs rerun {job}",
+        **({"Train twice as long": f"trainyard jobs rerun {job} --set-arg {shlex.quote(doubled)}"} if doubled else {}),
         **({"Compare with the last success": f"trainyard jobs diff {success} {job}"} if success else {}),
     }
 

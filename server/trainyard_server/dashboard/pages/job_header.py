@@ -7,18 +7,18 @@ from typing import Any
 from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.views import EventView, JobDetail
+from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import caller_of
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.dashboard.views import View
-from trainyard_server.storage.events.notifier import PROGRESS_TOPIC, job_topic
+from trainyard_server.domain.lifecycle.timeline import is_routine
+from trainyard_server.storage.events.notifier import job_topic, progress_topic
 from trainyard_server.use_cases import UseCases
 
 JOB = "/projects/{project}/jobs/{job_id}"
 """Path of a job's page; the paths of its tabs begin with it."""
 
 TABS = {"": "Overview", "/logs": "Logs", "/metrics": "Metrics", "/config": "Config", "/files": "Files"}
-
 
 SHOWN_EVENTS = 400
 """The newest ones, on an overview."""
@@ -67,10 +67,16 @@ def job_view(
             **more(detail),
         }
 
-    return View(template, read, (job_topic(key), PROGRESS_TOPIC, *(topic(key) for topic in topics)))
+    slow_topics = (progress_topic(key), *(topic(key) for topic in topics))
+    return View(template, read, (job_topic(key),), slow_topics)
 
 
-def shown_events(detail: JobDetail) -> list[EventView]:
-    """The context of job/_events.html."""
-    shown = [event for event in detail.events if event.message or event.after or event.kind == "labels"]
-    return shown[-SHOWN_EVENTS:]
+def events_context(detail: JobDetail) -> Mapping[str, Any]:
+    """The context of job/_events.html: each event with whether it is routine, the newest first."""
+    events = [event for event in detail.events if event.message or event.after or event.kind == "labels"]
+    shown = [(event, is_routine(event)) for event in reversed(events[-SHOWN_EVENTS:])]
+    return {
+        "dropped_events": len(events) - len(shown),
+        "events": shown,
+        "has_routine": any(routine for _, routine in shown),
+    }

@@ -10,8 +10,9 @@ from fastapi import Request
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views.tuning import StudyCharts, TrialPoint
 from trainyard_protocol.views.views import JobDetail
-from trainyard_server.dashboard.pages.job_header import SHOWN_EVENTS, job_view, shown_events
+from trainyard_server.dashboard.pages.job_header import events_context, job_view
 from trainyard_server.dashboard.views import View
+from trainyard_server.storage.events.notifier import PROGRESS_TOPIC
 from trainyard_server.use_cases import UseCases
 
 _SHOWN_LIVE = 20
@@ -29,9 +30,7 @@ def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> 
             "best": _best(charts),
             "charts": charts,
             "commands": _commands(project, job_id),
-            "dropped_events": max(0, len(detail.events) - SHOWN_EVENTS),
             "ended": sum(count for state, count in charts.counts.items() if state in FINAL_JOB_STATES),
-            "events": shown_events(detail),
             "importances": sorted(
                 (parameter for parameter in charts.parameters if parameter.importance is not None),
                 key=lambda parameter: parameter.importance or 0.0,
@@ -42,9 +41,20 @@ def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> 
             "live_count": sum(count for state, count in charts.counts.items() if state not in FINAL_JOB_STATES),
             "shape": cases.job_search.shape(project, job_id),
             "version": zlib.crc32(charts.model_dump_json().encode()),
+            **events_context(detail),
         }
 
-    return job_view(request, cases, project, job_id, tab="", template="job/study.html", more=more, with_events=True)
+    return job_view(
+        request,
+        cases,
+        project,
+        job_id,
+        tab="",
+        template="job/study.html",
+        more=more,
+        topics=(lambda _key: PROGRESS_TOPIC,),  # that of its trials
+        with_events=True,
+    )
 
 
 def _best(charts: StudyCharts) -> TrialPoint | None:

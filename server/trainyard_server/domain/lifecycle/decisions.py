@@ -594,7 +594,7 @@ def _again(
     if fault is not Fault.INFRASTRUCTURE or retry > policy.retries:
         return None
     pause = policy.backoff_s(retry)
-    anew = ", counted anew: this run got further than those before" if is_counted_anew else ""
+    anew = ", counted from 0 again: this run got further than the runs before it" if is_counted_anew else ""
     return replace(
         queued,
         job_message=f"A new run starts in {pause:g} s (retry {retry} of {policy.retries}{anew}).",

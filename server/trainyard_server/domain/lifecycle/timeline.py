@@ -1,11 +1,23 @@
 """Timeline of a job: the time in each state, from its events. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
 from trainyard_protocol.views.views import EventView
+
+_ROUTINE = {
+    "acknowledged",
+    "created",
+    "log-complete",
+    "preparing",
+    "replica",
+    "runtime",
+    "trial",
+    "validated",
+    "waiting",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,23 @@ def spans(created_at: datetime, events: Iterable[EventView]) -> tuple[StateSpan,
     if state not in FINAL_JOB_STATES:
         states.append(StateSpan(state, since, None, run, message))
     return tuple(states)
+
+
+def totals(shown: Iterable[StateSpan]) -> tuple[StateSpan, ...]:
+    """One span for each state, as long as all its spans together; it ends where the last of them does."""
+    last: dict[JobState, StateSpan] = {}
+    for span in shown:
+        before = last.get(span.state)
+        if before is not None and before.until is not None:
+            span = replace(span, since=span.since - (before.until - before.since), run=None)
+        last[span.state] = span
+    return tuple(last.values())
+
+
+def is_routine(event: EventView) -> bool:
+    """Whether every job has such an event, so that it says little about this one."""
+    tells_verdict = event.after == RunState.ENDED and bool(event.message)
+    return event.kind in _ROUTINE or (event.kind == "run" and not tells_verdict)
 
 
 @dataclass(frozen=True, slots=True)

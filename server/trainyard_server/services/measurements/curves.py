@@ -11,6 +11,7 @@ from trainyard_protocol.lines.progress import ProgressEvent
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.views.views import LogEntry
 from trainyard_server.domain.lifecycle.evaluators import is_evaluator
+from trainyard_server.domain.metrics.results import MetricResult
 from trainyard_server.domain.metrics.series import LEAST, Curve
 from trainyard_server.domain.metrics.sources import MetricSource, source_of
 from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
@@ -38,6 +39,10 @@ class JobCurves:
         self.lock = Lock()
         self._project = project
         self._job_id = job_id
+        self.results: tuple[MetricResult, ...] = ()
+        """The most important ones, of the version `results_of`."""
+        self.results_of = ""
+        self.next_results_at = 0.0
         self.asked_at = 0.0
         self.is_reading = False
         self._begin()

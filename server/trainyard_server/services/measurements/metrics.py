@@ -1,10 +1,11 @@
 """Metric curves of jobs. They are read from the logs on request, and cached in memory."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Lock
+from time import monotonic
 from typing import NamedTuple
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
@@ -19,7 +20,7 @@ from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.services.measurements.curves import JobCurves, utc_time
 from trainyard_server.services.measurements.job_files import JobFiles
-from trainyard_server.services.measurements.written_curves import WrittenCurves, written_points
+from trainyard_server.services.measurements.written_curves import FIRST_WAIT_S, WrittenCurves, written_points
 from trainyard_server.storage.db.tables import tracking
 from trainyard_server.storage.job_files.event_files import Scalar
 
@@ -30,6 +31,7 @@ ANSWER_POINTS = 200_000
 
 _RESULTS = 8
 _RESULT_POINTS = 300
+_MANY_POINTS = 50_000  # of a job: summing them up takes a tenth of a second
 _CACHED_POINTS = 6_000_000  # of all jobs, 24 bytes each
 _CACHED_JOBS = 256
 _LOGGED_AT_ONCE = 1000  # rows of logged metrics
@@ -79,8 +81,9 @@ class MetricsQuery:
 class Metrics:
     """Safe to use from any thread."""
 
-    def __init__(self, backend: Backend, files: JobFiles) -> None:
+    def __init__(self, backend: Backend, files: JobFiles, stopwatch: Callable[[], float] = monotonic) -> None:
         self._backend = backend
+        self._stopwatch = stopwatch
         self._files = files
         self._written = WrittenCurves(backend, files)
         self._lock = Lock()
@@ -121,16 +124,24 @@ class Metrics:
             job.catch_up(self._backend.logs)
             return job.version, bool(job.curves)
 
-    def results(self, project: str, job_id: str) -> tuple[MetricResult, ...]:
-        """The last and the best value of the job's most important metrics, each of its first replica.
+    def results(self, project: str, job_id: str, files_timeout_s: float = FIRST_WAIT_S) -> tuple[MetricResult, ...]:
+        """The last and the best value of the job's most important metrics, each of its first replica, with a bounded
+        number of points. The first call waits up to `files_timeout_s` for event files. A job with very many points is
+        summed up a tenth of the time at most, so its results may be some seconds old.
 
         Raises NotFound; OSError.
         """
-        job = self._job(project, job_id)
+        job = self._job(project, job_id, files_timeout_s)
         with job.lock:
             job.catch_up(self._backend.logs)
-            found = islice(_results(job), _RESULTS)
-            return tuple(replace(metric, points=metric.points.thinned(_RESULT_POINTS)) for metric in found)
+            begin = self._stopwatch()
+            if job.results_of != job.version and begin >= job.next_results_at:
+                found = islice(_results(job), _RESULTS)
+                job.results = tuple(replace(metric, points=metric.points.thinned(_RESULT_POINTS)) for metric in found)
+                job.results_of = job.version
+                if job.points > _MANY_POINTS:
+                    job.next_results_at = begin + 10 * (self._stopwatch() - begin)
+            return job.results
 
     def settled(self, project: str, job_id: str, key: int, *, with_files: bool) -> list[SettledMetric]:
         """The results of every metric of a job whose log is complete, read anew from all its sources; `with_files`
@@ -189,7 +200,7 @@ class Metrics:
                 job.logged = rows[-1].number
             more = len(rows) == _LOGGED_AT_ONCE
 
-    def _job(self, project: str, job_id: str) -> JobCurves:
+    def _job(self, project: str, job_id: str, files_timeout_s: float = FIRST_WAIT_S) -> JobCurves:
         with self._backend.store.read() as reader:
             key = known_job(reader, project, job_id).key
         with self._lock:
@@ -203,7 +214,7 @@ class Metrics:
         with job.lock:
             job.catch_up(self._backend.logs)  # first: what is printed is not drawn from other sources too
             self._add_logged(key, job)
-        self._written.refresh(project, job_id, key, job)
+        self._written.refresh(project, job_id, key, job, files_timeout_s)
         return job
 
 

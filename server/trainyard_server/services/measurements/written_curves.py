@@ -18,8 +18,10 @@ from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 _EVERY_S = 5.0
 _AGAIN_S = 60.0  # after a failure
 _WATCHED_S = 30.0  # after the last request
-_FIRST_WAIT_S = 5.0
 _THREADS = 2
+
+FIRST_WAIT_S = 5.0
+"""Default limit of the wait for the event files of a job that nobody has looked at before."""
 
 CLOCK_SKEW_S = 60.0
 """Limit of the difference between the clocks of server and agent."""
@@ -57,9 +59,9 @@ class WrittenCurves:
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def refresh(self, project: str, job_id: str, key: int, job: JobCurves) -> None:
+    def refresh(self, project: str, job_id: str, key: int, job: JobCurves, first_wait_s: float) -> None:
         """Read what is new, in the background and every few seconds as long as somebody asks. The first call waits for
-        the result, up to a limit."""
+        the result, up to `first_wait_s`."""
         now = time.monotonic()
         with job.lock:
             job.asked_at = now
@@ -70,7 +72,7 @@ class WrittenCurves:
         reading = self._pool.submit(self._read, project, job_id, key, job)
         if is_first:
             try:
-                reading.result(_FIRST_WAIT_S)
+                reading.result(first_wait_s)
             except WaitTimeout:
                 return
 

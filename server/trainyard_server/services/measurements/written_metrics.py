@@ -21,6 +21,7 @@ from trainyard_server.services.measurements.written_curves import written_points
 from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.db.tables import job_values, tracking
 from trainyard_server.storage.db.tables.job_values import MeasuredJob
+from trainyard_server.storage.events.notifier import progress_topic
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 
@@ -92,6 +93,7 @@ class WrittenMetrics:
                 if parameters != files.parameters:
                     job_values.add_parameters(writer, job.key, parameters)
             files.parameters = parameters
+            self._backend.notifier.publish(progress_topic(job.key))
         return True
 
     def _settle(self, job: MeasuredJob) -> bool:
@@ -110,6 +112,7 @@ class WrittenMetrics:
                 job_values.settle(writer, job.key, summaries)
                 self._settle_digest(writer, job, [metric.result for metric in metrics])
             job_values.mark_measured(writer, job.key)
+        self._backend.notifier.publish(progress_topic(job.key))
         return True
 
     def _settle_digest(self, writer: Writer, job: MeasuredJob, results: Sequence[MetricResult]) -> None:

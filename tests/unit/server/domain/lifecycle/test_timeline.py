@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainyard_protocol.states import JOB_MOVES, JobState
 from trainyard_protocol.views.views import EventView
-from trainyard_server.domain.lifecycle.timeline import bars, spans
+from trainyard_server.domain.lifecycle.timeline import bars, spans, totals
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -32,6 +32,11 @@ def test_spans_follow_the_moves_and_the_last_one_lasts() -> None:
         ("PREPARING", 5, 1),
         ("RUNNING", 15, 1),
         ("QUEUED", 4, 1),
+    ]
+    assert [(span.state.value, span.seconds(now)) for span in totals(states)] == [
+        ("QUEUED", 14),
+        ("PREPARING", 5),
+        ("RUNNING", 15),
     ]
 
 

@@ -1,7 +1,8 @@
-// Usage charts: the value under the pointer, or at the arrow keys.
+// Charts that the server draws: the value under the pointer, or at the arrow keys.
+import { formatted } from "./curves.js";
+
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-const WIDTH = 300;
 const at = new WeakMap();
 
 document.addEventListener("pointermove", (event) => {
@@ -43,17 +44,15 @@ function nearest(offsets, target) {
 
 function show(chart, index) {
   const offset = offsetsOf(chart)[index];
-  const date = new Date(Date.parse(chart.dataset.start) + offset * 1000);
-  const values = [...chart.querySelectorAll(".curve")].map((curve) => {
+  const values = [...chart.querySelectorAll("[data-values]")].map((curve) => {
     const value = curve.dataset.values.split(",")[index];
-    return value === "" ? "not known" : formatted(Number(value), chart.dataset.chart);
+    return value === "" ? "not known" : withUnit(Number(value), chart.dataset.chart);
   });
-  const time = Number(chart.dataset.whole) > 86400 ? DAY : TIME;
   const label = chart.querySelector(".chart-at");
-  label.textContent = `${values.join(", ")} · ${time.format(date)}`;
+  label.textContent = `${values.join(", ")} · ${place(chart, offset)}`;
   label.hidden = false;
-  chart.querySelector(".chart-now").hidden = true;
-  const x = String((offset / Number(chart.dataset.whole)) * WIDTH);
+  setNowHidden(chart, true);
+  const x = String((offset / Number(chart.dataset.whole)) * chart.querySelector("svg").viewBox.baseVal.width);
   const cursor = chart.querySelector(".cursor");
   cursor.setAttribute("x1", x);
   cursor.setAttribute("x2", x);
@@ -62,12 +61,25 @@ function show(chart, index) {
 
 function hide(chart) {
   chart.querySelector(".chart-at").hidden = true;
-  chart.querySelector(".chart-now").hidden = false;
+  setNowHidden(chart, false);
   for (const name of ["x1", "x2"]) chart.querySelector(".cursor").setAttribute(name, "-9");
   at.delete(chart);
 }
 
-function formatted(value, unit) {
+function setNowHidden(chart, isHidden) {
+  const now = chart.querySelector(".chart-now");
+  if (now) now.hidden = isHidden;
+}
+
+/** The step or the time of a point. */
+function place(chart, offset) {
+  if (chart.dataset.chart === "steps") return `step ${(Number(chart.dataset.first) + offset).toLocaleString("en")}`;
+  const time = Number(chart.dataset.whole) > 86400 ? DAY : TIME;
+  return time.format(new Date(Date.parse(chart.dataset.start) + offset * 1000));
+}
+
+function withUnit(value, unit) {
+  if (unit === "steps") return formatted(value);
   if (unit === "cores") return value.toFixed(2);
   if (unit === "share") return `${Math.round(value * 100)}%`;
   let size = value;

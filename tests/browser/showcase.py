@@ -1,4 +1,4 @@
-"""A server with an afternoon of work: two machines, three people, twenty jobs, some of them failing."""
+"""A server with an afternoon of work: two machines, two projects, three people, thirty jobs, some of them failing."""
 
 import json
 import math
@@ -19,7 +19,10 @@ from trainyard_protocol.wire.sync import RunOrder, Stall
 RUNNING = "resnet50_lr0_1"
 FAILED = "vit_base_patch16"
 WITH_FILES = "digits_baseline"
-
+SWEEP = "resnet_sgd_momentum_0_9_"
+"""Beginning of names that only their ends tell apart; the longest has 40 characters."""
+VISION = {"team": "vision"}
+SWEEP_LABELS = VISION | {"stage": "sweep", "dataset": "imagenet-100"}
 
 README = """# ResNet on the digits
 
@@ -82,10 +85,16 @@ class Show:
             (4.1, "whisper_small_de", BOB, {"team": "speech"}),
         ):
             self._succeeded(name, hours, owner, labels)
-        self._failed(4.5, "segmenter_v0", ALICE, "The loss is NaN at step 1840: lower the learning rate.", 1)
+        self._failed(4.5, "segmenter_v0", ALICE, "The loss is NaN at step 1840: lower the learning rate.", 1, VISION)
         self._out_of_memory(1.7)
-        self._failed(1.2, FAILED, ALICE, "ValueError: image size (224, 192) is not a multiple of the patch size 16", 1)
+        self._failed(
+            1.2, FAILED, ALICE, "ValueError: image size (224, 192) is not a multiple of the patch size 16", 1, VISION
+        )
         self._cancelled(3.2, "bert_ner_v3_try")
+        for hours, name in ((3.0, "lr_0_1"), (2.9, "lr_0_03"), (2.8, "lr_0_01")):
+            self._succeeded(SWEEP + name, hours, BOB, SWEEP_LABELS, "vision")
+        why = "RuntimeError: gs://vision/imagenet-100/train has 126,689 of 128,512 images: shard 17 is damaged"
+        self._failed(1.0, SWEEP + "lr_0_3_batch_256", BOB, why, 1, SWEEP_LABELS, "vision")
         for number, rate in enumerate(("0.1", "0.03", "0.01")):
             name = f"resnet50_lr{rate}".replace(".", "_")
             self._running(name, 2.4 - number * 0.2, ALICE, 90 - 12 * number, float(rate))
@@ -98,15 +107,22 @@ class Show:
             ("bert_large", BOB),
         ):
             self._clock.behind = timedelta(minutes=self._dice.randint(2, 25))
-            self._submit(name, owner, {"team": "vision"}, gpus=4)
+            self._submit(name, owner, VISION, gpus=4)
+        self._submit(SWEEP + "lr_1_0_batch_256", BOB, SWEEP_LABELS, gpus=1, project="vision")
         self._clock.behind = timedelta(0)
         self._dashboard.api.use_cases.backend.progress.flush()
         self._dashboard.api.use_cases.controller.tick()
 
     def _submit(
-        self, name: str, owner: dict[str, str], labels: dict[str, str], gpus: int = 1, workers: int = 0
+        self,
+        name: str,
+        owner: dict[str, str],
+        labels: dict[str, str],
+        gpus: int = 1,
+        workers: int = 0,
+        project: str = "research",
     ) -> None:
-        job_dir = str(self._job_dirs / name) if name == WITH_FILES else f"gs://research/{name}"
+        job_dir = str(self._job_dirs / name) if name == WITH_FILES else f"gs://{project}/{name}"
         master: dict[str, Any] = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
         if gpus:
             master["masterConfig"] = {"acceleratorConfig": {"type": T4, "count": str(gpus)}}
@@ -120,9 +136,8 @@ class Show:
             "args": ["--epochs", "90", "--model", name.partition("_")[0]],
             "jobDir": job_dir,
         }
-        answer = self._dashboard.api.client.post(
-            "/v1/projects/research/jobs", json={"jobId": name, "trainingInput": given, "labels": labels}, headers=owner
-        )
+        body = {"jobId": name, "trainingInput": given, "labels": labels}
+        answer = self._dashboard.api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=owner)
         assert answer.status_code == 200, answer.text
 
     def _placed(self, name: str) -> tuple[ScriptedAgent, RunOrder]:
@@ -206,8 +221,10 @@ class Show:
         self._later(0.2)
         return self._placed(name)
 
-    def _succeeded(self, name: str, hours: float, owner: dict[str, str], labels: dict[str, str]) -> None:
-        agent, run = self._begin(name, hours, owner, labels)
+    def _succeeded(
+        self, name: str, hours: float, owner: dict[str, str], labels: dict[str, str], project: str = "research"
+    ) -> None:
+        agent, run = self._begin(name, hours, owner, labels, project=project)
         minutes = self._dice.uniform(9, 22)
         self._train(agent, run, minutes, 5000, 5000, self._dice.choice((0.1, 0.03)))
         if name == WITH_FILES:
@@ -233,8 +250,17 @@ class Show:
         for step in range(0, 6000, 1000):
             (samples / f"{step}.svg").write_text(PICTURE.format(size=20 + step // 100, step=step))
 
-    def _failed(self, hours: float, name: str, owner: dict[str, str], why: str, code: int) -> None:
-        agent, run = self._begin(name, hours, owner, {"team": "vision"}, workers=1)
+    def _failed(
+        self,
+        hours: float,
+        name: str,
+        owner: dict[str, str],
+        why: str,
+        code: int,
+        labels: dict[str, str],
+        project: str = "research",
+    ) -> None:
+        agent, run = self._begin(name, hours, owner, labels, workers=1, project=project)
         self._train(agent, run, 9, 20_000, 1840, 0.05)
         self._later(9)
         at = self._clock()
@@ -252,7 +278,7 @@ class Show:
         self._exit(agent, run, code=143, reason=Reason.STOPPED, after_stop=True)
 
     def _out_of_memory(self, hours: float) -> None:
-        agent, run = self._begin("segmenter_v1", hours, ALICE, {"team": "vision"}, gpus=0)
+        agent, run = self._begin("segmenter_v1", hours, ALICE, VISION, gpus=0)
         self._train(agent, run, 4, 20_000, 410, 0.05)
         self._later(4)
         why = "It was killed at its memory limit of 15.0 GB."

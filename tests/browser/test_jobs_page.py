@@ -96,6 +96,7 @@ def test_filters_live_in_the_address(busy: DashboardServer, open_page: Open) -> 
     page.get_by_role("searchbox").press("Enter")
     page.wait_for_url("**/?q=TRANSFORMER")
     expect(page.locator("[data-row]")).to_have_count(2)
+    page.locator("summary").get_by_text("More").click()
     page.get_by_role("textbox", name="Label").fill("team=vision")
     page.get_by_role("textbox", name="Label").press("Enter")
     expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
@@ -157,6 +158,21 @@ def test_many_jobs_are_cancelled_at_once(busy: DashboardServer, open_page: Open)
     expect(row(page, "transformer_lr4")).to_contain_text("Cancelling")
     expect(page.get_by_text("2 jobs are being cancelled.")).to_be_visible()
     expect(page.locator("#bulk")).to_be_hidden()
+
+
+def test_ticked_jobs_are_compared_with_one_key(busy: DashboardServer, open_page: Open) -> None:
+    page = open_page("/")
+    page.keyboard.press("c")
+    expect(page.get_by_text("Select the jobs to compare")).to_be_visible()
+    page.get_by_label("Select transformer_lr4").click()
+    page.keyboard.press("c")
+    expect(page.get_by_text("select another one to compare it with")).to_be_visible()
+    row(page, "digits_baseline").locator("td.pick").click(modifiers=["Shift"], position={"x": 2, "y": 2})
+    expect(page.locator("#bulk")).to_contain_text("4 jobs selected Compare c")
+    page.get_by_label("Select cnn_large").click()
+    expect(page.locator("#bulk-count")).to_have_text("3 jobs selected")
+    page.keyboard.press("c")
+    page.wait_for_url("**/compare?job=p%2Ftransformer_lr4&job=p%2Ftransformer_lr3&job=p%2Fdigits_baseline")
 
 
 def test_keyboard_is_enough(busy: DashboardServer, open_page: Open) -> None:

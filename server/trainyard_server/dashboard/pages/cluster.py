@@ -12,7 +12,7 @@ from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS
 from trainyard_server.services.views.cluster import QUEUE_PAGE, AgentLine, ClusterView
-from trainyard_server.storage.events.notifier import AGENTS_TOPIC, JOBS_TOPIC, USAGE_TOPIC
+from trainyard_server.storage.events.notifier import AGENTS_TOPIC, JOBS_TOPIC, USAGE_TOPIC, WAITING_TOPIC
 
 router = Router()
 
@@ -44,7 +44,7 @@ def cluster_view(request: Request, cases: Cases, page: int = 1) -> View:
             "shown_runs": _SHOWN_RUNS,
         }
 
-    return View("cluster.html", read, (JOBS_TOPIC, USAGE_TOPIC, AGENTS_TOPIC))
+    return View("cluster.html", read, (JOBS_TOPIC, AGENTS_TOPIC), (USAGE_TOPIC, WAITING_TOPIC))
 
 
 def _is_shown(line: AgentLine) -> bool:

@@ -58,7 +58,7 @@ def compare_view(
         }
 
     topics = tuple(job_topic(key) for key in cases.comparisons.keys(names))
-    return View("compare.html", read, topics, _EVERY_S)
+    return View("compare.html", read, topics, every_s=_EVERY_S)
 
 
 def _importances(view: ComparisonView) -> list[ParameterAxis]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
+from itertools import compress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,18 +16,22 @@ from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.api.own.experiments import Columns, Search
 from trainyard_server.api.routing import Router
+from trainyard_server.dashboard.column_layout import COLUMNS_COOKIE, ColumnLayout
+from trainyard_server.dashboard.run_rows import decimals_of, is_numeric, name_parts, reason_of, reason_place
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.views.job_groups import GROUPINGS
-from trainyard_server.services.views.job_search import PAGE_SIZE, JobListing, JobSearchRequest
-from trainyard_server.services.views.run_columns import FIXED, RunColumn, column_of
+from trainyard_server.services.views.job_search import PAGE_SIZE, JobListing, JobSearchRequest, parsed
+from trainyard_server.services.views.live_table import LiveTable
+from trainyard_server.services.views.run_columns import FIXED, RunColumn, column_of, columns_of
 from trainyard_server.services.views.run_table import RunTable
 from trainyard_server.services.views.saved_views import MAX_VIEWS
-from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC
+from trainyard_server.storage.events.notifier import JOBS_TOPIC, PROGRESS_TOPIC, WAITING_TOPIC, JobChanges
 
 router = Router()
 
 _NO_FILTERS = ("sort", "page", "column", "group")
+_EVERY_S = 15.0  # all that the table shows is published, but for what the time alone changes
 _UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 CHIPS: Mapping[str, tuple[JobState, ...]] = {
     "Running": (JobState.RUNNING,),
@@ -37,58 +43,143 @@ CHIPS: Mapping[str, tuple[JobState, ...]] = {
 }
 """Filters of one click, and the states each of them selects."""
 
+_CREATED = {
+    "": "any time",
+    "1h": "in the last hour",
+    "24h": "in the last day",
+    "7d": "in the last week",
+    "30d": "in the last month",
+}
+_FIRST_JOB = """\
+echo 'for n in range(1, 6): print(f"epoch {n}/5 loss={1 / n:.3f}")' > train.py
+trainyard jobs submit training first --package-path train.py --stream-logs"""
 
-def jobs_view(request: Request, cases: Cases, question: Search, columns: Columns = (), group: str = "") -> View:
+
+def jobs_view(request: Request, cases: Cases, question: Search, chosen: Columns = (), group: str = "") -> View:
     address = Address(request.query_params.multi_items())
     visible = caller_of(request).visible
-    fields = [field for field in columns if field]
+    fields = [field for field in chosen if field]
+    layout = ColumnLayout.from_cookie(request.cookies.get(COLUMNS_COOKIE, ""))
+
+    recent = cases.recent_jobs
+    searched, problem = _valid(question, cases.backend.clock())
+    live = LiveTable(cases.backend, cases.run_tables, recent, visible, searched, fields)
+
+    def columns_of_page(projects: Sequence[str]) -> Sequence[RunColumn]:
+        if fields:
+            return live.table.columns
+        has_projects = len(projects) > 1 and not question.project
+        return layout.ordered(_with_project(live.table.columns) if has_projects else live.table.columns)
+
+    def choices() -> tuple[Sequence[str], Sequence[str]]:
+        found: tuple[Sequence[str], Sequence[str]] = recent.shared(
+            ("choices", visible), lambda: cases.job_search.choices(visible)
+        )
+        return found
 
     def read() -> Mapping[str, Any]:
-        problem = ""
-        try:
-            table = cases.run_tables.table(visible, question, fields)
-        except InvalidArgument as error:
-            if not question.filter or any(violation.field != "filter" for violation in error.violations):
-                raise
-            problem = error.violations[0].description
-            table = cases.run_tables.table(visible, question.without_filter(), fields)
+        return context(live.read())
+
+    def read_again(published: frozenset[str]) -> Mapping[str, Any] | None:
+        table = live.read_again(JobChanges.among(published))
+        return None if table is None else context(table)
+
+    def context(table: RunTable) -> Mapping[str, Any]:
         listing = table.listing
-        projects, owners = cases.job_search.choices(visible)
-        parameters, metrics = cases.run_tables.offered(visible)
-        chosen = {column.field for column in table.columns}
+        projects, _ = choices()
+        columns = columns_of_page(projects)
         return {
+            **_shown(table, columns),
             "address": address,
-            "best": _best_values(table),
             "chips": _chips(question, listing, address),
-            "columns": table.columns,
+            "created": _CREATED,
+            "first_job": _FIRST_JOB,
             "first": (question.page - 1) * PAGE_SIZE + 1,
-            "further": _further(chosen, parameters, metrics),
             "grouped": cases.job_groups.grouped(visible, question, group, fields) if group and not problem else None,
-            "groupings": _groupings(parameters, group),
             "is_filtered": address.is_filtered,
+            "is_laid_out": bool(fields or layout.order or layout.widths),
             "listing": listing,
             "most_views": MAX_VIEWS,
-            "owners": owners,
             "page_size": PAGE_SIZE,
             "problem": problem,
             "projects": projects,
             "question": question,
             "table": table,
             "unfinished": _UNFINISHED,
+            "widths": layout.widths_of(columns),
+        }
+
+    def read_rest() -> Mapping[str, Any]:
+        projects, owners = choices()
+        parameters, metrics = cases.run_tables.offered(visible)
+        return {
+            "further": _further({column.field for column in columns_of_page(projects)}, parameters, metrics),
+            "groupings": _groupings(parameters, group),
+            "owners": owners,
             "views": cases.saved_views.choices(visible, question.project, request.query_params.multi_items()),
         }
 
-    return View("jobs.html", read, (JOBS_TOPIC, PROGRESS_TOPIC))
+    return View(
+        "jobs.html",
+        read,
+        (JOBS_TOPIC,),
+        (PROGRESS_TOPIC, WAITING_TOPIC),
+        _EVERY_S,
+        " ".join(layout.order),
+        read_rest,
+        None if group else read_again,  # groups have the metrics of jobs that the page does not list
+    )
 
 
-def _best_values(table: RunTable) -> Mapping[str, float]:
+def _valid(question: JobSearchRequest, now: datetime) -> tuple[JobSearchRequest, str]:
+    """The question, without its filter if that alone is wrong, and what is wrong with it. Raises InvalidArgument."""
+    try:
+        parsed(question, now)
+    except InvalidArgument as error:
+        if not question.filter or any(violation.field != "filter" for violation in error.violations):
+            raise
+        return question.without_filter(), error.violations[0].description
+    return question, ""
+
+
+def _with_project(columns: Sequence[RunColumn]) -> Sequence[RunColumn]:
+    """The columns with that of the project behind that of the job."""
+    fields = [column.field for column in columns]
+    fields.insert(fields.index("job") + 1, "project")
+    return columns_of(fields)
+
+
+def _shown(table: RunTable, columns: Sequence[RunColumn]) -> Mapping[str, Any]:
+    """Context of the lines of the table: their columns, and the form of their values."""
+    jobs = table.listing.jobs
+    values = {column.field: [table.value(job, column) for job in jobs] for column in columns if column.kind != "fixed"}
+    # Of jobs that have ended: the values of others change, and all rows with them if decimals did.
+    has_ended = [job.state in FINAL_JOB_STATES for job in jobs]
+    settled = {field: list(compress(some, has_ended)) for field, some in values.items()}
+    newest = [curve.value for job in compress(jobs, has_ended) if (curve := job.metrics.curve())]
+    return {
+        "best": _best_values(columns, values),
+        "columns": columns,
+        "decimals": {field: decimals_of(some) for field, some in settled.items()} | {"metric": decimals_of(newest)},
+        "name_parts": name_parts({job.job_id for job in jobs}),
+        "numeric": {field for field, some in values.items() if is_numeric(some)},
+        "reason_of": reason_of,
+        "reason_place": reason_place(columns),
+        "row_values": table.row_values,
+        "shown": {column.field for column in columns},
+    }
+
+
+def _best_values(
+    columns: Sequence[RunColumn], values: Mapping[str, Sequence[str | float | None]]
+) -> Mapping[str, float]:
     """The best value on the page of each metric column whose name tells which is, by field."""
     best: dict[str, float] = {}
-    for column in table.columns:
-        values = [value for job in table.listing.jobs if isinstance(value := table.value(job, column), float)]
+    for column in columns:
+        numbers = [value for value in values.get(column.field, ()) if isinstance(value, float)]
         lower = column.lower_is_better
-        if lower is not None and len(values) > 1 and min(values) < max(values):
-            best[column.field] = min(values) if lower else max(values)
+        if lower is not None and len(numbers) > 1 and min(numbers) < max(numbers):
+            best[column.field] = min(numbers) if lower else max(numbers)
     return best
 
 

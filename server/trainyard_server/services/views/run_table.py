@@ -1,12 +1,14 @@
 """Run table: a page of jobs with columns of their parameters and metrics, and the same as CSV."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from trainyard_protocol.views.origin import OriginSummary
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.services.views.job_search import JobListing, JobSearch, JobSearchRequest
+from trainyard_server.services.views.recent_jobs import RecentJobs
 from trainyard_server.services.views.run_columns import DEFAULT, RunColumn, columns_of, number_in
 from trainyard_server.storage.db.queries import value_filters
 from trainyard_server.storage.db.queries.job_queries import JobListEntry
@@ -17,19 +19,23 @@ from trainyard_server.storage.db.tables.job_values import JobValues
 OFFERED = 200
 """Limit of the parameters that can be chosen as columns, and of the metrics."""
 
-_AUTOMATIC = 4  # parameters among the default columns
+_VALUE_KINDS = ("parameter", "metric")
+_AUTOMATIC = 4  # parameters among the default columns, as far as a window of 1280 pixels has room for them:
+_ROOM = 54  # characters of the longest name and of these parameters
+_LONGEST_NAME = 40
+_PADDING = 2
+_SHORTEST_VALUE = 6
 _OF_EVERY_ROW = ("project", "job", "created")  # the first columns of CSV
 
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """A page of jobs with the values of its columns. `chosen`: whether the columns were chosen."""
+    """A page of jobs with the values of its columns."""
 
     listing: JobListing
     columns: Sequence[RunColumn]
     values: Mapping[int, JobValues]
     origins: Mapping[int, OriginSummary]
-    chosen: bool
 
     def value(self, job: JobListEntry, column: RunColumn) -> str | float | None:
         """The value of a column that is not fixed; None where the job has none."""
@@ -41,26 +47,40 @@ class RunTable:
             return _at_step(job, column.name, int(column.number[1:]))
         return number_in(self.values[job.key], column)
 
+    def row_values(self, job: JobListEntry) -> Mapping[str, object]:
+        """All of the table that the line of a job shows."""
+        return {
+            "job": job,
+            "values": self.values.get(job.key),
+            "origin": self.origins.get(job.key),
+            "trials": self.listing.studies.get(job.key),
+        }
+
 
 class RunTables:
     def __init__(self, backend: Backend, job_search: JobSearch) -> None:
         self._backend = backend
         self._job_search = job_search
 
-    def table(self, visible: Visible, question: JobSearchRequest, fields: Sequence[str]) -> RunTable:
-        """A page of the matching jobs. Without fields it has default columns. Raises InvalidArgument."""
+    def table(
+        self, visible: Visible, question: JobSearchRequest, fields: Sequence[str], recent: RecentJobs | None = None
+    ) -> RunTable:
+        """A page of the matching jobs. Without fields it has default columns. `recent` as for `JobSearch.find`. Raises
+        InvalidArgument."""
         columns = columns_of(fields)
-        listing = self._job_search.find(visible, question)
+        listing = self._job_search.find(visible, question, recent)
         keys = [job.key for job in listing.jobs]
         with self._backend.store.read() as reader:
-            columns = columns or _default_columns(reader, keys)
-            names = {
-                kind: {column.name for column in columns if column.kind == kind} for kind in ("parameter", "metric")
-            }
-            values = job_values.values_of(reader, keys, names["parameter"], names["metric"])
-            has_origin = any(column.field == "origin" for column in columns)
-            recorded = origins.summaries(reader, keys) if has_origin else {}
-        return RunTable(listing, columns, values, recorded, bool(fields))
+            columns = columns or _default_columns(reader, listing.jobs)
+            values, recorded = _values(reader, keys, columns)
+        return RunTable(listing, columns, values, recorded)
+
+    def again(self, table: RunTable, changed: Collection[int], recent: RecentJobs) -> RunTable:
+        """The same jobs as they are now; those with other keys have not changed."""
+        listing = self._job_search.again(table.listing, changed, recent)
+        with self._backend.store.read() as reader:
+            values, recorded = _values(reader, changed, table.columns)
+        return replace(table, listing=listing, values={**table.values, **values}, origins={**table.origins, **recorded})
 
     def offered(self, visible: Visible) -> tuple[Sequence[str], Sequence[str]]:
         """The names of parameters and of metrics that the newest visible jobs have."""
@@ -85,10 +105,22 @@ class RunTables:
             table = self.table(visible, question.on_page(page), fields)
 
 
-def _default_columns(reader: Reader, keys: Sequence[int]) -> list[RunColumn]:
+def _values(
+    reader: Reader, keys: Collection[int], columns: Sequence[RunColumn]
+) -> tuple[Mapping[int, JobValues], Mapping[int, OriginSummary]]:
+    """The values and the origins that the columns show of these jobs."""
+    parameters, metrics = ({column.name for column in columns if column.kind == kind} for kind in _VALUE_KINDS)
+    has_origin = any(column.field == "origin" for column in columns)
+    values = job_values.values_of(reader, keys, parameters, metrics)
+    return values, origins.summaries(reader, keys) if has_origin else {}
+
+
+def _default_columns(reader: Reader, jobs: Sequence[JobListEntry]) -> list[RunColumn]:
+    names = job_values.differing_parameters(reader, [job.key for job in jobs], _AUTOMATIC)
+    room = _ROOM - min(_LONGEST_NAME, max((len(job.job_id) for job in jobs), default=0))
+    widths = accumulate(max(len(name), _SHORTEST_VALUE) + _PADDING for name in names)
     fields = list(DEFAULT)
-    names = job_values.differing_parameters(reader, keys, _AUTOMATIC)
-    fields[2:2] = [value_filters.PARAMETERS + name for name in names]
+    fields[2:2] = [value_filters.PARAMETERS + name for name, width in zip(names, widths, strict=True) if width <= room]
     return columns_of(fields)
 
 

@@ -1,4 +1,4 @@
-"""Page of one's own tokens: make one for a terminal or a pipeline, and revoke those that are not needed any more."""
+"""Page of your own tokens: make one for a terminal or a pipeline, and revoke those that are not needed any more."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,4 +32,4 @@ def tokens_view(request: Request, cases: Cases) -> View:
     return View("tokens.html", read)
 
 
-add_page(router, "/tokens", Access.PERSON, "the page of one's own tokens", tokens_view)
+add_page(router, "/tokens", Access.PERSON, "the page of your own tokens", tokens_view)

@@ -1,100 +1,30 @@
-// Jobs page: filters that submit when they are changed, columns, saved views, notes, and what is done with ticked jobs.
-import { call, jobPath } from "../base/api.js";
+// Jobs page: filters that submit when they are changed, and saved views; its other modules have the rest.
+import { call } from "../base/api.js";
 import { note } from "../base/banner.js";
+import { followColumns } from "./columns.js";
+import { answerOf, followMenus } from "./dialogs.js";
+import { followLabels } from "./label_fold.js";
 import { followNotes } from "./notes.js";
+import { followPicks } from "./picks.js";
 
-const filters = document.getElementById("filters");
-for (const select of filters.querySelectorAll("select")) select.addEventListener("change", () => filters.requestSubmit());
-filters.addEventListener("submit", () => {
-  for (const field of filters.elements) field.disabled ||= field.name !== "" && field.value === "";
-});
-window.addEventListener("pageshow", () => {
-  for (const field of filters.elements) field.disabled = false;
-});
-
-const COMPARED = 50;
-
-followPicks();
+followFilters();
 followColumns();
+followLabels();
+followMenus();
+followPicks();
 followViews();
 followNotes();
 
-function followPicks() {
-  const bulk = document.getElementById("bulk");
-  const picks = () => [...document.querySelectorAll("[data-pick]")];
-  const picked = () => picks().filter((box) => box.checked);
-  const names = (boxes) => boxes.map((box) => [box.dataset.project, box.dataset.job]);
-  const compare = document.getElementById("bulk-compare");
-  const cancel = document.getElementById("bulk-cancel");
-  const show = () => {
-    const boxes = picked();
-    const count = boxes.length;
-    bulk.hidden = count === 0;
-    document.getElementById("bulk-count").textContent = count === 1 ? "1 job selected" : `${count} jobs selected`;
-    compare.hidden = count < 2 || count > COMPARED;
-    compare.href = `/compare?${new URLSearchParams(names(boxes).map(([project, job]) => ["job", `${project}/${job}`]))}`;
-    if (cancel) cancel.hidden = !boxes.some((box) => "unfinished" in box.dataset);
-    const all = document.getElementById("pick-all");
-    if (!all) return;
-    all.checked = count > 0 && count === picks().length;
-    all.indeterminate = count > 0 && count < picks().length;
-  };
-  const clear = () => {
-    for (const box of picks()) box.checked = false;
-    show();
-  };
-  document.addEventListener("change", (event) => {
-    if (event.target.id === "pick-all") for (const box of picks()) box.checked = event.target.checked;
-    if (event.target.matches("#pick-all, [data-pick]")) show();
+function followFilters() {
+  const filters = document.getElementById("filters");
+  filters.addEventListener("change", (event) => {
+    if (event.target.matches("select[name]")) filters.requestSubmit();
   });
-  document.addEventListener("trainyard:parts", show);
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "c" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
-    if (!bulk.hidden && !compare.hidden) compare.click();
+  filters.addEventListener("submit", () => {
+    for (const field of filters.elements) field.disabled ||= field.name !== "" && field.value === "";
   });
-  document.getElementById("bulk-clear").addEventListener("click", clear);
-  cancel?.addEventListener("click", async () => {
-    const jobs = names(picked().filter((box) => "unfinished" in box.dataset));
-    if (!(await confirmed(jobs))) return;
-    const done = await each(jobs, (project, job) => call("POST", `/v1/${jobPath(project, job)}:cancel`, {}));
-    if (done) note(done === 1 ? "1 job is being cancelled." : `${done} jobs are being cancelled.`);
-    clear();
-  });
-  document.getElementById("bulk-label")?.addEventListener("click", async () => {
-    const field = document.getElementById("label-text");
-    if ((await answerOf("label-dialog")) !== "yes" || !field.value.trim()) return;
-    const [name, value = ""] = field.value.trim().split(/=(.*)/s);
-    const done = await each(names(picked()), async (project, job) => {
-      const { labels = {}, etag } = await call("GET", `/v1/${jobPath(project, job)}`);
-      await call("PATCH", `/v1/${jobPath(project, job)}?updateMask=labels,etag`, { labels: { ...labels, [name]: value }, etag });
-    });
-    if (done) note(done === 1 ? "1 job has the label." : `${done} jobs have the label.`);
-    clear();
-  });
-}
-
-/** Calls for each job; notes what was refused. Returns how many were not. */
-async function each(jobs, action) {
-  const answers = await Promise.allSettled(jobs.map(([project, job]) => action(project, job)));
-  const refused = answers.flatMap((answer, at) => (answer.status === "rejected" ? [`${jobs[at][1]}: ${answer.reason.message}`] : []));
-  if (refused.length) note(refused.join("\n"), "bad");
-  return jobs.length - refused.length;
-}
-
-function followColumns() {
-  const dialog = document.getElementById("columns");
-  const chosen = document.getElementById("chosen-columns");
-  document.getElementById("choose-columns").addEventListener("click", () => dialog.showModal());
-  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
-  chosen.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-earlier]");
-    const item = button?.closest("li");
-    if (!item?.previousElementSibling) return;
-    item.previousElementSibling.before(item);
-    button.focus();
-  });
-  dialog.querySelector("form").addEventListener("submit", () => {
-    for (const field of dialog.querySelectorAll('input[name="column"]:not([type="checkbox"])')) field.disabled = !field.value.trim();
+  window.addEventListener("pageshow", () => {
+    for (const field of filters.elements) field.disabled = false;
   });
 }
 
@@ -132,23 +62,4 @@ function followViews() {
 
 function viewPath(project, name) {
   return `/trainyard/v1/projects/${encodeURIComponent(project)}/views/${encodeURIComponent(name)}`;
-}
-
-/** Opens a dialog; the value of the button that closes it. */
-function answerOf(id) {
-  const dialog = document.getElementById(id);
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
-}
-
-function confirmed(jobs) {
-  document.getElementById("confirm-jobs").replaceChildren(
-    ...jobs.map(([, job]) => {
-      const item = document.createElement("li");
-      item.textContent = job;
-      return item;
-    }),
-  );
-  return answerOf("confirm-cancel").then((answer) => answer === "yes");
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainyard_protocol import __version__
 
-_HELP = (["--help"], ["-h"])
+_HELP = (["--help"], ["-h"], ["help"])
 _WITHOUT_TERMINAL = 80
 _WIDEST = 110
 """`max_content_width` of the command tree."""

@@ -126,7 +126,7 @@ def _pasted(command: click.Command, name: str, arguments: Sequence[str]) -> str:
 
 def _usage(error: click.UsageError, instead: str) -> str:
     """A usage error in gcloud's form: the error, or what is said instead, the usage, how to get help."""
-    message = instead or error.format_message()
+    message = instead or _out_of_range(error) or error.format_message()
     if error.ctx is None:
         return f"ERROR: {message}"
     path = error.ctx.command_path
@@ -135,6 +135,19 @@ def _usage(error: click.UsageError, instead: str) -> str:
         f"{error.ctx.get_usage()}\n"
         f"For detailed information on this command and its flags, run:\n  {path} --help"
     )
+
+
+def _out_of_range(error: click.UsageError) -> str:
+    """The message for a number outside of a flag's range; "" for any other error."""
+    flag = error.param if isinstance(error, click.BadParameter) else None
+    kind = flag.type if flag is not None else None
+    if flag is None or not isinstance(kind, click.IntRange | click.FloatRange):
+        return ""
+    low = f", {'above' if kind.min_open else 'at least'} {kind.min:,}" if kind.min is not None else ""
+    high = f", {'below' if kind.max_open else 'at most'} {kind.max:,}" if kind.max is not None else ""
+    number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+    given = error.message.partition(" is not ")[0].strip("'")
+    return f"argument {flag.opts[0]}: must be {number}{low}{high}; this is {given}."
 
 
 def _file_failure(error: OSError) -> str:

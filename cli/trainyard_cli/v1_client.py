@@ -4,6 +4,8 @@ A call that the server does not answer, or refuses as Unavailable or TooManyRequ
 which a server elsewhere may be restarted. One on this machine that nothing listens for is not coming back by itself.
 """
 
+import difflib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +47,8 @@ NO_RETRIES: tuple[float, ...] = ()
 LONGEST_RETRY_AFTER_S = 60.0
 PAGE_SIZE = 100
 _CHUNK = 2**20
+_MOST_NAMED = 10  # projects in a message
+_UNKNOWN_JOB = re.compile(r"(?:Field: name Error: )?The job projects/([^/ ]+)/jobs/(\S+) was not found\.(.*)", re.S)
 
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
@@ -54,10 +58,12 @@ def _silent(_: str) -> None:
 
 
 class V1Client:
-    """Close it, or use it as a context manager. `notify` gets a line for each warning of the server, when a call is
-    retried, and every ten seconds while no answer comes, then in another thread. `retry_delays`: seconds between the
-    attempts of a call; None: as the server's place asks for. `flags` select the same server and project in a command,
-    for messages that name one. `headers` are further ones of each request."""
+    """Close it, or use it as a context manager, which adds to the refusal of an unknown job what was probably meant.
+
+    `notify` gets a line for each warning of the server, when a call is retried, and every ten seconds while no answer
+    comes, then in another thread. `retry_delays`: seconds between the attempts of a call; None: as the server's place
+    asks for. `flags` select the same server and project in a command, for messages that name one. `headers` are further
+    ones of each request."""
 
     def __init__(
         self,
@@ -95,8 +101,12 @@ class V1Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            if isinstance(error, NotFound) and (explained := self.explained(error)) is not error:
+                raise explained from error
+        finally:
+            self.close()
 
     def close(self) -> None:
         self._http.close()
@@ -190,6 +200,37 @@ class V1Client:
 
     def cancel_job(self, job: str) -> None:
         self._call("POST", f"{self._jobs}/{quote(job, safe='')}:cancel", json={})
+
+    def activities(self) -> list[dict[str, Any]]:
+        """The jobs of all projects that have not ended, and what they do."""
+        return list(_mapping(self._call("GET", "/trainyard/v1/jobs:active")).get("jobs", ()))
+
+    def other_projects(self) -> str:
+        """The message for a project that has no jobs and may be mistyped: the others; "" for one that exists."""
+        view = _mapping(self._call("GET", "/trainyard/v1/projects"))
+        names = [str(entry["project"]) for entry in view.get("projects", ())]
+        if self.project in names or not names:
+            return ""
+        others = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+        return f"The project {self.project} has no jobs.{_did_you_mean(self.project, names)} Your projects: {others}."
+
+    def explained(self, error: NotFound) -> NotFound:
+        """The error about a job that does not exist with the name that was probably meant; any other as it is."""
+        unknown = _UNKNOWN_JOB.fullmatch(error.message)
+        return NotFound(self._no_such_job(*unknown.groups())) if unknown else error
+
+    def _no_such_job(self, project: str, job: str, deleted: str) -> str:
+        """The message for a job that does not exist, with the name that was probably meant."""
+        message = f"There is no job {job} in the project {project}.{deleted}"
+        if project != self.project:
+            return message
+        try:
+            page = _mapping(self._call("GET", self._jobs, params={"pageSize": str(PAGE_SIZE)}, retry=False))
+            names = [str(other["jobId"]) for other in page.get("jobs", ())]
+            hint = _did_you_mean(job, names) if names else f" {self.other_projects()}".rstrip()
+        except TrainyardError:  # the caller may not list jobs, or the server is gone: the answer about the job stands
+            return message
+        return message + hint
 
     def _delete(self, path: str) -> None:
         lost: list[TrainyardError] = []
@@ -329,6 +370,11 @@ class _Tries:
         if self._notices == 1:
             return f"Trying again for {PATIENCE_S / 60:.0f} minutes; Ctrl-C ends it."
         return f"Still trying after {self._elapsed_s:.0f} s..."
+
+
+def _did_you_mean(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _decoded(response: httpx.Response, url: str) -> Any:

@@ -211,7 +211,7 @@ class _Sources:
     def check_keys(self, keys: set[str]) -> None:
         if unknown := sorted(set(self._file) - keys):
             raise InvalidArgument(
-                f"{self._path}: {quoted(unknown[0])} is no setting. There are {', '.join(sorted(keys))}."
+                f"{self._path}: {quoted(unknown[0])} is not a setting. Settings: {', '.join(sorted(keys))}."
             )
 
     def find(self, entry: Declared) -> tuple[str, Sequence[str] | None]:

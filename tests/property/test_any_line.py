@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from trainyard_agent.engines.docker.streams.log_copier import LineReader
 from trainyard_agent.installer.output import error_excerpt
@@ -220,7 +221,7 @@ def test_any_line_is_stored_and_sent_as_it_is(stored: tuple[Store, LogStore], pr
 @given(lines, st.sampled_from(TIMES[:4]))
 @example(list(CRASHES), TIMES[1])
 def test_any_line_is_shown_on_a_terminal_without_its_control_characters(printed: list[str], time: str) -> None:
-    log, layout, out = LiveLog(), Layout(), io.StringIO()
+    log, layout, out = LiveLog(), Layout(Console()), io.StringIO()
     shown: list[str] = [local_time(time)]
     for number, text in enumerate(printed):
         one = entry(text, number, time)

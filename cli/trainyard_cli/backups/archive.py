@@ -58,10 +58,10 @@ def unpack(archive: Path, into: Path | None = None, progress: Callable[[int], No
             with tarfile.open(fileobj=content, mode="r|gz") as tar:
                 files, manifest = _read(archive, tar, into, progress)
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise InvalidArgument(f"{archive} is cut off, damaged, or no backup: {error}. {_ADVICE}") from error
+            raise InvalidArgument(f"{archive} is cut off, damaged, or not a backup: {error}. {_ADVICE}") from error
         except OSError as error:
             if error.errno is None:  # of gzip
-                raise InvalidArgument(f"{archive} is damaged, or no backup: {error}. {_ADVICE}") from error
+                raise InvalidArgument(f"{archive} is damaged, or not a backup: {error}. {_ADVICE}") from error
             raise
     expected = {file.path: file for file in manifest.files}
     wrong = sorted(path for path in expected.keys() | files.keys() if expected.get(path) != files.get(path))
@@ -78,7 +78,7 @@ def _read(
     for member in tar:
         content = tar.extractfile(member)
         if text is not None or content is None or not member.isreg():
-            raise InvalidArgument(f"{archive} is no backup: {member.name!r} does not belong there. {_ADVICE}")
+            raise InvalidArgument(f"{archive} is not a backup: {member.name!r} does not belong there. {_ADVICE}")
         if member.name == MANIFEST:
             text = content.read()
             continue
@@ -102,7 +102,7 @@ def _path(archive: Path, name: str) -> PurePosixPath:
     """The path of a member below a directory. Raises InvalidArgument for one that leads elsewhere."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[0] not in _PARTS:
-        raise InvalidArgument(f"{archive} is no backup: it has a file {name!r}. {_ADVICE}")
+        raise InvalidArgument(f"{archive} is not a backup: it has a file {name!r}. {_ADVICE}")
     return path
 
 

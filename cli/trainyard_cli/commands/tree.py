@@ -9,7 +9,7 @@ from trainyard_protocol import __version__
 
 _TREE = """
 jobs                   |                                   | Submit and manage training jobs.
-jobs cancel            | jobs.delete.cancel                | Cancel a job.
+jobs cancel            | jobs.delete.cancel                | Cancel jobs.
 jobs delete            | jobs.delete.delete                | Delete jobs that have ended: record, log, curves, resource usage.
 jobs describe          | jobs.jobs.describe                | Show a job.
 jobs dev               | jobs.dev.dev                      | Open a shell in a job that waits, with the code of a directory in it, synchronised while the shell is open.
@@ -29,7 +29,6 @@ jobs submit            |                                   | Submit a job.
 jobs submit prediction | jobs.submit.submit_prediction     | Refused.
 jobs submit training   | jobs.submit.submit_training       | Submit a training job.
 jobs tensorboard       | jobs.jobs.tensorboard             | Run TensorBoard on this machine for a job, until Ctrl-C.
-jobs top               | jobs.top.top                      | Show all active jobs and what they do, live; q quits.
 jobs trials            | jobs.trials.trials                | Show the trials of a study, best first: state, metric, hyperparameters and times.
 jobs update            | jobs.jobs.update                  | Change a job's labels, or the note about it.
 jobs validate          | jobs.submit.validate              | Check a job and show its replicas, without submitting it.
@@ -75,7 +74,7 @@ projects list          | people.people.list_projects       | List the projects t
 projects members       | people.people.list_members        | List who has a role in a project.
 projects remove-member | people.people.remove_member       | Take a person's role in --project away.
 rehearse               | service.backups.rehearse          | Start the backup in FILE beside everything else, and check all that can be checked.
-restore                | service.backups.restore           | Make a new state directory of the backup in FILE.
+restore                | service.backups.restore           | Make a new state directory from the backup in FILE.
 retention              | service.retention.retention       | Show which jobs and logs would be removed for their age or size, by project.
 runtimes               |                                   | List and build the container images of package jobs.
 runtimes build         | images.runtimes.build             | Build runtime images on this machine's container engine, or the one in DOCKER_HOST.

@@ -143,7 +143,7 @@ class CodeReceiver:
     def _path(self, name: str) -> Path:
         """The place of a file. Raises ValueError for a name that leads out of the code."""
         if name.startswith("/") or not name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise ValueError(f"{name!r} is no name of a file in a directory.")
+            raise ValueError(f"{name!r} is not a valid file name.")
         return self._code / name
 
     def _message(self) -> dict[str, Any] | None:

@@ -55,14 +55,16 @@ class CodeTree:
 def scan(directory: CodeDirectory) -> CodeTree:
     """The files of the directory now. Raises InvalidArgument for more, or larger ones, than are synchronised."""
     if not directory.path.is_dir():
-        raise InvalidArgument(f"{directory.path} is not there any more; nothing is removed in the replica.")
+        raise InvalidArgument(f"{directory.path} no longer exists; nothing is removed in the replica.")
     listing = list_files(directory.path, include=directory.include, most_bytes=MAX_TREE_BYTES, most_files=MAX_FILES)
     for name, file in listing.files.items():
         if file.size > MAX_FILE_BYTES:
             raise InvalidArgument(f"{shown(name)} has more than {sized(MAX_FILE_BYTES)}, the most of a file. {_ADVICE}")
     left_out = (entry for entry in listing.left_out if entry.reason not in EXPECTED)
     notices = [f"{entry.name} is not synchronised: {entry.reason}." for entry in left_out]
-    notices += [f"{shown(name)} leads out of {directory.path}, and is synchronised." for name in listing.followed]
+    notices += [
+        f"{shown(name)} is a link to outside {directory.path}; its target is synchronised." for name in listing.followed
+    ]
     return CodeTree({directory.prefix + name: file for name, file in listing.files.items()}, tuple(notices))
 
 

@@ -14,15 +14,17 @@ def own_address(text: str) -> str:
         found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise InvalidArgument(
-            f"--listen: {text} is neither an IP address nor a host name that leads to one. {_ours()}"
+            f"--listen: {text} is neither an IP address nor a host name that resolves to one. {_ours()}"
         ) from error
     addresses = [str(item[4][0]).partition("%")[0] for item in found]
     ours = set(_addresses())
     own = next((address for address in addresses if address in ours), None)
     if own is not None:
         return own
-    leads = "" if text in addresses else f" leads to {', '.join(dict.fromkeys(addresses))}, which"
-    raise InvalidArgument(f"--listen: {text}{leads} is not an address at which others reach this machine. {_ours()}")
+    resolved = "" if text in addresses else f" resolves to {', '.join(dict.fromkeys(addresses))}, which"
+    raise InvalidArgument(
+        f"--listen: {text}{resolved} is not an address at which other machines can reach this one. {_ours()}"
+    )
 
 
 def addresses_of_this_machine() -> list[str]:

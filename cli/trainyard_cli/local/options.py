@@ -137,10 +137,7 @@ class Options:
         "", FilePath(), "File with directories that jobs may mount by name, and where caches are.", "agent"
     )
     keep_jobs: str = _option(
-        "all",
-        KeepJobs(),
-        "Delete jobs so long after their end, such as 90d, with their logs.  [default: all]",
-        "server",
+        "all", KeepJobs(), "Delete jobs and their logs this long after they end, such as 90d.  [default: all]", "server"
     )
     keep_logs_gb: float = _option(
         0.0,
@@ -156,7 +153,7 @@ class Options:
     container_user: str = _option(
         "auto",
         ContainerUser(),
-        "Whom containers run as. image: the image's own user, root too. UID:GID: these ids.  [default: you, not "
+        "User of containers. image: the image's own user, even root. UID:GID: these ids.  [default: you, not "
         "root; where you are root, an unprivileged user]",
     )
     python: str = _option(

@@ -190,7 +190,7 @@ class RemoteAgent:
             raise FailedPrecondition("There is no `ssh` on this machine: install the OpenSSH client.") from error
         words = done.stderr.decode(errors="replace").strip()
         if done.returncode == _SSH_FAILED:
-            raise Unavailable(f"ssh does not get to {self.host}: {words.rpartition(chr(10))[2] or 'it says nothing.'}")
+            raise Unavailable(f"ssh cannot connect to {self.host}: {words.rpartition(chr(10))[2] or 'no message.'}")
         if done.returncode:
             raise FailedPrecondition(f"On {self.host}: {words or f'exit status {done.returncode}'}")
         return done.stdout.decode(errors="replace")

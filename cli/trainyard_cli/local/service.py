@@ -58,7 +58,7 @@ def _ignore(_text: str) -> None:
 
 
 class AgentRefused(FailedPrecondition):
-    """The server lets the local agent not join; it comes back by itself once that is mended."""
+    """The server lets the local agent not join; it reconnects once that is repaired."""
 
 
 class PortLost(Unavailable):
@@ -291,7 +291,7 @@ def _start_missing(
             state.stop(name)
         raise
     except KeyboardInterrupt:
-        notify("\nThe service goes on starting. `trainyard status` shows it, `trainyard down` stops it.")
+        notify("\nThe service is still starting. `trainyard status` shows its state, `trainyard down` stops it.")
         raise
     finally:
         for process in started.values():
@@ -330,7 +330,7 @@ def apply_quotas(state: LocalState, before: Options, requested: Options, notify:
         except TrainyardError:
             state.link_quotas(before.quotas)
             raise
-    notify(f"The quotas of {requested.quotas} are in force. Running jobs go on.")
+    notify(f"The quotas of {requested.quotas} are in force. Running jobs continue.")
 
 
 def _answers(state: LocalState) -> bool:

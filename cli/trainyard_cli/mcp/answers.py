@@ -9,7 +9,7 @@ class DryRunFinding(BaseModel):
     """A reason for which the job is not accepted."""
 
     message: str
-    file: str = Field("", description="The config or the program that it is about; a flag stands in the message.")
+    file: str = Field("", description="The config or program file with the problem; for a flag, see the message.")
     line: int | None = Field(None, description="The line in that file, from 1.")
 
 
@@ -97,7 +97,7 @@ class JobAnswer(BaseModel):
     job_dir: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     is_study: bool = False
-    config: str = Field("", description="Its trainingInput as YAML, from `describe` alone.")
+    config: str = Field("", description="Its trainingInput as YAML; only from `describe`.")
 
 
 class WhyAnswer(BaseModel):
@@ -106,7 +106,7 @@ class WhyAnswer(BaseModel):
     job: str
     state: str
     summary: str
-    changes: list[str] = Field(default_factory=list, description="Changes of which each would start it now.")
+    changes: list[str] = Field(default_factory=list, description="Changes, each of which would start it now.")
     failure: FirstFailure | None = None
 
 
@@ -129,8 +129,8 @@ class LogExcerpt(BaseModel):
     failure: FirstFailure | None = None
     errors: list[LogLineAnswer] = Field(default_factory=list, description="The last errors before these lines.")
     lines: list[LogLineAnswer]
-    earlier: int | None = Field(None, description="Give it as `before` for the lines before these.")
-    later: int = Field(description="Give it as `after` for the lines after these.")
+    earlier: int | None = Field(None, description="Pass it as `before` to get the lines before these.")
+    later: int = Field(description="Pass it as `after` to get the lines after these.")
     at_end: bool = Field(description="Whether these are the last lines so far.")
 
 

@@ -56,7 +56,7 @@ def drafted(request: AgentRequest, flags: JobFlags, *, local_files: bool) -> Job
     if request.package_path:
         flags = JobFlags({**flags.given, "package_path": request.package_path})
     if not (request.config.strip() or request.config_path or flags.given):
-        raise InvalidArgument("There is no job: give config, config_path, package_path or flags.")
+        raise InvalidArgument("No job was given: set config, config_path, package_path or flags.")
     if request.config.strip() and request.config_path:
         raise InvalidArgument("Give either config or config_path.")
     if request.config_path and not local_files:

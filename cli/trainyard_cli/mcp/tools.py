@@ -261,11 +261,12 @@ class Tools:
         """Show a job's metrics in short: of each the last value with its step, the minimum and the maximum."""
         with closing(self._callers.client(context, project)) as client:
             view = client.metrics(_name(job), names=names, points=_POINTS)
-            empty = "" if view.results else job_texts.no_metrics(client.metrics(_name(job), points=_POINTS))
+            every = view if view.results else client.metrics(_name(job), points=_POINTS)
         answer = job_answers.metrics_answer(job, view)
         rows = job_texts.metrics_rows(view, curves=False)[: len(answer.metrics)]
         more = [f"{answer.left_out} further rows: give names."] if answer.left_out else []
-        shown = [quoted(job_texts.metrics_text(rows).splitlines(), "METRICS"), *more] if rows else [plain(empty)]
+        missing = map(plain, job_texts.missing_metrics(every, names))
+        shown = [quoted(job_texts.metrics_text(rows).splitlines(), "METRICS"), *more] if rows else [*missing]
         return _result(answer, "\n".join(shown))
 
     @_answered
@@ -281,7 +282,7 @@ class Tools:
         with closing(self._callers.client(context, project)) as client:
             view = client.comparison(names, metric)
         if view.missing:
-            raise InvalidArgument(f"No such jobs: {', '.join(view.missing)}. Call list for those that there are.")
+            raise InvalidArgument(f"No such jobs: {', '.join(view.missing)}. Call list to see the jobs that exist.")
         answer = job_answers.comparison(view)
         rows = [" | ".join(["field", *answer.jobs]), " | ".join(["state", *answer.states])]
         rows += [

@@ -135,14 +135,14 @@ def _check(repository: Repository, settings: Settings) -> None:
     tree = (directory / named).resolve() if named else None
     if (top / ".git").is_dir():
         if common != directory:
-            raise GitError(f"{directory} leads to another repository, {common}.")
+            raise GitError(f"{directory} points to another repository, {common}.")
         if tree not in (None, top):
             raise GitError(f"core.worktree of {directory} names another tree, {shown(str(tree))}.")
     elif common != directory:  # a linked work tree, which its repository knows
         if common / "worktrees" != directory.parent or _known_tree(directory) != top / ".git":
-            raise GitError(f"{top / '.git'} leads to {directory}, which is not for this tree.")
+            raise GitError(f"{top / '.git'} points to {directory}, which is not for this tree.")
     elif tree != top:  # a submodule
-        raise GitError(f"{top / '.git'} leads to {directory}, which is not for this tree.")
+        raise GitError(f"{top / '.git'} points to {directory}, which is not for this tree.")
 
 
 def _known_tree(directory: Path) -> Path | None:

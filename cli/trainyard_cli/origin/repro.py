@@ -157,7 +157,7 @@ def _check_empty(directory: Path) -> None:
     except OSError as error:
         raise FailedPrecondition(f"{directory} cannot be read: {error.strerror}.") from error
     if directory.exists() or directory.is_symlink():
-        raise InvalidArgument(f"{directory} exists, and is no empty directory. Name another one.")
+        raise InvalidArgument(f"{directory} exists and is not an empty directory. Choose another one.")
 
 
 def _fetch(uris: Iterable[str], origin: JobOrigin, scratch: Path, download: Download) -> list[str]:

@@ -23,7 +23,7 @@ def check_same(job: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
         lines = "\n".join(f"  {line}" for line in changes)
         raise AlreadyExists(
             f"The job {job.get('jobId')} exists ({job.get('state')}) with other content; nothing was submitted.\n"
-            f"{lines}\nGive the new content a name of its own."
+            f"{lines}\nChoose another name for the new content."
         )
 
 

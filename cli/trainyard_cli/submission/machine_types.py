@@ -6,7 +6,7 @@ from typing import Any
 from trainyard_cli.submission.flags import JobFlags, get, put
 from trainyard_protocol.errors import InvalidArgument
 
-ONE_CPU = "No scale tier: the job gets 1 CPU (--cpus N for more)."
+ONE_CPU = "Using 1 CPU (add --cpus N for more)."
 """What is said where `add_default` has added it."""
 
 _TRAINING = "trainingInput"

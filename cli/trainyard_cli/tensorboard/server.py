@@ -101,7 +101,7 @@ def command(directory: str, host: str, port: int) -> list[str]:
 def user_message(line: str, job: str) -> str:
     """The message for the user in a line of TensorBoard's stderr; "" for noise. Pure."""
     if ready := _ADDRESS.search(line):
-        return f"TensorBoard shows job [{job}] at {ready[1]} (Ctrl-C ends it; the job goes on)."
+        return f"TensorBoard shows job [{job}] at {ready[1]} (Ctrl-C ends it; the job continues)."
     return "" if any(noise in line for noise in _NOISE) else line.rstrip()
 
 

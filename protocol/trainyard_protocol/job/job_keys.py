@@ -7,10 +7,10 @@ from pydantic.alias_generators import to_camel
 from trainyard_protocol.job.training_input import OUTPUT_ONLY, Job, TrainingInput
 from trainyard_protocol.message import message_at
 
-_OPEN = ("labels", "trainingOutput", "metrics")
-"""Keys with anything inside: labels and metrics have names of users, and the output's fields are the server's."""
+_OPEN = ("labels", "trainingOutput", "params", "metrics")
+"""Keys with anything inside: users choose the names in labels, params and metrics, the server those of the output."""
 
-_RESULTS = frozenset(("owner", "duration", "metrics"))
+_RESULTS = frozenset(("owner", "duration", "params", "metrics"))
 """Keys of the jobs in a list for programs, beside the API's."""
 
 FIRST = frozenset(map(to_camel, Job.model_fields)) | OUTPUT_ONLY | _RESULTS

@@ -251,13 +251,18 @@ class TrainingInput(Message):
 
 
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_MOST_SHOWN = 128
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 def _job_id(value: str) -> str:
     if not _JOB_ID.fullmatch(value):
-        raise validation_error("A name should start with a letter and contain only letters, numbers and underscores")
+        meant = re.sub(r"[^A-Za-z0-9_]", "_", value)
+        hint = f". Did you mean {meant}?" if _JOB_ID.fullmatch(meant) and len(meant) <= _MOST_SHOWN else ""
+        raise validation_error(
+            f"A name should start with a letter and contain only letters, numbers and underscores{hint}"
+        )
     if len(value) > 128:
         raise validation_error(f"A name should have at most 128 characters; this one has {len(value)}.")
     return value

@@ -68,13 +68,14 @@ class CurveDigest(Wire):
 
 
 class ListedJob(BaseModel):
-    """A job of the v1 API in a list for programs, with its owner, its duration in seconds, until now while it runs, and
-    the newest value of each metric."""
+    """A job of the v1 API in a list for programs, with its owner, its duration in seconds, until now while it runs, its
+    parameters, and the newest value of each metric."""
 
     model_config = ConfigDict(extra="allow")
 
     owner: str
     duration: int | None = None
+    params: dict[str, str] = {}
     metrics: dict[str, float | str] = {}
 
 
@@ -545,7 +546,7 @@ class AgentView(Wire):
         """A sentence about an agent that starts nothing although no operator wants that; "" without one."""
         if self.drain_reason:
             undo = f"`trainyard agents drain {self.name} --undo`"
-            return f"{self.name} is drained: {self.drain_reason}. Once that is mended: {undo}."
+            return f"{self.name} is drained: {self.drain_reason}. Once this is fixed: {undo}."
         if self.restored:
             return (
                 f"{self.name} has not called since the backup was restored. Its runs count as lost when they surely "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -151,6 +152,7 @@ def test_every_verb_typed_in_bash_reaches_trainyard(verb: str, tmp_path: Path) -
 def test_jobs_without_a_verb_of_ours_is_still_the_builtin(shell: Shell) -> None:
     shell.run("sleep 60 &")
     plain, with_pid, one = shell.run("jobs"), shell.run("jobs -l"), shell.run("jobs %1")
+    assert re.search(r"\b\d{2,}\b", shell.run("jobs -p"))
     shell.run("kill %1")
     for listing in (plain, with_pid, one):
         assert "sleep 60" in listing
@@ -158,9 +160,11 @@ def test_jobs_without_a_verb_of_ours_is_still_the_builtin(shell: Shell) -> None:
     assert shell.recorded() == []
 
 
-def test_mistyped_verb_reaches_trainyard_which_names_the_one_that_was_meant(shell: Shell) -> None:
-    assert "no such" not in shell.run("jobs submt training x").lower()
-    assert shell.recorded() == [["jobs", "submt", "training", "x"]]
+def test_help_and_a_mistyped_verb_reach_trainyard(shell: Shell) -> None:
+    lines = ("jobs --help", "jobs -h", "jobs help", "jobs submt training x", "jobs Nosuch")
+    for line in lines:
+        assert "no such" not in shell.run(line).lower()
+    assert shell.recorded() == [line.split() for line in lines]
 
 
 def test_shell_init_evaluated_twice_changes_nothing(shell: Shell) -> None:

@@ -177,7 +177,7 @@ def test_job_is_run_by_hand_from_the_directory_that_repro_writes(
     assert {**again, "jobDir": ""} == {**first, "jobDir": ""}
 
     code, text = jobs.type(["repro", "first", str(moved)])
-    assert (code, "exists, and is no empty directory" in text) == (1, True), text
+    assert (code, "exists and is not an empty directory" in text) == (1, True), text
     code, text = jobs("repro no_such_job")
     assert (code, "no_such_job" in text, Path("no_such_job").exists()) == (1, True, False), text
 

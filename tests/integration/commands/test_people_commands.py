@@ -75,7 +75,7 @@ def test_what_a_token_made_is_named_at_its_revocation_and_revoked_if_wanted(
 
     monkeypatch.setattr("click.confirm", confirm)
     err = shell(f"tokens revoke {first}")[2]
-    assert (f"{second} of dora" in err, asked) == (True, ["Revoke what was made with it too?"])
+    assert (f"{second} of dora" in err, asked) == (True, ["Revoke them too?"])
     assert states()[second] == "revoked"
 
     third, _ = made("--for dora")

@@ -17,7 +17,7 @@ import pytest
 
 from integration.api.api_support import ALICE, ScriptedAgent, Server, server, serving
 from trainyard import Client, WaitTimeout
-from trainyard_protocol.errors import InvalidArgument
+from trainyard_protocol.errors import InvalidArgument, NotFound
 from trainyard_protocol.wire.sync import RunOrder
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "automation.md"
@@ -105,7 +105,10 @@ def test_examples_of_the_page_do_what_it_says(
     assert known["verdict"].exit_code == 3
     assert known["best"] == 100
     assert numpy.shares_memory(known["values"], known["metrics"]["loss"].values)
-    assert known["table"]["step"] == [0, 100, 200]
+    assert known["points"]["step"] == [0, 100, 200]
+    row = known["table"]["job_id"].index("digits_lr3")
+    assert {"params.learning_rate", "metrics.loss", "labels.team"} <= known["table"].keys()
+    assert (known["table"]["params.learning_rate"][row], known["table"]["metrics.loss"][row]) == (0.003, 0.75)
     assert known["names"] == ["variables"]
     assert (known["path"] / "variables" / "weights.bin").read_bytes() == b"weights"
     assert "SUCCEEDED</span>, step 200 of 200" in known["job"]._repr_html_()
@@ -120,6 +123,29 @@ def test_job_that_goes_on_times_out_and_can_be_cancelled_and_followed_by_another
     job.cancel()
     job.cancel()
     assert client.submit("config.yaml").id != job.id  # of the same second
+
+
+def test_flags_of_machines_priority_and_notifications_are_parameters(client: Client) -> None:
+    job = client.submit("config.yaml", cpus=2, band="batch", notify="https://example.com/hook", args=["0"])
+    given = job.detail().job["trainingInput"]
+    assert (given["masterType"], given["scheduling"]["band"]) == ("local-2", "BATCH")
+    assert [entry["to"] for entry in given["notifications"]] == ["https://example.com/hook"]
+    with pytest.raises(InvalidArgument, match=r"^cpus must be at least 1; this is 0\.$"):
+        client.submit("config.yaml", cpus=0)
+
+
+def test_missing_job_is_answered_with_a_similar_id(client: Client) -> None:
+    client.submit("config.yaml", job_id="digits_lr3")
+    with pytest.raises(NotFound, match=r"^There is no job digit_lr3 in the project local\. Did you mean digits_lr3\?$"):
+        client.job("digit_lr3")
+    with pytest.raises(NotFound, match=r"^There is no job rates\.1 in the project local\."):
+        client.job("rates/1")
+
+
+def test_frame_without_pandas_names_what_to_install(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        client.jobs_frame()
 
 
 def test_config_that_is_wrong_raises_all_that_is_and_uploads_nothing(client: Client) -> None:

@@ -48,4 +48,4 @@ def test_value_that_is_none_is_refused_and_never_repeated(shell: Shell, tmp_path
         in shell(f"secrets set A --from-file {binary}")[2]
     )
     code, _, err = shell("secrets set A hunter2-on-the-command-line")
-    assert (code, "A value is no argument" in err, "hunter2" in err) == (2, True, False), err
+    assert (code, "must not be an argument" in err, "hunter2" in err) == (2, True, False), err

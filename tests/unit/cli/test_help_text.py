@@ -37,7 +37,7 @@ def test_help_pages_are_those_of_the_command_tree() -> None:
     assert (done.returncode, done.stdout) == (0, ""), "python scripts/help_pages.py writes them anew"
 
 
-@pytest.mark.parametrize(("words", "columns"), [("--help", "80"), ("-h", "200"), ("--version", "80")])
+@pytest.mark.parametrize(("words", "columns"), [("--help", "80"), ("-h", "200"), ("help", "80"), ("--version", "80")])
 def test_first_page_of_help_and_version_need_no_click(words: str, columns: str) -> None:
     assert printed(words, columns=columns) == full(words, columns=columns)
 

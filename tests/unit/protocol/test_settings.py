@@ -45,8 +45,8 @@ def test_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     ("content", "says"),
     [
         ("root = ", "trainyard.toml is not TOML"),
-        ("roots = 1", "'roots' is no setting. There are lease-seconds, level, name, quick, root."),
-        ("fixed = 1", "'fixed' is no setting"),
+        ("roots = 1", "'roots' is not a setting. Settings: lease-seconds, level, name, quick, root."),
+        ("fixed = 1", "'fixed' is not a setting"),
         ("root = 1\nlease-seconds = 119", "trainyard.toml: lease-seconds must be 120 or more; this is 119."),
         ("root = 1\nlease-seconds = inf", "must be 120 or more"),
         ("root = 1\nquick = 2", "trainyard.toml: quick is true or false; this is '2'."),

@@ -10,14 +10,14 @@ import click
 
 from trainyard_cli.commands.service.completion import job_names
 from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags
-from trainyard_cli.commands.shared.options import JobName, connected, job_argument, server_options
+from trainyard_cli.commands.shared.options import JobName, connected, jobs_argument, server_options
 from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs.formats import count
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -28,15 +28,34 @@ _SHOWN = 20
 
 
 @click.command()
-@job_argument
+@jobs_argument
 @gcloud_wide_flags
 @connected
-def cancel(client: "Client", job: str) -> None:
-    """Cancel a job. Prints nothing on success.
+def cancel(client: "Client", names: tuple[str, ...]) -> None:
+    """Cancel jobs. One that has ended is left alone.
 
-    Until the job is CANCELLED, `jobs why` shows the machines that it waits for, and until when.
+    Until a job is CANCELLED, `jobs why` shows the machines that it waits for, and until when.
     """
-    client.cancel_job(job)
+    jobs = {name: client.detail(name) for name in dict.fromkeys(names)}
+    for name, before in jobs.items():
+        client.cancel_job(name)
+        notify(cancellation(name, before))
+
+
+def cancellation(name: str, before: "JobDetail") -> str:
+    """The message about a job that is cancelled, which was in that state before. Pure."""
+    if before.state in FINAL_JOB_STATES:
+        return f"{name} has already ended ({before.state}); nothing to cancel."
+    if before.state is JobState.CANCELLING:
+        return f"{name} is already being cancelled."
+    if before.is_study:
+        return f"Cancelling {name} and its trials."
+    replicas = [replica for run in before.runs[-1:] for replica in run.replicas]
+    active = sum(replica.state is not ReplicaState.EXITED for replica in replicas)
+    if not active:
+        return f"Cancelling {name}: no replica of it is running."
+    verb = "is" if active == 1 else "are"
+    return f"Cancelling {name}: {count(active, 'replica')} {verb} asked to stop."
 
 
 @click.command()
@@ -122,7 +141,7 @@ def consequences(jobs: "Mapping[str, JobDetail]", directories: Mapping[str, Path
 
 def _ask(text: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{text}\nThere is no terminal to confirm it at: add --yes.")
+        raise click.UsageError(f"{text}\nThere is no terminal to confirm this. Add --yes.")
     echo(text, err=True)
     if not click.confirm("Delete?", err=True):
         raise click.ClickException("Nothing was deleted.")

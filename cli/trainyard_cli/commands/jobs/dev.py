@@ -34,7 +34,7 @@ _NOT_OFFERED = ("module_name", "pass_job_dir", "sweep", "metric", "goal", "paral
     type=Duration(),
     default="1h",
     metavar="DURATION",
-    help="The job ends once nothing has used it for so long: no shell, and less than 1 % of a CPU.  [default: 1h]",
+    help="End the job after it was idle for this long: no shell, and less than 1 % of a CPU.  [default: 1h]",
 )
 @click.option("--notebook", is_flag=True, help="Install and start JupyterLab, and open it at a port of this machine.")
 @click.option("--no-open", is_flag=True, help="Print the address of JupyterLab without opening a browser.")
@@ -97,7 +97,7 @@ def _is_there(client: "Client", job: str) -> bool:
         return False
     if not is_dev_job(found):
         raise FailedPrecondition(
-            f"{job} is no job of `jobs dev`, and gets no files. `jobs shell {job}` opens a shell in it."
+            f"{job} is not a job of `jobs dev`, so files are not copied to it. `jobs shell {job}` opens a shell in it."
         )
     return True
 
@@ -181,6 +181,6 @@ def _leaving(client: "Client", job: str, *, rm: bool) -> Iterator[None]:
             notify(f"Cancelled {job}.")
         elif not failed:
             notify(
-                f"{job} goes on until it is idle. Enter it again: jobs dev {job}{client.flags}   "
+                f"{job} continues until it is idle. Enter it again: jobs dev {job}{client.flags}   "
                 f"End it: jobs cancel {job}{client.flags}"
             )

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from trainyard_cli.commands.shared.options import connected, job_argument, outpu
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output, count
-from trainyard_cli.output.text.bottom_line import BottomLine, is_live
+from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo, printable
 from trainyard_protocol.errors import FailedPrecondition
 
@@ -88,8 +88,8 @@ def download(client: "Client", job: str, path: str, destination: Path | None, fo
         elif target.is_dir():
             raise FailedPrecondition(f"{target} is a directory, and {path} a file. Name another DESTINATION.")
         else:
-            with _progress([(entry.name, entry)]) as progress:
-                client.download(job, at, target, progress.add)
+            with _progress([(entry.name, entry)]) as add:
+                client.download(job, at, target, add)
     except OSError as error:
         raise FailedPrecondition(f"{error.filename or target} cannot be written: {error.strerror}.") from error
     echo(str(target))
@@ -109,7 +109,7 @@ def _entries(client: "Client", job: str, path: str, *, recursive: bool) -> "Iter
         directory = waiting.pop()
         for entry in client.files(job, f"{path}/{directory}".strip("/")):
             if not is_safe(entry.name):
-                notify(f"Left out: {entry.name!r}, which is no name of a file.")
+                notify(f"Left out: {entry.name!r}, which is not a valid file name.")
                 continue
             number += 1
             if number > _MAX_ENTRIES:
@@ -139,12 +139,11 @@ def _download_directory(client: "Client", job: str, path: str, target: Path) -> 
         for name, entry in entries:
             if entry.kind == "directory" and not entry.is_link:
                 (root / name).mkdir(parents=True, exist_ok=True)
-        with _progress(chosen) as progress:
+        with _progress(chosen) as add:
             for name, _ in chosen:
-                client.download(job, f"{path}/{name}".lstrip("/"), file, progress.add)
+                client.download(job, f"{path}/{name}".lstrip("/"), file, add)
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 file.replace(root / name)
-                progress.files += 1
         if target.is_dir():
             _merge(root, target, [name for name, _ in chosen])
         else:
@@ -164,32 +163,20 @@ def _merge(source: Path, target: Path, names: list[str]) -> None:
         parent = (target / name).parent
         parent.mkdir(parents=True, exist_ok=True)
         if not parent.resolve().is_relative_to(root):
-            raise FailedPrecondition(f"{parent} is a link that leads out of {target}: nothing is written there.")
+            raise FailedPrecondition(f"{parent} is a link to outside {target}: nothing is written there.")
         (source / name).replace(target / name)
 
 
-class _Progress:
-    """Files and bytes so far, on the bottom line of a terminal."""
-
-    def __init__(self, files: int, size: int, line: BottomLine | None) -> None:
-        self.files = 0
-        self._total, self._size, self._line = files, size, line
-        self._bytes = 0
-
-    def add(self, length: int) -> None:
-        self._bytes += length
-        if self._line is not None:
-            from trainyard_protocol.fields import sized
-
-            number = f"{self.files:,} of {self._total:,} files, " if self._total > 1 else ""
-            self._line.draw(f"{number}{sized(self._bytes)} of {sized(self._size)}")
-
-
 @contextmanager
-def _progress(entries: "list[tuple[str, FileEntry]]") -> Iterator[_Progress]:
-    line = BottomLine(sys.stderr) if is_live(sys.stderr) else None
-    try:
-        yield _Progress(len(entries), sum(entry.size or 0 for _, entry in entries), line)
-    finally:
-        if line is not None:
-            line.draw("")
+def _progress(entries: "list[tuple[str, FileEntry]]") -> Iterator[Callable[[int], None]]:
+    """A function that counts bytes: on a bar of a terminal, elsewhere for nobody."""
+    if not is_live(sys.stderr):
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
+        task = bar.add_task(count(len(entries), "file"), total=sum(entry.size or 0 for _, entry in entries))
+        yield lambda length: bar.advance(task, length)

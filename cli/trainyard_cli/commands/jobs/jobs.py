@@ -39,7 +39,7 @@ _LABEL_ATTEMPTS = 5
 @click.command()
 @job_argument
 @click.option("--all", "everything", is_flag=True, help="Show runs, replicas and events, too.")
-@click.option("--summarize", is_flag=True, help="Show the summary alone, without the job as YAML.")
+@click.option("--summarize", is_flag=True, help="Show only the summary, without the job as YAML.")
 @gcloud_wide_flags
 @server_options
 @output_options
@@ -59,9 +59,9 @@ def describe(target: Target, output: Output, job: str, everything: bool, summari
         echo(formats.render(output, detail.model_dump(mode="json", exclude_none=True)))
         return
     check_keys("--format", [column.key for column in output.columns], [detail.job])
+    echo(formats.render(output, _without_custom_job(detail.job) if output.for_people else detail.job))
     if output.for_people:
         notify("\n" + "\n".join(lines))
-    echo(formats.render(output, _without_custom_job(detail.job) if output.for_people else detail.job))
 
 
 def _without_custom_job(job: dict[str, Any]) -> dict[str, Any]:
@@ -121,9 +121,11 @@ def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None
     with as_wrong_usage():
         task = task_name(parameters["task"]) if parameters["task"] else ""
     with connect(target) as client:
-        view = client.metrics(job, names=parameters["names"], task=task, points=parameters["points"])
-        if output.for_people and not view.results:
-            notify(job_texts.no_metrics(client.metrics(job, points=_FEWEST_POINTS)))
+        names = parameters["names"]
+        view = client.metrics(job, names=names, task=task, points=parameters["points"])
+        if not view.results or not {*names} <= {series.name for series in view.results}:
+            for message in job_texts.missing_metrics(client.metrics(job, points=_FEWEST_POINTS), names, task):
+                notify(message)
     rows = job_texts.metrics_rows(view, curves=parameters["curves"])
     if not formats.printed(output, rows) and rows:
         echo(job_texts.metrics_text(rows))

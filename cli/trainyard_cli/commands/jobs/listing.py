@@ -2,8 +2,10 @@
 
 import difflib
 import re
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,19 +13,14 @@ import click
 from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags, list_flags
 from trainyard_cli.commands.shared.options import output_options, server_options
 from trainyard_cli.local.connect import connect_v1, notify
-from trainyard_cli.output.jobs import formats
+from trainyard_cli.output.jobs import formats, job_table
 from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.text.safe import echo, printable
+from trainyard_cli.output.text.bottom_line import is_live
+from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Target
-from trainyard_protocol.states import JobState
 
 if TYPE_CHECKING:
     from trainyard_cli.v1_client import V1Client
-
-_EXITED = re.compile(
-    r"The replica \w+ \d+ (?:exited with a non-zero status of \d+|was killed by signal \d+(?: \(\w+\))?)\. ?"
-)
-_CAUSE_WIDTH = 100
 
 
 @click.command()
@@ -31,41 +28,58 @@ _CAUSE_WIDTH = 100
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of jobs.")
 @click.option("--sort-by", default="", metavar="KEY,~KEY", help="Sort by these keys; ~ means descending.")
 @click.option("--uri", is_flag=True, help="Print only the jobs' URIs.")
+@click.option("--wide", is_flag=True, help="Also owner, duration, main metric and labels, each value whole.")
+@click.option("--watch", is_flag=True, help="On a terminal: active jobs, then the newest ones, live; q quits.")
 @list_flags
 @gcloud_wide_flags
 @server_options
 @output_options
-def list_jobs(target: Target, output: Output, filter_: str, limit: int | None, sort_by: str, uri: bool) -> None:
-    """List jobs."""
+def list_jobs(
+    target: Target, output: Output, filter_: str, limit: int | None, sort_by: str, uri: bool, wide: bool, watch: bool
+) -> None:
+    """List jobs, the newest first.
+
+    On a terminal the table is as wide as that, and shows what active jobs do. In a pipe each value is whole.
+    """
+    if watch:
+        if sort_by or uri or wide or not output.for_people:
+            raise click.UsageError("argument --watch: It goes with --filter and --limit alone.")
+        from trainyard_cli.commands.jobs.watching import watch_jobs
+
+        watch_jobs(target, filter_, limit)
+        return
     with connect_v1(target) as client:
-        text = _listed(client, output, filter_=filter_, limit=limit, sort_by=sort_by, uri=uri)
+        jobs = _jobs(client, filter_, limit, sort_by, with_results=not uri)
+        if not jobs:
+            _report_none("" if filter_ else client.other_projects(), output)
+        check_keys("--format", [column.key for column in output.columns], jobs)
+        is_fitted = not uri and output.for_people and not wide and is_live(sys.stdout)
+        if uri:
+            base = f"{client.server.url}/v1/projects/{client.project}/jobs"
+            text = "\n".join(f"{base}/{job['jobId']}" for job in jobs)
+        elif not output.for_people:
+            text = formats.render(output, jobs)
+        elif is_fitted and jobs:
+            columns = shutil.get_terminal_size().columns
+            text = job_table.fitted(jobs, job_table.activities(client, jobs), columns, datetime.now(UTC))
+        else:
+            text = job_table.plain(jobs, wide=wide) if jobs else ""
     if text:
-        echo(text)
+        echo(text, colours=is_fitted)
 
 
-def _listed(client: "V1Client", output: Output, *, filter_: str, limit: int | None, sort_by: str, uri: bool) -> str:
-    """List jobs as `JOB_ID STATUS CREATED`, with OWNER where they have several, or in `output`'s format. `limit`
-    applies after sorting."""
-    jobs = list(client.list_jobs(filter_, None if sort_by else limit, with_results=not uri))
+def _jobs(
+    client: "V1Client", filter_: str, limit: int | None, sort_by: str, *, with_results: bool
+) -> list[dict[str, Any]]:
+    """The jobs, of which `limit` applies after sorting."""
+    jobs = list(client.list_jobs(filter_, None if sort_by else limit, with_results=with_results))
     check_keys("--sort-by", [key.removeprefix("~") for key in _keys(sort_by)], jobs)
-    check_keys("--format", [column.key for column in output.columns], jobs)
-    if sort_by:
-        jobs = sort(jobs, sort_by)[:limit]
-    if uri:
-        base = f"{client.server.url}/v1/projects/{client.project}/jobs"
-        return "\n".join(f"{base}/{job['jobId']}" for job in jobs)
-    if not output.for_people:
-        return formats.render(output, jobs)
-    if not jobs:
-        notify("Listed 0 items.")
-        return ""
-    causes = [_cause(job) for job in jobs]
-    owners = [str(job.get("owner", "")) for job in jobs]
-    columns = {"JOB_ID": [job["jobId"] for job in jobs], "STATUS": [job["state"] for job in jobs]}
-    columns |= {"CREATED": [_created(job) for job in jobs]}
-    columns |= {"OWNER": owners} if len(set(owners)) > 1 else {}
-    columns |= {"CAUSE": causes} if any(causes) else {}
-    return formats.table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
+    return sort(jobs, sort_by)[:limit] if sort_by else jobs
+
+
+def _report_none(other_projects: str, output: Output) -> None:
+    if other_projects or output.for_people:
+        notify(other_projects or "Listed 0 items.")
 
 
 def check_keys(flag: str, keys: Iterable[str], jobs: Sequence[Mapping[str, Any]]) -> None:
@@ -85,15 +99,6 @@ def check_keys(flag: str, keys: Iterable[str], jobs: Sequence[Mapping[str, Any]]
 
 def _keys(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _cause(job: Mapping[str, Any]) -> str:
-    """The cause of a failed job: the first line of its errorMessage, without the sentence before the cause."""
-    if job["state"] != JobState.FAILED:
-        return ""
-    line = printable(str(job.get("errorMessage", "")).partition("\n")[0])
-    cause = _EXITED.sub("", line) or line
-    return cause if len(cause) <= _CAUSE_WIDTH else f"{cause[: _CAUSE_WIDTH - 1]}…"
 
 
 def sort(jobs: Iterable[Mapping[str, Any]], sort_by: str) -> list[Any]:
@@ -116,8 +121,3 @@ def _sort_key(key: str) -> Callable[[Mapping[str, Any]], tuple[int, float, str]]
         return (0, float(text), "") if re.fullmatch(r"-?\d+(\.\d+)?", text) else (1, 0.0, text)
 
     return value_of
-
-
-def _created(job: Mapping[str, Any]) -> str:
-    created = job.get("createTime")
-    return datetime.fromisoformat(created).astimezone().strftime("%Y-%m-%dT%H:%M:%S") if created else ""

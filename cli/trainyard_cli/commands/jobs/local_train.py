@@ -45,7 +45,7 @@ class LocalGang:
         if self.start_port + count - 1 > LAST_PORT:
             raise InvalidArgument(
                 Violation(
-                    "start_port", f"{count} replicas need ports from {self.start_port} on; the last is {LAST_PORT}."
+                    "start_port", f"{count} replicas need ports from {self.start_port} up; the last is {LAST_PORT}."
                 )
             )
         ports = iter(range(self.start_port, self.start_port + count))
@@ -118,7 +118,7 @@ def _parent_of(module: str, package: Path | None) -> Path:
     if package is None:
         return Path.cwd()
     if not (package / "__init__.py").is_file():
-        raise InvalidArgument(f"--package-path {package} is no Python package: it has no __init__.py.")
+        raise InvalidArgument(f"--package-path {package} is not a Python package: it has no __init__.py.")
     if package.resolve().name != name:
         raise InvalidArgument(
             f"--module-name {module} is not in the package {package}; it would be {package.resolve().name}.MODULE."

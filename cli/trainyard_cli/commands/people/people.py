@@ -162,7 +162,7 @@ def list_projects(client: "Client", output: Output) -> None:
     if view.projects:
         echo(formats.table(["PROJECT", "ROLE"], [[row.project, row.role] for row in view.projects]))
     elif view.role:
-        notify("There is no project yet: the first job in one, or its first member, makes it.")
+        notify("There is no project yet. The first job or the first member of a project creates it.")
     else:
         notify("You have no role in any project yet: an admin gives one with `trainyard projects add-member`.")
 
@@ -245,7 +245,7 @@ def new_token(
 def asked_token(prompt: str, *, hint: str = "") -> str:
     """The token that a person types. Raises a usage error without a terminal."""
     if not sys.stdin.isatty():
-        raise click.UsageError("There is no terminal to ask for the token at: give --token-file FILE, or - for stdin.")
+        raise click.UsageError("There is no terminal to ask for the token. Give --token-file FILE, or - for stdin.")
     if hint:
         notify(hint)
     return checked_token(click.prompt(prompt, hide_input=True, err=True), "what was typed")
@@ -275,7 +275,7 @@ def _asked_for_made(client: "Client", token_ids: Sequence[str]) -> bool:
     if not further:
         return False
     notify(f"{_counted(further)} made with what you revoke: {_named(further)}.")
-    return click.confirm("Revoke what was made with it too?", err=True)
+    return click.confirm("Revoke them too?", err=True)
 
 
 def _is_asked() -> bool:

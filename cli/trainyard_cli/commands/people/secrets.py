@@ -39,8 +39,8 @@ def set_secret(target: Target, name: str, value: tuple[str, ...], file: Path | N
     """
     if value:
         raise click.UsageError(
-            "A value is no argument, which everybody on this machine can read: type it where it is asked for, or give "
-            "it by standard input or --from-file."
+            "A secret must not be an argument, which everybody on this machine can read: type it when asked, or pass "
+            "it on standard input or with --from-file."
         )
     if file is None and sys.stdin.isatty():
         secret = click.prompt(f"Value of {name}", hide_input=True, err=True)

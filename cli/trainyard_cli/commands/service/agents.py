@@ -84,7 +84,7 @@ def add(
     if given_name and len(over_ssh) > 1:
         raise click.UsageError("--name is for one machine.")
     if not over_ssh and (options or wheels or given_name):
-        raise click.UsageError(f"{name} is no USER@HOST: its options follow the printed command, on the new machine.")
+        raise click.UsageError(f"{name} is not USER@HOST: append its options to the printed command.")
     with connect(target) as client:
         state = LocalState(target.state_dir)
         server = (state.network_server() if client.server.local else None) or client.server
@@ -152,7 +152,7 @@ def _add_over_ssh(
         if time.monotonic() > deadline:
             raise Unavailable(f"{name} has not called {server.url} within {_ALIVE_S:.0f} s. Its log: {log}.")
         if polls % _POLLS_OF_A_LOOK == 0 and (words := remote.last_words()):
-            raise FailedPrecondition(f"The agent on {host} does not go on: {words} Its log: {log}.")
+            raise FailedPrecondition(f"The agent on {host} cannot continue: {words} Its log: {log}.")
         time.sleep(_POLL_S)
 
 
@@ -169,7 +169,7 @@ def hosts_of(file: Path) -> list[str]:
             continue
         user, at, machine = host.partition("@")
         if not (user and at and machine) or len(host.split()) > 1 or host.startswith("-"):
-            raise click.UsageError(f"{file}, line {number}: {host!r} is no USER@HOST.")
+            raise click.UsageError(f"{file}, line {number}: {host!r} is not USER@HOST.")
         hosts[host] = None
     return list(hosts)
 
@@ -185,7 +185,7 @@ def _alone(server: Server, machines: str) -> str:
     has = f" This machine has {ours}." if ours else ""
     return (
         f"{server.url} is this machine only. So that {machines} can join, run `trainyard down` and `trainyard up "
-        f"--listen ADDRESS`, with an address at which others reach this machine.{has} Jobs that run start anew then."
+        f"--listen ADDRESS`, with an address that other machines can reach.{has} Running jobs then restart."
     )
 
 
@@ -254,7 +254,7 @@ def drain(client: "Client", name: str, undo: bool) -> None:
         if undo:
             notify(f"{agent.name} starts runs again.")
         elif agent.runs:
-            notify(f"{agent.name} starts no new run. {formats.count(agent.runs, 'run')} of it go on.")
+            notify(f"{agent.name} starts no new run. {formats.count(agent.runs, 'run')} of it continue.")
         else:
             notify(f"{agent.name} starts no new run, and has none.")
 
@@ -314,7 +314,7 @@ def _one_of(client: "Client", name: str) -> str:
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-    help="File with the agent's token, or - for standard input.  [default: the one of the last time, else ask for it]",
+    help="File with the agent's token, or - for standard input.  [default: the saved token, else ask]",
 )
 @ca_file_option
 @click.option(
@@ -322,7 +322,7 @@ def _one_of(client: "Client", name: str) -> str:
     type=click.Path(file_okay=False, path_type=Path),
     help="The agent's directory.  [default: joined in ~/.local/state/trainyard, for root /var/lib/trainyard-agent]",
 )
-@click.option("--install", is_flag=True, help="Write a systemd unit that does this, instead of doing it now.")
+@click.option("--install", is_flag=True, help="Write a systemd unit for this instead of running it now.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
 def join(
     url: str,
@@ -374,7 +374,7 @@ def join(
     type=click.Path(file_okay=False, path_type=Path),
     help="Its directory.  [default: storage-proxy in ~/.local/state/trainyard, for root /var/lib/trainyard-storage]",
 )
-@click.option("--install", is_flag=True, help="Write a systemd unit that does this, instead of doing it now.")
+@click.option("--install", is_flag=True, help="Write a systemd unit for this instead of running it now.")
 def serve_storage(
     url: str, ca_file: Path | None, port: int, containers: bool, reach: "Reach", state_dir: Path | None, install: bool
 ) -> int:
@@ -428,11 +428,11 @@ def examine(state_dir: Path | None, output: Output, options: tuple[str, ...]) ->
 )
 @click.option("--server", required=True, metavar="URL", help="The server's address, as pods reach it.")
 @click.option("--image", required=True, metavar="IMAGE", help="The agent's image, where the nodes can pull it.")
-@click.option("--namespace", default="trainyard", show_default=True, help="The agent's, which has nothing else in it.")
+@click.option("--namespace", default="trainyard", show_default=True, help="The agent's own namespace.")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-    help="File with the agent's token, or - for standard input.  [default: the Secret is made by hand]",
+    help="File with the agent's token, or - for standard input.  [default: you create the Secret]",
 )
 @ca_file_option
 @click.option(
@@ -464,7 +464,7 @@ def manifest(
 
     address = encrypted_url(server, "the agent's")
     if Server(address, "").is_loopback:
-        raise InvalidArgument(f"{address} is this machine alone, which pods do not reach: give its address for them.")
+        raise InvalidArgument(f"{address} is only for this machine, and pods cannot reach it: give another one.")
     token = given_token(token_file) if token_file is not None else ""
     wanted = AgentManifest(address, image, namespace, token, chosen_ca_file(ca_file), runtimes, mounts, options)
     text = wanted.text()

@@ -64,7 +64,7 @@ def backup(client: "Client", file: Path, *, force: bool) -> None:
 @_database_option
 @state_options
 def restore(state_dir: Path, file: Path, database: str) -> None:
-    """Make a new state directory of the backup in FILE. It must be empty, or not there yet.
+    """Make a new state directory from the backup in FILE. It must be empty, or not there yet.
 
     Everything is verified before it is moved into place; after a Ctrl-C or a crash the same command begins anew. Stop
     the service that the backup is of before you start this one: both would run the same jobs.
@@ -88,9 +88,9 @@ def restore(state_dir: Path, file: Path, database: str) -> None:
     for option, path in restored.missing.items():
         flag = option.replace("_", "-")
         echo(f"This machine has no {path}: copy it, or give `trainyard up` another --{flag}.")
-    echo("Stop the service that this is of, if it still runs: both would run the same jobs.")
+    echo("Stop the original service if it still runs: otherwise both run the same jobs.")
     echo(f"Start it: trainyard up --state-dir {restored.root}")
-    echo("Jobs that ran at the backup then go on from their checkpoints.")
+    echo("Jobs that were running then continue from their checkpoints.")
 
 
 @click.command()
@@ -99,7 +99,7 @@ def restore(state_dir: Path, file: Path, database: str) -> None:
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where FILE is unpacked, with all that is in it.  [default: the system's directory for temporary files]",
+    help="Directory in which FILE is unpacked.  [default: the system's directory for temporary files]",
 )
 @output_options
 def rehearse(file: Path, database: str, directory: Path | None, output: Output) -> int:

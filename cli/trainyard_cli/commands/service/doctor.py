@@ -28,17 +28,17 @@ _STATE_WIDTH = len("PROBLEM")
 
 _CHECKS = {
     "database": (
-        "Jobs cannot be submitted, shown or scheduled. Running replicas go on.",
-        "Start the database again, or see its log. The server reconnects by itself.",
+        "Jobs cannot be submitted, shown or scheduled. Running replicas continue.",
+        "Start the database again, or check its log. The server reconnects automatically.",
     ),
     "disk": (
         "No new jobs can be submitted, and results of running jobs may not be recorded.",
-        "Free disk space, or mount the disk writable. The server continues by itself.",
+        "Free disk space, or mount the disk writable. The server then continues automatically.",
     ),
     "scheduler": ("Jobs do not start or end.", "See the server's log."),
     "agents": (
         "Jobs stay queued while no agent can run them.",
-        "`trainyard up` starts the agent of this machine; `trainyard agents list` says what each one lacks.",
+        "`trainyard up` starts the agent of this machine; `trainyard agents list` shows what each one lacks.",
     ),
     "logs": (
         "Log lines of some jobs cannot be shown. Other jobs are not affected.",
@@ -117,8 +117,8 @@ def of_agents(agents: Sequence[AgentView]) -> Iterator[Finding]:
             yield problem(
                 "agents",
                 f"The agent {agent.name} has no room: {agent.no_room}.",
-                "Nothing starts there; what runs may be unable to write its results. Its log lines wait.",
-                "Free some space there, or make it writable. It goes on by itself then.",
+                "Nothing starts there, and running jobs may be unable to write results. Log lines wait.",
+                "Free some space there, or make it writable. The agent then continues automatically.",
             )
 
 
@@ -152,7 +152,7 @@ def _summary(findings: Sequence[Finding]) -> str:
     words = f"{formats.count(fixed, 'problem')} fixed. " if fixed else ""
     unknown = sum(finding.status == "unknown" for finding in findings)
     if not problems and unknown:
-        return f"{words}No problems are known. What could not be checked: {formats.count(unknown, 'item')}, above."
+        return f"{words}No problems were found. Not checked: {formats.count(unknown, 'item')}, above."
     if not problems:
         return f"{words}No problems."
     words += formats.count(len(problems), "problem")

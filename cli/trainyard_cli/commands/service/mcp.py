@@ -29,7 +29,7 @@ BACKLOG = 128
     "names",
     multiple=True,
     metavar="NAME",
-    help="A name by which agents call this server, beside localhost. May be given several times.",
+    help="A host name that agents use for this server, besides localhost. May be given several times.",
 )
 @click.option(
     "--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Certificate of --listen (PEM)."

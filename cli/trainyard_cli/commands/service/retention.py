@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--within", default="7d", metavar="DURATION", help="Also what would go within this time.", show_default=True
+    "--within",
+    default="7d",
+    metavar="DURATION",
+    help="Also show what would be removed within this time.",
+    show_default=True,
 )
 @click.option("--keep-jobs", type=KeepJobs(), help="Try another --keep-jobs of the site.  [default: the one in force]")
 @click.option(

@@ -1,8 +1,9 @@
 """`trainyard shell-init`: shell code that makes `jobs submit ...` run trainyard.
 
-`jobs` is a builtin of every shell. The function defined here passes our subcommands to the program and everything else
-(`jobs`, `jobs -l`, `jobs %1`) to the builtin. The subcommands come from the command tree. Another word, with which the
-builtin can do nothing, goes to the program: it is most likely a mistyped subcommand.
+`jobs` is a builtin of every shell. The function defined here passes our subcommands, -h and flags such as --help to the
+program, and everything else (`jobs`, `jobs -l`, `jobs %1`) to the builtin. The subcommands come from the command tree.
+Another word, with which the builtin can do nothing, goes to the program: it is most likely a mistyped subcommand. The
+builtin of fish has long flags of its own, and keeps them.
 """
 
 import os
@@ -22,8 +23,8 @@ _POSIX = """\
 unalias jobs 2>/dev/null || :
 jobs() {{
     case "${{1-}}" in
-        {pattern}) {program} jobs "$@" ;;
-        [a-z]*) command jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
+        -h|--?*|help|{pattern}) {program} jobs "$@" ;;
+        [A-Za-z_]*) command jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
         *) command jobs "$@" ;;
     esac
 }}
@@ -33,8 +34,8 @@ _BASH = """\
 unalias jobs 2>/dev/null || :
 function jobs {{
     case "${{1-}}" in
-        {pattern}) {program} jobs "$@" ;;
-        [a-z]*) builtin jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
+        -h|--?*|help|{pattern}) {program} jobs "$@" ;;
+        [A-Za-z_]*) builtin jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
         *) builtin jobs "$@" ;;
     esac
 }}
@@ -64,8 +65,8 @@ _ZSH = """\
 unalias jobs 2>/dev/null || :
 function jobs {{
     case "${{1-}}" in
-        ({pattern}) {program} jobs "$@" ;;
-        ([a-z]*) builtin jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
+        (-h|--?*|help|{pattern}) {program} jobs "$@" ;;
+        ([A-Za-z_]*) builtin jobs "$@" 2>/dev/null || {program} jobs "$@" ;;
         (*) builtin jobs "$@" ;;
     esac
 }}
@@ -97,10 +98,10 @@ _FISH = """\
 functions --erase jobs
 function jobs --description 'Trainyard jobs, and the jobs of this shell'
     switch "$argv[1]"
-        case {verbs}
+        case '-h' '--help' help {verbs}
             {program} jobs $argv
         case '*'
-            if string match --quiet --regex '^[a-z]' -- "$argv[1]"
+            if string match --quiet --regex '^[A-Za-z_]' -- "$argv[1]"
                 builtin jobs $argv 2>/dev/null; or {program} jobs $argv
             else
                 builtin jobs $argv

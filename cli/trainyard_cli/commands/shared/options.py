@@ -17,6 +17,8 @@ from trainyard_protocol.errors import InvalidArgument
 
 Command = Callable[..., Any]
 
+_JOB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}([/.][1-9][0-9]{0,4})?")
+
 
 class JobName(click.ParamType[str]):
     """Parameter type of a job name, or of a trial as STUDY/7, whose value is the id of its job. Repeats the protocol's
@@ -26,10 +28,12 @@ class JobName(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}([/.][1-9][0-9]{0,4})?", text):
+        if not _JOB_NAME.fullmatch(text):
+            meant = re.sub(r"[^A-Za-z0-9_]", "_", text)
+            did_you_mean = f" Did you mean {meant}?" if _JOB_NAME.fullmatch(meant) else ""
             self.fail(
                 f"{text!r} is not a job name: a name starts with a letter and has at most 128 letters, numbers "
-                "and underscores. A trial is STUDY/NUMBER.",
+                f"and underscores.{did_you_mean or ' A trial is STUDY/NUMBER.'}",
                 param,
                 ctx,
             )

@@ -25,6 +25,9 @@ _SYNONYMS = {
 }
 """Words that other programs use for our commands."""
 
+_LINES = {"top": ("list", "--watch"), "watch": ("list", "--watch")}
+"""Words that stand for a command with a flag."""
+
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 """Dashes that word processors and pages write in place of hyphens: en dash, em dash, minus and their like."""
 
@@ -33,7 +36,7 @@ _FLAG = re.compile(rf"([-{_DASHES}]+)(\w[\w-]*(?:=.*)?)?", re.S)
 
 class LazyCommand(click.Command):
     """Place of a command in a group: what lists and suggestions show of it. The command itself is a function of a
-    module below `trainyard_cli.commands`, such as `jobs.top.top`, imported when somebody calls it."""
+    module below `trainyard_cli.commands`, such as `jobs.listing.list_jobs`, imported when somebody calls it."""
 
     def __init__(self, name: str, place: str, **shown: Any) -> None:
         super().__init__(name, **shown)
@@ -46,13 +49,15 @@ class LazyCommand(click.Command):
 
 
 class CommandGroup(click.Group):
-    """Group of commands that answers an unknown word with the line that was probably meant, and that takes gcloud's
-    flags of every command before the verb, too."""
+    """Group of commands that answers an unknown word with the line that was probably meant. It takes gcloud's flags of
+    every command before the verb, too, and `help` in place of --help."""
 
     group_class = type
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = behind_the_verb(args)
+        if given[:1] == ["help"]:
+            given = [*given[1:], "--help"]
         try:
             return super().parse_args(ctx, list(given))
         except click.NoSuchOption as error:
@@ -77,6 +82,7 @@ def corrected(group: click.Group, words: Sequence[str]) -> list[str]:
     """The words with the names of commands corrected or added, as far as a close one exists."""
     if not words:
         return []
+    words = [*_LINES.get(words[0], words[:1]), *words[1:]]
     path = _path(group, words[0])
     if not path:
         return list(words)

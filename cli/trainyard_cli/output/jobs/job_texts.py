@@ -1,5 +1,6 @@
 """Texts about a job for a person: its summary, its metrics, and the environment of a replica. Pure."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -162,8 +163,9 @@ def explanation_text(explanation: Explanation) -> str:
         mounts = [f"{mount.name} at {mount.path}, {rights[mount.read_only]}" for mount in explanation.mounts]
         lines += ["# Mounts", *mounts, ""]
     packages = [uri.rpartition("/")[2] for uri in explanation.packages]
-    needs = f" (needs {', '.join(packages)} installed)" if packages else ""
-    return "\n".join([*lines, f"# Command to run it by hand{needs}", explanation.reproduce])
+    needs = f"needs {', '.join(packages)} installed; " if packages else ""
+    job = explanation.environment.get("CLOUD_ML_JOB_ID", "JOB")
+    return "\n".join([*lines, f"# Command to run it by hand ({needs}or: jobs repro {job})", explanation.reproduce])
 
 
 def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
@@ -198,13 +200,22 @@ def metrics_rows(view: MetricsView, *, curves: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def no_metrics(every: MetricsView) -> str:
-    """The message where no metric is as requested: those that the job has. Pure."""
+def missing_metrics(every: MetricsView, names: Sequence[str], task: str = "") -> list[str]:
+    """Messages about metrics that were asked for and are not there, with those that were probably meant. `every`: all
+    that the job has. Pure."""
     if not every.results:
-        return "The job has reported no metrics. One is a line of its output such as `step: 100, loss: 0.31`."
-    names = dict.fromkeys(series.name for series in every.results)
-    tasks = dict.fromkeys(series.task for series in every.results)
-    return f"The job has no such metrics. It has {formats.shortened(names)} of {formats.shortened(tasks)}."
+        return ["The job has reported no metrics. One is a line of its output such as `step: 100, loss: 0.31`."]
+    has = list(dict.fromkeys(series.name for series in every.results))
+    tasks = list(dict.fromkeys(series.task for series in every.results))
+    messages = []
+    for name in names:
+        if name not in has:
+            near = difflib.get_close_matches(name, has, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"It has {formats.shortened(has)}."
+            messages.append(without_control(f"The job has no metric {name}. {hint}"))
+    if task and not messages and task not in tasks:
+        return [f"{task} has reported no such metrics; {formats.shortened(tasks)} has."]
+    return messages
 
 
 def metrics_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -86,7 +86,8 @@ def _stream(client: Client, job: str, screen: Screen, query: LogQuery, follow: b
             screen.note(line)
     if not follow and detail.state not in FINAL_JOB_STATES:
         return 0
-    for line in (*summary_lines(detail, tails, client.flags), *next_command(client, detail)):
+    gap = [""] if received else []
+    for line in (*gap, *summary_lines(detail, tails, client.flags), *next_command(client, detail)):
         screen.note(line)
     return exit_code(detail)
 
@@ -158,9 +159,9 @@ def summary_lines(
     where = [*(f"  {line}" for line in (*study_status.summary(job), *study_status.next_step(job, flags))), *where]
     headline = f"Job [{job.get('jobId')}] {_PAST[detail.state]}{took}."
     if detail.state is JobState.SUCCEEDED:
-        return ["", headline, *where]
+        return [headline, *where]
     verdict = detail.verdict
-    lines = ["", headline]
+    lines = [headline]
     if verdict is None or not verdict.replica or detail.state is JobState.CANCELLED:
         message = str(job.get("errorMessage") or (verdict.message if verdict else ""))
         lines += [f"  {line}" for line in message.rstrip().splitlines()]

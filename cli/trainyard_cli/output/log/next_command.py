@@ -5,6 +5,7 @@ from typing import Any
 
 from trainyard_cli.client import Client
 from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.job.config.programs import first_like
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import JobDetail
 
@@ -32,12 +33,6 @@ def _rerun(job: str, flags: str) -> str:
 
 
 def _last_success(client: Client, job: Mapping[str, Any]) -> str:
-    """The newest job with the same module and image that has succeeded; "" without one."""
+    """The newest job of the project with the same program that has succeeded; "" without one."""
     jobs = client.list_jobs("state:SUCCEEDED", limit=_JOBS)
-    return next((str(other["jobId"]) for other in jobs if _program(other) == _program(job)), "")
-
-
-def _program(job: Mapping[str, Any]) -> tuple[str, str]:
-    training_input = job.get("trainingInput") or {}
-    image = (training_input.get("masterConfig") or {}).get("imageUri")
-    return str(training_input.get("pythonModule") or ""), str(image or "")
+    return first_like(job.get("trainingInput") or {}, ((str(other["jobId"]), other["trainingInput"]) for other in jobs))

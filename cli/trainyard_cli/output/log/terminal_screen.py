@@ -26,6 +26,7 @@ from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 REFRESH_S = 0.2
@@ -35,8 +36,7 @@ _LONG = 2000  # characters of a line that is left to the terminal to wrap
 _PRINTED_AT_ONCE = 50  # rows: rich is slow at each print, and at many styles
 _LEAST_WIDTH = 20  # of a line's text
 _LETTERS = {"DEBUG": "D", "NOTICE": "N", "WARNING": "W", "ERROR": "E", "CRITICAL": "C"}
-_FULL, _EMPTY, _SEPARATOR = "━", "─", "  "
-_ASCII = str.maketrans({_FULL: "#", _EMPTY: "-"})
+_SEPARATOR = "  "
 
 
 class TerminalScreen:
@@ -53,7 +53,7 @@ class TerminalScreen:
         self._clock = clock
         self._log = LiveLog()
         self._raw: list[Text] | None = [] if raw else None
-        self._layout = Layout(ascii_only=not _encodes(out, _FULL))
+        self._layout = Layout(self._console)
         self._drawn = clock()
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -121,11 +121,9 @@ class TerminalScreen:
 class Layout:
     """Columns and colours of one job's view: a colour for each replica, a letter for a severity above or below INFO."""
 
-    def __init__(self, *, ascii_only: bool = False) -> None:
-        from rich.console import Console
-
-        self._console = Console()  # that wraps
-        self._ascii_only = ascii_only
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._is_ascii = console.options.ascii_only
         self._styles = {SERVICE_TASK: "dim"}
         self._who_width = len("worker-0")
         self._task_width = TASK_WIDTH
@@ -167,7 +165,7 @@ class Layout:
         for bar_width, dropped in _LAYOUTS:
             kept = {name: text for name, text in pieces.items() if name not in dropped}
             if state.done is not None and bar_width:
-                kept["step"] = _bar(state.done, bar_width).append(" ").append_text(kept["step"])
+                kept["step"] = self._bar(state.done, bar_width).append_text(kept["step"])
             row = _joined(list(kept.values()))
             if row.cell_len <= width:
                 break
@@ -223,10 +221,18 @@ class Layout:
         return Text(f" {state.state}", STATE_STYLES.get(state.state, "bold cyan"))
 
     def _fitted(self, row: "Text", width: int) -> "Text":
-        if self._ascii_only:
-            row.plain = row.plain.translate(_ASCII)
-        row.truncate(width, overflow="crop" if self._ascii_only else "ellipsis")
+        row.truncate(width, overflow="crop" if self._is_ascii else "ellipsis")
         return row
+
+    def _bar(self, done: float, width: int) -> "Text":
+        from rich.progress_bar import ProgressBar
+
+        segments = self._console.render(
+            ProgressBar(1.0, done, width, complete_style="green", finished_style="green"), self._console.options
+        )
+        bar = _text("").append_tokens((segment.text, segment.style) for segment in segments)
+        bar.pad_right(width + 1 - bar.cell_len)
+        return bar
 
 
 _LAYOUTS: Sequence[tuple[int, frozenset[str]]] = (
@@ -262,11 +268,6 @@ def _left(state: LiveState) -> "Text":
     return _text(left_text(state.left_s) if state.left_s is not None else "")
 
 
-def _bar(done: float, width: int) -> "Text":
-    full = int(done * width)
-    return _text("").append(_FULL * full, "green").append(_EMPTY * (width - full), "dim")
-
-
 def _joined(texts: Iterable["Text"]) -> "Text":
     """The texts that are not empty, in one row."""
     return _text(_SEPARATOR).join(text for text in texts if text)
@@ -276,11 +277,3 @@ def _text(text: str, style: str = "") -> "Text":
     from rich.text import Text
 
     return Text(without_colours(text), style, no_wrap=True)
-
-
-def _encodes(out: IO[str], text: str) -> bool:
-    try:
-        text.encode(getattr(out, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

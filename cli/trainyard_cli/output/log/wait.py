@@ -160,7 +160,7 @@ def _report(detail: JobDetail, target: JobState | None, notify: Notify, flags: s
         is_now = f"is {target}" if detail.state is target else f"has been {target}, and is {detail.state} now"
         notify(f"Job [{name}] {is_now}.")
         return
-    for line in summary_lines(detail, flags=flags)[1:]:
+    for line in summary_lines(detail, flags=flags):
         notify(line)
     if target is not None:
         notify(f"  It has ended, so it can no longer be {target}.")

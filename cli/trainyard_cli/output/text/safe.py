@@ -3,6 +3,7 @@
 The live views, which draw with colours and cursor movements of their own, remove those of jobs by `without_control`.
 """
 
+import os
 import re
 
 import click
@@ -20,9 +21,12 @@ _FIELD = re.compile(r"^Field: (\S+) Error: ", re.M)
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")
 
 
-def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
-    """Print text without escape sequences."""
-    click.echo(printable(text), nl=nl, err=err)
+def echo(text: str, *, nl: bool = True, err: bool = False, colours: bool = False) -> None:
+    """Print text without escape sequences; with `colours` those of colours stay, unless NO_COLOR is set."""
+    if colours and not os.environ.get("NO_COLOR"):
+        click.echo("\n".join(map(without_control, text.split("\n"))), nl=nl, err=err)
+    else:
+        click.echo(printable(text), nl=nl, err=err)
 
 
 def printable(text: str) -> str:

@@ -115,7 +115,7 @@ def note(path: Path) -> str:
     if not scheduler:
         return ""
     return (
-        f"{path.name} is a batch script of {scheduler}, whose directives the shell takes for comments: {_BATCH_FLAGS} "
+        f"{path.name} is a batch script of {scheduler}, whose directives are comments to the shell: {_BATCH_FLAGS} "
         f"({_OTHERS})."
     )
 

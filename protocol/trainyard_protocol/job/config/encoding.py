@@ -57,6 +57,6 @@ def _advice(raw: bytes, wrong: int, path: str) -> str:
     character = bytes([wrong]).decode(_USUAL, errors="replace")
     files = f" {shlex.quote(path)} > {shlex.quote(f'{path}.utf8')}" if path else ""
     return (
-        f"The byte 0x{wrong:02X} is {character!r} in {_USUAL}. If that is its encoding, write it anew:  "
+        f"The byte 0x{wrong:02X} is {character!r} in {_USUAL}. If that is its encoding, convert the file:  "
         f"iconv -f {_USUAL} -t utf-8{files}"
     )

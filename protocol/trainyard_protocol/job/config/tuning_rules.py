@@ -86,7 +86,7 @@ def _early_stopping(spec: HyperparameterSpec) -> Iterator[Violation]:
             yield Violation(f"{path}.{field}", "is only for the rule ASHA.")
         return
     if stopping.min_steps < 0:
-        yield Violation(f"{path}.min_steps", f"must be 1 or more, or 0 (by itself); this is {stopping.min_steps}.")
+        yield Violation(f"{path}.min_steps", f"must be 1 or more, or 0 (automatic); this is {stopping.min_steps}.")
     if not 2 <= stopping.reduction_factor <= MAX_TRIALS:
         yield Violation(
             f"{path}.reduction_factor", f"must be between 2 and {MAX_TRIALS}; this is {stopping.reduction_factor}."

@@ -47,7 +47,7 @@ def entry_problem(path: Path, text: str, model: type[BaseModel], error: Validati
     if steps[-1:] == ("[key]",):  # 1.10 is the number 1.1 in YAML
         steps, message = steps[:-1], 'a version or name that YAML reads as a number needs quotes: "2.10"'
     if first["type"] == "extra_forbidden":
-        message = f"there is no such entry; allowed are {', '.join(_keys(model, steps[:-1]))}"
+        message = f"there is no such entry; allowed: {', '.join(_keys(model, steps[:-1]))}"
     entry = ".".join(map(str, steps)) or "the file"
     return InvalidArgument(f"{path}:{line_of(text, steps)}: {entry}: {message}.")
 

@@ -540,6 +540,6 @@ def _missing_notice(task: str, missing: int | None) -> str:
 def _quota_notice(task: str, stored: int, quota: int) -> str:
     of = f" of {sized(quota)}" if quota else ""
     return (
-        f"The log of {task} goes on, but the job's log quota{of} is used up: "
+        f"The log of {task} continues, but the job's log quota{of} is used up: "
         f"its lines from number {stored} on are not kept."
     )

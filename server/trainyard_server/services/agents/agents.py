@@ -107,7 +107,7 @@ def _found(reader: Reader, agent: str) -> AgentRow:
         raise FailedPrecondition(f"There are {len(matching)} agents {agent}: name one by its id. {ids}.")
     if not matching:
         names = ", ".join(sorted({_name(row) for row in rows})) or "none"
-        raise NotFound(f"There is no agent {agent}. There are: {names}.")
+        raise NotFound(f"There is no agent {agent}. Agents: {names}.")
     return matching[0]
 
 

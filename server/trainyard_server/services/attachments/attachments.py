@@ -121,7 +121,7 @@ class Attachments:
     def home_of(self, attachment_id: str, caller: Caller | None, key: AgentKey | None) -> str:
         """The URL of the server at which the attachment is, "" for this one, for its agent, or for its caller, who must
         still have the right to create it. Raises NotFound, PermissionDenied."""
-        gone = NotFound("There is no such shell, command or forwarder of ports, or it has ended.")
+        gone = NotFound("This shell, command or port forward does not exist or has ended.")
         with self._backend.store.read() as reader:
             row = attachments.attachment(reader, attachment_id)
             if row is None or (caller is not None and row.caller != caller.name):

@@ -79,7 +79,7 @@ class ObjectStorage:
         self.check_lists(caller, project)
         if not caller.may(Role.SUBMITTER, project):
             raise PermissionDenied(
-                f"You are {caller.described_in(project)}. A new bucket takes the role {Role.SUBMITTER} in its project."
+                f"You are {caller.described_in(project)}. A new bucket needs the role {Role.SUBMITTER} in its project."
             )
         return str(name)
 
@@ -125,14 +125,14 @@ class ObjectStorage:
             )
         if project is None or not caller.may(role, project):
             you = f"You are {caller.described_in(project or ALL_PROJECTS)}"
-            raise PermissionDenied(f"{you}. This call takes the role {role} for the bucket {bucket}.")
+            raise PermissionDenied(f"{you}. This call needs the role {role} for the bucket {bucket}.")
 
 
 def check_bucket_name(name: object) -> None:
     """Raises InvalidArgument."""
     if not isinstance(name, str) or not is_bucket_name(name):
         raise InvalidArgument(
-            Violation("bucket", f"{shown(str(name))!r} is no name of a bucket: it has {BUCKET_RULE}.")
+            Violation("bucket", f"{shown(str(name))!r} is not a bucket name: it must have {BUCKET_RULE}.")
         )
 
 

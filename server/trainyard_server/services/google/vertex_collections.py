@@ -41,8 +41,8 @@ _INSTEAD: Mapping[str, str] = {
     "pipelineJobs": "let Airflow, Kubeflow Pipelines or a script submit a CustomJob for each step.",
     "schedules": "let cron, CI or Airflow submit a CustomJob.",
     "models": (
-        "there is no registry. A job leaves its model in its job-dir (AIP_MODEL_DIR), which `trainyard jobs download` "
-        "fetches; models that a program logs by MLflow are listed beside its metrics."
+        "there is no model registry. A job saves its model in its job-dir (AIP_MODEL_DIR), which `trainyard jobs "
+        "download` fetches; models that a program logs with MLflow are listed with its metrics."
     ),
     **dict.fromkeys(("endpoints", "deploymentResourcePools", "edgeDeploymentJobs"), _NO_PREDICTION),
     "batchPredictionJobs": "a CustomJob can read a model and data of gs://, and write predictions.",

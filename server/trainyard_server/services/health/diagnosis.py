@@ -39,7 +39,7 @@ _STUCK = {
     ),
     "no-engine": (
         "It starts as soon as the engine answers.",
-        "Start Docker on that machine, or mend what its agent reports; or cancel the job.",
+        "Start Docker on that machine, fix the problem that its agent reports, or cancel the job.",
     ),
     "no-disk": (
         "It starts as soon as there is room.",

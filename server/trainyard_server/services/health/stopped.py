@@ -42,7 +42,7 @@ def _without(settings: Settings) -> Finding:
     """The finding where there is no file of SQLite."""
     logs = settings.data_dir / "logs"
     if not logs.is_dir() or not any(logs.iterdir()):
-        return Finding(check="database", status="ok", found="There is no database yet, and nothing that it would know.")
+        return Finding(check="database", status="ok", found="There is no database yet.")
     found = f"{settings.data_dir / SQLITE_FILE} is gone, and logs of its jobs are there."
     return _problem(found, "Put it back, or restore a backup.", _ANEW)
 

@@ -23,6 +23,7 @@ from trainyard_protocol.errors import (
     quoted,
 )
 from trainyard_protocol.fields import seconds
+from trainyard_protocol.job.config.programs import first_like
 from trainyard_protocol.job.config.validation import checked_job, image_uris
 from trainyard_protocol.job.custom_job_training import check_given
 from trainyard_protocol.job.engine_allowance import violations
@@ -39,6 +40,7 @@ from trainyard_server.domain.lifecycle.decisions import CANCELLED_BY_USER
 from trainyard_server.domain.lifecycle.retries import check_patterns
 from trainyard_server.domain.lifecycle.stalls import check_labels
 from trainyard_server.domain.tuning.measurements import newest_values
+from trainyard_server.services.jobs.filter_notes import filter_notes
 from trainyard_server.services.jobs.package_uris import check_package_uris
 from trainyard_server.services.jobs.submission_notes import SubmissionNotes
 from trainyard_server.services.jobs.submissions import Submissions, submission_of
@@ -52,7 +54,7 @@ from trainyard_server.services.jobs.training_output import (
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries import filters
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.tables import studies
+from trainyard_server.storage.db.tables import job_values, studies
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
 from trainyard_server.storage.failures import failure_detail, failure_reason
 
@@ -162,10 +164,12 @@ class Jobs:
         *,
         with_results: bool = False,
         parse: Callable[[str], Expression | None] = filters.parse,
+        note: Callable[[str], None] = lambda _: None,
     ) -> dict[str, Any]:
         """One page, the newest job first: `{"jobs": [...], "nextPageToken": ...}`, `{}` for nothing. A page of large
-        jobs has fewer of them. `with_results`: each also with its owner, its duration in seconds, and the newest value
-        of each metric. `parse` reads the filter."""
+        jobs has fewer of them. `with_results`: each also with its owner, its duration in seconds, its parameters, and
+        the newest value of each metric. `parse` reads the filter. `note` gets each line about a filter
+        that finds nothing."""
         expression = parse(filter_text)
         if page_size is not None and page_size < 0:
             raise InvalidArgument(Violation("page_size", f"must be 0 or more; this is {page_size}."))
@@ -180,13 +184,18 @@ class Jobs:
                 raise _foreign_token()
             trials = filters.finds_trials(expression)
             rows, more = reader.jobs(project, condition, below, size, trials=trials)
+            for line in () if rows or last else filter_notes(reader, project, expression):
+                note(line)
             outputs = training_outputs(reader, rows)
             page = [_with_pointer(v1_job(row, outputs[row.key])) for row in rows]
             if with_results:
-                reported = studies.summaries(reader, [row.key for row in rows])
+                keys = [row.key for row in rows]
+                reported = studies.summaries(reader, keys)
+                values = job_values.values_of(reader, keys, None, ())
                 now = self._backend.clock()
                 page = [
-                    job | _results(row, reported.get(row.key, ()), now) for job, row in zip(page, rows, strict=True)
+                    job | _results(row, values[row.key].parameters, reported.get(row.key, ()), now)
+                    for job, row in zip(page, rows, strict=True)
                 ]
         answer: dict[str, Any] = {"jobs": page} if page else {}
         if more:
@@ -197,10 +206,9 @@ class Jobs:
         """The newest other job of the project that succeeded with the same program; "" without one among the last
         ones. Raises NotFound."""
         with self._backend.store.read() as reader:
-            program = program_of(known_job(reader, project, job_id).training_input)
+            training_input = known_job(reader, project, job_id).training_input
             rows, _ = reader.jobs(project, JobRow.state == JobState.SUCCEEDED, None, DEFAULT_PAGE_SIZE)
-        names = (row.job_id for row in rows if row.job_id != job_id and program_of(row.training_input) == program)
-        return next(names, "")
+        return first_like(training_input, ((row.job_id, row.training_input) for row in rows if row.job_id != job_id))
 
     def cancel(self, caller: Caller, project: str, job_id: str) -> dict[str, Any]:
         """Cancel the job. Does nothing if it has ended or is being cancelled.
@@ -372,17 +380,6 @@ def check_change(caller: Caller, job: JobRow) -> None:
     )
 
 
-def program_of(training_input: Mapping[str, Any]) -> tuple[str, str]:
-    """The module, and the image without its tag."""
-    return training_input.get("pythonModule", ""), untagged(training_input.get("masterConfig", {}).get("imageUri", ""))
-
-
-def untagged(image_uri: str) -> str:
-    """The image without its tag and its digest."""
-    image, slash, name = image_uri.rpartition("/")
-    return f"{image}{slash}{name.partition('@')[0].partition(':')[0]}"
-
-
 def v1_job(job: JobRow, output: Mapping[str, Any]) -> dict[str, Any]:
     """The job as the v1 API returns it: `trainingInput` exactly as it was sent. `output` is its `trainingOutput`."""
     answer: dict[str, Any] = {
@@ -406,11 +403,15 @@ def v1_job(job: JobRow, output: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _results(job: JobRow, summaries: Iterable[Mapping[str, Any]], now: datetime) -> dict[str, Any]:
+def _results(
+    job: JobRow, parameters: Mapping[str, str], summaries: Iterable[Mapping[str, Any]], now: datetime
+) -> dict[str, Any]:
     """The fields of a list for programs beside the API's Job. `summaries`: those of its primary, run by run."""
     results: dict[str, Any] = {"owner": job.owner}
     if job.started_at is not None:
         results["duration"] = round(((job.ended_at or now) - job.started_at).total_seconds())
+    if parameters:
+        results["params"] = dict(parameters)
     if metrics := newest_values(summaries):
         results["metrics"] = metrics
     return results

@@ -27,7 +27,7 @@ from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Event, NewJob, Writer
 from trainyard_server.storage.db.tables import buckets, notifications, secrets, studies
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail
-from trainyard_server.storage.events.notifier import QUEUE_TOPIC
+from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
 from trainyard_server.storage.failures import is_database_failure
 
 
@@ -102,8 +102,8 @@ class Submissions:
         """
         pending = _Pending(submission)
         self._commits.add(pending)
-        self._backend.notifier.publish(QUEUE_TOPIC)
         assert pending.row is not None  # it is committed
+        self._backend.notifier.publish(job_topic(pending.row.key), QUEUE_TOPIC)
         return pending.row
 
     def check_free(self, project: str, job_id: str) -> None:
@@ -230,7 +230,7 @@ class _Checks:
         problem = unshared(snapshot_of(row, parsed), idle_agents(self._reader), self._backend.shared_dirs)
         if problem:
             raise FailedPrecondition(
-                f"The job needs several agents: {problem}. Give it a job-dir on gs:// or below a shared directory, or "
+                f"The job needs several agents: {problem}. Use a job-dir on gs:// or below a shared directory, or "
                 "ask for less."
             )
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation, quoted
+from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.comparison import ComparedJob, ComparedMetric, ComparisonView
@@ -104,6 +105,7 @@ def _fields(reader: Reader, jobs: Sequence[JobRow]) -> list[Fields]:
 def _judged_by(measured: Sequence[str], metric: str) -> str:
     if metric and metric not in measured:
         measures = f"They measured {', '.join(measured[:20])}." if measured else "They measured nothing."
+        measures = did_you_mean(metric, measured) or measures
         raise InvalidArgument(Violation("metric", f"{quoted(metric[:MAX_NAME])} is in none of these jobs. {measures}"))
     return metric or next(iter([*rated(measured), *measured]), "")
 

@@ -199,7 +199,7 @@ def _nothing(waiting: Waiting, job: JobSnapshot) -> str:
         case "no-engine":
             return "Nothing short of a container engine that answers: start Docker on an agent's machine."
         case "no-disk":
-            return "Nothing short of room on that disk: free some, or add an agent. It starts by itself then."
+            return "Free space on that disk, or add an agent. The job then starts automatically."
         case "no-mount":
             return "Nothing short of an agent that has its mounts for its project (`trainyard agents list`)."
         case "never":

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainyard_protocol.job.config.programs import program_of
 from trainyard_protocol.lines.progress import lower_is_better
 from trainyard_server.context import Backend
 from trainyard_server.domain.metrics.summary import rated
-from trainyard_server.services.jobs.jobs import known_job, program_of, untagged
+from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import job_values
@@ -68,7 +69,7 @@ def _standing(reader: Reader, job: JobRow, own: JobValues, metric: str) -> Stand
     others = [
         result
         for result in job_values.results_of(reader, job.project, metric, NEWEST)
-        if (result.module, untagged(result.image)) == program and result.key != job.key
+        if program_of(result.training_input) == program and result.key != job.key
     ]
     if value is None or not others:
         return None

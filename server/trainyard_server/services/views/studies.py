@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Violation, quoted
+from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.config.tuning_rules import direction_unknown
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
@@ -14,7 +15,7 @@ from trainyard_protocol.views.tuning import FinalMetric, ParameterAxis, StudyCha
 from trainyard_server.context import Backend
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.importance import importances
-from trainyard_server.domain.tuning.measurements import finite, listed, merged, names_in, of_curves
+from trainyard_server.domain.tuning.measurements import Measurement, finite, listed, merged, names_in, of_curves
 from trainyard_server.domain.tuning.study import StudySnapshot, TrialSnapshot, best_of
 from trainyard_server.domain.tuning.study_charts import best_quarter, records, sample
 from trainyard_server.services.jobs.jobs import known_job
@@ -144,29 +145,36 @@ def known_study(reader: Reader, job: JobRow, *, measurements: bool) -> StudySnap
 def _ranked_by(reader: Reader, study: StudySnapshot, ranking: Ranking) -> tuple[StudySnapshot, str, bool]:
     """The study with the values that its trials reported of another metric, its name, and whether it is to be large."""
     tag = ranking.metric or study.tag
+    is_own = tag.casefold() == study.tag.casefold()
+    curves = {} if is_own else _curves(reader, study, tag)
     if ranking.goal:
         maximize = ranking.goal.upper() == Goal.MAXIMIZE
-    elif tag.casefold() == study.tag.casefold():
+    elif is_own:
         maximize = study.maximizes
     elif (lower := lower_is_better(tag)) is not None:
         maximize = not lower
     else:
         raise InvalidArgument(Violation("goal", direction_unknown(tag)))
-    if tag.casefold() == study.tag.casefold():
+    if is_own:
         return study, study.tag, maximize
-    summaries = studies.summaries(reader, [trial.key for trial in study.trials])
-    curves = {key: finite(merged((), of_curves(of_job, tag))) for key, of_job in summaries.items()}
-    if not any(curves.values()):
-        names = names_in(chain.from_iterable(summaries.values()))
-        text = f"They reported {listed(names)}." if names else "They reported no metric at all."
-        message = f"No trial of {study.job_id} has reported {quoted(tag)}. {text}"
-        raise InvalidArgument(Violation("metric", message))
     trials = [
         replace(trial, measurements=points, final=points[-1] if points else None)
         for trial in study.trials
         for points in (curves.get(trial.key, ()),)
     ]
     return replace(study, trials=tuple(trials)), tag, maximize
+
+
+def _curves(reader: Reader, study: StudySnapshot, tag: str) -> dict[int, tuple[Measurement, ...]]:
+    """The measurements of a metric of each trial, by its job. Raises InvalidArgument where no trial has any."""
+    summaries = studies.summaries(reader, [trial.key for trial in study.trials])
+    curves = {key: finite(merged((), of_curves(of_job, tag))) for key, of_job in summaries.items()}
+    if not any(curves.values()):
+        names = names_in(chain.from_iterable(summaries.values()))
+        text = f"They reported {listed(names)}." if names else "They reported no metric at all."
+        message = f"No trial of {study.job_id} has reported {quoted(tag)}. {did_you_mean(tag, names) or text}"
+        raise InvalidArgument(Violation("metric", message))
+    return curves
 
 
 def _examples(study: StudySnapshot) -> list[int]:

@@ -182,8 +182,8 @@ def test_links_within_are_links_and_links_that_lead_out_are_followed_once(bench:
         "linked/.env is not synchronised: looks like a secret: environment file.",
         f"outside is not synchronised: a link to {bench.root}, which has more than this program.",
         "pipe is not synchronised: a pipe.",
-        f"folder/up leads out of {bench.here}, and is synchronised.",
-        f"linked leads out of {bench.here}, and is synchronised.",
+        f"folder/up is a link to outside {bench.here}; its target is synchronised.",
+        f"linked is a link to outside {bench.here}; its target is synchronised.",
     )
     (bench.here / "tree").unlink()
     bench.write({"tree/file": "2"})
@@ -220,7 +220,7 @@ def test_directory_that_is_gone_removes_nothing(bench: Bench, opened: Synchronis
     bench.write({"file": "1"})
     opened.synchronise()
     bench.here.rename(bench.root / "moved")
-    with pytest.raises(InvalidArgument, match="is not there any more"):
+    with pytest.raises(InvalidArgument, match="no longer exists"):
         opened.synchronise()
     (bench.root / "moved").rename(bench.here)
     assert opened.synchronise() is None

@@ -208,11 +208,11 @@ def test_service_that_listens_shows_no_other_files_and_keeps_jobs_where_all_mach
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("127.0.0.1", "127.0.0.1 is not an address at which others reach this machine. This machine has "),
-        ("0.0.0.0", "0.0.0.0 is not an address at which others reach this machine"),
-        ("198.51.100.7", "198.51.100.7 is not an address at which others reach this machine"),
-        ("localhost", "localhost leads to "),
-        ("nowhere.invalid", "nowhere.invalid is neither an IP address nor a host name that leads to one"),
+        ("127.0.0.1", "127.0.0.1 is not an address at which other machines can reach this one. This machine has "),
+        ("0.0.0.0", "0.0.0.0 is not an address at which other machines can reach this one"),
+        ("198.51.100.7", "198.51.100.7 is not an address at which other machines can reach this one"),
+        ("localhost", "localhost resolves to "),
+        ("nowhere.invalid", "nowhere.invalid is neither an IP address nor a host name that resolves to one"),
     ],
 )
 def test_address_that_is_not_this_machines_is_refused(state: LocalState, address: str, says: str) -> None:
@@ -384,7 +384,7 @@ def test_up_gives_a_running_server_its_new_quotas(
     assert (script.requests, messages) == ([], [])
     service.apply_quotas(state, before, requested, messages.append, changed=True)
     assert [request.path for request in script.requests] == ["/trainyard/v1/quotas:reload"]
-    assert messages == [f"The quotas of {tmp_path / 'new.yaml'} are in force. Running jobs go on."]
+    assert messages == [f"The quotas of {tmp_path / 'new.yaml'} are in force. Running jobs continue."]
     assert state.quota_file.readlink() == tmp_path / "new.yaml"
 
 

@@ -278,7 +278,7 @@ HOSTILE: Mapping[str, tuple[str, tuple[Change, ...]]] = {
     "linked index": ("is a link", (link(".git/index", ".git/index"),)),
     "linked repository": ("is a link", (link(".git", ".git"),)),
     "file that names a repository": (OF_ANOTHER, (write(".git", "gitdir: VICTIM/.git"),)),
-    "common directory": ("leads to another repository", (write(".git/commondir", "VICTIM/.git"),)),
+    "common directory": ("points to another repository", (write(".git/commondir", "VICTIM/.git"),)),
     "work tree that its repository does not know": (
         OF_ANOTHER,
         (

@@ -151,8 +151,8 @@ def test_load_of_what_is_no_config_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_bytes(b"a: 1\nb: caf\xe9\n")
     assert refusal(path) == (
-        f"{path}:2: is not UTF-8 text. The byte 0xE9 is 'é' in WINDOWS-1252. If that is its encoding, write it anew:  "
-        f"iconv -f WINDOWS-1252 -t utf-8 {path} > {path}.utf8"
+        f"{path}:2: is not UTF-8 text. The byte 0xE9 is 'é' in WINDOWS-1252. If that is its encoding, "
+        f"convert the file:  iconv -f WINDOWS-1252 -t utf-8 {path} > {path}.utf8"
     )
     path.write_bytes(b"\x1f\x8b\x08\0\0\xff")
     assert refusal(path) == f"{path}:1: is not UTF-8 text. Is this a text file?"

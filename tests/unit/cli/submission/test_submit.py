@@ -169,7 +169,7 @@ def test_default_machine_is_one_cpu_where_a_program_names_no_machines(tmp_path: 
     messages: list[str] = []
     made = submit.with_default_machine(draft(tmp_path, "trainingInput: {pythonModule: a.b}"), messages.append)
     assert made.data["trainingInput"]["masterType"] == "local-1"
-    assert messages == ["No scale tier: the job gets 1 CPU (--cpus N for more)."]
+    assert messages == ["Using 1 CPU (add --cpus N for more)."]
     for text in NAMES_MACHINES:
         named = draft(tmp_path, text)
         assert submit.with_default_machine(named, messages.append) is named, text

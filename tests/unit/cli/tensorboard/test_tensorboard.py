@@ -183,7 +183,7 @@ def test_exit_code_of_tensorboard_is_passed_on_and_its_noise_is_not(
     assert (printed.code, printed.out) == (code, "")
     assert printed.err.splitlines() == [
         f"There are no event files in {job_dir} yet. Curves appear when the job writes them.",
-        f"TensorBoard shows job [j] at http://127.0.0.1:{port}/ (Ctrl-C ends it; the job goes on).",
+        f"TensorBoard shows job [j] at http://127.0.0.1:{port}/ (Ctrl-C ends it; the job continues).",
         "something that matters",
     ]
 

@@ -148,10 +148,7 @@ def test_wrong_options_are_refused_with_what_is_allowed(asked: Any, field: str, 
             "  slurm:\n    qos: high",
             ':3: engineOptions.slurm.qos: must be a list of the allowed values, or "*" for any.',
         ),
-        (
-            "  slurm: {partition: [a]}",
-            ":2: engineOptions.slurm.partition: there is no such entry; allowed are account,",
-        ),
+        ("  slurm: {partition: [a]}", ":2: engineOptions.slurm.partition: there is no such entry; allowed: account,"),
         (
             "  kubernetes:\n    capabilities: '*'",
             ":3: engineOptions.kubernetes.capabilities: must list what is allowed",

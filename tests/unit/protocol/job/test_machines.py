@@ -91,11 +91,11 @@ def test_site_file_adds_and_overrides_without_touching_code(tmp_path: Path) -> N
         ("machineTypes:\n  x: {family: site, vcpus: 4}", ":2: machineTypes.x.memoryGb"),
         (
             "machines: {}",
-            ":1: machines: there is no such entry; allowed are scaleTiers, machineTypes, kubernetes, engineOptions.",
+            ":1: machines: there is no such entry; allowed: scaleTiers, machineTypes, kubernetes, engineOptions.",
         ),
         (
             "kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
-            ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed are resource, nodeSelector.",
+            ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed: resource, nodeSelector.",
         ),
         ("kubernetes: {tolerations: [{key: a}, {value: b}]}", "kubernetes.tolerations.1: without a key"),
         ("kubernetes: {runAsUser: 0}", "greater than or equal to 1"),

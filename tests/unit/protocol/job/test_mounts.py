@@ -46,7 +46,7 @@ def test_volumes_of_pods_are_a_claim_with_a_path_in_it_or_a_directory_of_nodes(t
         ("mounts:\n- {name: A, path: /a}\n", ":2: mounts.0.name: a name is a lower-case letter, then"),
         ("mounts:\n- {name: cache, path: /a}\n", "mounts.0.name: this is the name of the caches of projects."),
         ("mounts:\n- {name: a, path: /a}\n- {name: a, path: /b}\n", ":3: mounts.1: there is a mount a already."),
-        ("mounts:\n- {name: a, path: /a, readonly: true}\n", "there is no such entry; allowed are path, "),
+        ("mounts:\n- {name: a, path: /a, readonly: true}\n", "there is no such entry; allowed: path, "),
         ("caches: {path: /a, name: x}\n", ":1: caches.name: there is no such entry"),
         ("mounts:\n- {name: a, path: /a, projects: p}\n", ":2: mounts.0.projects: Input should be a valid list."),
         ("mounts: [\n", "is not YAML"),

@@ -102,7 +102,7 @@ def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has()
         ("[1, 2]", "site.yaml:1: the file: Input should be a valid dictionary"),
         ("images: {a: {}}", "site.yaml:1: images.a.image: Field required."),
         ("images: {a: {image: ''}}", "site.yaml:1: images.a.image: String should have at least 1 character."),
-        ("images: {a: {image: b, tag: c}}", "site.yaml:1: images.a.tag: there is no such entry; allowed are image, "),
+        ("images: {a: {image: b, tag: c}}", "site.yaml:1: images.a.tag: there is no such entry; allowed: image, "),
         ("versions: {'1': {cpu: nowhere}}", "site.yaml: versions.1: unknown image 'nowhere'; known: jax-c"),
         ("versions: {2.10: {cpu: jax-cpu}}", 'site.yaml:1: versions.2.1: a version .* needs quotes: "2.10".'),
         ("versions: {'1': {gpu: jax-cuda}}", "site.yaml:1: versions.1.cpu: Field required."),

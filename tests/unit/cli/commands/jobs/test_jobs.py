@@ -210,7 +210,7 @@ def test_submit_if_not_exists_is_the_same_job_or_names_the_differences(typed: Ty
         "ERROR: The job nightly exists (QUEUED) with other content; nothing was submitted.\n",
         "  args: the job has --lr 0.1; this submission has --lr 0.2\n",
         "  packageUris[0]: the job has trainyard_program-0.0.0-py3-none-any.whl (SHA-256 ",
-        "Give the new content a name of its own.",
+        "Choose another name for the new content.",
     ):
         assert part in printed.err
     assert app.job("nightly") == created
@@ -348,14 +348,33 @@ def test_flags_of_gcloud_stand_before_the_verb_too(typed: Type, app: Server) -> 
     assert "No such option" in typed("jobs --quite list").err
 
 
-def test_top_into_a_pipe_prints_the_active_jobs_once(typed: Type, app: Server) -> None:
-    app.create("waits")
-    app.create("ended")
-    app.cancel("ended")
-    headline, blank, header, row = typed("jobs top").out.splitlines()
-    assert headline.endswith("1 queued  no agent is alive")
-    assert (blank, header.split(), row.split()[:2]) == ("", ["JOB", "STATE", "DOES"], ["waits", "QUEUED"])
-    assert [job["job_id"] for job in json.loads(typed("jobs top -o json").out)] == ["waits"]
+def test_empty_list_names_a_project_or_a_metric_that_was_meant(typed: Type, app: Server) -> None:
+    agent = running_agent(app, "trained")
+    agent.log('{"event": "progress", "step": 7, "loss": 0.25}')
+    agent.exit()
+    app.tick()
+    none = "Listed 0 items.\n"
+    rows = {
+        "jobs list --project pp": "The project pp has no jobs. Did you mean p? Your projects: p.\n",
+        "jobs list --filter metrics.los<1": f'Note: No job of p has a metric los. Did you mean "loss"?\n{none}',
+        "jobs list --filter params.x=1": f"Note: No job of p has a parameter x. Its jobs have no parameters.\n{none}",
+        "jobs list --filter metrics.loss<0": none,
+    }
+    assert {words: typed(words) for words in rows} == {words: CommandResult(0, "", err) for words, err in rows.items()}
+
+
+def test_list_on_a_terminal_is_as_wide_as_that_and_coloured(
+    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running_agent(app, "trained")
+    for name, value in {"TERM": "xterm", "COLUMNS": "60", "TZ": "UTC"}.items():
+        monkeypatch.setenv(name, value)
+    for no_color, state in {"1": "RUNNING", "": "\x1b[36mRUNNING\x1b[0m"}.items():
+        monkeypatch.setenv("NO_COLOR", no_color)
+        with monkeypatch.context() as patched:
+            patched.setattr("sys.stdout", terminal := Terminal())
+            typed("jobs list")
+        assert terminal.getvalue().endswith(f"\ntrained  {state}  11-20 12:00  1 of 1 replica running\n")
 
 
 def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type, app: Server) -> None:
@@ -397,16 +416,43 @@ def test_describe_and_explain_show_where_the_replicas_run_and_what_they_use(type
 def test_describe_unknown_job_exits_1(typed: Type) -> None:
     printed = typed("jobs describe none")
     assert (printed.code, printed.out) == (1, "")
-    assert printed.err.startswith("ERROR: The job projects/p/jobs/none was not found.")
+    assert printed.err == "ERROR: There is no job none in the project p.\n"
 
 
-def test_cancel_is_silent_and_harmless_when_repeated(typed: Type, app: Server) -> None:
-    app.create("j")
-    assert typed("jobs cancel j") == CommandResult(0, "", "")
+def test_job_that_does_not_exist_is_refused_with_the_name_that_was_meant(typed: Type, app: Server) -> None:
+    app.create("resnet_lr0_1")
+    rows = {
+        "jobs why resnet_lr01": (1, "There is no job resnet_lr01 in the project p. Did you mean resnet_lr0_1?\n"),
+        "jobs cancel resnet_lr0_1 zzz": (1, "There is no job zzz in the project p.\n"),
+        "jobs cancel x --project pp": (
+            1,
+            "in the project pp. The project pp has no jobs. Did you mean p? Your projects: p.\n",
+        ),
+        "jobs describe my-job": (2, "numbers and underscores. Did you mean my_job?\n"),
+        "jobs submit training my-job --config config.yaml": (
+            1,
+            "letters, numbers and underscores. Did you mean my_job?\n",
+        ),
+    }
+    wrong = {
+        words: printed
+        for words, (code, text) in rows.items()
+        if (printed := typed(words)).code != code or text not in printed.err
+    }
+    assert not wrong
+    assert app.job("resnet_lr0_1")["state"] == "QUEUED"
+
+
+def test_cancel_reports_what_it_does_and_is_harmless_when_repeated(typed: Type, app: Server) -> None:
+    running_agent(app, "j")
+    app.create("waits")
+    printed = typed("jobs cancel j waits")
+    started, queued = "1 replica is asked to stop.", "no replica of it is running."
+    assert printed == CommandResult(0, "", f"Cancelling j: {started}\nCancelling waits: {queued}\n")
     app.tick()
-    assert typed("jobs cancel j") == CommandResult(0, "", "")
-    assert app.job("j")["state"] == "CANCELLED"
-    assert "\nThe job was cancelled by the user.\n" in typed("jobs describe j").err
+    again = "j is already being cancelled.\nwaits has already ended (CANCELLED); nothing to cancel.\n"
+    assert typed("jobs cancel j waits") == CommandResult(0, "", again)
+    assert "\nThe job was cancelled by the user.\n" in typed("jobs describe waits").err
 
 
 def test_update_labels_adds_removes_and_clears(typed: Type, app: Server) -> None:
@@ -608,7 +654,7 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
     }
     assert typed("jobs metrics job --name rate --format", "value(name,value)").out == "rate\t0.3\n"
     unknown = typed("jobs metrics job --name los")
-    assert unknown.err == "The job has no such metrics. It has loss, rate of master-replica-0.\n"
+    assert unknown.err == "The job has no metric los. Did you mean loss?\n"
     assert typed("jobs metrics nothing").code == 1
 
 
@@ -636,7 +682,7 @@ def test_delete_without_a_terminal_needs_yes(typed: Type, app: Server) -> None:
         app.cancel(name)
     refused = typed("jobs delete a b")
     assert refused.code == 2
-    assert "There is no terminal to confirm it at: add --yes." in refused.err
+    assert "There is no terminal to confirm this. Add --yes." in refused.err
     deleted = typed("jobs delete a b a --yes")
     assert (deleted.code, deleted.out, deleted.err) == (0, "", "Deleted the job [a].\nDeleted the job [b].\n")
     again = typed("jobs submit training a --config config.yaml --if-not-exists")

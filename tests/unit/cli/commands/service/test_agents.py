@@ -18,7 +18,7 @@ def test_file_of_machines_has_one_in_each_line_and_comments(tmp_path: Path) -> N
 def test_line_that_names_no_machine_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
     file = tmp_path / "hosts"
     file.write_text(f"root@a\n\n{line}\n")
-    with pytest.raises(click.UsageError, match=f"hosts, line 3: '{line}' is no USER@HOST"):
+    with pytest.raises(click.UsageError, match=f"hosts, line 3: '{line}' is not USER@HOST"):
         hosts_of(file)
 
 

@@ -226,7 +226,7 @@ def test_text_has_meaning_and_advice_within_the_width() -> None:
     assert printed.endswith("\n2 problems; `trainyard doctor --fix` fixes 1 of them.")
     assert doctor.text([Finding(check="a", status="fixed", found="b")], 60).endswith("1 problem fixed. No problems.")
     unknown = doctor.text([Finding(check="a", status="unknown", found="b")], 60)
-    assert unknown.endswith("No problems are known. What could not be checked: 1 item, above.")
+    assert unknown.endswith("No problems were found. Not checked: 1 item, above.")
 
 
 def test_doctor_checks_a_remote_server(

@@ -19,6 +19,9 @@ TYPED = {
     "jobs stop x": "Did you mean:\n  trainyard jobs cancel x\n",
     "logs x": "Did you mean:\n  trainyard jobs stream-logs x\n",
     "stop": "Did you mean:\n  trainyard down\n",
+    "jobs top -o json": "Did you mean:\n  trainyard jobs list --watch -o json\n",
+    "top": "Did you mean:\n  trainyard jobs list --watch\n",
+    "help jobs descrbe": "Did you mean:\n  trainyard jobs describe --help\n",
     "list --limit 3": "Did you mean:\n  trainyard jobs list --limit 3\n",
     "jobs qqq": "ERROR: (trainyard.jobs) No such command 'qqq'.\n",
     # `training` left out

@@ -11,9 +11,10 @@ from trainyard_protocol.views.views import JobDetail
 from unit.cli.scripted_server import ScriptedServer, ok, refused
 
 
-def job(name: str, module: str = "trainer.task", image: str = "") -> dict[str, Any]:
+def job(name: str, module: str = "trainer.task", image: str = "", **more: Any) -> dict[str, Any]:
     config = {"masterConfig": {"imageUri": image}} if image else {}
-    return {"jobId": name, "trainingInput": {"pythonModule": module, **config}}
+    package = "gs://b/trainer-1.0.tar.gz"
+    return {"jobId": name, "trainingInput": {"pythonModule": module, "packageUris": [package], **config, **more}}
 
 
 def hints(script: ScriptedServer, **changes: Any) -> list[str]:
@@ -23,8 +24,17 @@ def hints(script: ScriptedServer, **changes: Any) -> list[str]:
 
 
 def test_failed_job_is_compared_with_the_last_of_its_program_that_succeeded(script: ScriptedServer) -> None:
-    others = [job("x", "other.task"), job("y", image="team/a:1"), job("good"), job("older")]
-    script.answers = [ok({"jobs": others}), ok({"jobs": others[:2]}), ok({})]
+    another = job("z", packageUris=["gs://b/another-1.0.tar.gz"])
+    newer = job("good", packageUris=["gs://b/trainer-1.1.tar.gz"])
+    others = [
+        job("x", "other.task"),
+        job("y", image="team/a:1"),
+        another,
+        job("s", hyperparameters={"maxTrials": 2}),
+        newer,
+        job("older"),
+    ]
+    script.answers = [ok({"jobs": others}), ok({"jobs": others[:3]}), ok({})]
     assert hints(script) == ["To compare it with the last one that succeeded:  jobs diff j good"]
     assert "filter=state%3ASUCCEEDED&pageSize=20" in script.requests[0].path
     assert hints(script) == ["To run it again:  jobs rerun j"]

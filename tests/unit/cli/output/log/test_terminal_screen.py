@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from trainyard_cli.output.log.live_log import LiveState, MetricsLine, ShownLine, TextLine
 from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen
@@ -39,6 +40,13 @@ def detail(state: JobState, gang: Sequence[str] = GANG) -> JobDetail:
     return JobDetail(job={"jobId": "j", "createTime": "2026-11-20T12:00:00Z"}, state=state, runs=(run,))
 
 
+def layout(encoding: str = "utf-8") -> Layout:
+    """The layout of a terminal with that encoding."""
+    out = Terminal()
+    out.encoding = encoding
+    return Layout(Console(file=out))
+
+
 def display(written: str, columns: int = 80, rows: int = 24) -> list[str]:
     """Rows on the screen of a terminal that got this."""
     screen = pyte.Screen(columns, rows)
@@ -58,20 +66,20 @@ def test_screen_shows_lines_above_one_line_that_is_gone_at_the_end() -> None:
     screen.close()
     screen.note("The end.")
     screen.close()
-    assert live == ["note 1", "note 2", "note 3", " RUNNING  ━━━━━━━━━━━━━━━━━━────── 3/4  loss 0.500"]
+    assert live == ["note 1", "note 2", "note 3", " RUNNING  ━━━━━━━━━━━━━━━━━━╺━━━━━ 3/4  loss 0.500"]
     assert display(out.getvalue()) == ["note 1", "note 2", "note 3", "12:00:00 master   W hello", "The end."]
     assert out.getvalue().endswith("\n")
 
 
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8") | st.sampled_from("\x1b[]m;0\x07\r\x9b?")), max_size=3))
 def test_no_line_moves_the_cursor_or_does_more_than_colour(texts: list[str]) -> None:
-    layout = Layout()
+    shown = layout()
     for text in [*texts, "a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d"]:
         for row in (
-            *layout.rows(TextLine(NOON.isoformat(), GANG[:1], "master", "INFO", text), 80),
-            *layout.rows(MetricsLine(NOON.isoformat(), GANG[:1], "", "epoch 1", (text,)), 80),
-            layout.state(replace(RUNNING, metric=text), 80),
-            layout.state(LiveState(JobState.QUEUED, (text,)), 80),
+            *shown.rows(TextLine(NOON.isoformat(), GANG[:1], "master", "INFO", text), 80),
+            *shown.rows(MetricsLine(NOON.isoformat(), GANG[:1], "", "epoch 1", (text,)), 80),
+            shown.state(replace(RUNNING, metric=text), 80),
+            shown.state(LiveState(JobState.QUEUED, (text,)), 80),
         ):
             assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", row.plain)
 
@@ -92,15 +100,15 @@ def test_screen_prints_the_colours_of_a_line_unless_the_reader_wants_none(monkey
 @pytest.mark.parametrize(
     ("width", "row"),
     [
-        (120, " RUNNING  ──────────────────────── 1200/50000  epoch 2/5  loss 0.312  8.3 steps/s  1:02:06 left"),
-        (79, " RUNNING  ────────── 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"),
-        (60, " RUNNING  ────────── 1200/50000  loss 0.312  1:02:06 left"),
+        (120, " RUNNING  ╸━━━━━━━━━━━━━━━━━━━━━━━ 1200/50000  epoch 2/5  loss 0.312  8.3 steps/s  1:02:06 left"),
+        (79, " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"),
+        (60, " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  1:02:06 left"),
         (40, " RUNNING  1200/50000  1:02:06 left"),
         (20, " RUNNING  1200/5000…"),
     ],
 )
 def test_state_leaves_out_what_matters_least_where_it_is_narrow(width: int, row: str) -> None:
-    assert Layout().state(RUNNING, width).plain == row
+    assert layout().state(RUNNING, width).plain == row
 
 
 @pytest.mark.parametrize(
@@ -110,19 +118,19 @@ def test_state_leaves_out_what_matters_least_where_it_is_narrow(width: int, row:
          " QUEUED  00:12  #3 in the queue  needs 4 vCPU"),
         (LiveState(JobState.PREPARING, ("installing x",), "00:12"), " PREPARING  00:12  installing x"),
         (replace(RUNNING, silent_s=40.5, epoch="", steps_per_s=0.1),
-         " RUNNING  ────────── 1200/50000  loss 0.312  10.0 s/step  no step for 40 s"),
+         " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  10.0 s/step  no step for 40 s"),
         (replace(RUNNING, steps=None, done=None, left_s=None),
          " RUNNING  step 1200  epoch 2/5  loss 0.312  8.3 steps/s"),
         (LiveState(JobState.RUNNING, epoch="2/5", metric="loss 1"), " RUNNING  epoch 2/5  loss 1"),
     ],
 )  # fmt: skip
 def test_state_of_other_jobs(state: LiveState, row: str) -> None:
-    assert Layout().state(state, 79).plain == row
+    assert layout().state(state, 79).plain == row
 
 
 def test_state_is_ascii_where_the_terminal_is() -> None:
-    row = Layout(ascii_only=True).state(replace(RUNNING, done=0.5), 79).plain
-    assert row == " RUNNING  #####----- 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"
+    row = layout("ascii").state(replace(RUNNING, done=0.5), 79).plain
+    assert row == " RUNNING  ----- ---- 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"
 
 
 @pytest.mark.parametrize(
@@ -142,15 +150,15 @@ def test_state_is_ascii_where_the_terminal_is() -> None:
     ],
 )  # fmt: skip
 def test_rows_are_indented_and_fit(line: ShownLine, rows: list[str]) -> None:
-    layout = Layout()
-    layout.add(GANG)
-    made = layout.rows(replace(line, time=NOON.isoformat()), 40)
+    shown = layout()
+    shown.add(GANG)
+    made = shown.rows(replace(line, time=NOON.isoformat()), 40)
     assert [row.plain.rstrip() for row in made] == rows
 
 
 def test_line_of_a_megabyte_is_left_to_the_terminal() -> None:
     text = "\x1b[31m" + "x y " * 250_000
-    (row,) = Layout().rows(TextLine(NOON.isoformat(), GANG[:1], "master", "INFO", text), 80)
+    (row,) = layout().rows(TextLine(NOON.isoformat(), GANG[:1], "master", "INFO", text), 80)
     assert row.plain.count("x") == 250_000
 
 
@@ -188,7 +196,7 @@ def test_raw_screen_shows_every_line_once_with_its_colours_unless_there_are_none
         screen.close()
         screen.close()
         assert live[:-1] == display(out.getvalue())
-        assert live[-1].startswith(" RUNNING  ━━━━━━──")
+        assert live[-1].startswith(" RUNNING  ━━━━━━")
         assert live[0].startswith('INFO      12:00:00  master-replica-0  {"event": "progress", "step": 1')
         assert "ERROR     12:00:00  master-replica-0  [bold]no markup[/bold] red" in live
         assert ("\x1b[31m" in out.getvalue()) == (not no_color)
@@ -213,13 +221,16 @@ def test_screen_for_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_activity_is_a_line_below_the_messages_that_is_gone_at_the_end() -> None:
-    out, pipe = Terminal(), io.StringIO()
+    out, pipe, give_up_at = Terminal(), io.StringIO(), time.monotonic() + 60
     with Activity(out) as activity:
-        activity.report("packaging prog")
-        activity.notify("A message.")
-        shown = display(out.getvalue())
-    assert shown == ["A message.", " packaging prog  0 s"]
-    assert display(out.getvalue()) == ["A message."]
+        activity.notify("Before it is drawn.")
+        activity.report("packaging [red]prog")
+        while not (shown := display(out.getvalue())[1:]):
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+        activity.notify("A message: [bold]as it is[/bold].")
+    assert re.fullmatch(r"\S packaging \[red\]prog 0:00:\d\d", shown[0])
+    assert display(out.getvalue()) == ["Before it is drawn.", "A message: [bold]as it is[/bold]."]
     with Activity(pipe) as activity:
         activity.report("packaging prog")
         activity.notify("A message.")

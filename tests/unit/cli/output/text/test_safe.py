@@ -34,10 +34,10 @@ def test_json_keeps_every_value_and_no_control_character() -> None:
 
 
 def test_commands_print_through_one_function_only() -> None:
-    """`runtimes` prints the steps of a build as they come, `top` draws a page."""
+    """`runtimes` prints the steps of a build as they come."""
     printing = {
         path.name
         for path in Path(commands.__path__[0]).rglob("*.py")
         if re.search(r"click\.echo\(|(?<!\w)print\(", path.read_text(encoding="utf-8"))
     }
-    assert printing == {"runtimes.py", "top.py"}
+    assert printing == {"runtimes.py"}

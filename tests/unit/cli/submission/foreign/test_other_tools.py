@@ -48,5 +48,5 @@ def test_batch_script_as_a_program_is_noted_and_no_other_file(tmp_path: Path) ->
     script, other = tmp_path / "job.sh", tmp_path / "train.sh"
     script.write_text(FILES["Slurm"])
     other.write_text("python t.py\n")
-    assert other_tools.note(script).startswith("job.sh is a batch script of Slurm, whose directives the shell")
+    assert other_tools.note(script).startswith("job.sh is a batch script of Slurm, whose directives are comments")
     assert [other_tools.note(path) for path in (other, tmp_path, tmp_path / "none")] == ["", "", ""]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
-from trainyard import metrics, notebook
+from trainyard import frame, metrics, notebook
 from trainyard.metrics import Metric, Metrics
 from trainyard_cli import client as http
 from trainyard_cli.commands.jobs.logs import log_query, task_name
@@ -129,6 +129,9 @@ class Client:
         secrets: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         mounts: Mapping[str, str] | None = None,
+        cpus: int | None = None,
+        band: Literal["", "production", "normal", "batch"] = "",
+        notify: str | Sequence[str] = (),
         staging_bucket: str = "",
         sweep: Mapping[str, Sequence[object]] | None = None,
         sweep_style: Literal["", "flags", "flags-with-equals", "overrides"] = "",
@@ -143,10 +146,12 @@ class Client:
 
         Each parameter is the flag of `jobs submit training` with its name; `image` is --master-image-uri, `secrets` is
         --set-secrets: names of secrets by variable or path; `env` has variables by name; `mounts` are --mount: paths by
-        name, "" for /mnt/NAME; `sweep` has the values of each flag. `args` are words of the program's arguments, or its
-        flags as a mapping: {"lr": 0.1} is --lr=0.1. A program is packaged and uploaded. Raises InvalidArgument with
-        every violation, AlreadyExists for a taken id.
+        name, "" for /mnt/NAME; `notify` is a channel, address or URL, or several; `sweep` has the values of each flag.
+        `args` are words of the program's arguments, or its flags as a mapping: {"lr": 0.1} is --lr=0.1. A program is
+        packaged and uploaded. Raises InvalidArgument with every violation, AlreadyExists for a taken id.
         """
+        if cpus is not None and cpus < 1:
+            raise InvalidArgument(f"cpus must be at least 1; this is {cpus}.")
         given: dict[str, Any] = {
             "package_path": os.fspath(package_path) if package_path else "",
             "include": tuple(map(os.fspath, include)),
@@ -159,6 +164,9 @@ class Client:
             "set_secrets": (dict(secrets),) if secrets else (),
             "env": tuple((env or {}).items()),
             "mount": tuple((mounts or {}).items()),
+            "cpus": cpus,
+            "band": band,
+            "notify": (notify,) if isinstance(notify, str) and notify else tuple(notify),
             "sweep": tuple(_swept(name, values) for name, values in (sweep or {}).items()),
             "sweep_style": sweep_style,
             "metric": metric,
@@ -199,12 +207,27 @@ class Client:
                 raise
 
     def job(self, job_id: str) -> "Job":
-        """A job by its id, or a trial as `STUDY/7`. Raises NotFound."""
-        return Job(self._http, self._http.get_job(job_id.replace("/", ".")))
+        """A job by its id, or a trial as `STUDY/7`. Raises NotFound, with a similar id if there is one."""
+        try:
+            return Job(self._http, self._http.get_job(job_id.replace("/", ".")))
+        except NotFound as error:
+            raise self._http.explained(error) from error
 
     def jobs(self, filter: str = "", limit: int | None = None) -> list["Job"]:  # noqa: A002 - the API's word
         """The jobs that match a filter of the API, such as `state:FAILED AND jobId:digits*`; the newest first."""
         return [Job(self._http, job) for job in self._http.list_jobs(filter, limit)]
+
+    def jobs_frame(self, filter: str = "", limit: int | None = None) -> Any:  # noqa: A002 - the API's word
+        """The jobs that match a filter as a pandas DataFrame, the newest first, from one request per 100 jobs.
+
+        Columns are job_id, state, owner, created, started, ended, duration_s, params.NAME for each argument,
+        metrics.NAME with the last value of each metric, and labels.NAME. Raises ImportError without pandas.
+        """
+        try:
+            import pandas  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ImportError("jobs_frame() needs pandas. Install it: pip install pandas") from error
+        return pandas.DataFrame(frame.columns(list(self._http.list_jobs(filter, limit, with_results=True))))
 
 
 def _words(args: object) -> tuple[str, ...]:

@@ -10,6 +10,9 @@ from trainyard_protocol.views.views import MetricSeries, MetricsView
 POINTS = 10_000
 """Of one curve in one answer, the most that the server gives."""
 
+_MOST_NAMES = 20
+"""In a message."""
+
 Fetch = Callable[[int | None, int | None], MetricsView]
 """The curves between two steps, at most POINTS of each."""
 
@@ -51,13 +54,26 @@ class Metric:
 
 
 class Metrics(Mapping[str, Metric]):
-    """Metrics by name, the most important first."""
+    """Metrics by name, the most important first. `reported` has the names of all metrics of the job."""
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
+    def __init__(self, metrics: Iterable[Metric], reported: Iterable[str] = ()) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
+        self._reported = tuple(reported)
 
     def __getitem__(self, name: str) -> Metric:
-        return self._metrics[name]
+        try:
+            return self._metrics[name]
+        except KeyError:
+            raise KeyError(self._missing(name)) from None
+
+    def _missing(self, name: str) -> str:
+        if name in self._reported:
+            return f"No point of {name} was requested. metrics() without arguments has all points."
+        if not self._reported:
+            return f"No metric {name}. This job has reported no metrics."
+        others = len(self._reported) - _MOST_NAMES
+        more = f" and {others} more" if others > 0 else ""
+        return f"No metric {name}. This job has: {', '.join(self._reported[:_MOST_NAMES])}{more}."
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._metrics)
@@ -93,7 +109,7 @@ def read(fetch: Fetch, from_step: int | None, to_step: int | None) -> Metrics:
         for name in views[-1].names
         if any(name == existing for existing, _ in parts)
     }
-    return Metrics(_metric(parts[name, task]) for name, task in replicas.items())
+    return Metrics((_metric(parts[name, task]) for name, task in replicas.items()), views[-1].names)
 
 
 def _views(fetch: Fetch, from_step: int | None, to_step: int | None) -> Iterator[MetricsView]:

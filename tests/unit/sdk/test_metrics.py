@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from trainyard.metrics import read
 from trainyard_protocol.views.views import MetricSeries, MetricsView
 
@@ -38,3 +40,11 @@ def test_metric_is_that_of_the_first_replica_and_its_extremes_are_finite() -> No
     rate = read(fetch, None, None)["rate"]
     assert (rate.task, len(rate)) == ("worker-replica-0", 2)
     assert rate.last == rate.lowest == rate.highest == 7.0
+
+
+def test_missing_metric_is_answered_with_the_names_of_the_job() -> None:
+    with pytest.raises(KeyError, match=r"No metric acc\. This job has: loss, rate\."):
+        read(fetch, None, None)["acc"]
+    with pytest.raises(KeyError, match=r"No point of rate was requested\. metrics\(\) without arguments has all"):
+        read(fetch, 60, 70)["rate"]
+    assert read(fetch, None, None).get("acc") is None

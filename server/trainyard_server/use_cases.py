@@ -35,6 +35,7 @@ from trainyard_server.services.health.diagnosis import Diagnosis
 from trainyard_server.services.health.health import HealthChecks
 from trainyard_server.services.jobs.jobs import Jobs
 from trainyard_server.services.jobs.origins import Origins
+from trainyard_server.services.jobs.program_packing import ProgramPacking
 from trainyard_server.services.jobs.retention_forecast import RetentionForecasts
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.entries_list import EntriesList
@@ -70,6 +71,7 @@ from trainyard_server.services.views.job_details import JobDetails
 from trainyard_server.services.views.job_groups import JobGroups
 from trainyard_server.services.views.job_search import JobSearch
 from trainyard_server.services.views.queue_explanation import QueueExplanation
+from trainyard_server.services.views.recent_jobs import RecentJobs
 from trainyard_server.services.views.run_table import RunTables
 from trainyard_server.services.views.saved_views import SavedViews
 from trainyard_server.services.views.standings import Standings
@@ -145,12 +147,14 @@ class UseCases:
         self.sender = Sender(backend, webhooks, Mail(settings.notifications))
         self.channels = Channels(backend, self.sender, key)
         self.packages = Packages(backend, key)
+        self.program_packing = ProgramPacking(backend)
         self.jobs = Jobs(backend, self.controller)
         self.attachments = Attachments(backend)
         self.origins = Origins(backend)
         self.job_details = JobDetails(backend)
         self.job_search = JobSearch(backend)
         self.run_tables = RunTables(backend, self.job_search)
+        self.recent_jobs = RecentJobs(backend)
         self.job_groups = JobGroups(backend)
         self.saved_views = SavedViews(backend)
         self.standings = Standings(backend)

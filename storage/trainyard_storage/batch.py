@@ -80,7 +80,7 @@ def message(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
 
 def too_large() -> TooLarge:
     """The error of a call whose answer has no room."""
-    return TooLarge(f"The answers of a batch may have {MAX_ANSWERS} bytes: make this call by itself.")
+    return TooLarge(f"The answers of a batch may have {MAX_ANSWERS} bytes: make this call separately.")
 
 
 def _parts(content_type: str, body: bytes) -> list[bytes]:
@@ -126,7 +126,7 @@ def _call(described: Message, payload: bytes, areas: Sequence[str], base: str, r
     if not target.startswith(tuple(areas)):
         raise NotFound(f"A batch has calls of {' and '.join(areas)}; this is {shown(match[2])!r}.")
     if "alt=media" in unquote(target):
-        raise InvalidArgument(Violation("alt", "a batch has no downloads: ask for the object by itself."))
+        raise InvalidArgument(Violation("alt", "a batch cannot download objects: request the object separately."))
     head, body = _split(rest)
     headers = {name.lower(): " ".join(str(value).split()) for name, value in _headers(head).items()}
     return InnerCall(match[1], target, headers, body, room)

@@ -26,7 +26,7 @@ from trainyard_storage.files import Draft
 from trainyard_storage.records import BucketRecord, Conditions, ObjectRecord, Properties
 
 MAX_JSON = 1 << 20
-NO_ROOM = "The disk of the storage is full, or has only what is kept free of it. Free some space there, and try again."
+NO_ROOM = "The disk of the storage is full, except for its reserve. Free some space there, and try again."
 _MOST_PARAMETERS = 200
 _MOST_PROPERTIES = 1 << 13
 _HEADER_VALUE = re.compile(r"[ -~]*")

@@ -120,7 +120,7 @@ def test_silent_agent_is_marked(dashboard: DashboardServer, open_page: Open) -> 
     page = open_page("/cluster")
     card = page.get_by_role("article", name="Agent laptop")
     expect(card).to_contain_text("silent")
-    expect(card).to_contain_text("No run is started here until the agent answers again")
+    expect(card).to_contain_text("No run starts here until the agent answers again")
     expect(page.get_by_text("1 silent agent without runs")).to_be_visible()
     expect(page.get_by_role("list", name="At a glance")).to_contain_text("0 agents alive")
 

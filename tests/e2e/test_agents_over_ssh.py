@@ -67,7 +67,7 @@ def test_machine_gets_an_agent_runs_a_job_is_updated_and_is_as_before_when_it_is
     assert left == []
     (here.home / "hosts").write_text("root@box\n\nbox\n")
     refused = here.run("trainyard", "agents", "add", "--hosts", "hosts")
-    assert (refused.returncode, "hosts, line 3: 'box' is no USER@HOST." in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "hosts, line 3: 'box' is not USER@HOST." in refused.stderr) == (2, True), refused.stderr
     gone = here.run("trainyard", "agents", "remove", host)
     assert (gone.returncode, f"There is no agent of root on {host}." in gone.stderr) == (1, True)
 
@@ -76,5 +76,5 @@ def test_machine_that_ssh_does_not_reach_is_said_with_its_words(pair: tuple[Mach
     server, box = pair
     (box.programs.home / "keys").write_text("")
     refused = server.programs.run("trainyard", "agents", "add", f"root@{box.address}")
-    words = f"ssh does not get to root@{box.address}: root@{box.address}: Permission denied (publickey)."
+    words = f"ssh cannot connect to root@{box.address}: root@{box.address}: Permission denied (publickey)."
     assert (refused.returncode, words in refused.stderr) == (1, True), refused.stderr

@@ -255,7 +255,7 @@ async def test_job_dir_of_one_machine_is_refused_with_the_agents_that_would_need
     assert (refused.status_code, refused.json()["error"]["message"]) == (
         400,
         "The job needs several agents: box-1 and box-2 together have room for it, but its job-dir is below /data/out, "
-        "which its machines do not share (--shared-job-dirs). Give it a job-dir on gs:// or below a shared directory, "
+        "which its machines do not share (--shared-job-dirs). Use a job-dir on gs:// or below a shared directory, "
         "or ask for less.",
     )
 

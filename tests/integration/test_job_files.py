@@ -133,7 +133,7 @@ def test_paths_out_of_the_job_dir_are_refused(api: Server, job_dir: Path) -> Non
         "../../server/trainyard.db": outside,
         "/etc/passwd": outside,
         "none": (404, "There is no none in the job-dir."),
-        "out": (403, "out is a link that leads out of the job-dir."),
+        "out": (403, "out is a link to outside the job-dir."),
         "model": (400, "model is a directory: only files can be downloaded."),
         "": (400, "only files can be downloaded"),
     }

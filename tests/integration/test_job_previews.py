@@ -58,7 +58,7 @@ def test_page_of_a_file_shows_it_escaped(api: Server, job_dir: Path) -> None:
     for path, says in {"none": "There is no none", "../x": "without &#39;..&#39;"}.items():
         assert says in page(api, path)
     (job_dir / "out").symlink_to("/etc/passwd")
-    assert "a link that leads out of the job-dir" in page(api, "out")
+    assert "a link to outside the job-dir" in page(api, "out")
 
 
 def test_image_is_a_download_that_runs_nothing(api: Server, job_dir: Path) -> None:

@@ -185,7 +185,7 @@ def test_database_that_another_process_locks_is_waited_for_and_then_refused(
 def test_damaged_database_says_everywhere_that_it_does_not_pass_and_what_to_do(
     api: Server, disk: SmallDisk, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    remedy = "does not pass by itself: stop the server, and restore the database"
+    remedy = "cannot repair this: stop it, and restore the database"
     for number in range(30):
         submit(api, f"job{number}").raise_for_status()
     api.use_cases.backend.store.close()
@@ -213,7 +213,7 @@ def test_damaged_database_says_everywhere_that_it_does_not_pass_and_what_to_do(
     path.write_bytes(b"this is no database at all" * 1000)
     assert main(["--data-dir", str(disk.path / "data"), "--port", "0"]) == 1
     message = capsys.readouterr().err
-    assert "file is not a database. This does not pass by itself" in message
+    assert "file is not a database. The server cannot repair this" in message
     assert message.count("\n") == 1
 
 

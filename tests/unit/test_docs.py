@@ -52,7 +52,7 @@ def test_sections_that_messages_name_exist() -> None:
 def test_recorded_job_fits_on_one_screen_which_the_page_shows() -> None:
     pytest.importorskip("pyte", reason="pyte, of the dev extra, shows what a terminal would")
     recording = runpy.run_path(str(ROOT / "scripts" / "record.py"))
-    cast = recording["CAST"].read_text(encoding="utf-8")
+    cast = recording["DIGITS"].path.read_text(encoding="utf-8")
     *_, (_, rows) = recording["screens"](cast)
     assert rows[0].startswith("$ jobs submit training digits")
     assert any("Job [digits] succeeded" in row for row in rows)

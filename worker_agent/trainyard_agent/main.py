@@ -257,7 +257,7 @@ async def _run_until_lost(agent: Agent, exclusion: Exclusion) -> None:
     if not running.cancelled():
         running.result()
     else:
-        raise SettingsRefused(f"{lost.result()} has taken the place of this agent. What runs goes on.")
+        raise SettingsRefused(f"{lost.result()} has replaced this agent. Its runs continue.")
 
 
 def _token(path: Path | None) -> str:

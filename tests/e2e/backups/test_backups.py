@@ -123,7 +123,7 @@ def test_job_that_ran_at_the_backup_ends_elsewhere_from_its_checkpoint(own_servi
     shutil.rmtree(service.state_dir)
     go.touch()
     restored = service.ok("restore", str(file), "--state-dir", str(new))
-    assert "Jobs that ran at the backup then go on from their checkpoints." in restored
+    assert "Jobs that were running then continue from their checkpoints." in restored
     service.environment["TRAINYARD_STATE_DIR"], service.state_dir = str(new), new
     try:
         service.ok("up", timeout=300)

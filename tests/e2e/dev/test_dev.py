@@ -85,7 +85,7 @@ def stays_in(service: Service, shell: "pexpect.spawn[str]", job: str) -> None:
 
 def left(shell: "pexpect.spawn[str]") -> int:
     shell.sendline("exit 3")
-    shell.expect("goes on until it is idle")
+    shell.expect("continues until it is idle")
     shell.expect(pexpect.EOF)
     shell.close()
     return int(shell.exitstatus)

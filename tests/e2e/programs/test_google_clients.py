@@ -77,7 +77,7 @@ OTHERS = {
     "tunings": (501, "Vertex AI's hyperparameterTuningJobs are not offered here: "),
     "container": (501, "Vertex AI's trainingPipelines are not offered here: CustomTrainingJob, "),
     "pipelines": (501, "Vertex AI's trainingPipelines are not offered here: CustomTrainingJob, "),
-    "upload": (501, "Vertex AI's models are not offered here: there is no registry. "),
+    "upload": (501, "Vertex AI's models are not offered here: there is no model registry. "),
     "endpoint": (501, "Vertex AI's endpoints are not offered here: "),
     "datasets": (501, "Vertex AI's datasets are not offered here: put data on gs://"),
     "schedules": (501, "Vertex AI's schedules are not offered here: let cron, "),

@@ -129,4 +129,4 @@ def test_prometheus_reads_the_figures_and_alertmanager_tells_of_a_silent_agent(t
         until(lambda: receiver.accepted, lambda: f"the alert arrives; there are {json.dumps(asked('ALERTS'))}")
     (alert,) = receiver.accepted[0]["alerts"]
     assert (alert["labels"]["alertname"], alert["labels"]["agent"]) == ("TrainyardAgentSilent", "laptop")
-    assert "has not called for 10m" in alert["annotations"]["summary"]
+    assert "has not contacted the server for 10m" in alert["annotations"]["summary"]

@@ -78,7 +78,7 @@ def test_job_of_a_machine_that_is_gone_ends_in_a_new_run_that_costs_no_retry(tmp
         api.tick()
         api.tick(NOT_YET_S)
         assert new.sync().runs == ()
-        assert "run 1 goes on if its agent still has it; else a new run starts" in api.events()[-1]
+        assert "run 1 continues if its agent still has it; otherwise a new run starts" in api.events()[-1]
         assert {name: agent["alive"] for name, agent in listed(api).items()} == {
             "laptop": True,
             "laptop-before-restore": False,

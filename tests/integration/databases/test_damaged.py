@@ -87,7 +87,7 @@ def test_doctor_says_of_every_damaged_database_what_it_is_and_what_to_do(tmp_pat
         found = database_finding(settings(tmp_path / "locked"))
         if (
             "the database is locked by another process" not in found.found
-            or "End what holds it. Then" not in found.advice
+            or "End the program that holds it. Then" not in found.advice
         ):
             wrong["locked"] = found
     found = database_finding(settings(tmp_path / "locked", database=NOWHERE))

@@ -28,7 +28,7 @@ def install(site_packages: Path) -> dict[str, Any] | None:
     except (ValueError, TypeError, KeyError, RecursionError):
         is_right = False
     if not is_right:
-        raise Refused("The program's manifest, program.json, does not say what is to be installed.")
+        raise Refused("The program's manifest, program.json, does not say what to install.")
     return part
 
 

@@ -34,7 +34,7 @@ class SourceTree:
             if str(path) in map(os.path.realpath, self._open_to()):
                 return path
             raise Refused(
-                f"{where}: {name} leads out of what was uploaded. Put it below the program's directory, or name the "
+                f"{where}: {name} is outside the uploaded files. Put it below the program's directory, or name the "
                 "package by its version or its URL."
             )
         if not path.exists():
@@ -87,7 +87,7 @@ def unpack(archive: Path, root: Path) -> None:
 def _inside(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise Refused(f"{name!r} of the program leads out of it.")
+        raise Refused(f"{name!r} of the program points outside it.")
     return str(path)
 
 
@@ -102,4 +102,4 @@ def _link(links: list[tuple[Path, str]], root: Path) -> None:
     for path, target in links:
         end = Path(os.path.realpath(path))
         if Path(target).is_absolute() or (end != real and real not in end.parents):
-            raise Refused(f"The link {str(path.relative_to(root))!r} of the program leads out of it.")
+            raise Refused(f"The link {str(path.relative_to(root))!r} of the program points outside it.")

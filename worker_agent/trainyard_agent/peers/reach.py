@@ -39,11 +39,10 @@ class Reach:
             found = set()
         if not self.address or os.geteuid() == 0 or self.address in found:
             return ""
-        leads = f"leads to {', '.join(sorted(found))}" if found else "cannot be resolved"
+        resolved = f"resolves to {', '.join(sorted(found))}" if found else "cannot be resolved"
         return (
-            f"The host name {name} {leads}: there the collectives of JAX on CPUs (Gloo) listen, also of a gang over "
-            f"several agents. Give it {self.address} in /etc/hosts, or run this agent as root, which gives replicas a "
-            "name of their own."
+            f"The host name {name} {resolved}, and JAX on CPUs (Gloo) binds to the address of the host name. For jobs "
+            f"over several agents, add the line `{self.address} {name}` to /etc/hosts, or run this agent as root."
         )
 
 
@@ -61,7 +60,7 @@ def own_address(text: str) -> str:
             if item.family == socket.AF_INET and not item.address.startswith("127.")
         }
         others = ", ".join(sorted(found)) or "none"
-        raise ValueError(f"{text} is not an address at which others reach this machine, which has {others}")
+        raise ValueError(f"{text} is not an address at which other machines can reach this one, which has {others}")
     return text
 
 

@@ -54,7 +54,7 @@ async def inspect(package: Path, site_packages: Path | None = None) -> Inspectio
     if refused := result.pop("refused"):
         raise StagingFailed(
             Reason.PACKAGES_FAILED,
-            f"The package {package.name} is refused: {refused}. Build it anew from its source, "
+            f"The package {package.name} is refused: {refused}. Rebuild it from its source, "
             "as `jobs submit --package-path` does.",
         )
     return Inspection(**result)

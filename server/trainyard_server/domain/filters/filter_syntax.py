@@ -181,7 +181,7 @@ class _Parser:
         make_call = self._function(name)
         if make_call is None:
             functions = ", ".join(self._functions)
-            raise FilterError(name.column, f"{name.text!r} is no function here; functions are {functions}.")
+            raise FilterError(name.column, f"{name.text!r} is not a function; allowed: {functions}.")
         self._next("")
         arguments: list[FilterToken] = []
         is_open = True  # for an argument
@@ -260,7 +260,7 @@ class _Parser:
                 end += len(after.text)
         opening = self._peek() if self._make_search is not None and first.kind == "word" else None
         if opening is not None and opening.kind == "open" and opening.column == end:
-            raise FilterError(first.column, f"{text!r} is no function of values; a text with ( is in quotes.")
+            raise FilterError(first.column, f"{text!r} is not a function of values; put a text with ( into quotes.")
         return FilterToken(first.kind, text, first.column)
 
     def _scan(self) -> list[FilterToken]:

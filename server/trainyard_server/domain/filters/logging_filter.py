@@ -156,7 +156,7 @@ def _search_words(name: FilterToken, arguments: list[FilterToken]) -> Term:
     if field == "timestamp":
         raise FilterError(name.column, "SEARCH looks into texts; timestamp is a time.")
     if "`" in text.text:
-        raise FilterError(text.column, 'SEARCH of phrases in backticks is not there; textPayload:"a b" finds one.')
+        raise FilterError(text.column, 'SEARCH does not support phrases in backticks; use textPayload:"a b".')
     if not _words(text.text):
         raise FilterError(text.column, f"{text.text!r} has no word to search for.")
     return Term(field, _WORDS, text.text)
@@ -200,7 +200,7 @@ def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
         level = int(value.text) if _LEVEL.fullmatch(value.text) else _LEVELS.get(value.text.upper())
         if level is None:
             levels = ", ".join(f"{name} ({number})" for name, number in _LEVELS.items())
-            raise FilterError(value.column, f"{value.text!r} is no severity; they are {levels}.")
+            raise FilterError(value.column, f"{value.text!r} is not a severity; allowed: {levels}.")
         return Term(field, "=" if op.text == ":" else op.text, str(level))
     return Term(field, op.text, value.text)
 

@@ -316,7 +316,7 @@ def _with_fewer(job: JobSnapshot, placement: Placement) -> Placement:
     if count == of:
         return placement
     workers = len(workers_of(job.gang))
-    scaled = f"Starting with {workers - (of - count)} of {workers} workers, since there is no room for all."
+    scaled = f"Starting with {workers - (of - count)} of {workers} workers, because there is no room for all."
     return replace(placement, scaled=f"{scaled} {placement.scaled}".rstrip())
 
 

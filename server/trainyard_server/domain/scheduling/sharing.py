@@ -132,19 +132,18 @@ class Sharing:
         sentences = []
         if self.overdue_at(job) <= now:
             waited = duration(self.overdue_after.total_seconds())
-            sentences.append(f"It has waited for more than {waited}, so it goes ahead of all that have not.")
+            sentences.append(f"It has waited for more than {waited}, so it goes ahead of all jobs that have not.")
         elif job.project in self.over_budget:
             sentences.append(
-                f"The project {job.project} has used its budget of this month, so its jobs are in the band batch."
+                f"The project {job.project} has used up this month's budget, so its jobs are in the band batch."
             )
         elif job.band is not Band.NORMAL:
             sentences.append(f"It is in the band {job.band.lower()}.")
         standing = self.standings.get(Account(job.project, job.owner), _EVEN)
         if standing.delay and self.overdue_at(job) > now:
             sentences.append(
-                f"It counts as submitted {duration(standing.delay.total_seconds())} later than it was, since "
-                f"{job.owner or 'its owner'} in {job.project} has lately used {standing.used:.0%} of the site, with a "
-                f"share of {standing.share:.0%}."
+                f"Moved back by {duration(standing.delay.total_seconds())}: {job.owner or 'its owner'} ({job.project}) "
+                f"recently used {standing.used:.0%} of the site; the fair share is {standing.share:.0%}."
             )
         return " ".join(sentences)
 

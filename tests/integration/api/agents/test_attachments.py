@@ -218,7 +218,7 @@ def test_stream_is_for_its_caller_and_its_agent_alone(api: Server, agent: Script
     for who in (BOB, ADMIN):
         assert close_of(stream(url, attachment_id, who)) == (
             REFUSED,
-            "There is no such shell, command or forwarder of ports, or it has ended.",
+            "This shell, command or port forward does not exist or has ended.",
         )
     assert "belongs to an agent with another key" in str(close_of(stream(url, attachment_id, another))[1])
     for who in ({}, {"Authorization": "Bearer wrong"}):

@@ -214,7 +214,7 @@ def test_log_over_its_quota_is_cut_with_a_notice(tmp_path: Path, clock: Clock) -
         assert 0 < kept < 50
         assert agent.log("more") == receipt
         notice = (
-            "The log of master-replica-0 goes on, but the job's log quota of 3.0 kB is used up: "
+            "The log of master-replica-0 continues, but the job's log quota of 3.0 kB is used up: "
             f"its lines from number {kept} on are not kept."
         )
         (event,) = [event for event in api.detail()["events"] if event["kind"] == "log-quota"]

@@ -121,7 +121,7 @@ def test_whoever_used_less_goes_first_and_why_says_so(api: Server) -> None:
     positions = {job: int(api.job(job)["jobPosition"]) for job in ("first", "second")}
     assert positions == {"second": 1, "first": 2}
     why = api.get("/trainyard/v1/projects/p/jobs/first/why")["summary"]
-    assert "later than it was, since alice in p has lately used" in why
+    assert ": alice (p) recently used" in why
 
 
 def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def test_address_has_an_interface_and_is_one_of_this_machine() -> None:
     assert "127.0.0.1" in [address.address for address in psutil.net_if_addrs()[interface]]
     assert Reach().interface == ""
     for text in ("127.0.0.1", "0.0.0.0", "203.0.113.7"):
-        with pytest.raises(ValueError, match="is not an address at which others reach"):
+        with pytest.raises(ValueError, match="is not an address at which other machines"):
             own_address(text)
     with pytest.raises(ValueError, match="must be an IP address"):
         own_address("box-1")

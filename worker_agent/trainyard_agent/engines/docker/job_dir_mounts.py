@@ -21,7 +21,7 @@ def through(launch: Launch, mounted: Iterable[str]) -> Launch:
         return launch
     below = source.relative_to(holder).parts
     if target.parts[-len(below) :] != below:
-        message = f"Its job-dir {target} leads by a link into {holder}, which another job has mounted."
+        message = f"Its job-dir {target} is a link into {holder}, which another job has mounted."
         raise StartFailed(launch.task, message)
     return replace(launch, job_dir=str(target.parents[len(below) - 1]), job_dir_source=holder)
 

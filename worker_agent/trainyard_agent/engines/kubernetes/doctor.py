@@ -21,8 +21,8 @@ def findings(client: KubeClient, agent_id: str, settings: KubernetesSettings) ->
             check="kubernetes",
             status="problem",
             found=error.message,
-            meaning="No run is started, stopped or observed. Pods go on.",
-            advice="Check the kubeconfig and the way to the API server. The agent goes on by itself.",
+            meaning="No run is started, stopped or observed. Pods continue.",
+            advice="Check the kubeconfig and the network to the API server. The agent then continues automatically.",
         )
         return
     yield Finding(check="kubernetes", status="ok", found=about)
@@ -46,7 +46,7 @@ def _settings(client: KubeClient, settings: KubernetesSettings) -> Iterator[Find
         except NotAdmitted as error:
             problems.append(str(error))
     for problem in problems:
-        meaning, advice = "The agent does not start with this setting.", "Make it, or name one that there is."
+        meaning, advice = "The agent does not start with this setting.", "Create it, or name an existing one."
         yield Finding(check="settings", status="problem", found=problem, meaning=meaning, advice=advice)
 
 

@@ -186,7 +186,7 @@ def _refusing() -> Iterator[None]:
         forbidden = isinstance(error, KubeRefused) and error.status == _FORBIDDEN
         role = " Apply deploy/kubernetes/agent.yaml of this version again." if forbidden else ""
         if isinstance(error, KubeNamespaceMissing):
-            role = " Name one that there is with --namespace, or make it: `kubectl create namespace NAME`."
+            role = " Name an existing one with --namespace, or create it: `kubectl create namespace NAME`."
         raise SettingsRefused(f"--runtime kubernetes: {error.message}{role}") from error
 
 

@@ -20,7 +20,7 @@ def findings(shared_dir: Path, count_nodes: Callable[[], int], defaults: SlurmDe
             check="slurm",
             status="problem",
             found=f"Slurm does not answer: {error.strerror}.",
-            meaning="No run is started or stopped. What runs goes on.",
+            meaning="No run is started or stopped. Existing runs continue.",
             advice="Run the agent on a login node; see the site's status of Slurm.",
         )
         return
@@ -30,7 +30,7 @@ def findings(shared_dir: Path, count_nodes: Callable[[], int], defaults: SlurmDe
             status="problem",
             found=problem,
             meaning="The agent does not start with this setting.",
-            advice="Name one that there is, or leave the setting away.",
+            advice="Name an existing one, or leave the setting out.",
         )
     if nodes:
         yield Finding(check="slurm", status="ok", found=f"{about} answers, and {nodes} nodes can be used.")

@@ -144,7 +144,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
                 with contextlib.suppress(OSError):  # else the next agent removes it
                     self.remove(run_id)
                 reason = spec.refusal(words) if isinstance(error, SlurmError) else Reason.HOST_FAILED
-                raise StartFailed(launches[0].task, f"Slurm did not take its job: {words}.", reason) from error
+                raise StartFailed(launches[0].task, f"Slurm did not accept the job: {words}.", reason) from error
 
     def observe(self, run_id: str) -> tuple[ReplicaReport, ...]:
         with self._lock:

@@ -89,7 +89,7 @@ class KeptEnvironments:
             _copy(self._root / name / "venv", directory / "venv", copied=copied)
             _move_paths(directory / "venv", former, str(directory))
         except OSError as error:
-            _log.warning("the environment %s is made anew: %s", name[:12], error)
+            _log.warning("the environment %s is rebuilt: %s", name[:12], error)
             remove_tree(directory / "venv")
             return False
         return True
@@ -133,7 +133,7 @@ class KeptEnvironments:
             os.utime(kept / _READY)
             return str(ready["directory"])
         except (OSError, KeyError, ValueError) as error:
-            _log.warning("the environment %s is made anew: %s", name[:12], error)
+            _log.warning("the environment %s is rebuilt: %s", name[:12], error)
             return None
 
     def _keep(self, name: str, directory: Path, *, copied: bool = False, only: Collection[Path] | None = None) -> None:

@@ -39,5 +39,5 @@ def test_job_dir_that_came_into_another_jobs_is_not_started(tmp_path: Path) -> N
     with pytest.raises(StartFailed, match="another job has mounted meanwhile") as failure:
         require_in_place(TASK, str(job_dir), [str(tmp_path)])
     assert failure.value.reason is Reason.HOST_FAILED
-    with pytest.raises(StartFailed, match="leads by a link into /real"):
+    with pytest.raises(StartFailed, match="is a link into /real"):
         through(launch("/real/data/x", "/home/link/x"), ["/real"])

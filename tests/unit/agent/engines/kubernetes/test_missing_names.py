@@ -32,9 +32,7 @@ def test_namespace_that_is_not_there_is_refused_and_told_by_the_doctor(
     with fake_cluster() as api:
         settings = settings_on(api, tmp_path, monkeypatch)
         api.fail("POST", f"/namespaces/{NAMESPACE}/secrets", Fault(404))
-        with pytest.raises(
-            SettingsRefused, match=f"has no namespace {NAMESPACE}.* Name one that there is with --names"
-        ):
+        with pytest.raises(SettingsRefused, match=f"has no namespace {NAMESPACE}.* Name an existing one with --names"):
             engine.ENGINE.identity(settings)
         assert problems(settings) == [f"--namespace {NAMESPACE}: the cluster has no such namespace."]
         api.fail("GET", f"/api/v1/namespaces/{NAMESPACE}", Fault(403))

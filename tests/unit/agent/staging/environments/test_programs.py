@@ -111,7 +111,7 @@ async def test_program_that_declares_what_cannot_be_followed_fails_with_the_reas
 ) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside.txt").write_text("somewhere\n")
-    leads_out = "leads out of what was uploaded"
+    leads_out = "is outside the uploaded files"
     lines: list[tuple[dict[str, str | bytes], dict[str, Any], str]] = [
         ({"requirements.txt": f"somewhere\n{line}\n"}, REQUIREMENTS, f"requirements.txt, line 2: {shown} {leads_out}")
         for line, shown in (

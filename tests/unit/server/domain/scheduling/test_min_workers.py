@@ -22,7 +22,7 @@ def test_retry_starts_with_as_many_workers_as_have_room() -> None:
         "master-replica-0",
         *(f"worker-replica-{number}" for number in range(3)),
     ]
-    assert placement.scaled == "Starting with 3 of 5 workers, since there is no room for all."
+    assert placement.scaled == "Starting with 3 of 5 workers, because there is no room for all."
     whole = only(plan([elastic(5, 1)], [agent("b", 4, gb=32), agent("c", 8, gb=32)], NOW))
     assert (whole.agent_id, len(whole.assignments), whole.scaled) == ("c", 6, "")
 
@@ -72,7 +72,7 @@ def test_workers_are_left_out_before_a_gang_is_scaled_down() -> None:
             wrong[what] = found
     assert not wrong
     assert only(plan([first], machines(*two), NOW)).scaled == (
-        "Starting with 1 of 2 workers, since there is no room for all."
+        "Starting with 1 of 2 workers, because there is no room for all."
     )
 
 

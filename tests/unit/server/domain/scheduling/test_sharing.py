@@ -54,14 +54,14 @@ def test_who_has_waited_too_long_goes_first_whatever_its_band_is() -> None:
     old, older = (of_band("batch", key, age=days * 86400) for key, days in ((1, 8), (2, 9)))
     production = of_band("production", 3, priority=1000, age=6 * 86400)
     assert keys(FIRST_COME, production, old, older) == [2, 1, 3]
-    assert "goes ahead of all that have not" in FIRST_COME.explanation(old, NOW)
+    assert "goes ahead of all jobs that have not" in FIRST_COME.explanation(old, NOW)
 
 
 def test_project_beyond_its_budget_is_in_the_band_batch() -> None:
     sharing = Sharing(over_budget=frozenset({"p"}))
     over, other = of_band("production", 1, age=60), of_band("normal", 2, project="q")
     assert keys(sharing, over, other) == [2, 1]
-    assert "has used its budget" in sharing.explanation(over, NOW)
+    assert "has used up this month's budget" in sharing.explanation(over, NOW)
 
 
 def test_fair_share_delays_whoever_used_more_than_its_share() -> None:
@@ -75,7 +75,7 @@ def test_fair_share_delays_whoever_used_more_than_its_share() -> None:
     jobs[0] = of_band("normal", 1, owner="ana", age=90_000)
     assert keys(sharing, *jobs) == [1, 2], "but never by more than a day"
     sentence = sharing.explanation(jobs[0], NOW)
-    assert "later than it was, since ana in p has lately used 90% of the site, with a share of 33%." in sentence
+    assert ": ana (p) recently used 90% of the site; the fair share is 33%." in sentence
 
 
 def test_shares_of_projects_weigh_their_usage() -> None:

@@ -83,7 +83,7 @@ def test_command_puts_token_namespace_and_options_where_they_belong(
 def test_address_that_pods_do_not_reach_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["agent", "manifest", "--server", "https://localhost:8470", "--image", "i"]
     assert run(trainyard, "trainyard", words) == 1
-    assert "which pods do not reach" in capsys.readouterr().err
+    assert "and pods cannot reach it" in capsys.readouterr().err
 
 
 def test_rights_in_the_whole_cluster_are_a_file_of_their_own() -> None:

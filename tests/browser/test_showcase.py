@@ -42,7 +42,14 @@ PAGES = {
     "new": f"/new?from=research/{RUNNING}",
 }
 
-DRAWN = {"metrics": "canvas", "compare": ".chart-card", "job": "figure.chart svg", "jobs": "[data-row]", "logs": ".ln"}
+DRAWN = {
+    "api": ".opblock-tag",
+    "metrics": "canvas",
+    "compare": ".chart-card",
+    "job": "figure.chart svg",
+    "jobs": "[data-row]",
+    "logs": ".ln",
+}
 """Selector of what scripts draw, for each page that is complete with it."""
 
 

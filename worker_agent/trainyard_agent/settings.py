@@ -287,8 +287,8 @@ class AgentSettings:
     )
     start_deadline: float | None = setting(
         None,
-        "give a run back when its engine has given no new reason for so long why it has not started it, or a registry, "
-        "a package index or gs:// has not answered for so long",
+        "give a run back if its engine has not started it for this long without a new reason, or a registry, "
+        "a package index or gs:// has not answered for this long",
         metavar="SECONDS",
         read=positive,
         default_text=f"{START_DEADLINE_S:g}, and never for the queue of --runtime slurm",

@@ -369,7 +369,7 @@ class _Lister:
         elif found is None:
             self.left_out[place.name] = f"a link to {shown(text)}, which is not there"
         elif place.bound.is_followed:
-            self.left_out[place.name] = f"a link to {shown(text)}, out of what another link leads to"
+            self.left_out[place.name] = f"a link to {shown(text)}, outside the target of another link"
         else:
             self._follow(place, place.path.resolve(), found)
 

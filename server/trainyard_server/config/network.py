@@ -87,7 +87,7 @@ class NetworkSettings:
     https_address: str = setting(
         "",
         "listen there too, at the same port, with HTTPS for other machines: an address of this machine, or a host name "
-        "that leads to one. The certificate is of an authority of the server's own, which is `ca.pem` in its data "
+        "that resolves to one. The certificate is of the server's own authority, which is `ca.pem` in its data "
         "directory. `trainyard up --listen` gives it ([a second machine](../tutorials/second-machine.md))",
         metavar="ADDRESS",
         read=_https_address,

@@ -332,7 +332,7 @@ class Settings:
     )
     keep_jobs_s: float | None = setting(
         None,
-        "delete jobs so long after their end, such as `90d`, with their logs ([retention](../how-to/operate.md))",
+        "delete jobs this long after their end, such as `90d`, with their logs ([retention](../how-to/operate.md))",
         "--keep-jobs",
         metavar="DURATION",
         read=_keep_jobs,
@@ -349,7 +349,7 @@ class Settings:
     )
     keep_audit_s: float | None = setting(
         365 * _DAY_S,
-        "keep rows of the audit so long, 0 for ever ([audit](../explanation/security.md))",
+        "keep rows of the audit this long, 0 forever ([audit](../explanation/security.md))",
         "--keep-audit",
         metavar="DAYS",
         read=_keep_audit,

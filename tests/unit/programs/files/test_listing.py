@@ -164,7 +164,7 @@ CASES: Mapping[str, Case] = {
         | {f"../out/v/{name}": text for name, text in VENV.items()}
         | {"v": "-> ../out/v", "via": "-> data/f"},
         {"data/f", "data/in/g", "data/loop -> .", "data/in/up -> ../f", "d/one", "via -> data/f"},
-        {"data/on": "a link to ../other, out of what another link leads to", "v": files.ENVIRONMENT}
+        {"data/on": "a link to ../other, outside the target of another link", "v": files.ENVIRONMENT}
         | {"data/.env": "looks like a secret: environment file", "data/v": files.ENVIRONMENT}
         | {"secret": "looks like a secret: environment file"},
     ),

@@ -96,7 +96,7 @@ class CoordinationLease:
                 if lease is not None and _holder(lease) == self._holder:
                     self._patch(lease, {"holderIdentity": None})
             except KubeError as error:
-                _log.warning("the lease is not released; it ends by itself: %s", error.message)
+                _log.warning("the lease could not be released; it will expire: %s", error.message)
 
     async def _attempt(self) -> str | None:
         """Try to acquire: None if the API server did not answer. In a thread of its own: others may all be busy."""

@@ -68,7 +68,7 @@ class GangAdmission:
         """Raises NotAdmitted if the cluster has made of a pod what this does not expect."""
         if _is_managed(created):
             raise NotAdmitted(
-                "Kueue queues the pods of the agent's namespace, each by itself: name its LocalQueue with "
+                "Kueue queues the pods of the agent's namespace, each separately: name its LocalQueue with "
                 "--local-queue."
             )
 

@@ -48,7 +48,7 @@ def test_machine_gets_an_agent_runs_a_job_is_updated_and_is_as_before_when_it_is
 
     failed = here.run(*add, "--one-user", "--runtimes", "/missing.yaml")
     assert failed.returncode == 1
-    assert f"The agent on {host} does not go on: trainyard_agent: /missing.yaml: cannot be read: " in failed.stderr, (
+    assert f"The agent on {host} cannot continue: trainyard_agent: /missing.yaml: cannot be read: " in failed.stderr, (
         failed.stderr
     )
     assert f"Its log: `ssh {host} journalctl -u trainyard-agent`." in failed.stderr

@@ -108,5 +108,5 @@ def test_usage_that_cannot_be_is_refused_in_a_sentence(service: Service) -> None
         assert "Traceback" not in done.stderr
     service.train("trained", "--config", str(service.work / "refused.yaml"), "--package-path", str(code))
     done = service.run("jobs", "dev", "trained", cwd=code)
-    assert "trained is no job of `jobs dev`" in done.stderr
+    assert "trained is not a job of `jobs dev`" in done.stderr
     assert until(lambda: service.state("refused") == "", "no job of that name") == "True"

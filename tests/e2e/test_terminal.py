@@ -83,11 +83,11 @@ def test_job_is_followed_left_listed_and_cancelled_on_a_terminal(service: Servic
     assert followed.rows[-2] == "The job goes on. To see its log again:  jobs stream-logs shown"
     assert not any("RUNNING" in row for row in followed.rows)
 
-    top = Terminal(service, "jobs", "top")
-    top.wait_for(lambda rows: any(re.match(r"shown +RUNNING +\d+/1000 +loss", row) for row in rows))
-    top.child.send("q")
-    assert top.end() == 0
-    assert re.search(r"^shown +RUNNING", service.ok("jobs", "top"), re.MULTILINE)
+    watch = Terminal(service, "jobs", "list", "--watch")
+    watch.wait_for(lambda rows: any(re.match(r"shown +RUNNING .* step \d+/1000, loss", row) for row in rows))
+    watch.child.send("q")
+    assert watch.end() == 0
+    assert re.search(r"^shown +RUNNING", service.ok("jobs", "list"), re.MULTILINE)
 
     cancelled = Terminal(service, "jobs", "stream-logs", "shown", "--cancel-on-interrupt")
     cancelled.wait_for(lambda rows: "left" in rows[-1])

@@ -28,7 +28,7 @@ def words(service: Service, job: str, *more: str) -> tuple[str, ...]:
 def test_change_is_in_the_replica_after_the_next_call_and_the_job_ends_when_it_is_idle(service: Service) -> None:
     code = source(service, "edited")
     (code / "removed.py").touch()
-    done = service.done(*words(service, "edited", "--idle", "20s"), cwd=code)
+    done = service.done(*words(service, "edited", "--idle", "40s"), cwd=code)
     assert "Job [edited] submitted successfully." in done.stderr
     assert "Synchronised 2 files, 2 of them changed: " in done.stderr
     assert "Enter it again: jobs dev edited" in done.stderr
@@ -42,7 +42,7 @@ def test_change_is_in_the_replica_after_the_next_call_and_the_job_ends_when_it_i
     other = service.run("jobs", "dev", "edited", cwd=service.work)
     assert (other.returncode, "comes from" in other.stderr) == (1, True), other.stderr
     service.wait_for("edited", "SUCCEEDED")
-    assert "Nothing used it for 20 s: it ends." in service.log("edited")
+    assert "Nothing used it for 40 s: it ends." in service.log("edited")
     ended = service.run("jobs", "dev", "edited", cwd=code)
     assert (ended.returncode, "edited has ended: it is SUCCEEDED." in ended.stderr) == (1, True), ended.stderr
 

@@ -208,11 +208,11 @@ def test_code_is_synchronised_into_a_container_which_ends_when_it_is_idle(
     (code / "train.py").write_text("print('by the container')\n")
     given = [word.replace("IMAGE", engine.base_image) for word in words]
     machine = ("--scale-tier", "custom", "--master-machine-type", "small")
-    done = containers.done("jobs", "dev", job, *given, *machine, "--idle", "15s", cwd=code)
+    done = containers.done("jobs", "dev", job, *given, *machine, "--idle", "30s", cwd=code)
     assert "Synchronised 1 files, 1 of them changed: " in done.stderr
     place = re.search(r"changed: (/\S+)$", done.stderr, re.MULTILINE)
     assert place is not None
     run = containers.ok("jobs", "exec", job, "--", "python3", f"{place[1]}/train.py")
     assert run == "by the container\n"
     assert containers.wait_for(job, "SUCCEEDED", "FAILED") == "SUCCEEDED"
-    assert "Nothing used it for 15 s: it ends." in containers.log(job)
+    assert "Nothing used it for 30 s: it ends." in containers.log(job)

@@ -74,7 +74,7 @@ def test_job_is_followed_left_listed_and_cancelled_on_a_terminal(service: Servic
     service.program(PROGRAM)
     service.config(**local(workers=1))
     followed = Terminal(service, "jobs", "submit", "training", "shown", "--config", "config.yaml", "--stream-logs")
-    followed.wait_for(lambda rows: re.search(r"─ \d+/1000  .*loss .* steps/s  .* left", rows[-1]))
+    followed.wait_for(lambda rows: re.search(r"[━╸╺─] \d+/1000  .*loss .* steps/s  .* left", rows[-1]))
     rows = followed.wait_for(lambda rows: any("epoch 2/100  loss" in row for row in rows))
     assert sum("loading data (2 replicas)" in row for row in rows) == 1
     assert not any("{" in row for row in rows)

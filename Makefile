@@ -83,7 +83,8 @@ screenshots: $(VENV)/.dev ## take the pictures of README.md anew, with Chromium
 	@scripts/test-tools.sh
 	SCREENSHOTS=build/screenshots $(BIN)/python -m pytest -q tests/browser/test_showcase.py
 	mkdir -p docs/images
-	for picture in jobs-light job-failed-light compare-dark; do \
+	cp build/screenshots/jobs-light.png docs/images/ # the whole table
+	for picture in job-failed-light compare-dark; do \
 		cp build/screenshots/window/$$picture.png docs/images/$$picture.png; done
 
 recording: $(VENV)/.dev ## record the first job on a terminal of 80 x 24 anew, for docs/how-to/follow-jobs.md

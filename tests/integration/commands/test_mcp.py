@@ -131,7 +131,7 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("logs", {"job": "a", "severity": "BAD"}, "severity must be one of DEBUG, "),
     ("logs", {"job": "a", "before": 3, "after": 1}, "Give either before or after."),
     ("compare", {"jobs": ["a", "b"]}, "None of these jobs exists: local/a, local/b."),
-    ("submit", {}, "Nothing was submitted. Not accepted:\n- There is no job: "),
+    ("submit", {}, "Nothing was submitted. Not accepted:\n- No job was given: "),
     ("submit", {"config": PROGRAM, "flags": ["--no"]}, "Nothing was submitted. Not accepted:\n- flags: No such opti"),
     ("submit", {"config": PROGRAM, "flags": ["--build", "."]}, "Nothing was submitted. Not accepted:\n- --build: "),
     ("submit", {"config": "a", "config_path": "a"}, "Nothing was submitted. Not accepted:\n- Give either config or "),

@@ -50,7 +50,7 @@ def test_sweep_is_followed_listed_and_its_best_trial_trained_again(
     assert "--goal is for a study: add --sweep" in jobs("validate --module-name a --goal minimize")[2]
 
 
-def test_study_that_runs_shows_its_trials_in_top_and_can_be_cancelled(
+def test_study_that_runs_can_be_cancelled(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def jobs(words: str) -> tuple[int, str]:
@@ -59,6 +59,5 @@ def test_study_that_runs_shows_its_trials_in_top_and_can_be_cancelled(
 
     study = client.submit("config.yaml", job_id="endless", sweep={"learning-rate": [0, 1]}, metric="loss")
     assert jobs("wait endless --for-state RUNNING --timeout 60s")[0] == 0
-    assert "trials: " in jobs("top --once")[1]
     assert jobs("cancel endless")[0] == 0
     assert study.state in ("CANCELLING", "CANCELLED")

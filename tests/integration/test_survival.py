@@ -199,7 +199,7 @@ def test_damaged_database_says_everywhere_that_it_does_not_pass_and_what_to_do(
     answer = api.client.get("/v1/projects/p/jobs", headers=ADMIN)
 
     assert answer.status_code == 500, "what passes is 503, and is tried again"
-    assert f"the database is damaged. This {remedy}" in answer.json()["error"]["message"]
+    assert f"the database is damaged. The server {remedy}" in answer.json()["error"]["message"]
     code, seen = health(api)
     assert (code, seen["checks"]["database"]["status"]) == (503, "down")
     assert seen["checks"]["database"]["message"] == "the database is damaged"

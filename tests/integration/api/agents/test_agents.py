@@ -119,7 +119,7 @@ def test_token_of_an_agent_names_it_and_ends_with_it(shell: Shell) -> None:
     assert nothing in listed[2]
     assert nothing in shell("status")[1]
     assert "The agent rack-7 has no room: /data has less than" in " ".join(shell("doctor")[1].split())
-    assert "There is no agent rack-8. There are: rack-7." in shell("agents remove rack-8")[2]
+    assert "There is no agent rack-8. Agents: rack-7." in shell("agents remove rack-8")[2]
     assert shell("agents remove rack-7")[0] == 0
     assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 401
     assert "No agent has joined yet" in shell("agents list")[2]

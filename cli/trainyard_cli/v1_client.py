@@ -4,7 +4,6 @@ A call that the server does not answer, or refuses as Unavailable or TooManyRequ
 which a server elsewhere may be restarted. One on this machine that nothing listens for is not coming back by itself.
 """
 
-import difflib
 import re
 import threading
 import time
@@ -29,6 +28,7 @@ from trainyard_protocol.errors import (
     Unauthenticated,
     Unavailable,
     from_body,
+    nearest,
 )
 from trainyard_protocol.net.trust import client_context, tls_failure
 from trainyard_protocol.net.warning_headers import WARNING, warnings_of
@@ -373,8 +373,8 @@ class _Tries:
 
 
 def _did_you_mean(name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    near = nearest(name, names)
+    return f" Did you mean {near}?" if near else ""
 
 
 def _decoded(response: httpx.Response, url: str) -> Any:

@@ -17,8 +17,6 @@ from trainyard_protocol.errors import InvalidArgument, TooLarge, TrainyardError,
 
 _MEMORY, _CPU_S = 2**30, 30
 _MAX_ENTRIES, _MAX_LISTED = 100, 1000
-_NO_ENTRIES = ("__init__", "setup", "conftest")
-_SUFFIXES = (".py", ".sh", ".ipynb")
 _TOP = "program"
 
 
@@ -79,12 +77,10 @@ def _found(path: Path, entry: str, entries: Sequence[str], search: Search) -> Pr
 
 def _entries(path: Path) -> Sequence[str]:
     """The files and modules that could start a program, those at the top first."""
-    names = [
-        name
-        for name in files.list_files(path, asks_git=False).files
-        if name.endswith(_SUFFIXES) and (stem := Path(name).stem) not in _NO_ENTRIES and not stem.startswith("test_")
-    ]
-    names.sort(key=lambda name: (name.count("/"), name))
+    names = sorted(
+        filter(programs.may_start, files.list_files(path, asks_git=False).files),
+        key=lambda name: (name.count("/"), name),
+    )
     return tuple(_entry(path, path / name) for name in names[:_MAX_ENTRIES])
 
 

@@ -460,12 +460,16 @@ def _module_file(directory: Path, parts: Sequence[str]) -> Path | None:
     return next((file for file in (base.with_name(f"{base.name}.py"), base / "__main__.py") if file.is_file()), None)
 
 
+def may_start(name: str) -> bool:
+    """Whether a program may begin with a file of that name: a source or a notebook, and no part of a package, its setup
+    or its tests."""
+    base = posixpath.basename(name)
+    stem = posixpath.splitext(base)[0]
+    return base.endswith(_SUFFIXES) and stem not in _NO_ENTRIES and not stem.startswith("test_")
+
+
 def _python_files(directory: Path) -> list[Path]:
-    return [
-        file
-        for file in sorted(directory.glob("*.py"))
-        if file.stem not in _NO_ENTRIES and not file.stem.startswith("test_")
-    ]
+    return [file for file in sorted(directory.glob("*.py")) if may_start(file.name)]
 
 
 def _only_entry(directory: Path, candidates: Sequence[Path]) -> tuple[Path, str]:

@@ -20,7 +20,7 @@ is Google's (AIP-193), as clients of the v1 API parse it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -65,6 +65,13 @@ def shown(text: str, most: int = _MAX_NAME) -> str:
     """A text of a user for a message: at most so many characters, unprintable ones as escapes."""
     cut = text if len(text) <= most else f"{text[:most]}..."
     return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """The name that a user probably meant; "" without a close one."""
+    import difflib  # for a message alone: no command loads it at its start
+
+    return next(iter(difflib.get_close_matches(word, list(names), n=1)), "")
 
 
 def quoted(value: object) -> str:

@@ -4,7 +4,6 @@ Real clients send int64 as numbers or as strings, enums in lower case and `"True
 carry int64 as a JSON string, durations as `"3600s"`, times as RFC 3339 with `Z` (proto3's JSON mapping).
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from trainyard_protocol.errors import shown
+from trainyard_protocol.errors import nearest, shown
 
 _E = TypeVar("_E", bound=StrEnum)
 _INT64 = 2**63
@@ -52,8 +51,8 @@ def kind_of(value: object) -> str:
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """`Did you mean "x"?`, or "" without a close match."""
-    near = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6) if len(word) <= _MAX_SHOWN else ()
-    return f'Did you mean "{near[0]}"?' if near else ""
+    near = nearest(word, allowed) if len(word) <= _MAX_SHOWN else ""
+    return f'Did you mean "{near}"?' if near else ""
 
 
 def _text(value: object) -> str:

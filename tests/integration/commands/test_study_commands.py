@@ -50,9 +50,7 @@ def test_sweep_is_followed_listed_and_its_best_trial_trained_again(
     assert "--goal is for a study: add --sweep" in jobs("validate --module-name a --goal minimize")[2]
 
 
-def test_study_that_runs_can_be_cancelled(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_study_that_runs_can_be_cancelled(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     def jobs(words: str) -> tuple[int, str]:
         code = run(trainyard, "trainyard", ["jobs", *words.split()])
         return code, capsys.readouterr().out

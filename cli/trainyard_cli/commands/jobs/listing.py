@@ -1,6 +1,5 @@
 """`jobs list`. It loads no models: see `v1_client`."""
 
-import difflib
 import re
 import shutil
 import sys
@@ -18,6 +17,7 @@ from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Target
+from trainyard_protocol.errors import nearest
 
 if TYPE_CHECKING:
     from trainyard_cli.v1_client import V1Client
@@ -89,8 +89,8 @@ def check_keys(flag: str, keys: Iterable[str], jobs: Sequence[Mapping[str, Any]]
             from trainyard_protocol.job.job_keys import FIRST, is_key  # slow, and rarely needed
 
             if not is_key(key):
-                near = difflib.get_close_matches(key, FIRST, n=1)
-                did_you_mean = f" Did you mean {near[0]}?" if near else ""
+                near = nearest(key, FIRST)
+                did_you_mean = f" Did you mean {near}?" if near else ""
                 raise click.UsageError(
                     f"argument {flag}: jobs have no key {key!r}.{did_you_mean} Keys are {', '.join(sorted(FIRST))}, "
                     "and those inside them, such as trainingInput.workerCount."

@@ -1,6 +1,5 @@
 """Groups of commands: each is imported when it is called for, and a mistyped word gets the line that was meant."""
 
-import difflib
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from trainyard_cli.commands.shared.gcloud_flags import behind_the_verb
+from trainyard_protocol.errors import nearest
 
 _SYNONYMS = {
     "kill": ("cancel",),
@@ -102,10 +102,10 @@ def _shown(group: click.Group) -> list[str]:
 def _path(group: click.Group, word: str) -> list[str]:
     """The names that lead to the command that was meant; [] without one. A word that names a command, also one of a
     group below, comes before one that resembles a name."""
-    for closest in (_named, _resembling):
+    for closest in (_named, nearest):
         if name := closest(word, group.commands):
             return [name]
-        if closest is _resembling and len(shown := _shown(group)) == 1:
+        if closest is nearest and len(shown := _shown(group)) == 1:
             return shown  # `jobs submit` has nothing but `training`
         for name, command in group.commands.items():
             if isinstance(command, click.Group) and (inner := closest(word, command.commands)):
@@ -114,23 +114,19 @@ def _path(group: click.Group, word: str) -> list[str]:
 
 
 def _meant(name: str, word: str) -> bool:
-    return bool(_named(word, [name]) or _resembling(word, [name]))
+    return bool(_named(word, [name]) or nearest(word, [name]))
 
 
 def _named(word: str, names: Collection[str]) -> str:
     return next((name for name in (word, *_SYNONYMS.get(word, ())) if name in names), "")
 
 
-def _resembling(word: str, names: Collection[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, names, n=1)), "")
-
-
 def unknown_option(path: str, error: click.NoSuchOption, command: click.Command, args: Sequence[str]) -> str:
     """The message for an unknown flag of a command with arguments after `--`: a close flag, and where an argument of
     the program belongs. `args` are the words behind `path`."""
     options = _options(command)
-    near = difflib.get_close_matches(error.option_name, options, n=1)
-    did_you_mean = f" Did you mean {near[0]}?" if near else ""
+    near = nearest(error.option_name, options)
+    did_you_mean = f" Did you mean {near}?" if near else ""
     ours, programs = separated(args, options)
     line = f"{path} {shlex.join(ours)}".rstrip()
     where = "Arguments of the training program go after --"

@@ -1,6 +1,5 @@
 """Texts about a job for a person: its summary, its metrics, and the environment of a replica. Pure."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,6 +9,7 @@ from trainyard_cli.output.jobs import formats, study_status
 from trainyard_cli.output.log import progress
 from trainyard_cli.output.log.log_screen import elapsed
 from trainyard_cli.output.text.safe import without_control
+from trainyard_protocol.errors import nearest
 from trainyard_protocol.fields import sized
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
@@ -210,8 +210,8 @@ def missing_metrics(every: MetricsView, names: Sequence[str], task: str = "") ->
     messages = []
     for name in names:
         if name not in has:
-            near = difflib.get_close_matches(name, has, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"It has {formats.shortened(has)}."
+            near = nearest(name, has)
+            hint = f"Did you mean {near}?" if near else f"It has {formats.shortened(has)}."
             messages.append(without_control(f"The job has no metric {name}. {hint}"))
     if task and not messages and task not in tasks:
         return [f"{task} has reported no such metrics; {formats.shortened(tasks)} has."]

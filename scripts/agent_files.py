@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trainyard_cli.commands.tree import trainyard
-from trainyard_cli.mcp.callers import OwnUser
+from trainyard_cli.mcp.caller import Caller
 from trainyard_cli.mcp.server import tools
 from trainyard_cli.settings import Target
 
@@ -124,7 +124,7 @@ def pages_list() -> str:
 
 def skill() -> str:
     """The skill, with a row for each tool."""
-    made = {tool.name: tool.description for tool in tools(OwnUser(Target(Path())))}
+    made = {tool.name: tool.description for tool in tools(Caller(Target(Path())))}
     if made.keys() != COMMANDS.keys():
         raise KeyError(f"scripts/agent_files.py: COMMANDS must have the tools {', '.join(made)}")
     rows = [f"| `{name}` | `{_command(COMMANDS[name])}` | {_in_short(text)} |" for name, text in made.items()]

@@ -106,11 +106,9 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return base / "trainyard"
 
 
-def remote_server(
-    target: Target, environment: Mapping[str, str] = os.environ, *, with_token: bool = True
-) -> Server | None:
+def remote_server(target: Target, environment: Mapping[str, str] = os.environ) -> Server | None:
     """The server named by a flag, the environment or the saved login, if any. Raises InvalidArgument for a bad URL or
-    no token, FailedPrecondition for unreadable logins. Without `with_token` it is the address alone."""
+    no token, FailedPrecondition for unreadable logins."""
     from_environment = "" if target.local else environment.get("TRAINYARD_SERVER", "")
     url = server_url(target.server or from_environment)
     if not url and (target.local or "TRAINYARD_STATE_DIR" in environment):
@@ -119,7 +117,7 @@ def remote_server(
     url = url or logins.current
     if not url:
         return None
-    token = _token(target, environment, url, logins) if with_token else ""
+    token = _token(target, environment, url, logins)
     return Server(url, token, ca_file=chosen_ca_file(target.ca_file, environment) or logins.ca_file(url))
 
 

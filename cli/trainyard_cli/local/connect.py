@@ -1,7 +1,6 @@
 """Selects the server from flags and environment, and connects to it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 def find_server(target: Target) -> Server | None:
     """The selected server, running or not; None if none was configured or started."""
     return remote_server(target) or LocalState(target.state_dir).server()
-
-
-def server_address(target: Target) -> Server:
-    """The selected server without a token, for a program that passes on those of its callers. Raises
-    FailedPrecondition if none was configured or started."""
-    remote = remote_server(target, with_token=False)
-    return remote or replace(_checked(LocalState(target.state_dir).server(), target), token="")
 
 
 def running_server(target: Target) -> Server | None:
@@ -64,12 +56,9 @@ def client_of(server: Server, target: Target, report: Callable[[str], None] | No
 
 
 def needed_server(target: Target) -> Server:
-    """The selected server. Raises FailedPrecondition or Unavailable without one."""
-    return _checked(find_server(target), target)
-
-
-def _checked(server: Server | None, target: Target) -> Server:
-    """The server. Raises FailedPrecondition where there is none, Unavailable where the local one does not run."""
+    """The selected server. Raises FailedPrecondition where there is none, Unavailable for a local one that does not
+    run."""
+    server = find_server(target)
     if server is None:
         raise FailedPrecondition(
             "No server is configured. Start one on this machine with `trainyard up`, log in to one with "

@@ -16,7 +16,7 @@ from trainyard_cli.output.jobs.gang import gang_text
 from trainyard_cli.output.text.safe import without_field
 from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
-from trainyard_cli.submission.flags import EnvFile, JobFlags, Variable, job_flags, pop_flags
+from trainyard_cli.submission.flags import JobFlags, job_flags, pop_flags
 from trainyard_cli.submission.submit import JobDraft
 from trainyard_protocol.errors import (
     AlreadyExists,
@@ -51,7 +51,7 @@ class AgentRequest:
     flags: tuple[str, ...] = ()
 
 
-def drafted(request: AgentRequest, flags: JobFlags, *, local_files: bool) -> JobDraft:
+def drafted(request: AgentRequest, flags: JobFlags) -> JobDraft:
     """The job with its flags and its program. Raises InvalidArgument, with file and line where there are."""
     if request.package_path:
         flags = JobFlags({**flags.given, "package_path": request.package_path})
@@ -59,8 +59,6 @@ def drafted(request: AgentRequest, flags: JobFlags, *, local_files: bool) -> Job
         raise InvalidArgument("No job was given: set config, config_path, package_path or flags.")
     if request.config.strip() and request.config_path:
         raise InvalidArgument("Give either config or config_path.")
-    if request.config_path and not local_files:
-        raise InvalidArgument("config_path: files cannot be read from here. Give the text as config.")
     if flags.text("build"):
         raise InvalidArgument(
             "--build: build the image with `trainyard build DIR` first, and give it as --master-image-uri."
@@ -70,20 +68,12 @@ def drafted(request: AgentRequest, flags: JobFlags, *, local_files: bool) -> Job
         source = Path(request.config_path).expanduser()
     elif request.config.strip():
         source = config_file.parse(request.config)
-    return submission.draft(
-        source, flags, current_dir=Path.cwd(), name=request.job, user_args=request.args, local_files=local_files
-    )
+    return submission.draft(source, flags, current_dir=Path.cwd(), name=request.job, user_args=request.args)
 
 
-def parse_flags(words: Sequence[str], *, local_files: bool) -> JobFlags:
-    """The flags of `jobs submit training`. Raises InvalidArgument. Without `local_files`, --env NAME has no value and
-    --env-file none: neither the environment of this program nor its files are the caller's."""
+def parse_flags(words: Sequence[str]) -> JobFlags:
+    """The flags of `jobs submit training`. Raises InvalidArgument."""
     command = click.command("flags", add_help_option=False)(job_flags(lambda **_: None))
-    for parameter in command.params:
-        if isinstance(parameter.type, Variable) and not local_files:
-            parameter.type = Variable({})
-        if isinstance(parameter.type, EnvFile) and not local_files:
-            parameter.type = EnvFile(None)
     try:
         context = command.make_context("flags", list(words))
     except click.UsageError as error:

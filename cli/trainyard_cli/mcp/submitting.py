@@ -6,7 +6,7 @@ from pathlib import Path
 from trainyard_cli.client import Client
 from trainyard_cli.mcp import dry_run
 from trainyard_cli.mcp.answers import DryRun, SubmitAnswer
-from trainyard_cli.mcp.callers import Callers
+from trainyard_cli.mcp.caller import Caller
 from trainyard_cli.mcp.dry_run import AgentRequest
 from trainyard_cli.origin import record
 from trainyard_cli.submission import submit as submission
@@ -25,12 +25,12 @@ class Prepared:
     bucket: str = ""
 
 
-def prepared(client: Client, request: AgentRequest, *, local_files: bool) -> Prepared:
+def prepared(client: Client, request: AgentRequest) -> Prepared:
     """The job and its dry run. Raises what is not about the job."""
     notes: list[str] = []
     try:
-        flags = dry_run.parse_flags(request.flags, local_files=local_files)
-        draft = dry_run.drafted(request, flags, local_files=local_files)
+        flags = dry_run.parse_flags(request.flags)
+        draft = dry_run.drafted(request, flags)
         draft = submission.for_server(draft, notes.append, is_local=client.server.local)
     except (InvalidArgument, FailedPrecondition) as error:
         return Prepared(dry_run.refused(error))
@@ -38,16 +38,16 @@ def prepared(client: Client, request: AgentRequest, *, local_files: bool) -> Pre
     return Prepared(result.model_copy(update={"notes": [*notes, *result.notes]}), draft, flags.text("staging_bucket"))
 
 
-def submit(client: Client, request: AgentRequest, callers: Callers) -> SubmitAnswer:
+def submit(client: Client, request: AgentRequest, caller: Caller) -> SubmitAnswer:
     """Submit a job whose dry run is clean. A job of this name with the same content counts as the submitted one, so
     that an agent may call again. Raises AlreadyExists for one with another content."""
-    ready = prepared(client, request, local_files=callers.local_files)
+    ready = prepared(client, request)
     draft, result = ready.draft, ready.dry_run
     if draft is None or not (result.ok or result.name_exists):
         return SubmitAnswer(job="", state="", is_new=False, dry_run=result)
     existing = submission.ExistingJob(client, draft.name)
     notes: list[str] = []
-    storage, job_dir = callers.storage(client), str(get(draft.data, "trainingInput.jobDir") or "")
+    storage, job_dir = caller.storage(client), str(get(draft.data, "trainingInput.jobDir") or "")
     if storage and job_dir.startswith("gs://"):
         ensure_bucket(job_dir, storage, notes.append)
     bucket = ready.bucket

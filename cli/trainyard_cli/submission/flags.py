@@ -68,9 +68,6 @@ class Variable(click.ParamType[tuple[str, str]]):
 
     name = "NAME[=VALUE]"
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._environment = environment
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
@@ -78,34 +75,32 @@ class Variable(click.ParamType[tuple[str, str]]):
         if not name:
             self.fail(f"[{value}] has no name; write NAME=VALUE, or NAME for its value here.", param, ctx)
         if not separator:
-            if name not in self._environment:
+            if name not in os.environ:
                 if os.path.isfile(name):  # noqa: PTH113 - loads no pathlib
                     self.fail(f"{name} is a file; write --env-file {name}.", param, ctx)
                 self.fail(f"{name} is not set here; write {name}=VALUE.", param, ctx)
-            text = self._environment[name]
+            text = os.environ[name]
         return name, text
 
 
 class EnvFile(click.ParamType[tuple[tuple[str, str], ...]]):
-    """A file of variables. Without an `environment` no file is read: it would not be the caller's."""
+    """A file of variables."""
 
     name = "FILE"
 
-    def __init__(self, environment: Mapping[str, str] | None = os.environ) -> None:
-        self._environment = environment
-
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002 - of click's type
+        ctx: click.Context | None,  # noqa: ARG002
     ) -> tuple[tuple[str, str], ...]:
         if isinstance(value, tuple):
             return value
-        if self._environment is None:
-            self.fail("files cannot be read from here; give each variable by --env NAME=VALUE.", param, ctx)
         from pathlib import Path
 
         from trainyard_cli.submission.foreign import env_file
 
-        return env_file.read(Path(str(value)).expanduser(), self._environment)
+        return env_file.read(Path(str(value)).expanduser(), os.environ)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -74,12 +74,10 @@ def draft(
     current_dir: Path,
     name: str = "",
     user_args: tuple[str, ...] = (),
-    local_files: bool = True,
 ) -> JobDraft:
     """Read the config and merge the flags into it. Relative paths of flags count from `current_dir`.
 
-    Raises InvalidArgument when the config cannot be read or a local package does not exist; without `local_files`,
-    which is for a caller elsewhere, also when the job names a file of this machine.
+    Raises InvalidArgument when the config cannot be read or a local package does not exist.
     """
     config = config_file.load(source) if isinstance(source, Path) else source
     if config is not None:
@@ -110,8 +108,6 @@ def draft(
         _set_goal(data, flags.text("metric"), origins)
     if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
-    if not local_files:
-        _refuse_local_files(data, flags)
     relative = _make_job_dir_absolute(data, config, origins, current_dir)
     for package in flags.packages:
         if "://" not in package:
@@ -123,7 +119,7 @@ def draft(
     if flags.text("package_path"):
         program = programs.find(Path(flags.text("package_path")).expanduser(), draft.module, search)
         draft = _with_program(draft, program)
-    elif not flags.packages and local_files:
+    elif not flags.packages:
         draft = _with_automatic_program(draft, search)
     if draft.program is None:
         if search.include:
@@ -154,24 +150,6 @@ def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> Non
             f"--metric {metric}: the config has the goal {given}, which does not fit its name. Add --goal maximize or "
             "--goal minimize."
         )
-
-
-def _refuse_local_files(data: Mapping[str, Any], flags: JobFlags) -> None:
-    """Raise InvalidArgument for a job that needs files of this machine."""
-    local = [package for package in flags.packages if "://" not in package]
-    for name, value in (
-        ("--package-path", flags.text("package_path")),
-        ("--build", flags.text("build")),
-        ("--packages", ",".join(local)),
-    ):
-        if value:
-            raise InvalidArgument(
-                f"{name} {value}: files cannot be read from here. Give packages on gs:// (--packages), or an image "
-                "(--master-image-uri)."
-            )
-    job_dir = get(data, f"{_TRAINING}.jobDir")
-    if isinstance(job_dir, str) and job_dir and not _ADDRESS.match(job_dir) and not job_dir.startswith("/"):
-        raise InvalidArgument(f"The job-dir {job_dir!r} is relative. Give gs://BUCKET/DIR or an absolute path.")
 
 
 def with_image(draft: JobDraft, image: str) -> JobDraft:

@@ -1,39 +1,25 @@
 """The tools of `trainyard mcp` against a server whose agent plays a trainer, called with the client of MCP's makers."""
 
-import os
-import re
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-import httpx2
 import mcp
-import pytest
-from mcp.client.streamable_http import streamable_http_client
 
-from beds.programs import BIN
 from beds.services.ai_agent import call, ended
-from integration.api.api_support import ADMIN, ALICE, VERA
 from integration.commands.test_python_client import client
 from trainyard import Client
-from trainyard_cli.client import AuditFilter
-from trainyard_cli.client import Client as ServerClient
-from trainyard_cli.mcp.callers import NAME, OwnUser
+from trainyard_cli.mcp.caller import Caller
 from trainyard_cli.mcp.server import mcp_server
-from trainyard_cli.settings import Server, chosen_target
+from trainyard_cli.settings import chosen_target
 
 __all__ = ["client"]
 
-UPLOADED = "trainingInput:\n  pythonModule: trainer.task\n  packageUris: [gs://models/trainer-1.tar.gz]\n"
 PROGRAM = "trainingInput:\n  pythonModule: trainer.task\n"
 
 
 def own_agent() -> mcp.Client:
     """An AI agent of the user whose token is in the environment."""
-    return mcp.Client(mcp_server(OwnUser(chosen_target({}))))
+    return mcp.Client(mcp_server(Caller(chosen_target({}))))
 
 
 async def test_agent_submits_finds_the_cause_of_a_failure_and_compares(client: Client) -> None:
@@ -146,81 +132,3 @@ async def test_wrong_arguments_are_an_error_that_says_what_is_allowed(client: Cl
         (row, answer) for row, answer in zip(WRONG, answers, strict=True) if not answer.startswith(f"ERROR: {row[2]}")
     ]
     assert wrong == []
-
-
-@contextmanager
-def http_server(*words: str) -> Iterator[str]:
-    """`trainyard mcp --listen` as a process without a token, in the environment of the test; gives its address."""
-    command = [str(BIN / "trainyard"), "mcp", "--listen", "127.0.0.1:0", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        match = re.search(r"http://\S+/mcp", line)
-        try:
-            assert match, line + process.stderr.read()
-            yield match[0]
-        finally:
-            process.terminate()
-
-
-@asynccontextmanager
-async def session(url: str, headers: dict[str, str]) -> AsyncIterator[mcp.ClientSession]:
-    async with (
-        httpx2.AsyncClient(headers=headers) as http,
-        streamable_http_client(url, http_client=http) as streams,
-        mcp.ClientSession(*streams[:2]) as made,
-    ):
-        await made.initialize()
-        yield made
-
-
-async def test_caller_over_http_has_the_rights_of_its_token_and_no_files(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINYARD_TOKEN", "of-nobody")
-    monkeypatch.setenv("SECRET_OF_THE_HOST", "x")
-    with http_server() as url:
-        async with session(url, VERA) as vera:
-            text, _ = await call(vera, "submit", config=UPLOADED, job="veras")
-            assert text.startswith("ERROR: ")
-            assert "submitter" in text
-            assert client.jobs() == []
-        async with session(url, {**ALICE, "X-Forwarded-For": "203.0.113.7", "User-Agent": "editor/1 <x>"}) as alice:
-            for given, words in (
-                ({"package_path": "trainer"}, "--package-path trainer: files cannot be read from here"),
-                ({"config_path": "config.yaml"}, "config_path: files cannot be read from here"),
-                ({"flags": ["--packages", "a.whl"]}, "--packages a.whl: files cannot be read from here"),
-                ({"flags": ["--env", "SECRET_OF_THE_HOST"]}, "SECRET_OF_THE_HOST is not set here"),
-                ({"flags": ["--job-dir", "out"]}, "The job-dir 'out' is relative"),
-            ):
-                text, _ = await call(
-                    alice, "submit", **({"config": UPLOADED} if "config_path" not in given else {}), **given
-                )
-                assert words in text
-            text, _ = await call(alice, "dry_run", config=PROGRAM)
-            assert "Packaging" not in text
-            text, _ = await call(alice, "submit", config=UPLOADED, job="alices")
-            assert text.startswith("Submitted the job alices")
-    with ServerClient(Server(os.environ["TRAINYARD_SERVER"], ADMIN["Authorization"].split()[1]), "local") as admin:
-        rows = {row.subject: row for row in admin.audit(AuditFilter(action="jobs.create"), 10) if row.outcome == "done"}
-    assert rows["alices"].actor == "alice"
-    assert rows["alices"].user_agent == f"{NAME} (editor/1 x)"
-    assert rows["alices"].address == "203.0.113.7"  # as a proxy on this machine names it
-
-
-def test_http_requests_without_a_token_or_of_another_site_are_refused(client: Client) -> None:
-    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    accept = {"Accept": "application/json, text/event-stream"}
-    with http_server("--allowed-host", "mcp.example.com") as url:
-
-        def status(**headers: str) -> int:
-            return httpx.post(url, json=ping, headers={**accept, **headers}).status_code
-
-        assert status() == 401
-        assert status(Authorization="Bearer of-nobody") == 401
-        assert status(Authorization="Basic YTpi") == 401
-        assert status(**VERA) == 200
-        assert status(**VERA, Host="evil.example.com") == 421
-        assert status(**VERA, Host="mcp.example.com") == 200
-        assert status(**VERA, Origin="https://evil.example.com") == 403
-        assert status(**VERA, Origin="https://mcp.example.com") == 200

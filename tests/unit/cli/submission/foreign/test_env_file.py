@@ -63,14 +63,13 @@ def test_read_refuses_what_is_no_variable_with_its_line(tmp_path: Path) -> None:
         env_file.read(tmp_path / "none", {})
 
 
-def test_flags_read_the_file_where_it_is_the_callers(tmp_path: Path) -> None:
+def test_flags_read_the_file_with_the_variables_of_this_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "2")
     path = tmp_path / "vars.env"
     path.write_text("A=1\nHERE\n")
-    assert EnvFile({"HERE": "2"}).convert(str(path), None, None) == (("A", "1"), ("HERE", "2"))
-    with pytest.raises(click.BadParameter, match="files cannot be read from here"):
-        EnvFile(None).convert(str(path), None, None)
+    assert EnvFile().convert(str(path), None, None) == (("A", "1"), ("HERE", "2"))
     with pytest.raises(click.BadParameter, match=f"{path} is a file; write --env-file {path}."):
-        Variable({}).convert(str(path), None, None)
+        Variable().convert(str(path), None, None)
 
 
 def test_flag_wins_over_file_and_file_over_config() -> None:

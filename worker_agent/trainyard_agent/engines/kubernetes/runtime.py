@@ -222,8 +222,6 @@ class KubernetesRuntime:
                 objects.pod(self._owner, run.order, launch, run.uid, *further, self._wait_for_peers(run, launch))
                 for launch, further in zip(launches, self._installations(run, launches), strict=True)
             ]
-            for group in self._admission.groups(self._owner, run.order, run.uid, pods):
-                self._client.create("podgroups", group)
             self._annotate(run, {LAUNCHED: "true"})
             self._make(run, [self._admission.member(run.order, pod) for pod in pods])
         except KubeError as error:

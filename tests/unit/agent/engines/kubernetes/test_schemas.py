@@ -6,7 +6,6 @@ import kubernetes_validate
 import pytest
 
 from contract.runtimes.runtime_labs import order
-from trainyard_agent.engines.kubernetes.capacity.admission import SchedulerGroups
 from trainyard_agent.engines.kubernetes.pods import objects, peers
 from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
@@ -68,12 +67,3 @@ def test_objects_of_a_run_are_what_the_api_knows(version: str) -> None:
         installation.config(owner, run, "uid", [b"plan"]),
     ):
         assert kubernetes_validate.validate(found, version, strict=True) == version
-
-
-def test_gang_of_the_scheduler_is_what_the_api_knows_since_1_37() -> None:
-    owner, run, groups = objects.PodOwner("agent"), order(RUN, CHIEF, "worker-replica-0"), SchedulerGroups()
-    pods = [objects.pod(owner, run, launch, "uid") for launch in (FULL, replace(FULL, task="worker-replica-0"))]
-    (group,) = groups.groups(owner, run, "uid", pods)
-    assert group["spec"]["priorityClassName"] == "low"
-    for found in (group, groups.member(run, pods[0])):
-        assert kubernetes_validate.validate(found, "1.37", strict=True) == "1.37"

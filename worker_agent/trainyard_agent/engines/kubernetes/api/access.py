@@ -19,8 +19,7 @@ RULES = [
     _rule(["resourcequotas"], "list"),
     _rule(["pods"], "list", group="metrics.k8s.io"),
     _rule(["leases"], "create", "get", "patch", group="coordination.k8s.io"),
-    # Where the cluster has them.
-    _rule(["podgroups"], "create", group="scheduling.k8s.io"),
+    # Where the cluster has Kueue.
     _rule(["workloads"], "list", group="kueue.x-k8s.io"),
     _rule(["localqueues"], "get", "list", group="kueue.x-k8s.io"),
 ]

@@ -1,8 +1,7 @@
 """Admission of gangs: who sees to it that the pods of a run start together.
 
-The first of these that holds: Kueue, where the operator names a LocalQueue; the scheduler's own PodGroups, where the
-cluster has them; else nobody, and a part of a gang that gets no room is given back by the start deadline. Never two of
-them: two queues starve each other.
+Kueue, where the operator names a LocalQueue; else nobody, and a part of a gang that gets no room is given back by the
+start deadline. Never two queues: they starve each other.
 """
 
 import logging
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject, KubeRefused
-from trainyard_agent.engines.kubernetes.pods.objects import PodOwner, owned, run_name
+from trainyard_agent.engines.kubernetes.pods.objects import run_name
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
 
@@ -24,8 +23,6 @@ TOTAL, RETRIABLE, PRIORITY = (
 )
 
 _KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
-_SCHEDULING = "scheduling.k8s.io"
-_POD_GROUPS = f"{_SCHEDULING}/v1beta1"
 _EVERY_S = 5.0
 _FORBIDDEN = 403
 _NO_QUEUE = re.compile(r"Queue \S+ (?:doesn't|does not) exist")
@@ -49,16 +46,6 @@ class GangAdmission:
 
     about: str = ""
 
-    def groups(
-        self,
-        owner: PodOwner,  # noqa: ARG002
-        order: RunOrder,  # noqa: ARG002
-        uid: str,  # noqa: ARG002
-        pods: Sequence[KubeObject],  # noqa: ARG002
-    ) -> list[KubeObject]:
-        """The objects to make before the pods, all PodGroups."""
-        return []
-
     def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
         """The pod as one of its run's gang. Raises NotAdmitted for a job that names a queue."""
         _refuse_queue(order)
@@ -79,33 +66,6 @@ class GangAdmission:
     def refusal(self, run_id: str) -> str:  # noqa: ARG002
         """The reason why a gang that waits will never be admitted, in a sentence; "" if it may be."""
         return ""
-
-
-@dataclass(slots=True)
-class SchedulerGroups(GangAdmission):
-    """A PodGroup of the scheduler's for each gang: all of its pods are bound to nodes, or none."""
-
-    about: str = "gangs by PodGroups of the scheduler"
-
-    def groups(self, owner: PodOwner, order: RunOrder, uid: str, pods: Sequence[KubeObject]) -> list[KubeObject]:
-        if len(pods) < 2:
-            return []
-        spec: dict[str, Any] = {
-            "schedulingPolicy": {"gang": {"minCount": len(pods)}},
-            "disruptionMode": {"all": {}},  # without one of its replicas a gang is worth nothing
-        }
-        classes = {pod["spec"].get("priorityClassName", "") for pod in pods}
-        if len(classes) == 1 and (name := classes.pop()):
-            spec["priorityClassName"] = name
-        metadata = owned(owner, order, uid, run_name(order.run_id))
-        return [{"apiVersion": _POD_GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}]
-
-    def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
-        _refuse_queue(order)
-        if len(order.replicas) < 2:
-            return pod
-        group = {"podGroupName": run_name(order.run_id)}
-        return {**pod, "spec": {**pod["spec"], "schedulingGroup": group}}
 
 
 @dataclass(slots=True)
@@ -210,24 +170,17 @@ def waits_of(workload: Mapping[str, Any]) -> str:
 
 
 def choose(client: KubeClient, local_queue: str, classes: Mapping[int, str]) -> GangAdmission:
-    """The admission that the operator asks for, or that the cluster has. Raises KubeError, NotAdmitted."""
-    if local_queue:
-        return _local_queue(client, local_queue, classes)
-    if client.has(_POD_GROUPS, "podgroups") and client.may("create", _SCHEDULING, "podgroups"):
-        client.serve("podgroups", f"/apis/{_POD_GROUPS}")
-        return SchedulerGroups()
-    return GangAdmission()
-
-
-def _local_queue(client: KubeClient, name: str, classes: Mapping[int, str]) -> LocalQueue:
+    """The admission that the operator asks for. Raises KubeError, NotAdmitted."""
+    if not local_queue:
+        return GangAdmission()
     version = next((served for served in _KUEUE_VERSIONS if client.has(served, "workloads")), "")
     if not version:
-        raise NotAdmitted(f"--local-queue {name}: the cluster has no Kueue, or one that is older than v1beta1.")
+        raise NotAdmitted(f"--local-queue {local_queue}: the cluster has no Kueue, or one that is older than v1beta1.")
     for kind in ("workloads", "localqueues"):
         client.serve(kind, f"/apis/{version}")
-    if problem := missing_queue(client, name):
+    if problem := missing_queue(client, local_queue):
         raise NotAdmitted(problem)
-    return LocalQueue.of(name, classes, lambda: client.list("workloads", "")[0])
+    return LocalQueue.of(local_queue, classes, lambda: client.list("workloads", "")[0])
 
 
 def missing_queue(client: KubeClient, name: str) -> str:

@@ -1,9 +1,8 @@
-"""Admission of gangs: what is sent to Kueue and to the scheduler, and how their answers are read.
+"""Admission of gangs: what is sent to Kueue, and how its answers are read.
 
 The statuses of Workloads are those of Kueue's documentation.
 """
 
-import json
 import ssl
 from collections.abc import Callable
 from contextlib import closing
@@ -20,7 +19,7 @@ from trainyard_agent.engines.kubernetes import engine as kubernetes_engine
 from trainyard_agent.engines.kubernetes.api.client import KubeDown, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import KubeConnection
 from trainyard_agent.engines.kubernetes.capacity import admission
-from trainyard_agent.engines.kubernetes.capacity.admission import LocalQueue, choose, waits_of
+from trainyard_agent.engines.kubernetes.capacity.admission import LocalQueue, NotAdmitted, choose, waits_of
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
 from trainyard_agent.opening import open_engines
@@ -36,8 +35,7 @@ from unit.agent.stub_server import agent_info
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, NAME = "1" * 32, "ty-111111111111"
 OWNER = objects.PodOwner("agent")
-KUEUE, SCHEDULER = {"kueue.x-k8s.io/v1beta2": ["workloads"]}, {"scheduling.k8s.io/v1beta1": ["podgroups"]}
-REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+KUEUE = {"kueue.x-k8s.io/v1beta2": ["workloads"]}
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 WORKLOADS = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
 QUEUES = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/localqueues"
@@ -46,10 +44,6 @@ FULL = "couldn't assign flavors to pod set main: insufficient unused quota for c
 
 def order(*tasks: str, priority: int = 0) -> RunOrder:
     return runtime_labs.order(RUN, *tasks).model_copy(update={"priority": priority})
-
-
-def review(allowed: bool) -> Fault:
-    return Fault(201, body=json.dumps({"status": {"allowed": allowed}}).encode())
 
 
 def launch(task: str) -> Launch:
@@ -95,33 +89,30 @@ def test_workload_says_why_it_is_not_admitted() -> None:
     assert [waits_of(found) for found in WAITS.values()] == list(WAITS)
 
 
-def test_first_admission_that_the_cluster_has_is_chosen() -> None:
-    scheduler, kueue = "gangs by PodGroups of the scheduler", "LocalQueue team-a of Kueue"
-    table: list[tuple[dict[str, list[str]], bool, str, str]] = [
-        ({}, True, "", ""),
-        (SCHEDULER, True, "", scheduler),
-        (SCHEDULER, False, "", ""),
-        ({"scheduling.k8s.io/v1beta1": ["priorityclasses"]}, True, "", ""),
-        ({"scheduling.k8s.io/v1alpha2": ["podgroups"]}, True, "", ""),
-        ({**KUEUE, **SCHEDULER}, True, "team-a", kueue),
-        ({"kueue.x-k8s.io/v1beta1": ["workloads"]}, True, "team-a", kueue),
-    ]
-    found = []
-    for groups, allowed, queue, _ in table:
-        with fake_cluster() as api, closing(api.client()) as client:
-            api.groups = groups
-            for version in ("v1beta1", "v1beta2"):
-                api.create(QUEUES.replace("v1beta2", version), {"metadata": {"name": "team-a"}})
-            api.fail("POST", REVIEWS, review(allowed))
-            found.append((groups, allowed, queue, choose(client, queue, {}).about))
-    assert found == table
+@pytest.mark.parametrize(
+    ("groups", "queue", "about"),
+    [
+        (KUEUE, "", ""),
+        (KUEUE, "team-a", "LocalQueue team-a of Kueue"),
+        ({"kueue.x-k8s.io/v1beta1": ["workloads"]}, "team-a", "LocalQueue team-a of Kueue"),
+    ],
+)
+def test_kueue_of_any_version_admits_where_a_queue_is_named(
+    groups: dict[str, list[str]], queue: str, about: str
+) -> None:
+    with fake_cluster() as api, closing(api.client()) as client:
+        api.groups = groups
+        for version in ("v1beta1", "v1beta2"):
+            api.create(QUEUES.replace("v1beta2", version), {"metadata": {"name": "team-a"}})
+        assert choose(client, queue, {}).about == about
 
 
 def test_discovery_that_is_forbidden_finds_nothing() -> None:
     with fake_cluster() as api, closing(api.client()) as client:
-        api.groups = SCHEDULER
-        api.fail("GET", "/scheduling.k8s.io/v1beta1", Fault(403))
-        assert choose(client, "", {}).about == ""
+        api.groups = KUEUE
+        api.fail("GET", "/kueue.x-k8s.io/v1beta2", Fault(403))
+        with pytest.raises(NotAdmitted, match="the cluster has no Kueue"):
+            choose(client, "team-a", {})
 
 
 async def test_agent_of_a_cluster_offers_the_queue_that_its_options_name(
@@ -316,20 +307,3 @@ def test_run_whose_pods_are_queued_by_two_or_by_nobody_is_not_started(
                 lab.start(CHIEF, WORKER)
             assert failed.value.reason is Reason.HOST_FAILED
             assert api.names("pods") == []
-
-
-def test_gang_is_a_pod_group_of_the_scheduler_and_a_lone_master_is_none(tmp_path: Path) -> None:
-    with fake_cluster() as api:
-        api.groups = SCHEDULER
-        api.fail("POST", REVIEWS, review(True))
-        with lab_on(api, tmp_path) as lab:
-            lab.start(CHIEF, WORKER)
-            (group,) = (one for one in api.objects.values() if one.get("kind") == "PodGroup")
-            assert group["apiVersion"] == "scheduling.k8s.io/v1beta1"
-            assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": {"all": {}}}
-            assert group["metadata"]["ownerReferences"][0]["kind"] == "ConfigMap"
-            pods = [one for one in api.objects.values() if one.get("kind") == "Pod"]
-            assert [one["spec"]["schedulingGroup"] for one in pods] == [{"podGroupName": NAME}] * 2
-            lone = objects.pod(OWNER, order(CHIEF), launch(CHIEF), "uid")
-            assert lab.admission.member(order(CHIEF), lone) == lone
-            assert lab.admission.groups(OWNER, order(CHIEF), "uid", [lone]) == []

@@ -100,8 +100,7 @@ class TrialPoint(Wire):
 class StudyCharts(Wire):
     """A study as its page shows it. `trials` has all of them, or, of more than 1,000, the best and the newest; `count`
     is their number. `planned_trials`: fewer than `max_trials` where a grid has fewer points. `records`: the trials that
-    were better than all before, with their metric. `best_quarter`: how many trials that is, 0 with fewer than four.
-    `early_stopping`: its rule in words, "" without one."""
+    were better than all before, with their metric. `early_stopping`: its rule in words, "" without one."""
 
     job_id: str
     state: JobState
@@ -116,7 +115,6 @@ class StudyCharts(Wire):
     counts: dict[JobState, int]
     count: int
     best: int | None
-    best_quarter: int
     records: tuple[tuple[int, float], ...]
     parameters: tuple[ParameterAxis, ...]
     trials: tuple[TrialPoint, ...]

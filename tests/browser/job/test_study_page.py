@@ -1,4 +1,4 @@
-"""The page of a study: what it draws, how trials are selected, and clones with narrowed ranges."""
+"""The page of a study: what it draws, and how trials are selected."""
 
 import re
 from collections.abc import Iterator
@@ -121,7 +121,6 @@ def test_study_is_shown(open_page: Open, viewport: Viewport) -> None:
 
 def test_ranges_select_trials_by_keyboard_and_by_dragging(open_page: Open) -> None:
     page = opened(open_page)
-    expect(page.get_by_role("link", name="Clone with the ranges of the selection")).to_be_hidden()
     page.locator("details.ranges summary").focus()
     page.keyboard.press("Enter")
     page.get_by_role("group", name="held_out_accuracy").get_by_label("from").focus()
@@ -131,7 +130,6 @@ def test_ranges_select_trials_by_keyboard_and_by_dragging(open_page: Open) -> No
     expect(rows(page)).to_have_count(5)
     expect(page.locator("#parallel path.off")).to_have_count(7)
     expect(page.locator("#parallel svg")).to_have_attribute("aria-label", re.compile("5 of them selected"))
-    expect(page.locator("#clone-selection")).to_have_attribute("href", re.compile(r"trials=4,6,8-9,11$"))
     expect(page.locator("#curves")).to_have_attribute("href", re.compile(r"/compare\?job=p%2Fdigits_tuning\.11&job="))
     page.get_by_role("button", name="held_out_accuracy").press("Enter")
     expect(rows(page).first).to_contain_text("0.9")
@@ -152,18 +150,6 @@ def test_ranges_select_trials_by_keyboard_and_by_dragging(open_page: Open) -> No
     assert all(value in (3, 4) for value in chosen)
     page.mouse.click(x, handle["y"] + 20)
     expect(rows(page)).to_have_count(12)
-
-
-def test_clone_of_the_best_quarter_has_narrower_ranges(open_page: Open) -> None:
-    page = opened(open_page)
-    page.get_by_role("link", name="Clone with the ranges of the best quarter").click()
-    expect(page.locator("#content")).to_contain_text("Its ranges are those of 2 trials.")
-    expect(page.locator("#job_id")).to_have_value("digits_tuning_2")
-    assert "hyperparameterMetricTag: held_out_accuracy" in page.locator("#config").input_value()
-    expect(page.locator("#status")).to_have_text("Ready to submit")
-    assert axe(page) == []
-    viewer = opened(open_page, role="viewer")
-    expect(viewer.locator("#clone-best")).to_be_hidden()
 
 
 def test_trial_leads_to_its_study_and_lists_mark_studies(open_page: Open) -> None:

@@ -58,12 +58,7 @@ _DEFAULT_PROJECT = "local"
 
 
 def new_view(
-    request: Request,
-    cases: Cases,
-    project: str = "",
-    origin: Annotated[str, Query(alias="from")] = "",
-    trials: str = "",
-    sweep: str = "",
+    request: Request, cases: Cases, project: str = "", origin: Annotated[str, Query(alias="from")] = "", sweep: str = ""
 ) -> View:
     caller = caller_of(request)
 
@@ -71,7 +66,7 @@ def new_view(
         if not caller.may_anywhere(Role.SUBMITTER):
             return {"start": None}
         projects = _projects(cases, caller)
-        filled = _clone(cases, caller, origin, trials, sweep) if origin else _blank(cases, project or _first(projects))
+        filled = _clone(cases, caller, origin, sweep) if origin else _blank(cases, project or _first(projects))
         return {
             "clones": filled["from"],
             "examples": EXAMPLES,
@@ -104,19 +99,15 @@ def _projects(cases: UseCases, caller: Caller) -> list[str]:
     return sorted(name for name in {*with_jobs, *caller.grants} - {ALL_PROJECTS} if caller.may(Role.SUBMITTER, name))
 
 
-def _clone(cases: UseCases, caller: Caller, origin: str, trials: str, sweep: str) -> dict[str, Any]:
-    """`trials`: those of a study whose ranges the clone gets; `sweep`: the metric of a study around the job. Raises
-    NotFound for a job that is not there, PermissionDenied for one of a project that the caller does not see."""
+def _clone(cases: UseCases, caller: Caller, origin: str, sweep: str) -> dict[str, Any]:
+    """`sweep`: the metric of a study around the job. Raises NotFound for a job that is not there, PermissionDenied for
+    one of a project that the caller does not see."""
     project, slash, job_id = origin.rpartition("/")
     if not slash:
         raise InvalidArgument(Violation("from", f"looks like PROJECT/JOB; this is {origin!r}."))
     caller.check_sees(project)
     config = cases.configs.config(project, job_id)
-    clone, count = config.clone, 0
-    if trials:
-        clone, count = cases.configs.narrowed_clone(project, job_id, trials)
-    elif sweep:
-        clone = cases.configs.sweep_clone(project, job_id, sweep) or clone
+    clone = (cases.configs.sweep_clone(project, job_id, sweep) if sweep else None) or config.clone
     return {
         "project": project,
         "job_id": clone.job_id,
@@ -124,7 +115,7 @@ def _clone(cases: UseCases, caller: Caller, origin: str, trials: str, sweep: str
         "args": clone.args_text,
         "job_dir": clone.job_dir,
         "labels": ", ".join(f"{key}={value}" for key, value in clone.labels.items()),
-        "from": {"project": project, "job_id": job_id, "job_dir": config.job_dir, "trials": count},
+        "from": {"project": project, "job_id": job_id, "job_dir": config.job_dir},
     }
 
 

@@ -8,16 +8,8 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.errors import (
-    AlreadyExists,
-    FailedPrecondition,
-    InvalidArgument,
-    ResourceExhausted,
-    Unavailable,
-    Violation,
-)
+from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from trainyard_protocol.job.cluster import arguments, says_chief
-from trainyard_protocol.job.config import indentation
 from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.text import NotReadable
 from trainyard_protocol.job.machines import gang
@@ -47,12 +39,9 @@ from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
 from trainyard_server.domain.scheduling.spreading import listed
 from trainyard_server.domain.snapshots import JobSnapshot
-from trainyard_server.domain.tuning.narrowing import narrowed
-from trainyard_server.domain.tuning.study_charts import best_quarter, chosen_numbers
 from trainyard_server.services.jobs.jobs import Jobs, known_job
 from trainyard_server.services.views.job_details import JobDetails
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.tables import studies
 
 MAX_BYTES = 64 * 2**10
 """Limit for the text of a config and for its shell words. Parsing that much YAML takes up to a second."""
@@ -63,8 +52,6 @@ _TIMEOUT_S = 2.0
 
 _MAX_QUEUE = 500
 """The longest queue that is planned to predict whether another job would start now."""
-
-_LOST_INDENTATION = "The indentation is lost, as when text is copied from a web page. It can be restored."
 
 _NEW = -1
 """The key of a job that does not exist."""
@@ -88,9 +75,6 @@ class Configs:
         if not self._turns.acquire(timeout=_TIMEOUT_S):
             raise Unavailable("Too many configs are being checked at the moment: try again.")
         try:
-            fixed = indentation.rebuild(request.config) if request.format != "json" else None
-            if fixed is not None:
-                return ConfigCheck(ok=False, problems=(Problem(message=_LOST_INDENTATION),), fixed=fixed)
             read = config_text.read(request.config.removeprefix("\ufeff"), request.format)
         except NotReadable as error:
             return ConfigCheck(ok=False, problems=(unreadable(error),))
@@ -165,32 +149,6 @@ class Configs:
             commands=(*clone.commands(project, job_id, new_id, sent, labels, tasks), *self._reproduce(project, job_id)),
             clone=clone.clone(job_id, new_id, _without_job_dir(sent) if is_trial else sent, labels),
         )
-
-    def narrowed_clone(self, project: str, job_id: str, trials: str) -> tuple[CloneView, int]:
-        """The form of a new study with the ranges of some trials of this one, and their number. `trials`: `best`, the
-        best quarter, or numbers such as `1-5,7`. Raises InvalidArgument, NotFound."""
-        with self._backend.store.read() as reader:
-            row = known_job(reader, project, job_id)
-            training_input, _ = reader.job_input(row)
-            study = studies.snapshot(reader, row.key, measurements=False)
-            if study is None:
-                raise InvalidArgument(Violation("trials", f"are those of a study; {job_id} is none."))
-            new_id = _clone_id(reader, project, job_id)
-            labels = dict(row.labels)
-        try:
-            if trials == "best":
-                chosen = best_quarter(study.trials, maximize=study.maximizes)
-            else:
-                chosen = chosen_numbers(trials, [trial.number for trial in study.trials])
-        except ValueError:
-            message = f"looks like best or 1-5,7, with trials that {job_id} has; this is {trials[:100]!r}."
-            raise InvalidArgument(Violation("trials", message)) from None
-        if not chosen:
-            raise InvalidArgument(Violation("trials", f"{job_id} has fewer than 4 trials that ended with a metric."))
-        sent = resolving.as_sent(training_input)
-        parameters = [trial.parameters for trial in study.trials if trial.number in set(chosen)]
-        sent["hyperparameters"] = narrowed(study.spec, sent["hyperparameters"], parameters)
-        return clone.clone(job_id, new_id, sent, labels), len(chosen)
 
     def sweep_clone(self, project: str, job_id: str, metric: str) -> CloneView | None:
         """The form of a study around the numbers among a job's arguments; None for a study, and for a job without such

@@ -17,7 +17,7 @@ from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.importance import importances
 from trainyard_server.domain.tuning.measurements import Measurement, finite, listed, merged, names_in, of_curves
 from trainyard_server.domain.tuning.study import StudySnapshot, TrialSnapshot, best_of
-from trainyard_server.domain.tuning.study_charts import best_quarter, records, sample
+from trainyard_server.domain.tuning.study_charts import records, sample
 from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
@@ -127,7 +127,6 @@ class Studies:
             counts=dict(study.counts),
             count=len(study.trials),
             best=best.number if best is not None else None,
-            best_quarter=len(best_quarter(study.trials, maximize=maximize)),
             records=tuple(records(study.trials, maximize=maximize)),
             parameters=tuple(axes(spec, _ended(study.trials))),
             trials=tuple(_point(trial, activities.get(trial.key, "")) for trial in trials),

@@ -1,10 +1,9 @@
-"""The data of a study's page: its charts, and clones with narrowed ranges."""
+"""The data of a study's page: its charts, and clones of its trials."""
 
 import html
 from typing import Any
 
 import pytest
-import yaml
 
 from integration.api.api_support import ADMIN, ScriptedAgent, Server
 from integration.api.jobs.test_studies import SPEC, create, finish, runs
@@ -38,7 +37,7 @@ def page(api: Server, path: str, status: int = 200) -> str:
 
 def test_charts_have_the_trials_their_best_and_the_axes(api: Server, agent: ScriptedAgent) -> None:
     found = charts(api)
-    assert (found["count"], found["best"], found["best_quarter"]) == (6, 4, 1)
+    assert (found["count"], found["best"]) == (6, 4)
     assert found["records"] == [[1, 0.6], [2, 0.8], [4, 0.95]]
     assert found["counts"] == {"SUCCEEDED": 4, "FAILED": 1, "PREPARING": 1}
     failed, running = found["trials"][4:]
@@ -86,27 +85,6 @@ def test_trial_that_fails_while_it_is_stopped_early_is_shown_as_failed(api: Serv
     trial = charts(api)["trials"][3]
     assert (trial["state"], trial["stopped_early"]) == ("FAILED", False)
     assert trial["note"].startswith("The replica master 0 exited")
-
-
-def test_clone_has_the_ranges_of_chosen_trials(api: Server, agent: ScriptedAgent) -> None:
-    def ranges(trials: str) -> list[tuple[float, float]]:
-        text = page(api, f"/new?from=p/study&trials={trials}")
-        config = yaml.safe_load(text.partition('Paste a config, or drop a file here.">')[2].partition("</textarea")[0])
-        params = config["trainingInput"]["hyperparameters"]["params"]
-        return [(param["minValue"], param["maxValue"]) for param in params]
-
-    of = [{name: float(text) for name, text in one["parameters"].items()} for one in charts(api)["trials"]]
-    (lr_low, lr_high), layers = ranges("best")
-    assert 0.001 <= lr_low <= of[3]["lr"] <= lr_high <= 0.1
-    assert lr_high - lr_low < 0.02
-    assert layers == (of[3]["layers"], of[3]["layers"])
-    _, layers = ranges("1-3,4")
-    assert layers == (min(one["layers"] for one in of[:4]), max(one["layers"] for one in of[:4]))
-    assert "Its ranges are those of 2 trials." in page(api, "/new?from=p/study&trials=1,3")
-    for wrong in ("77", "worst"):
-        assert "looks like best or 1-5,7" in page(api, f"/new?from=p/study&trials={wrong}", 400)
-    api.create("other")
-    assert "other is none" in page(api, "/new?from=p/other&trials=best", 400)
 
 
 def test_clone_of_a_trial_is_a_job_with_an_id_and_a_directory_of_its_own(api: Server, agent: ScriptedAgent) -> None:

@@ -53,7 +53,7 @@ function show() {
 function showSelected(selected, areSome) {
   byId("trials-count").textContent = areSome ? `${selected.length.toLocaleString("en")} of ${count(study.trials.length)} selected` : count(study.trials.length);
   table.show(study, selected, trialHref);
-  showActions(selected, areSome);
+  showCompare(selected);
 }
 
 function showBest() {
@@ -78,30 +78,12 @@ function showBest() {
   byId("best-chart").setAttribute("aria-label", `Best ${study.metric_tag} over ${count(study.count)}${now}. The table of trials has the values.`);
 }
 
-function showActions(selected, areSome) {
-  const submits = byId("now").dataset.submits === "1";
-  const from = `/new?from=${encodeURIComponent(`${project}/${job}`)}&trials=`;
-  link("clone-selection", submits && areSome && selected.length > 0, `${from}${spans(selected.map((trial) => trial.number))}`);
-  link("clone-best", submits && study.best_quarter > 0, `${from}best`);
+function showCompare(selected) {
   const compared = worstFirst(selected, study.goal).reverse().slice(0, COMPARED).map((trial) => trial.number);
   const together = new URLSearchParams(compared.map((number) => ["job", `${project}/${job}.${number}`]));
-  link("curves", compared.length > 0, compared.length > 1 ? `/compare?${together}` : `${trialHref(compared[0])}/metrics`);
+  byId("curves").hidden = compared.length === 0;
+  byId("curves").href = compared.length > 1 ? `/compare?${together}` : `${trialHref(compared[0])}/metrics`;
   byId("curves").textContent = compared.length > 1 ? `Compare the best ${compared.length}` : "Its curves";
-}
-
-function link(id, shown, href) {
-  byId(id).hidden = !shown;
-  if (shown) byId(id).href = href;
-}
-
-/** `1-3,7` */
-function spans(numbers) {
-  const found = [];
-  for (const number of [...numbers].sort((a, b) => a - b)) {
-    if (found.at(-1)?.[1] === number - 1) found.at(-1)[1] = number;
-    else found.push([number, number]);
-  }
-  return found.map(([low, high]) => (low === high ? low : `${low}-${high}`)).join(",");
 }
 
 function trialHref(number) {

@@ -163,9 +163,9 @@ def _check(schema: str | None) -> None:
             "that release again, or this one with a copy of the data from before the upgrade."
         )
     raise FailedPrecondition(
-        f"The database has schema {schema}, of a version before the first release; this release migrates databases "
-        f"from schema {oldest} on. Start it with an empty database, or with another --data-dir or --state-dir, and "
-        "submit again what you need; the version that made the database still opens it."
+        f"The database has schema {schema}, of an older version, and this release reads schema {oldest} or newer: "
+        "start it with an empty database, or with another --data-dir or --state-dir, and submit again what you need; "
+        "the version that made the database still opens it."
     )
 
 

@@ -1,6 +1,6 @@
 """The bases of messages: of the v1 API, and of what agents, servers and clients send each other."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, model_validator
@@ -42,16 +42,11 @@ class Message(BaseModel):
         return self.model_dump(mode="json", by_alias=False, exclude_unset=True)
 
 
-def parts_of(annotation: Any) -> Iterator[Any]:
-    """An annotation and everything that it is made of."""
-    yield annotation
-    for inner in get_args(annotation):
-        yield from parts_of(inner)
-
-
-def message_in(annotation: Any) -> type[Message] | None:
+def _message_in(annotation: Any) -> type[Message] | None:
     """The message that a field of this annotation holds, alone or in a list; None for a value."""
-    return next((p for p in parts_of(annotation) if isinstance(p, type) and issubclass(p, Message)), None)
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        return annotation
+    return next(filter(None, map(_message_in, get_args(annotation))), None)
 
 
 def message_at(kind: type[Message], steps: Sequence[str | int]) -> type[Message] | None:
@@ -59,7 +54,7 @@ def message_at(kind: type[Message], steps: Sequence[str | int]) -> type[Message]
     message: type[Message] | None = kind
     for name in (step for step in steps if isinstance(step, str)):
         field = message.model_fields.get(to_snake(name)) if message is not None else None
-        message = message_in(field.annotation) if field is not None else None
+        message = _message_in(field.annotation) if field is not None else None
     return message
 
 

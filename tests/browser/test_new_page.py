@@ -163,14 +163,6 @@ def test_yaml_is_what_the_form_writes_until_it_is_edited_by_hand(
     expect(config).to_have_value(written)
 
 
-def test_lost_indentation_is_restored_by_a_button(dashboard: DashboardServer, open_page: Open) -> None:
-    dashboard.agent()
-    page = open_page("/new")
-    type_config(page, "".join(f"{line.strip()}\n" for line in SHOWN.splitlines()))
-    page.get_by_role("button", name="Restore the indentation").click()
-    expect(page.get_by_role("textbox", name="Config")).to_have_value(SHOWN)
-
-
 def test_mistake_is_marked_at_its_line_and_gone_when_it_is_corrected(
     dashboard: DashboardServer, open_page: Open
 ) -> None:

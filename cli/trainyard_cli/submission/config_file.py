@@ -4,8 +4,6 @@ Errors look like a compiler's: `config.yaml:7: workerCount: must be ...`, with t
 """
 
 import json
-import shlex
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +12,11 @@ from typing import Any
 from trainyard_cli.submission.foreign import other_tools
 from trainyard_programs import bounded_file
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.job.config import indentation
 from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.encoding import decode
 from trainyard_protocol.job.config.limits import MAX_BYTES
 from trainyard_protocol.job.config.text import NotReadable, TextPosition, ValueLocation, position_of, violation_message
 
-_SHOWN_LINES = 60
 _MAX_SHOWN = 400  # characters of a line of the config
 
 STDIN = Path("-")
@@ -46,15 +42,11 @@ class ConfigFile:
 
 
 def load(path: Path) -> ConfigFile:
-    """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping with its indentation, and no
-    file of another tool."""
+    """Read a config file. Raises InvalidArgument, with the line, unless it is one mapping, and none of another tool."""
     form: config_text.Format | None = "json" if path.suffix == ".json" else "yaml"
     text = _read(path)
     if problem := other_tools.refusal(text):
         raise InvalidArgument(f"{_shown(path)} {problem}.")
-    rebuilt = indentation.rebuild(text) if form != "json" else None
-    if rebuilt is not None:
-        raise InvalidArgument(_lost_indentation(path, rebuilt))
     return _parsed(path, text, None if path == STDIN else form)
 
 
@@ -64,15 +56,7 @@ def parse(text: str, name: str = "config") -> ConfigFile:
         raise InvalidArgument(f"{name}: is larger than {MAX_BYTES // 2**20} MiB. Is this a job config?")
     if problem := other_tools.refusal(text):
         raise InvalidArgument(f"{name} {problem}.")
-    rebuilt = indentation.rebuild(text)
-    if rebuilt is not None:
-        raise InvalidArgument(f"{name}: {_lost(rebuilt)}")
     return _parsed(Path(name), text, None)
-
-
-def fixed(path: Path) -> str | None:
-    """The text of a config file with the indentation that it has lost; None if it has not."""
-    return indentation.rebuild(_read(path)) if path.suffix != ".json" else None
 
 
 def of(data: Mapping[str, Any]) -> ConfigFile:
@@ -93,35 +77,6 @@ def _parsed(path: Path, text: str, form: config_text.Format | None) -> ConfigFil
             raise InvalidArgument(f"{_shown(path)}: {error.text}") from error
         raise InvalidArgument(_located(path, error.lines, error.span.start, error.text)) from error
     return ConfigFile(path, read.data, read.lines, read.root)
-
-
-def write(path: Path, text: str) -> None:
-    """Replace the content of a config file at once, with its permissions. Raises InvalidArgument."""
-    target = path.resolve()
-    try:
-        mode = target.stat().st_mode
-        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as scratch:
-            copy = Path(scratch) / target.name
-            copy.write_text(text, encoding="utf-8")
-            copy.chmod(mode)
-            copy.replace(target)
-    except OSError as error:
-        raise InvalidArgument(f"{_shown(path)}: cannot be written: {error.strerror}.") from error
-
-
-def _lost_indentation(path: Path, rebuilt: str) -> str:
-    command = shlex.join(["trainyard", "jobs", "validate", "--config", str(path), "--fix"])
-    return f"{_shown(path)}: {_lost(rebuilt)}\n\nTo {'print' if path == STDIN else 'write'} it:  {command}"
-
-
-def _lost(rebuilt: str) -> str:
-    lines = [f"    {_printable(line)}".rstrip() for line in rebuilt.splitlines()]
-    if len(lines) > _SHOWN_LINES:
-        lines = [*lines[:_SHOWN_LINES], "    ..."]
-    return (
-        "the indentation is lost, as when text is copied from a web page. By the names of its fields it must have "
-        "been:\n\n" + "\n".join(lines)
-    )
 
 
 def explain(violations: Sequence[Violation], config: ConfigFile | None, origins: Mapping[str, str]) -> str:

@@ -70,8 +70,7 @@ class Outlook(Wire):
 
 class ConfigCheck(Wire):
     """The result of a check. `job` (the v1 Job that would be created), `gang`, `args` (all of the program's) and
-    `outlook` are set only if `ok`. `suggested_id` is an unused job id, if the requested one is taken. `fixed` is the
-    text with the indentation that it has lost, "" if it has not."""
+    `outlook` are set only if `ok`. `suggested_id` is an unused job id, if the requested one is taken."""
 
     ok: bool
     problems: tuple[Problem, ...] = ()
@@ -80,7 +79,6 @@ class ConfigCheck(Wire):
     args: tuple[str, ...] = ()
     outlook: Outlook | None = None
     suggested_id: str = ""
-    fixed: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -121,17 +121,13 @@ def submit_prediction() -> None:
 @config_option
 @from_trial_option
 @job_flags
-@click.option("--fix", is_flag=True, help="First restore the indentation that the config has lost.")
 @server_options
 @output_options
-def validate(target: Target, output: "Output", fix: bool, **parameters: Any) -> None:
-    """Check a job and show its replicas, without submitting it.
-
-    With --fix, a config from standard input is printed with its indentation, and not checked.
-    """
+def validate(target: Target, output: "Output", **parameters: Any) -> None:
+    """Check a job and show its replicas, without submitting it."""
     from trainyard_cli.commands.jobs import submitting
 
-    submitting.validate(target, output, _request(parameters), fix=fix)
+    submitting.validate(target, output, _request(parameters))
 
 
 def _submit(

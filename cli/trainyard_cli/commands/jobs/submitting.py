@@ -24,7 +24,6 @@ from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
-from trainyard_cli.submission import config_file
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
 from trainyard_cli.submission.flags import JobFlags, get
@@ -167,15 +166,10 @@ def _follow(server: Server, target: Target, job: str, raw: bool, cancel_on_inter
         return stream(client, job, screen_for(sys.stderr, sys.stderr, raw=raw), cancel_on_interrupt=cancel_on_interrupt)
 
 
-def validate(target: Target, output: Output, request: JobRequest, *, fix: bool = False) -> None:
-    """Run the checks of submit, locally and at a running server, and print the gang.
-
-    With `fix` restore the indentation of the config first; that of standard input goes to stdout, unchecked.
-    """
+def validate(target: Target, output: Output, request: JobRequest) -> None:
+    """Run the checks of submit, locally and at a running server, and print the gang."""
     from trainyard_cli.output.jobs import gang, study_plan
 
-    if fix and _fix(request.config):
-        return
     request = _of_job(target, request)
     draft, project = _draft(request)
     _notify_secrets(request.flags)
@@ -254,8 +248,7 @@ def _proposing_build(draft: submission.JobDraft, request: JobRequest) -> Iterato
         from trainyard_cli.commands.images.build import command_with_build
 
         beside = [draft.config.path.absolute().parent] if draft.config and draft.config.path != STDIN else []
-        words = [word for word in request.words if word != "--fix"]
-        command = command_with_build(words, request.user_args, [*beside, _current_dir()])
+        command = command_with_build(request.words, request.user_args, [*beside, _current_dir()])
         if command:
             hint = f"A Dockerfile is beside it. To build its image and submit the job:  {command}"
         else:
@@ -278,24 +271,6 @@ def _naming_again(if_not_exists: bool) -> Iterator[None]:
             f"{error.message}\nGive the job another name. With --if-not-exists a job of this name that has the same "
             "content counts as the submitted one."
         ) from error
-
-
-def _fix(config: Path | ConfigFile | None) -> bool:
-    """Restore the indentation of a config. True if it was printed, and there is nothing to check."""
-    if not isinstance(config, Path):
-        raise click.UsageError("argument --fix: needs --config.")
-    fixed = config_file.fixed(config)
-    if config == STDIN:
-        if fixed is None:
-            raise InvalidArgument("There is nothing to fix: no indentation is lost, or it cannot be restored.")
-        echo(fixed, nl=False)
-        return True
-    if fixed is None:
-        notify(f"Nothing to fix in {config}: no indentation is lost, or it cannot be restored.")
-    else:
-        config_file.write(config, fixed)
-        notify(f"Restored the indentation of {config}; keys and values are unchanged.")
-    return False
 
 
 def _notify_secrets(flags: JobFlags) -> None:

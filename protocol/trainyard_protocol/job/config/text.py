@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from trainyard_protocol.errors import Violation
 from trainyard_protocol.job.config.limits import MAX_BYTES, MAX_DEPTH, MAX_KEYS, MAX_VALUES, excess
+from trainyard_protocol.job.training_input import TrainingInput
 
 Format = Literal["yaml", "json"]
 
@@ -137,6 +138,8 @@ def shown_name(field_path: str) -> str:
 def violation_message(violation: Violation) -> str:
     """The message of a violation, with field names as in a config."""
     if violation.unknown is not None:
+        if violation.field == "job" and to_snake(violation.unknown) in TrainingInput.model_fields:
+            return f"`{violation.unknown}` stands at the top level: indent it below `trainingInput:`."
         owner = shown_name(violation.field) if violation.field not in ("", "job") else "a job"
         return f'"{violation.shown_name}" is not a field of {owner}. {violation.description}'.rstrip()
     if violation.field:

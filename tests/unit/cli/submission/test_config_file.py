@@ -1,6 +1,4 @@
-import errno
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -177,21 +175,6 @@ def test_load_any_text_is_read_or_refused_never_more(tmp_path_factory: pytest.Te
         read = {"refused": error.message}
     assert isinstance(read, dict)
     assert str(path) in str(read.get("refused", path))
-
-
-def test_write_on_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(GOOD)
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", full)
-        with pytest.raises(InvalidArgument, match="cannot be written: No space left on device"):
-            config_file.write(path, "other")
-    assert list(tmp_path.iterdir()) == [path]
-    assert path.read_text() == GOOD
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda v: st.dictionaries(st.text(max_size=5), v)))

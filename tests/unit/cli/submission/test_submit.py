@@ -331,7 +331,7 @@ def test_engine_option_is_that_of_an_engine_with_a_key_where_it_is_a_mapping(tmp
 
 def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:
     message = refusal(draft(tmp_path, "scaleTier: BASIC\n"))
-    assert 'config.yaml:1: "scaleTier" is not a field of a job. It belongs under trainingInput.' in message
+    assert "config.yaml:1: `scaleTier` stands at the top level: indent it below `trainingInput:`." in message
 
 
 @pytest.mark.parametrize(

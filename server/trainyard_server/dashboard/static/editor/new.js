@@ -24,7 +24,7 @@ function begin() {
   const field = Object.fromEntries([...FIELDS, ...OF_FORM].map((name) => [name, form.elements[name]]));
   const submit = document.getElementById("submit");
   const reason = document.getElementById("reason");
-  const preview = new Preview((problem) => goTo(problem), (id) => choose(id), (text) => editor.replace(text));
+  const preview = new Preview((problem) => goTo(problem), (id) => choose(id));
   const tabs = sourceTabs();
   let isByHand = false; // whether the config is not the one that the form writes
   let checks = 0; // the number of the newest check; only its answer counts

@@ -10,12 +10,10 @@ export class Preview {
   #program = null;
   #goTo;
   #choose;
-  #restore;
 
-  constructor(goTo, choose, restore) {
+  constructor(goTo, choose) {
     this.#goTo = goTo;
     this.#choose = choose;
-    this.#restore = restore;
   }
 
   /** Shows the plan of a packed program; null: none. */
@@ -44,10 +42,6 @@ export class Preview {
     if (errors) this.#setStatus("bad", errors === 1 ? "1 problem" : `${errors} problems`);
     else this.#setStatus("good", "Ready to submit");
     this.#problems.replaceChildren(...answer.problems.map((one) => this.#problem(one, answer.suggested_id)));
-    if (answer.fixed) {
-      const restore = el("button", { type: "button", onclick: () => this.#restore(answer.fixed) }, "Restore the indentation");
-      this.#problems.append(el("li", {}, restore));
-    }
     this.#details.replaceChildren(...(answer.ok ? details(answer, from) : []));
   }
 

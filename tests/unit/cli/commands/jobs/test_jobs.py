@@ -735,48 +735,46 @@ def test_own_directory_is_the_default_one_and_never_a_job_dir_or_a_link(tmp_path
 
 TUTORIAL = """\
 trainingInput:
-scaleTier: CUSTOM
-masterType: local-1
-masterConfig:
-imageUri: gcr.io/{path/to/image}:{tag}
-useChiefInTfConfig: true
-workerType: local-1
-workerCount: 1
-workerConfig:
-acceleratorConfig:
-count: 0
-type: NVIDIA_TESLA_T4
+  scaleTier: CUSTOM
+  masterType: local-1
+  masterConfig:
+    imageUri: gcr.io/{path/to/image}:{tag}
+  useChiefInTfConfig: true
+  workerType: local-1
+  workerCount: 1
+  workerConfig:
+    acceleratorConfig:
+      count: 0
+      type: NVIDIA_TESLA_T4
 """
 
 
-def test_tutorial_with_lost_indentation_is_a_job_after_two_commands_that_its_errors_name(
+def test_tutorial_is_a_job_after_the_indentation_and_the_command_that_its_errors_name(
     typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def command(printed: CommandResult, after: str) -> list[str]:
-        assert printed.code == 1
-        (line,) = [line for line in printed.err.splitlines() if after in line]
-        return shlex.split(line.partition(after)[2])[1:]
-
     engine = ScriptedEngine()
     monkeypatch.setattr("docker.from_env", lambda: engine)
-    Path("config.yaml").write_text(TUTORIAL)
-    Path("config.yaml").chmod(0o640)
+    Path("config.yaml").write_text("".join(f"{line.strip()}\n" for line in TUTORIAL.splitlines()))
     Path("Dockerfile").write_text("FROM scratch\n")
+    flat = typed("jobs submit training --config config.yaml").err
+    assert (
+        """\
+config.yaml:2: `scaleTier` stands at the top level: indent it below `trainingInput:`.
+    scaleTier: CUSTOM
+    ^
+config.yaml:3: `masterType` stands at the top level: indent it below `trainingInput:`.
+"""
+        in flat
+    )
 
-    first = typed("jobs submit training --config config.yaml")
-    assert "config.yaml: the indentation is lost, as when text is copied from a web page." in first.err
-    assert "\n    trainingInput:\n      scaleTier: CUSTOM\n" in first.err
-    second = typed(shlex.join(command(first, "To write it:  ")))
-    assert "Restored the indentation of config.yaml; keys and values are unchanged." in second.err
-    assert yaml.safe_load(Path("config.yaml").read_text())["trainingInput"]["workerConfig"] == {
-        "acceleratorConfig": {"count": 0, "type": "NVIDIA_TESLA_T4"}
-    }
-    assert Path("config.yaml").stat().st_mode & 0o777 == 0o640
+    Path("config.yaml").write_text(TUTORIAL)
+    refused = typed("jobs submit training --config config.yaml")
+    assert refused.code == 1
     placeholder = "imageUri: gcr.io/{path/to/image}:{tag} is a placeholder ({path/to/image}, {tag})."
-    assert f"config.yaml:5: masterConfig.{placeholder}" in second.err
-    third = command(second, "To build its image and submit the job:  ")
-    assert third == ["jobs", "submit", "training", "--config", "config.yaml", "--build", "."]
-    submitted = typed(" ".join([*third, "--format value(trainingInput.masterConfig.imageUri)"]))
+    assert f"config.yaml:5: masterConfig.{placeholder}" in refused.err
+    command = shlex.split(refused.err.partition("To build its image and submit the job:  ")[2])[1:]
+    assert command == ["jobs", "submit", "training", "--config", "config.yaml", "--build", "."]
+    submitted = typed(" ".join([*command, "--format value(trainingInput.masterConfig.imageUri)"]))
     assert submitted.code == 0, submitted.err
     assert submitted.out == f"{engine.builds[0]['tag']}\n"
 
@@ -788,18 +786,6 @@ def test_tutorial_with_lost_indentation_is_a_job_after_two_commands_that_its_err
         "name it with --package-path: a script, a directory or a package."
         in typed("jobs validate --config config.yaml").err
     )
-
-
-def test_validate_fix_of_standard_input_prints_the_config(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fix(text: str) -> CommandResult:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        return typed("jobs validate --config - --fix")
-
-    fixed = fix(TUTORIAL)
-    assert fixed.code == 0
-    assert fixed.out.startswith("trainingInput:\n  scaleTier: CUSTOM\n")
-    assert "There is nothing to fix" in fix(fixed.out).err
-    assert "Nothing to fix in config.yaml" in typed("jobs validate --config config.yaml --fix").err
 
 
 def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> None:

@@ -1,6 +1,7 @@
 """Our API held against the discovery document of the service that it re-creates."""
 
 import json
+import re
 import typing
 from collections.abc import Iterator
 from datetime import datetime
@@ -169,7 +170,7 @@ def test_own_document_describes_what_the_real_one_does(api: Server) -> None:
         for name, parameter in method["parameters"].items():
             if name != "validateOnly":  # of our own
                 assert parameter.items() <= described["parameters"][name].items(), (method["id"], name)
-    of_training = {name for name in real if ".jobs." in name or ".operations." in name or "getConfig" in name}
+    of_training = {name for name in real if re.search(r"\.jobs\.(?!.*Iam)|\.operations\.|getConfig", name)}
     assert of_training <= {method["id"] for method in methods(own)}
     for name, schema in own["schemas"].items():
         if name not in DOCUMENT["schemas"]:

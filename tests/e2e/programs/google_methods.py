@@ -43,10 +43,6 @@ def calls(projects: Any, job: str) -> Any:
     yield "get", jobs.get(name=name)
     yield "list", jobs.list(parent=parent, filter=f"jobId:{job}")
     yield "patch", jobs.patch(name=name, updateMask="labels", body={"labels": {"a": "b"}})
-    yield "getIamPolicy", jobs.getIamPolicy(resource=name)
-    yield "setIamPolicy", jobs.setIamPolicy(resource=name, body={"policy": {}})
-    permissions = {"permissions": ["ml.jobs.cancel"]}
-    yield "testIamPermissions", jobs.testIamPermissions(resource=name, body=permissions)
     yield "cancel", jobs.cancel(name=name)
     yield "locations", locations.list(parent=parent)
     yield "location", locations.get(name=f"{parent}/locations/local")

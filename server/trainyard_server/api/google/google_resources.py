@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainyard_protocol.errors import NotFound
-from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonBody, JsonOnly
+from trainyard_server.api.dependencies import Cases, JsonOnly
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
 from trainyard_server.services.google.google_resources import no_prediction
@@ -57,23 +57,6 @@ def list_location_operations(project: str, location: str, cases: Cases) -> dict[
 def location_operation(project: str, location: str, operation: str, cases: Cases) -> dict[str, Any]:
     cases.google_resources.check_location(project, location)
     return cases.google_resources.operation(f"projects/{project}/locations/{location}/operations/{operation}")
-
-
-@router.get("/jobs/{job_id}:getIamPolicy", Access.VIEWER, "the roles in its project, as a policy")
-def get_policy(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
-    return cases.google_resources.policy(project, job_id)
-
-
-@router.post("/jobs/{job_id}:setIamPolicy", Access.ADMIN, "refused: roles are a project's", UNRECORDED)
-def set_policy(project: str, job_id: str, cases: Cases) -> dict[str, Any]:
-    return cases.google_resources.set_policy(project, job_id)
-
-
-@router.post("/jobs/{job_id}:testIamPermissions", Access.VIEWER, "which of some permissions you have", UNRECORDED)
-def test_permissions(
-    project: str, job_id: str, body: JsonBody, cases: Cases, caller: AuthenticatedCaller
-) -> dict[str, Any]:
-    return cases.google_resources.granted(caller, project, job_id, body)
 
 
 @router.get("/models", Access.VIEWER, "none: no prediction here")

@@ -86,12 +86,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     f"GET {_JOB}/files/view": ("?path=$word.txt",),
     "GET /cluster": ("", "?page=2"),
     "GET /audit": ("", "?project=$project", "?actor=$name"),
-    "GET /new": (
-        "",
-        "?project=$project",
-        "?from=$project/$job_id",
-        "?from=$job_id",
-    ),
+    "GET /new": ("", "?project=$project", "?from=$project/$job_id", "?from=$job_id"),
     "POST /token": ("", "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer&assertion=$word"),
     "POST /v2/entries:list": ('{"resourceNames": ["projects/$project"], "filter": "resource.labels.job_id=$job_id"}',),
     f"GET {_CUSTOM_JOBS}": ("", "?pageSize=1", "?filter=displayName:*", "?filter=name=$job_id"),

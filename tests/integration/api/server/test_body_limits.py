@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from integration.api.api_support import AGENT, VERA, Server
+from integration.api.api_support import AGENT, ALICE, VERA, Server
 
 PART = b" " * 2**18
 LIMITS = {
     "/trainyard/v1/projects/p/configs:check": 2**20,  # a route with a model
-    "/v1/projects/p/jobs/x:testIamPermissions": 2**20,  # one with plain JSON
+    "/v1/projects/p/jobs": 2**20,  # one with plain JSON
     "/batch": 4 * 2**20,  # one that reads bytes
     "/agent/v1/usage": 4 * 2**20,  # one with a limit of its own
 }
@@ -30,7 +30,7 @@ async def test_body_is_read_no_further_than_its_limit(api: Server, path: str, li
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    await api.app(_scope(path, AGENT if path.startswith("/agent/") else VERA), endless, send)
+    await api.app(_scope(path, AGENT if path.startswith("/agent/") else ALICE), endless, send)
     answer = json.loads(b"".join(message.get("body", b"") for message in sent))
     assert (sent[0]["status"], read) == (413, limit + len(PART))
     assert answer["error"]["message"] == f"The request's body is larger than the limit of {limit} bytes."

@@ -15,7 +15,8 @@ from trainyard_agent.agent import Agent
 from trainyard_agent.control.tracking import TrackingAddresses
 from trainyard_agent.engines import registry
 from trainyard_agent.engines.capacity import BadCapacity
-from trainyard_agent.engines.contract import Engine, Exclusion, SettingsRefused
+from trainyard_agent.engines.contract import Engine, SettingsRefused
+from trainyard_agent.engines.examining import orphan_findings
 from trainyard_agent.engines.stopping import stop_runs
 from trainyard_agent.host.clock import Clock, SystemClock
 from trainyard_agent.host.files import try_lock
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
     try:
         if command.doctor:
-            print(json.dumps([finding.model_dump() for finding in examine(settings, command.fix)]))
+            print(json.dumps([finding.model_dump() for finding in examine(settings)]))
         elif command.check:
             print(asyncio.run(_check(settings)))
         else:
@@ -89,12 +90,15 @@ def _work(settings: AgentSettings, command: Command) -> None:
             asyncio.run(_serve(settings))
 
 
-def examine(settings: AgentSettings, fix: bool) -> list[Finding]:
-    """Findings of the doctor, which works beside a running agent: of each engine of the machine, or of the one that
-    spans hosts."""
-    findings = [finding for engine in _engines(settings) for finding in engine.examine(settings, fix)]
-    mounts = AgentMounts(load_mounts(settings.mounts), _of_pods(settings)) if settings.mounts is not None else None
-    return findings if mounts is None else [*findings, *mounts.findings()]
+def examine(settings: AgentSettings) -> list[Finding]:
+    """Findings of the doctor, which works beside a running agent: about each engine of the machine, or the one that
+    spans hosts, about what is left of runs, and about mounts."""
+    engines = _engines(settings)
+    findings = [finding for engine in engines for finding in engine.examine(settings)]
+    findings += orphan_findings(engines, settings)
+    if settings.mounts is not None:
+        findings += AgentMounts(load_mounts(settings.mounts), _of_pods(settings)).findings()
+    return findings
 
 
 def stop_all(settings: AgentSettings, grace_s: float) -> None:
@@ -169,7 +173,6 @@ async def _serve(settings: AgentSettings) -> None:
 
 
 async def _run_agent(settings: AgentSettings) -> None:
-    """Raises SettingsRefused once another agent has taken its place."""
     clock, engine = SystemClock(), registry.chosen_engines(settings.runtime)[0]
     mounts = _mounts(settings)
     me = engine.identity(settings)
@@ -193,7 +196,6 @@ async def _run_agent(settings: AgentSettings) -> None:
         )
         with open_engines(settings, me.agent_id, control_plane) as opened:
             disks = DiskWatch([settings.state_dir, *opened.written], settings.disk_reserve_bytes)
-            await opened.exclusion.acquire()
             await asyncio.to_thread(disks.start)
             devices = DeviceErrors()
             if not engine.spans_hosts and any(not is_tpu(gpu.type) for gpu in info.capacity.gpus):
@@ -229,7 +231,7 @@ async def _run_agent(settings: AgentSettings) -> None:
                 logger.warning("%s", problem)
             logger.info("agent %s (--runtime %s) connects to %s", me.agent_id, settings.runtime, settings.server)
             try:
-                await _run_until_lost(agent, opened.exclusion)
+                await agent.run()
             finally:
                 members.close()
                 disks.close()
@@ -244,20 +246,6 @@ def _lease(engine: Engine, settings: AgentSettings, clock: Clock) -> Lease:
         return Lease(clock)
     watchdog = watchdog_files.WatchdogKeeper(settings.state_dir)
     return Lease(clock, settings.state_dir / lease_file.NAME, watchdog.ensure_running)
-
-
-async def _run_until_lost(agent: Agent, exclusion: Exclusion) -> None:
-    running, lost = asyncio.create_task(agent.run()), asyncio.create_task(exclusion.lost())
-    try:
-        await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (running, lost):
-            task.cancel()
-        await asyncio.gather(running, lost, return_exceptions=True)
-    if not running.cancelled():
-        running.result()
-    else:
-        raise SettingsRefused(f"{lost.result()} has replaced this agent. Its runs continue.")
 
 
 def _token(path: Path | None) -> str:

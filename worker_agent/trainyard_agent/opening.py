@@ -6,10 +6,10 @@ none is lost.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard_agent.engines.contract import ByLock, Engine, Exclusion, OpenEngine, Place
+from trainyard_agent.engines.contract import Engine, OpenEngine, Place
 from trainyard_agent.engines.registry import chosen_engines, engine_of, kinds
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.runtimes.runtime_set import Choice, Choices, RuntimeSet
@@ -34,7 +34,6 @@ class OpenRuntimes:
     stager: Stager
     info: Callable[[AgentInfo], AgentInfo]
     written: tuple[Path, ...] = ()
-    exclusion: Exclusion = field(default_factory=ByLock)
 
 
 @contextmanager
@@ -65,7 +64,6 @@ def as_one(admitted: Mapping[RuntimeName, OpenEngine], opened: Mapping[RuntimeNa
         StagerSet({name: engine.stager for name, engine in opened.items()}, choices),
         lambda info: described(info, admitted, opened),
         tuple(path for engine in admitted.values() for path in engine.written),
-        next((engine.exclusion for engine in admitted.values()), ByLock()),
     )
 
 

@@ -91,9 +91,9 @@ def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed
                 *("--state-dir", "outside", "--runtime", "kubernetes", "--pool", "2x8x64"),
                 *("--kubeconfig", str(kubernetes.admin), "--namespace", namespace),
             ]
-            operator.spawn("outside", *outside)
-            until(lambda: "waiting for its end" in operator.log_of("outside"), "the second agent")
             operator.ok(*kubectl, "scale", "deployment", "trainyard-agent", "--replicas", "0")
+            until(lambda: not operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", LABEL), "the end of the agent")
+            operator.spawn("outside", *outside)
             until(lambda: "recovered 1 run(s)" in operator.log_of("outside"), "its turn")
             for replica in operator.ok(*kubectl, "get", "pods", "-o", "name", "-l", RUN).split():
                 operator.ok(*kubectl, "exec", replica, "--", "touch", "/tmp/end")

@@ -10,14 +10,12 @@ it has ended, or `alive`, which is locked until then. An engine that spans hosts
 state where it likes, and has no lease.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from trainyard_agent.engines import capacity as machine
 from trainyard_agent.engines.registry import kind_of
@@ -38,29 +36,6 @@ ENVIRONMENTS, STAGING = "environments", "staging"
 
 class SettingsRefused(Exception):
     """The agent cannot run with these settings; the message says why."""
-
-
-class Exclusion(Protocol):
-    """The right to act, of one among several agents with one identity."""
-
-    async def acquire(self) -> None:
-        """Return once this agent may act."""
-        ...
-
-    async def lost(self) -> str:
-        """Keep it. Return once another agent has it, with who that is."""
-        ...
-
-
-class ByLock:
-    """The lock of the state directory, which this process holds to its end."""
-
-    async def acquire(self) -> None:
-        return
-
-    async def lost(self) -> str:
-        await asyncio.Event().wait()
-        return ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +90,23 @@ class OpenEngine:
     describe: Callable[[AgentInfo], AgentInfo] = lambda info: info
     closed: str = ""
     written: tuple[Path, ...] = ()
-    exclusion: Exclusion = field(default_factory=ByLock)
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A thing that an engine has of a run that is gone, or whose agent is (`why`). `remove`: the shell command that
+    removes it."""
+
+    what: str
+    run_id: str
+    why: str
+    remove: str
+    meaning: str = "It may use CPUs, memory and devices that are assigned to others, and nothing ends it."
+
+
+def has_run(state_dir: Path, run_id: str, runs: str, prepared: str) -> bool:
+    """Whether a state directory has a run, or prepares it. Raises OSError for one that this user may not read."""
+    return (state_dir / runs / run_id / "run.json").exists() or (state_dir / prepared / run_id).is_dir()
 
 
 class Engine(ABC):
@@ -151,7 +142,10 @@ class Engine(ABC):
         """The place of what --stop-all has stopped, as the end of a sentence."""
         return "on this machine"
 
+    def examine(self, settings: AgentSettings) -> Iterator[Finding]:  # noqa: ARG002 - not every engine can fail
+        """Findings of the doctor about the engine itself: whether it answers, and lets the agent do its work."""
+        yield from ()
+
     @abstractmethod
-    def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:
-        """Findings of the doctor: whether the engine answers, and what is left of runs that are gone. `fix` removes
-        that."""
+    def orphans(self, settings: AgentSettings) -> list[Orphan]:
+        """What the engine has of runs that are gone. Raises EngineUnavailable."""

@@ -34,13 +34,13 @@ def test_stop_all_ends_the_pods_of_a_namespace_and_the_doctor_knows_whose_they_a
 
     *_, orphans = json.loads(agent("new", "--doctor"))
     assert orphans["status"] == "problem"
-    assert f"3 objects of the run {run} are of another agent" in orphans["found"]
+    assert f"of the run {run[:12]} is orphaned: it is of another agent, {lab.owner.agent_id}." in orphans["found"]
     assert "Stopped 0 replicas" in agent("new", "--stop-all")
 
     lab.client.create("secrets", secret_of(Identity(lab.owner.agent_id, "key")))
     found = json.loads(agent("new", "--doctor"))
     assert [(one["check"], one["status"]) for one in found] == [
-        *(("kubernetes", "ok"), ("permissions", "ok"), ("agent", "ok"), ("orphans", "ok"))
+        *(("kubernetes", "ok"), ("permissions", "ok"), ("orphans", "ok"))
     ]
     assert "Stopped 2 replicas" in agent("new", "--stop-all", "--grace", "3")
     lab.reopen()

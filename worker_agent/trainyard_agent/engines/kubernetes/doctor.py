@@ -1,9 +1,9 @@
 """Checks of the namespace of a Kubernetes cluster: whether it answers, the agent's permissions, objects of nobody."""
 
-from collections import Counter
+import shlex
 from collections.abc import Iterator
 
-from trainyard_agent.engines.kubernetes import coordination
+from trainyard_agent.engines.contract import Orphan
 from trainyard_agent.engines.kubernetes.api.access import RULES
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject
 from trainyard_agent.engines.kubernetes.capacity.admission import NotAdmitted, choose
@@ -12,8 +12,7 @@ from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
 from trainyard_protocol.views.health import Finding
 
 
-def findings(client: KubeClient, agent_id: str, settings: KubernetesSettings) -> Iterator[Finding]:
-    """`agent_id`: that of the namespace's agent; "" if it has had none."""
+def findings(client: KubeClient, settings: KubernetesSettings) -> Iterator[Finding]:
     try:
         about = f"Kubernetes {client.version()} answers at {client.server}."
     except KubeError as error:
@@ -29,8 +28,6 @@ def findings(client: KubeClient, agent_id: str, settings: KubernetesSettings) ->
     try:
         yield from _settings(client, settings)
         yield _permissions(client)
-        yield _acting(client, agent_id)
-        yield from _orphans(client, agent_id)
     except KubeError as error:
         yield Finding(check="namespace", status="unknown", found=error.message)
 
@@ -70,32 +67,33 @@ def _permissions(client: KubeClient) -> Finding:
     )
 
 
-def _acting(client: KubeClient, agent_id: str) -> Finding:
-    spec = (client.get("leases", coordination.NAME) or {}).get("spec") or {}
-    if not spec.get("holderIdentity"):
-        return Finding(check="agent", status="ok", found=f"No agent acts in the namespace {client.namespace}.")
-    found = f"{spec['holderIdentity']} acts as the agent {agent_id}, and said so last at {spec.get('renewTime')}."
-    return Finding(check="agent", status="ok", found=found)
-
-
-def _orphans(client: KubeClient, agent_id: str) -> Iterator[Finding]:
+def orphans(client: KubeClient, agent_id: str, settings: KubernetesSettings) -> list[Orphan]:
+    """The objects of the namespace whose run has no ConfigMap of this agent. Raises KubeError."""
     roots, pods = (client.list(kind, objects.RUN)[0] for kind in ("configmaps", "pods"))
-    owned = {pod["metadata"]["labels"][objects.RUN] for pod in roots if _agent(pod) == agent_id}
-    lost = Counter((pod["metadata"]["labels"][objects.RUN], _agent(pod)) for pod in (*roots, *pods))
-    lost = Counter({key: count for key, count in lost.items() if key[1] != agent_id or key[0] not in owned})
-    if not lost:
-        yield Finding(check="orphans", status="ok", found=f"All objects are of {len(owned)} runs of the agent.")
-    for (run_id, owner), count in sorted(lost.items()):
-        whose = f"another agent, {owner}" if owner != agent_id else "a run that is gone"
-        chosen, kubectl = f"-l {objects.RUN}={run_id}", f"kubectl -n {client.namespace}"
-        yield Finding(
-            check="orphans",
-            status="problem",
-            found=f"{count} objects of the run {run_id} are of {whose}.",
-            meaning="Their pods may hold CPUs, memory and devices, and nobody ends them.",
-            advice=f"`{kubectl} delete configmaps,services,secrets,pods {chosen} --wait=false`, then for each pod "
-            f'`{kubectl} patch pod NAME --type merge -p \'{{"metadata":{{"finalizers":null}}}}\'`.',
+    owned = {root["metadata"]["labels"][objects.RUN] for root in roots if _agent(root) == agent_id}
+    there = {(object_["metadata"]["labels"][objects.RUN], _agent(object_)) for object_ in (*roots, *pods)}
+    return [
+        Orphan(
+            f"set of objects in the namespace {client.namespace}",
+            run_id,
+            "the run is gone" if owner == agent_id else f"it is of another agent, {owner}",
+            _removal(client.namespace, f"{objects.RUN}={run_id},{objects.AGENT}={owner}", settings),
         )
+        for run_id, owner in sorted(there)
+        if owner != agent_id or run_id not in owned
+    ]
+
+
+def _removal(namespace: str, selector: str, settings: KubernetesSettings) -> str:
+    """Without finalizers, which nothing removes without an agent."""
+    chosen = ["--kubeconfig", str(settings.kubeconfig)] if settings.kubeconfig else []
+    chosen += ["--context", settings.context] if settings.context else []
+    kubectl, selected = shlex.join(["kubectl", *chosen, "-n", namespace]), shlex.join(["-l", selector])
+    return (
+        f"{kubectl} delete configmaps,services,secrets,pods {selected} --wait=false && "
+        f"{kubectl} get pods {selected} -o name | "
+        f'xargs -r -n1 {kubectl} patch --type merge -p \'{{"metadata":{{"finalizers":null}}}}\''
+    )
 
 
 def _agent(object_: KubeObject) -> str:

@@ -1,7 +1,6 @@
 """The kubernetes engine: jobs as pods of a namespace.
 
-Its agent's identity is in a Secret of the namespace, so it needs no volume, and a coordination Lease lets one agent
-write.
+Its agent's identity is in a Secret of the namespace, so it needs no volume. One agent acts in a namespace.
 """
 
 import base64
@@ -11,24 +10,20 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard_agent.engines.contract import STAGING, Claim, Engine, OpenEngine, Place, SettingsRefused
+from trainyard_agent.engines.contract import STAGING, Claim, Engine, OpenEngine, Orphan, Place, SettingsRefused
 from trainyard_agent.engines.kubernetes import doctor
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeNamespaceMissing, KubeRefused
-from trainyard_agent.engines.kubernetes.api.connection import BadKubeconfig, KubeConnection, connect
+from trainyard_agent.engines.kubernetes.api.connection import BadKubeconfig, connect
 from trainyard_agent.engines.kubernetes.capacity import metrics
 from trainyard_agent.engines.kubernetes.capacity.admission import GangAdmission, NotAdmitted, choose
 from trainyard_agent.engines.kubernetes.capacity.capacity_reader import CapacityReader, read_capacity
-from trainyard_agent.engines.kubernetes.coordination import LEASE_S, CoordinationLease
 from trainyard_agent.engines.kubernetes.pods.objects import PodOwner
 from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
 from trainyard_agent.engines.kubernetes.settings import IN_FLIGHT, KubernetesSettings
 from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import PodJobDirs
 from trainyard_agent.engines.kubernetes.staging.pod_packages import PodPackages, PodPackageSettings, no_images
 from trainyard_agent.engines.kubernetes.staging.pod_stager import PodStager
-from trainyard_agent.host.clock import SystemClock
 from trainyard_agent.host.identity import Identity, new_identity
-from trainyard_agent.host.waiting import deadline_in, wait_until
-from trainyard_agent.lease import lease_file
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.base import Stager
@@ -44,7 +39,6 @@ CONTAINER = "agent"
 
 _MODULE = "trainyard_agent"
 _FORBIDDEN = 403
-_PATIENCE_S, _PAUSE_S = 10.0, 0.5
 _PACKAGE_JOBS: RuntimeName = "process"
 """The name on the wire under which package jobs are refused."""
 
@@ -68,11 +62,10 @@ class KubernetesEngine(Engine):
     @contextmanager
     def open(self, place: Place) -> Iterator[OpenEngine]:
         settings, kubernetes = place.settings, place.settings.of(KubernetesSettings)
-        with _writing(settings) as (client, lease):
+        with closing(_client(settings)) as client:
             owner = PodOwner(place.agent_id)
             with _refusing():
                 client.list("pods", owner.selector)
-                lease.try_acquire()
                 cluster = _Cluster.of(client, kubernetes)
             reader = CapacityReader(client, beside_others=not kubernetes.local_queue)
             offer = RuntimeOffer(name=self.name, replica_environment=settings.environment, about=cluster.about)
@@ -102,14 +95,11 @@ class KubernetesEngine(Engine):
                     lambda: offer,
                     lambda _wanted, _uses_gpus: Claim(True, "the agent is that of a cluster"),
                     described,
-                    exclusion=lease,
                 )
 
     @contextmanager
     def attach(self, settings: AgentSettings) -> Iterator[Runtime]:
-        """Raises SettingsRefused beside an agent that runs."""
-        with _writing(settings) as (client, lease), _refusing():
-            _acquire(lease, client.namespace)
+        with closing(_client(settings)) as client, _refusing():
             owner = PodOwner(_known_id(client))
             with closing(KubernetesRuntime(settings.state_dir, client, owner)) as runtime:
                 yield runtime
@@ -118,13 +108,13 @@ class KubernetesEngine(Engine):
         with closing(_client(settings)) as client:
             return f"in the namespace {client.namespace}"
 
-    def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:  # noqa: ARG002 - it fixes none
+    def examine(self, settings: AgentSettings) -> Iterator[Finding]:
         with closing(_client(settings)) as client:
-            try:
-                agent_id = _known_id(client)
-            except KubeError:
-                agent_id = ""  # the reason is the first finding
-            yield from doctor.findings(client, agent_id, settings.of(KubernetesSettings))
+            yield from doctor.findings(client, settings.of(KubernetesSettings))
+
+    def orphans(self, settings: AgentSettings) -> list[Orphan]:
+        with closing(_client(settings)) as client:
+            return doctor.orphans(client, _known_id(client), settings.of(KubernetesSettings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +156,6 @@ def _stager(place: Place) -> Stager:
 
 
 @contextmanager
-def _writing(settings: AgentSettings) -> Iterator[tuple[KubeClient, CoordinationLease]]:
-    """A client that writes as long as this agent has the namespace's Lease."""
-    connection, namespace = _connection(settings), settings.of(KubernetesSettings).namespace
-    with closing(KubeClient(connection, namespace)) as leases:
-        lease = CoordinationLease(leases, _holder(settings), SystemClock())
-        try:
-            with closing(KubeClient(connection, namespace, lease.check)) as client:
-                yield client, lease
-        finally:
-            lease.release()
-
-
-@contextmanager
 def _refusing() -> Iterator[None]:
     try:
         yield
@@ -188,21 +165,6 @@ def _refusing() -> Iterator[None]:
         if isinstance(error, KubeNamespaceMissing):
             role = " Name an existing one with --namespace, or create it: `kubectl create namespace NAME`."
         raise SettingsRefused(f"--runtime kubernetes: {error.message}{role}") from error
-
-
-def _acquire(lease: CoordinationLease, namespace: str) -> None:
-    holder = ""
-
-    def is_ours() -> bool:
-        nonlocal holder
-        holder = lease.try_acquire()
-        return not holder
-
-    if not wait_until(is_ours, deadline_in(LEASE_S + _PATIENCE_S), _PAUSE_S):
-        raise SettingsRefused(
-            f"The agent {holder} acts in the namespace {namespace}. End it first, as by "
-            f"`kubectl -n {namespace} scale deployment trainyard-agent --replicas 0`."
-        )
 
 
 def secret_of(identity: Identity) -> dict[str, Any]:
@@ -254,20 +216,10 @@ def _starts_agent(container: Mapping[str, Any]) -> bool:
     return _MODULE in (*(container.get("command") or ()), *(container.get("args") or ()))
 
 
-def _holder(settings: AgentSettings) -> str:
-    """A name for the agent of this state directory, whose lock it holds: one that follows it there need not wait."""
-    status = settings.state_dir.stat()
-    return f"{socket.gethostname()}_{lease_file.boot_id()[:8]}-{status.st_dev:x}-{status.st_ino:x}"
-
-
 def _client(settings: AgentSettings) -> KubeClient:
-    return KubeClient(_connection(settings), settings.of(KubernetesSettings).namespace)
-
-
-def _connection(settings: AgentSettings) -> KubeConnection:
     kubernetes = settings.of(KubernetesSettings)
     try:
-        return connect(kubernetes.kubeconfig, kubernetes.context)
+        return KubeClient(connect(kubernetes.kubeconfig, kubernetes.context), kubernetes.namespace)
     except BadKubeconfig as error:
         raise SettingsRefused(f"--runtime kubernetes: {error}") from error
 

@@ -1,7 +1,6 @@
 """The client and the runtime against an API server that fails."""
 
 import json
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +15,6 @@ from contract.runtimes import runtime_labs
 from trainyard_agent.engines.kubernetes.api import client as client_module
 from trainyard_agent.engines.kubernetes.api import connection
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeDown, KubeRefused
-from trainyard_agent.engines.kubernetes.api.connection import KubeConnection
 from trainyard_agent.engines.kubernetes.logs import logs
 from trainyard_agent.engines.kubernetes.logs.log_copies import LogCopies
 from trainyard_agent.engines.kubernetes.logs.logs import LogSource
@@ -202,24 +200,6 @@ def test_busy_server_is_asked_again(api: FakeCluster, client: KubeClient, pause:
     api.fail("GET", "/pods/one", *[Fault(429, "too many requests")] * 10)
     with pytest.raises(KubeRefused, match="too many requests"):
         client.get("pods", "one")
-
-
-def test_write_that_waited_for_a_busy_server_is_checked_again(api: FakeCluster) -> None:
-    """The agent may have lost its lease meanwhile."""
-    checks = iter((None, KubeDown("the lease is lost")))
-
-    def check() -> None:
-        if error := next(checks):
-            raise error
-
-    api.fail("POST", "/pods", Fault(429, headers={"Retry-After": "0"}))
-    connection_ = KubeConnection(api.url, ssl.create_default_context(), None, NAMESPACE)
-    with (
-        closing(KubeClient(connection_, before_write=check)) as client,
-        pytest.raises(KubeDown, match="the lease is lost"),
-    ):
-        client.create("pods", pod("one"))
-    assert api.names("pods") == []
 
 
 @pytest.mark.parametrize(

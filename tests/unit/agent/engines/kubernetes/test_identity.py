@@ -2,23 +2,31 @@
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainyard_agent.engines.kubernetes import engine
 from trainyard_agent.engines.kubernetes.api.client import KubeClient
 from trainyard_agent.settings import AgentSettings
-from unit.agent.engines.kubernetes.fake_objects import FakeObjects
 
 
-class Namespace(FakeObjects):
+class Namespace(KubeClient):
     """It keeps a Secret's values as the API server does."""
 
-    def create(self, kind: str, body: dict[str, object]) -> dict[str, object]:
-        values = body.pop("stringData")
-        assert isinstance(values, dict)
-        encoded = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
-        return super().create(kind, {**body, "data": encoded})
+    def __init__(self) -> None:
+        self.secret: dict[str, Any] | None = None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        return self.secret
+
+    def create(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
+        encoded = {name: base64.b64encode(value.encode()).decode() for name, value in body.pop("stringData").items()}
+        self.secret = {**body, "data": encoded}
+        return self.secret
 
 
 def test_agent_without_a_directory_of_its_own_is_the_one_of_its_namespace(
@@ -32,5 +40,5 @@ def test_agent_without_a_directory_of_its_own_is_the_one_of_its_namespace(
     monkeypatch.setattr(engine, "_client", client)
     first = engine.ENGINE.identity(AgentSettings(state_dir=tmp_path / "first"))
     assert engine.ENGINE.identity(AgentSettings(state_dir=tmp_path / "second")) == first
-    namespace.found.clear()
+    namespace.secret = None
     assert engine.ENGINE.identity(AgentSettings(state_dir=tmp_path / "third")).agent_id != first.agent_id

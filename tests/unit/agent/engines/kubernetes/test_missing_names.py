@@ -22,7 +22,7 @@ def settings_on(api: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def problems(settings: AgentSettings) -> list[str]:
-    findings = engine.ENGINE.examine(settings, False)
+    findings = engine.ENGINE.examine(settings)
     return [finding.found for finding in findings if finding.check == "settings"]
 
 

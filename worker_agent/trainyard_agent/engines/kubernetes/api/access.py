@@ -18,7 +18,6 @@ RULES = [
     _rule(["secrets"], "create", "get", "delete"),
     _rule(["resourcequotas"], "list"),
     _rule(["pods"], "list", group="metrics.k8s.io"),
-    _rule(["leases"], "create", "get", "patch", group="coordination.k8s.io"),
     # Where the cluster has Kueue.
     _rule(["workloads"], "list", group="kueue.x-k8s.io"),
     _rule(["localqueues"], "get", "list", group="kueue.x-k8s.io"),

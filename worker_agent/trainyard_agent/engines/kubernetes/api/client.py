@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -37,8 +37,6 @@ _PASSING = ("exceeded quota", "status unknown for quota", "error looking up serv
 """Words of refusals with such a status that pass by themselves, as others give back what they have of a quota."""
 
 _AWAY = (502, 503, 504)  # of a proxy before the API server, or of one that starts or ends
-_GROUPS = {"leases": "/apis/coordination.k8s.io/v1"}
-"""The API groups of kinds that are not of the core."""
 
 
 class KubeError(EngineUnavailable):
@@ -76,12 +74,9 @@ class LogQuiet(KubeError):
 class KubeClient:
     """Calls about the objects of one namespace."""
 
-    def __init__(
-        self, connection: KubeConnection, namespace: str = "", before_write: Callable[[], None] = lambda: None
-    ) -> None:
-        """`before_write` raises KubeError where nothing may be written now."""
-        self._before_write = before_write
-        self._groups = dict(_GROUPS)
+    def __init__(self, connection: KubeConnection, namespace: str = "") -> None:
+        self._groups: dict[str, str] = {}
+        """The API groups of kinds that are not of the core."""
         self._connection = connection
         self.server = connection.server
         self.namespace = namespace or connection.namespace
@@ -233,7 +228,6 @@ class KubeClient:
 
         url = f"{self.server}{self._path(kind, name, part)}?{query}"
         request = httpx.Request("GET", url)
-        self._before_write()
         try:
             if self._connection.auth is not None:
                 request = next(self._connection.auth.sync_auth_flow(request))
@@ -328,8 +322,6 @@ class KubeClient:
         headers = {} if body is None else {"Content-Type": content_type}
         broke = False
         for attempt in range(1, _TRIES + 1):
-            if method != "GET":
-                self._before_write()
             try:
                 with self._using():
                     answer = self._http.request(method, path, content=content, headers=headers, params=params)

@@ -1,5 +1,4 @@
-"""Generates the reference of the site, `docs/reference`, and `docs/llms.txt` from the code, for `make docs`. A test
-compares them."""
+"""Generates the reference of the site, `docs/reference`, from the code, for `make docs`. A test compares them."""
 
 import inspect
 import re
@@ -7,7 +6,6 @@ import runpy
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from trainyard_agent.engines.registry import kinds
 from trainyard_agent.settings import PREFIX, AgentSettings, Command
@@ -22,34 +20,21 @@ from trainyard_server.domain.access.route_access import Route
 from trainyard_server.routes import ACCESS
 from trainyard_server.services.monitoring import exposition
 
-DOCS = Path(__file__).parents[1] / "docs"
-_REFERENCE = DOCS / "reference"
+_ROOT = Path(__file__).parents[1]
+_REFERENCE = _ROOT / "docs" / "reference"
 _METRIC = re.compile(r'(?:Family|_histogram|_family)\(\s*"(trainyard_\w+)", "([^"]+)"')
 
 
 def pages() -> dict[Path, str]:
     """The text of every generated page by path."""
-    return reference() | files_for_agents()
-
-
-def reference() -> dict[Path, str]:
+    command_pages = runpy.run_path(str(Path(__file__).with_name("command_pages.py")))
     return {
         _REFERENCE / "server-settings.md": server_settings(),
         _REFERENCE / "agent-settings.md": agent_settings(),
         _REFERENCE / "api.md": api(),
         _REFERENCE / "states.md": states_and_errors(),
-        **{_REFERENCE / name: text for name, text in _script("command_pages")["pages"]().items()},
+        **{_REFERENCE / name: text for name, text in command_pages["pages"]().items()},
     }
-
-
-def files_for_agents() -> dict[Path, str]:
-    """The files that are made from all pages, those of the reference among them."""
-    made: dict[Path, str] = _script("agent_files")["files"]()
-    return made
-
-
-def _script(name: str) -> dict[str, Any]:
-    return runpy.run_path(str(Path(__file__).with_name(f"{name}.py")))
 
 
 def server_settings() -> str:
@@ -221,7 +206,6 @@ def _comments(kind: type[StrEnum]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for made in (reference, files_for_agents):
-        for page, text in made().items():
-            page.write_text(text, encoding="utf-8")
-            sys.stdout.write(f"wrote {page.relative_to(DOCS.parent)}\n")
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"wrote {page.relative_to(_ROOT)}\n")

@@ -9,8 +9,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import ToolAnnotations
 from pydantic import ValidationError
 
-from trainyard_cli.mcp.caller import Caller
 from trainyard_cli.mcp.tools import Tools, failed
+from trainyard_cli.mcp.user import McpUser
 from trainyard_protocol import __version__
 
 INSTRUCTIONS = """\
@@ -25,9 +25,9 @@ _SUBMITS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempot
 _DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
-def tools(caller: Caller) -> list[Tool]:
+def tools(user: McpUser) -> list[Tool]:
     """The tools, in the order in which an agent needs them."""
-    methods = Tools(caller)
+    methods = Tools(user)
     made = [
         Tool.from_function(methods.submit, title="Submit a job", annotations=_SUBMITS),
         Tool.from_function(methods.dry_run, title="Check a job", annotations=_READS),
@@ -58,9 +58,9 @@ def without_titles(schema: Any) -> Any:
     return [without_titles(item) for item in schema] if isinstance(schema, list) else schema
 
 
-def mcp_server(caller: Caller) -> MCPServer[Any]:
+def mcp_server(user: McpUser) -> MCPServer[Any]:
     """The server of one user."""
-    made = tools(caller)
+    made = tools(user)
     return MCPServer(
         "trainyard",
         title="Trainyard",

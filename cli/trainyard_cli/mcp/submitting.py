@@ -6,8 +6,8 @@ from pathlib import Path
 from trainyard_cli.client import Client
 from trainyard_cli.mcp import dry_run
 from trainyard_cli.mcp.answers import DryRun, SubmitAnswer
-from trainyard_cli.mcp.caller import Caller
 from trainyard_cli.mcp.dry_run import AgentRequest
+from trainyard_cli.mcp.user import McpUser
 from trainyard_cli.origin import record
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import get
@@ -38,7 +38,7 @@ def prepared(client: Client, request: AgentRequest) -> Prepared:
     return Prepared(result.model_copy(update={"notes": [*notes, *result.notes]}), draft, flags.text("staging_bucket"))
 
 
-def submit(client: Client, request: AgentRequest, caller: Caller) -> SubmitAnswer:
+def submit(client: Client, request: AgentRequest, user: McpUser) -> SubmitAnswer:
     """Submit a job whose dry run is clean. A job of this name with the same content counts as the submitted one, so
     that an agent may call again. Raises AlreadyExists for one with another content."""
     ready = prepared(client, request)
@@ -47,7 +47,7 @@ def submit(client: Client, request: AgentRequest, caller: Caller) -> SubmitAnswe
         return SubmitAnswer(job="", state="", is_new=False, dry_run=result)
     existing = submission.ExistingJob(client, draft.name)
     notes: list[str] = []
-    storage, job_dir = caller.storage(client), str(get(draft.data, "trainingInput.jobDir") or "")
+    storage, job_dir = user.storage(client), str(get(draft.data, "trainingInput.jobDir") or "")
     if storage and job_dir.startswith("gs://"):
         ensure_bucket(job_dir, storage, notes.append)
     bucket = ready.bucket

@@ -29,8 +29,8 @@ from trainyard_cli.mcp.answers import (
     SubmitAnswer,
     WhyAnswer,
 )
-from trainyard_cli.mcp.caller import Caller
 from trainyard_cli.mcp.program_text import cut, plain, quoted
+from trainyard_cli.mcp.user import McpUser
 from trainyard_cli.output.jobs import job_texts, queue_explanation
 from trainyard_cli.output.log.follow import summary_lines
 from trainyard_cli.output.text.safe import without_field
@@ -117,10 +117,10 @@ def _result(answer: BaseModel, text: str, *, is_error: bool = False) -> CallTool
 
 
 class Tools:
-    """Each method is a tool. `caller` gives the client of a call."""
+    """Each method is a tool. `user` gives the client of a call."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    def __init__(self, user: McpUser) -> None:
+        self._user = user
 
     @_answered
     def submit(
@@ -137,10 +137,10 @@ class Tools:
         """Submit a training job. A dry run comes first: a job that is not valid is refused with what is wrong, by file
         and line, and nothing is submitted. The answer has the job's name, its replicas, and what the queue says. Then
         call wait until the job has ended."""
-        self._caller.start_service()
+        self._user.start_service()
         request = _request(config, config_path, package_path, job, args, flags)
-        with closing(self._caller.client(context, project)) as client:
-            done = submitting.submit(client, request, self._caller)
+        with closing(self._user.client(context, project)) as client:
+            done = submitting.submit(client, request, self._user)
         shown = dry_runs.text(done.dry_run)
         if not done.job:
             return _result(done, f"Nothing was submitted. {shown}", is_error=True)
@@ -162,9 +162,9 @@ class Tools:
     ) -> Annotated[CallToolResult, DryRun]:
         """Check a job without submitting it: what is wrong, with file and line; else its replicas with their machine
         types, and whether it would start now or what it would wait for."""
-        self._caller.start_service()
+        self._user.start_service()
         request = _request(config, config_path, package_path, job, args, flags)
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             result = submitting.prepared(client, request).dry_run
         return _result(result, dry_runs.text(result))
 
@@ -179,7 +179,7 @@ class Tools:
         project: Project = "",
     ) -> Annotated[CallToolResult, JobListAnswer]:
         """List jobs, the newest first: state, duration, newest metrics, and the cause of a failure."""
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             found = list(islice(client.list_jobs(filter, limit + 1, with_results=True), limit + 1))
         answer = job_answers.job_list(found[:limit], more=len(found) > limit)
         rows = [
@@ -194,7 +194,7 @@ class Tools:
         self, context: Context[Any, Any], job: JobName, project: Project = ""
     ) -> Annotated[CallToolResult, JobAnswer]:
         """Show a job: state, replicas, progress, metrics, the failure if there is one, and its config."""
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             detail = client.detail(_name(job))
         return _job(detail, client.project, with_config=True)
 
@@ -204,7 +204,7 @@ class Tools:
     ) -> Annotated[CallToolResult, WhyAnswer]:
         """Show why a job waits, which jobs hold what it needs and what would start it; or why it ended: which replica
         failed first, with what exit code and exception, and its last lines."""
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             detail = client.detail(_name(job))
             if detail.state in FINAL_JOB_STATES:
                 return _ending(detail)
@@ -235,7 +235,7 @@ class Tools:
         if before is not None and after is not None:
             raise InvalidArgument("Give either before or after.")
         query = LogQuery(task=replica, severity=severity.upper(), search=search)
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             if before is None and after is None and not (search or severity or replica):
                 answer = log_excerpts.around_failure(client, _name(job), limit)
             else:
@@ -259,7 +259,7 @@ class Tools:
         project: Project = "",
     ) -> Annotated[CallToolResult, MetricsAnswer]:
         """Show a job's metrics in short: of each the last value with its step, the minimum and the maximum."""
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             view = client.metrics(_name(job), names=names, points=_POINTS)
             every = view if view.results else client.metrics(_name(job), points=_POINTS)
         answer = job_answers.metrics_answer(job, view)
@@ -279,7 +279,7 @@ class Tools:
     ) -> Annotated[CallToolResult, ComparisonAnswer]:
         """Show in what jobs differ (arguments, config, commit, packages), their results, and which is the best."""
         names = [_name(job) for job in jobs]
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             view = client.comparison(names, metric)
         if view.missing:
             raise InvalidArgument(f"No such jobs: {', '.join(view.missing)}. Call list to see the jobs that exist.")
@@ -303,7 +303,7 @@ class Tools:
         while `ended` is false."""
         deadline = time.monotonic() + timeout_s
         try:
-            with closing(self._caller.client(context, project)) as client:
+            with closing(self._user.client(context, project)) as client:
                 while True:
                     detail = await anyio.to_thread.run_sync(client.detail, _name(job))
                     left_s = deadline - time.monotonic()
@@ -318,7 +318,7 @@ class Tools:
         self, context: Context[Any, Any], job: JobName, project: Project = ""
     ) -> Annotated[CallToolResult, CancelAnswer]:
         """Cancel a job: its program is stopped, and what it has not saved is lost. Only when the user wants it."""
-        with closing(self._caller.client(context, project)) as client:
+        with closing(self._user.client(context, project)) as client:
             before = client.detail(_name(job)).state
             client.cancel_job(_name(job))
             state = client.detail(_name(job)).state

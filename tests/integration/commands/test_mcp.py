@@ -8,8 +8,8 @@ import mcp
 from beds.services.ai_agent import call, ended
 from integration.commands.test_python_client import client
 from trainyard import Client
-from trainyard_cli.mcp.caller import Caller
 from trainyard_cli.mcp.server import mcp_server
+from trainyard_cli.mcp.user import McpUser
 from trainyard_cli.settings import chosen_target
 
 __all__ = ["client"]
@@ -19,7 +19,7 @@ PROGRAM = "trainingInput:\n  pythonModule: trainer.task\n"
 
 def own_agent() -> mcp.Client:
     """An AI agent of the user whose token is in the environment."""
-    return mcp.Client(mcp_server(Caller(chosen_target({}))))
+    return mcp.Client(mcp_server(McpUser(chosen_target({}))))
 
 
 async def test_agent_submits_finds_the_cause_of_a_failure_and_compares(client: Client) -> None:

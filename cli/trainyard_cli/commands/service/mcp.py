@@ -22,10 +22,10 @@ def mcp(target: Target) -> None:
     """
     if importlib.util.find_spec("mcp") is None:
         raise FailedPrecondition("The MCP server needs the package mcp:  pip install 'trainyard[mcp]'")
-    from trainyard_cli.mcp.caller import Caller
     from trainyard_cli.mcp.server import mcp_server
+    from trainyard_cli.mcp.user import McpUser
 
     if sys.stdin.isatty():
         notify("Serving MCP on stdin and stdout. An agent's client starts this command; Ctrl-C ends it.")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread that reads stdin would outlive an exception
-    mcp_server(Caller(target)).run("stdio")
+    mcp_server(McpUser(target)).run("stdio")

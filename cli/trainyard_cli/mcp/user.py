@@ -19,7 +19,7 @@ _RETRY_DELAYS = (0.5, 1.0, 2.0)  # an agent rather gets an error than no answer
 _LONGEST_CLIENT = 80
 
 
-class Caller:
+class McpUser:
     """The user who runs the program."""
 
     def __init__(self, target: Target) -> None:

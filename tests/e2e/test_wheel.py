@@ -102,8 +102,6 @@ def test_plain_install_is_a_command_line_and_a_python_client(wheel: Path, tmp_pa
     unit = "share/trainyard/trainyard-server.service"
     for path in (*completions, "share/fish/vendor_completions.d/trainyard.fish", unit):
         assert (tmp_path / "venv" / path).is_file()
-    manifest = ("agent", "manifest", "--server", "https://trains.example.com", "--image", "agent")
-    assert "kind: Deployment" in run(programs / "trainyard", *manifest)
     service = Service(tmp_path / "service", programs)
     refused = service.run("up")
     assert refused.returncode == 1

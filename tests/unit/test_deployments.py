@@ -2,6 +2,7 @@
 start a server and an agent that take their options."""
 
 import copy
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 import trainyard_protocol
 from beds.kubernetes.kustomize import DEPLOY, container, documents, named, objects
 from beds.open_engines import agent_settings
+from trainyard_agent.engines.kubernetes.api.access import CAPACITY_RULES, RULES
+from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
 from trainyard_server import main as server_main
 
 VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
@@ -53,12 +56,54 @@ def test_server_of_a_cluster_takes_its_options_and_listens_where_its_service_lea
     assert server["ports"][0] == {"name": "https", "containerPort": 8470}
 
 
-def test_agent_of_a_site_calls_the_server_beside_it_and_takes_its_options() -> None:
-    agent = container(named(objects("kubernetes-site"), "Deployment", AGENT))
-    environment = {entry["name"]: entry["value"] for entry in agent["env"]}
-    assert environment["TRAINYARD_CA_FILE"] == "/etc/trainyard/ca.pem"
-    given = agent_settings(*(word.replace("$(SERVER)", environment["SERVER"]) for word in agent["args"]))
-    assert (given.server, given.runtime) == (SERVER_URL, "kubernetes")
+@pytest.mark.parametrize(
+    ("name", "server", "ca_file"),
+    [
+        ("kubernetes", "https://trains.example.com:8470", None),
+        ("kubernetes-site", SERVER_URL, Path("/etc/trainyard/ca.pem")),
+    ],
+)
+def test_agent_of_a_cluster_has_the_settings_of_its_file(
+    name: str, server: str, ca_file: Path | None, tmp_path: Path
+) -> None:
+    made = objects(name)
+    deployment = named(made, "Deployment", AGENT)
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    pod, agent = deployment["spec"]["template"]["spec"], container(deployment)
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounted = {mount["mountPath"]: volumes[mount["name"]] for mount in agent["volumeMounts"]}
+    assert mounted["/etc/trainyard"]["secret"]["secretName"] == "trainyard-agent-token"
+    settings = named(made, "ConfigMap", mounted["/etc/trainyard-agent"]["configMap"]["name"])
+    (tmp_path / "agent.toml").write_text(settings["data"]["agent.toml"])
+    given = agent_settings(*(word.replace("/etc/trainyard-agent", str(tmp_path)) for word in agent["args"]))
+    assert (given.server, given.runtime, given.ca_file) == (server, "kubernetes", ca_file)
+    assert given.token_file == Path("/etc/trainyard/token")
+
+
+def test_settings_that_are_to_be_edited_are_those_of_the_agent(tmp_path: Path) -> None:
+    text = (DEPLOY / "kubernetes/agent.toml").read_text()
+    (tmp_path / "agent.toml").write_text(re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE))
+    given = agent_settings(
+        f"--settings={tmp_path}/agent.toml", "--token-file=/t", "--state-dir=/s", "--runtime=kubernetes"
+    )
+    assert [str(file) for file in (given.ca_file, given.runtimes, given.mounts)] == [
+        "/etc/trainyard/ca.pem",
+        "/etc/trainyard-agent/runtimes.yaml",
+        "/etc/trainyard-agent/mounts.yaml",
+    ]
+    assert len(given.of(KubernetesSettings).pool) == 1
+
+
+def test_agent_may_do_what_it_calls_in_its_namespace_and_nothing_elsewhere() -> None:
+    made = objects("kubernetes")
+    assert named(made, "Role", AGENT)["rules"] == RULES
+    binding, account = named(made, "RoleBinding", AGENT), named(made, "ServiceAccount", AGENT)
+    assert binding["subjects"] == [{"kind": "ServiceAccount", **account["metadata"]}]
+    pod = named(made, "Deployment", AGENT)["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert not [one for one in made if one["kind"].startswith("Cluster")]
+    role, _ = documents(DEPLOY / "kubernetes/capacity.yaml")
+    assert role["rules"] == CAPACITY_RULES
 
 
 def test_unit_of_the_server_takes_its_options() -> None:

@@ -37,7 +37,6 @@ jobs why               | jobs.jobs.why                     | Show why a job is q
 agent                  |                                   | Make this machine, or a Kubernetes cluster, a worker of a server.
 agent doctor           | service.agents.examine            | Check what a joined agent stands on: its engine, its permissions, orphans of runs.
 agent join             | service.agents.join               | Run jobs of a server on this machine, until Ctrl-C.
-agent manifest         | service.agents.manifest           | Print the objects of an agent in a Kubernetes cluster, for `kubectl apply -f -`.
 agent storage          | service.agents.serve_storage      | Serve the server's storage to this machine's jobs, as gs://, until Ctrl-C.
 agents                 |                                   | Add machines, list them, and take them out of service.
 agents add             | service.agents.add                | Make a token for the agent of a new machine, and print the command to run there.
@@ -75,7 +74,6 @@ projects members       | people.people.list_members        | List who has a role
 projects remove-member | people.people.remove_member       | Take a person's role in --project away.
 rehearse               | service.backups.rehearse          | Start the backup in FILE beside everything else, and check all that can be checked.
 restore                | service.backups.restore           | Make a new state directory from the backup in FILE.
-retention              | service.retention.retention       | Show which jobs and logs would be removed for their age or size, by project.
 runtimes               |                                   | List and build the container images of package jobs.
 runtimes build         | images.runtimes.build             | Build runtime images on this machine's container engine, or the one in DOCKER_HOST.
 runtimes list          | images.runtimes.list_runtimes     | List the image of each runtime version, and whether this machine has it.

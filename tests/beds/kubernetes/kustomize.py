@@ -1,4 +1,5 @@
-"""The objects of deploy/, as `kubectl kustomize` gives them, of what the files use: resources and patches of JSON."""
+"""The objects of deploy/, as `kubectl kustomize` gives them, of what the files use: resources and ConfigMaps of files,
+without the suffix of their names."""
 
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ def objects(name: str) -> list[Object]:
     for resource in kustomization["resources"]:
         path = DEPLOY / name / resource
         made += objects(str(path.resolve().relative_to(DEPLOY))) if path.is_dir() else documents(path)
-    for patch in kustomization.get("patches", []):
-        target = named(made, patch["target"]["kind"], patch["target"]["name"])
-        for operation in yaml.safe_load(patch["patch"]):
-            _apply(target, operation)
+    for generator in kustomization.get("configMapGenerator", []):
+        data = {file: (DEPLOY / name / file).read_text() for file in generator["files"]}
+        if generator.get("behavior") == "replace":
+            named(made, "ConfigMap", generator["name"])["data"] = data
+        else:
+            metadata = {"name": generator["name"], "namespace": kustomization["namespace"]}
+            made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     return made
 
 
@@ -38,16 +42,3 @@ def container(workload: Object) -> Object:
     (only,) = workload["spec"]["template"]["spec"]["containers"]
     found: Object = only
     return found
-
-
-def _apply(target: Any, operation: Object) -> None:
-    """An operation of JSON Patch: `add` at the end of a list, or `replace`."""
-    *above, last = operation["path"].strip("/").split("/")
-    for step in above:
-        target = target[int(step) if isinstance(target, list) else step]
-    if operation["op"] == "add":
-        assert last == "-"
-        target.append(operation["value"])
-    else:
-        assert operation["op"] == "replace"
-        target[int(last) if isinstance(target, list) else last] = operation["value"]

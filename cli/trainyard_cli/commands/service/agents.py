@@ -1,4 +1,4 @@
-"""`trainyard agents add|list|drain|remove` and `trainyard agent join|storage|doctor|manifest`."""
+"""`trainyard agents add|list|drain|remove` and `trainyard agent join|storage|doctor`."""
 
 import itertools
 import shlex
@@ -26,7 +26,7 @@ from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target, chosen_ca_file, default_state_dir, encrypted_url
-from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
 from trainyard_protocol.views.agents import free_name, matching_ids
 
 if TYPE_CHECKING:
@@ -419,58 +419,6 @@ def examine(state_dir: Path | None, output: Output, options: tuple[str, ...]) ->
 
     agent = joined_agent.JoinedAgent("", state_dir or joined_agent.default_directory(), None, options)
     return 0 if doctor.show(agent.examine(), output) else 1
-
-
-@click.command(
-    context_settings={"ignore_unknown_options": True},
-    epilog="AGENT_OPTIONS are those of `python -m trainyard_agent`, such as --pool 4x16x64. No image is published: "
-    "docs/how-to/kubernetes.md says how to build it.",
-)
-@click.option("--server", required=True, metavar="URL", help="The server's address, as pods reach it.")
-@click.option("--image", required=True, metavar="IMAGE", help="The agent's image, where the nodes can pull it.")
-@click.option("--namespace", default="trainyard", show_default=True, help="The agent's own namespace.")
-@click.option(
-    "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-    help="File with the agent's token, or - for standard input.  [default: you create the Secret]",
-)
-@ca_file_option
-@click.option(
-    "--runtimes",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Runtimes file for package jobs, whose images nodes pull. It is printed as a ConfigMap.",
-)
-@click.option(
-    "--mounts",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the volumes that jobs may mount by name. It is printed as a ConfigMap.",
-)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[AGENT_OPTIONS]...")
-def manifest(
-    server: str,
-    image: str,
-    namespace: str,
-    token_file: Path | None,
-    ca_file: Path | None,
-    runtimes: Path | None,
-    mounts: Path | None,
-    options: tuple[str, ...],
-) -> None:
-    """Print the objects of an agent in a Kubernetes cluster, for `kubectl apply -f -`.
-
-    A namespace, an account with the permissions that the agent needs in it, the token as a Secret, and a Deployment.
-    """
-    from trainyard_cli.local.agent_manifest import AgentManifest
-
-    address = encrypted_url(server, "the agent's")
-    if Server(address, "").is_loopback:
-        raise InvalidArgument(f"{address} is only for this machine, and pods cannot reach it: give another one.")
-    token = given_token(token_file) if token_file is not None else ""
-    wanted = AgentManifest(address, image, namespace, token, chosen_ca_file(ca_file), runtimes, mounts, options)
-    text = wanted.text()
-    if not token:
-        notify(f"There is no --token-file: make the Secret with the agent's token by\n\n  {wanted.secret_command()}\n")
-    echo(text.rstrip())
 
 
 def _say_commands(unit: "Unit", what: str) -> None:

@@ -3,12 +3,12 @@
 import shlex
 from collections.abc import Iterator
 
-from trainyard_agent.engines.contract import Orphan
 from trainyard_agent.engines.kubernetes.api.access import RULES
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject
 from trainyard_agent.engines.kubernetes.capacity.admission import NotAdmitted, choose
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
+from trainyard_agent.runtimes.base import Orphan
 from trainyard_protocol.views.health import Finding
 
 
@@ -63,7 +63,7 @@ def _permissions(client: KubeClient) -> Finding:
         status="problem",
         found=f"The agent may not {', '.join(missing)} in the namespace {client.namespace}.",
         meaning="Runs are not started, or not ended and removed.",
-        advice="Apply the Role of this version again: deploy/kubernetes/agent.yaml, or `trainyard agent manifest`.",
+        advice="Apply the Role of this version again: deploy/kubernetes/agent.yaml.",
     )
 
 

@@ -14,7 +14,7 @@ import socket
 import struct
 import tarfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,29 +203,28 @@ class DockerClient:
 
     def stats(self, container: str) -> dict[str, Any] | None:
         """The current usage of a container, as the engine reports it; None if there is no such container."""
-        with self._call() as api:
-            response = api.get(
-                self._url(api, f"/containers/{container}/stats"),
-                params={"stream": 0, "one-shot": 1},  # one-shot: without a second sample a second later
-                timeout=STATS_S,
-            )
-            if response.status_code == 404:
-                return None
-            _check(response)
-            stats: dict[str, Any] = response.json()
-            return stats
+        params = {"stream": 0, "one-shot": 1}  # one-shot: without a second sample a second later
+        response = self._get(f"/containers/{container}/stats", params, timeout=STATS_S)
+        return None if response is None else dict(response.json())
 
     def disk_bytes(self, container: str) -> int:
         """The size of a container's writable layer and of the volumes that its image declares; 0 if there is no such
         container."""
-        with self._call() as api:
-            response = api.get(self._url(api, f"/containers/{container}/json"), params={"size": 1}, timeout=CALL_S)
-            if response.status_code == 404:
-                return 0
-            _check(response)
-            inspection = response.json()
-        volumes = {mount.get("Name") for mount in inspection["Mounts"] if mount["Type"] == "volume"}
-        return int(inspection.get("SizeRw") or 0) + (self._volume_bytes(volumes) if volumes else 0)
+        response = self._get(f"/containers/{container}/json", {"size": 1})
+        if response is None:
+            return 0
+        inspection = response.json()
+        names = {mount.get("Name") for mount in inspection["Mounts"] if mount["Type"] == "volume"}
+        volumes: Sequence[Mapping[str, Any]] = ()
+        if names:
+            try:
+                measured = self._get("/system/df", {"type": "volume"})
+                volumes = (measured.json().get("Volumes") or ()) if measured is not None else ()
+            except EngineRefused as refused:
+                if refused.status != 409:  # somebody else measures now
+                    raise
+        of_volumes: int = sum(max(0, volume["UsageData"]["Size"]) for volume in volumes if volume["Name"] in names)
+        return int(inspection.get("SizeRw") or 0) + of_volumes
 
     def program_error(self, container: str, program: str, path: str, directory: str) -> str:
         """The reason why a created container cannot execute `program`, looked up in `path`, or in its working
@@ -264,20 +263,22 @@ class DockerClient:
     def read_file(self, container: str, path: str, most_bytes: int) -> bytes:
         """A regular file of a container, running or not; b"" if there is none, or anything else, or a larger one. The
         engine looks for it in the container alone, whatever links are there."""
-        with self._call() as api:
-            response = api.get(
-                self._url(api, f"/containers/{container}/archive"), params={"path": path}, timeout=CALL_S, stream=True
-            )
-            with contextlib.closing(response):
-                if response.status_code == 404:
+        response = self._get(f"/containers/{container}/archive", {"path": path}, stream=True)
+        if response is None:
+            return b""
+        content = bytearray()
+        with self._call(), contextlib.closing(response):
+            for part in response.iter_content(_BLOCK):
+                content += part
+                if len(content) > most_bytes + _BLOCK:
                     return b""
-                _check(response)
-                content = bytearray()
-                for part in response.iter_content(_BLOCK):
-                    content += part
-                    if len(content) > most_bytes + _BLOCK:
-                        return b""
-        return _only_file(bytes(content))
+        try:
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+                member = tar.next()
+                file = tar.extractfile(member) if member is not None and member.isreg() else None
+                return file.read() if file is not None else b""
+        except tarfile.TarError:
+            return b""
 
     def start(self, container: str) -> None:
         with self._call() as api:
@@ -287,10 +288,7 @@ class DockerClient:
         """Send SIGTERM, and SIGKILL after `grace_s`. Blocks until then; goes on if the caller dies. Without a running
         container nothing happens."""
         with self._call_ignoring_gone() as api:
-            response = api.post(
-                self._url(api, f"/containers/{container}/stop"), params={"t": grace_s}, timeout=grace_s + CALL_S
-            )
-            _check(response)
+            api.stop(container, grace_s)
 
     def kill(self, container: str) -> None:
         """Send SIGKILL. Without a running container nothing happens."""
@@ -304,18 +302,10 @@ class DockerClient:
 
     def log(self, container: str, follow: bool) -> LogStream | None:
         """The whole log, with times. None if there is no such container."""
-        with self._call() as api:
-            response = api.get(
-                self._url(api, f"/containers/{container}/logs"),
-                params={"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)},
-                stream=True,
-                timeout=(CALL_S, None if follow else CALL_S),
-            )
-            if response.status_code == 404:
-                response.close()
-                return None
-            _check(response)
-            return LogStream(response)
+        params = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
+        timeout = (CALL_S, None if follow else CALL_S)
+        response = self._get(f"/containers/{container}/logs", params, stream=True, timeout=timeout)
+        return None if response is None else LogStream(response)
 
     # Commands in containers.
 
@@ -437,31 +427,31 @@ class DockerClient:
             )
             with response:
                 _check(response)
-                for event in _json_stream(response):
+                for line in filter(bytes.strip, response.iter_lines()):
+                    event = json.loads(line)
                     if "error" in event:
                         detail = event.get("errorDetail") or {}
                         raise EngineRefused(int(detail.get("code") or 500), str(event["error"]))
                     progress(event)
 
-    def _volume_bytes(self, names: Collection[str]) -> int:
-        with self._call() as api:
-            response = api.get(self._url(api, "/system/df"), params={"type": "volume"}, timeout=CALL_S)
-            if response.status_code == 409:  # somebody else measures now
-                response.close()
-                return 0
-            _check(response)
-            volumes = response.json().get("Volumes") or ()
-        return sum(max(0, volume["UsageData"]["Size"]) for volume in volumes if volume["Name"] in names)
-
     def _mode(self, container: str, path: str) -> int | None:
         with self._call() as api:
-            response = api.head(
-                self._url(api, f"/containers/{container}/archive"), params={"path": path}, timeout=CALL_S
-            )
+            url = self._url(api, f"/containers/{container}/archive")
+            response = api.head(url, params={"path": path}, timeout=CALL_S)
         if response.status_code != 200:
             return None
         stat = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
         return int(stat["mode"])
+
+    def _get(self, path: str, params: Mapping[str, Any], **how: Any) -> "requests.Response | None":
+        """The answer to a request that the SDK has no method for, or none with our timeouts; None for 404."""
+        with self._call() as api:
+            response = api.get(self._url(api, path), params=params, **{"timeout": CALL_S, **how})
+            if response.status_code == 404:
+                response.close()
+                return None
+            _check(response)
+            return response
 
     def _inspect(self, ask: Callable[["docker.APIClient"], dict[str, Any]]) -> dict[str, Any] | None:
         """The result of an inspection; None for 404."""
@@ -532,17 +522,6 @@ class DockerClient:
         return f"{api.base_url}/v{api.api_version}{path}"
 
 
-def _only_file(archive: bytes) -> bytes:
-    """The content of the file that a tar archive consists of; b"" if it is anything else."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-            member = tar.next()
-            file = tar.extractfile(member) if member is not None and member.isreg() else None
-            return file.read() if file is not None else b""
-    except tarfile.TarError:
-        return b""
-
-
 def _find_dockerd() -> int:
     """The pid of this machine's dockerd; 0 if none is visible."""
     for entry in Path("/proc").iterdir():
@@ -587,12 +566,6 @@ def _credentials(repository: str) -> dict[str, str]:
         message = f"unauthorized: the credentials for {registry} cannot be read ({_cause(error)})"
         raise EngineRefused(401, message) from error
     return {"X-Registry-Auth": auth.encode_header(config).decode("ascii")} if config else {}
-
-
-def _json_stream(response: "requests.Response") -> Iterator[dict[str, Any]]:
-    for line in response.iter_lines():
-        if line.strip():
-            yield json.loads(line)
 
 
 def _cause(error: BaseException) -> str:

@@ -58,7 +58,11 @@ class EngineProbe:
             images = frozenset(name for name in self._images if self.engine.image(name) is not None)
             self.state = EngineState(info, images, disk.shortage(info.root, self._reserve))
         except EngineError as error:
-            self.state = replace(before, problem=self._problem(error))
+            problem = f"the Docker engine at {self.engine.url} refuses: {error.message}"
+            if isinstance(error, EngineDown):
+                cause = f" ({_ADVICE.get(error.cause, error.cause)})" if error.cause else ""
+                problem = f"no Docker engine answers at {self.engine.url}{cause}"
+            self.state = replace(before, problem=problem)
         if (self.state.about, self.state.problem) != (before.about, before.problem):
             _log.info("%s", self.state.problem or f"{self.state.about} answers at {self.engine.url}")
         return self.state
@@ -73,9 +77,3 @@ class EngineProbe:
         while not self._closed.wait(POLL_S):
             with contextlib.suppress(Exception):  # a bug here must not end the polling
                 self.poll()
-
-    def _problem(self, error: EngineError) -> str:
-        if isinstance(error, EngineDown):
-            cause = f" ({_ADVICE.get(error.cause, error.cause)})" if error.cause else ""
-            return f"no Docker engine answers at {self.engine.url}{cause}"
-        return f"the Docker engine at {self.engine.url} refuses: {error.message}"

@@ -48,15 +48,11 @@ def ensure_image(
     except EngineDown as down:
         raise StagingFailed(Reason.HOST_FAILED, f"{down}.") from down
     except EngineRefused as refused:
-        raise _failure(name, refused.message) from refused
+        cause, message = verdict(name, refused.message, _LOGIN, _DISK)
+        raise (Away(message) if cause is PullCause.AWAY else StagingFailed(Reason(cause.value), message)) from refused
     if image is None:
         raise StagingFailed(Reason.STAGING_FAILED, f"{name}: it was removed as soon as it was pulled.")
     return str(image["Id"])
-
-
-def _failure(name: str, words: str) -> StagingFailed:
-    cause, message = verdict(name, words, _LOGIN, _DISK)
-    return Away(message) if cause is PullCause.AWAY else StagingFailed(Reason(cause.value), message)
 
 
 class PullProgress:

@@ -301,7 +301,12 @@ class DockerRuntime:
         self._clear(record.run_id)  # of an attempt whose answer was lost
         on_host = order.spread is not None and self._host_network
         addresses = {} if on_host else self._networks.create(order)
-        images = {name: self._image(name, launches) for name in {launch.image for launch in launches}}
+        images: dict[str, ImageInfo] = {}
+        for name, task in {launch.image: launch.task for launch in reversed(launches)}.items():
+            inspection = self._engine.image(name)
+            if inspection is None:
+                raise StartFailed(task, f"Its image {name} was removed from the machine.", Reason.HOST_FAILED)
+            images[name] = ImageInfo.of(inspection)
         gateway = self._engine.gateway()
         write_secret_files(self._files.secrets(record.run_id), launches[0].secret_files, secret_files.MODE)
         published = {} if order.spread is None else record.addresses
@@ -325,13 +330,6 @@ class DockerRuntime:
             for launch, container in zip(launches, ids, strict=True):
                 self._follow(record.run_id, launch.task, container)
         return launched
-
-    def _image(self, name: str, launches: Sequence[Launch]) -> ImageInfo:
-        inspection = self._engine.image(name)
-        if inspection is None:
-            task = next(launch.task for launch in launches if launch.image == name)
-            raise StartFailed(task, f"Its image {name} was removed from the machine.", Reason.HOST_FAILED)
-        return ImageInfo.of(inspection)
 
     def _create(self, order: RunOrder, launch: Launch, image: ImageInfo, network: docker_spec.RunNetwork) -> str:
         program = image.program(launch)
@@ -476,7 +474,9 @@ class DockerRuntime:
             if self._last_error:
                 _log.info("the container engine answers again")
                 self._last_error = ""
-            containers = {_key(container): container for container in listed}
+            containers = {
+                (item.labels.get(docker_spec.RUN, ""), item.labels.get(docker_spec.TASK, "")): item for item in listed
+            }
             self._snapshot = _Snapshot(containers, host)
             self._remove_orphans({run_id for run_id, _ in containers})
             for record in self._files.records():
@@ -558,17 +558,13 @@ class DockerRuntime:
         killed = self._files.kill(record.run_id, task)
         if killed is not None and how.code != 0:  # else it completed before the signal reached it
             return how.model_copy(update={"reason": killed.reason, "message": killed.message})
-        if record.host != self._snapshot.host and not self._survived(record):
-            return how.model_copy(update={"reason": Reason.HOST_SHUTDOWN, "message": _SHUT_DOWN})
+        if record.host != self._snapshot.host:  # containers survive a restarted engine with live-restore
+            same_boot = record.host.partition(" ")[0] == self._snapshot.host.partition(" ")[0]
+            if not same_boot or not self._engine.about().live_restore:
+                return how.model_copy(update={"reason": Reason.HOST_SHUTDOWN, "message": _SHUT_DOWN})
         if how.reason is Reason.PROGRAM_ERROR and (user := record.users.get(task)):
             return how.model_copy(update={"message": f"{how.message} {_OTHER_USER.format(user)}"})
         return how
-
-    def _survived(self, record: ContainerRunRecord) -> bool:
-        """Whether containers survive what happened to the host since: a restarted engine with live-restore, not another
-        boot."""
-        same_boot = record.host.partition(" ")[0] == self._snapshot.host.partition(" ")[0]
-        return same_boot and self._engine.about().live_restore
 
     def _finish(
         self, record: ContainerRunRecord, task: str, started_at: datetime | None, how: ExitReport
@@ -671,7 +667,3 @@ class DockerRuntime:
 
 def _labelled(role: str) -> str:
     return f"{docker_spec.ROLE}={role}"
-
-
-def _key(container: Container) -> Key:
-    return container.labels.get(docker_spec.RUN, ""), container.labels.get(docker_spec.TASK, "")

@@ -25,8 +25,6 @@ from trainyard_protocol.wire.sync import ExitReport, RunOrder
 PORT = 2222
 """The port of every replica, as in the real service."""
 
-"""Path of the run's Python environment in every container of a package job."""
-
 METRICS = "/tmp/hypertune/output.metrics"  # noqa: S108 - inside the container
 """The metric file of a trial, where cloudml-hypertune writes it by default."""
 
@@ -137,11 +135,9 @@ class ImageInfo:
 
     def words(self, launch: Launch) -> tuple[str, ...]:
         """The program with its arguments."""
-        return (*(launch.entrypoint or self.entrypoint), *(launch.command or self._default_command(launch)))
-
-    def _default_command(self, launch: Launch) -> tuple[str, ...]:
-        """The image's own arguments, used only with its own entry point."""
-        return () if launch.entrypoint else self.command
+        if launch.entrypoint:  # the image's own arguments are for its own entry point alone
+            return (*launch.entrypoint, *launch.command)
+        return (*self.entrypoint, *(launch.command or self.command))
 
     @property
     def variables(self) -> dict[str, str]:
@@ -275,7 +271,8 @@ def container_spec(
                 *(_mount(source, path, read_only=True) for path, source in secret_sources.items()),
             ],
             **({"GroupAdd": list(map(str, launch.groups))} if launch.groups and launch.user else {}),
-            "DeviceRequests": _devices(launch.gpus),
+            # GPUs by the driver's ids: by count the engine would assign the same device twice.
+            "DeviceRequests": [{"DeviceIDs": list(launch.gpus), "Capabilities": [["gpu"]]}] if launch.gpus else [],
             "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in tpus],
         },
         **({"ExposedPorts": {port: {} for port in ports}} if ports else {}),
@@ -303,19 +300,16 @@ def network_spec(
     one; it accepts fixed addresses only on an explicit subnet."""
     name = network_name(order) if role == NETWORK else staging_name(order)
     bridge = policy_bridge(owner, name, policy)
+    # The addresses of a gang over several agents, which its containers reach under every policy.
+    peers = {PEERS: ",".join(sorted(order.spread.addresses.values()))} if order.spread is not None else {}
     return {
         "Name": name,
         "Driver": "bridge",
         "CheckDuplicate": True,
-        "Labels": {**owner.labels(role, order), **bridge["Labels"], **_peers(order)},
+        "Labels": {**owner.labels(role, order), **bridge["Labels"], **peers},
         "Options": bridge["Options"],
         **({"IPAM": {"Config": [{"Subnet": subnet}]}} if subnet else {}),
     }
-
-
-def _peers(order: RunOrder) -> dict[str, str]:
-    """The label with the addresses of a gang over several agents, which its containers reach under every policy."""
-    return {PEERS: ",".join(sorted(order.spread.addresses.values()))} if order.spread is not None else {}
 
 
 def policy_bridge(owner: Owner, network: str, policy: NetworkPolicy) -> dict[str, dict[str, str]]:
@@ -379,7 +373,7 @@ def exit_of(state: Mapping[str, Any], memory_bytes: int) -> ExitReport:
     if parse_time(state["StartedAt"]) is None:
         return ExitReport(code=None, reason=Reason.START_FAILED, message=start_error(error), finished_at=finished_at)
     if state.get("OOMKilled") and code:
-        message = f"Its memory limit is {_gigabytes(memory_bytes)}." if memory_bytes else ""
+        message = f"Its memory limit is {memory_bytes / 1e9:.3g} GB." if memory_bytes else ""
         return ExitReport(code=code, reason=Reason.OUT_OF_MEMORY, message=message, finished_at=finished_at)
     return ExitReport(code=code, reason=reason_of_exit(code), message=message_of_code(code), finished_at=finished_at)
 
@@ -491,12 +485,3 @@ def _site_mounts(launch: Launch) -> list[Mount]:
 
 def _mount(source: str, target: str, read_only: bool = False) -> dict[str, Any]:
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
-
-
-def _devices(gpus: tuple[str, ...]) -> list[dict[str, Any]]:
-    """GPUs by the driver's ids. By count the engine would assign the same device twice."""
-    return [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}] if gpus else []
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.3g} GB"

@@ -30,7 +30,6 @@ from trainyard_agent.engines.docker.users import ContainerUsers
 from trainyard_agent.host import disk, unix_users
 from trainyard_agent.host.files import read_json, remove_tree, write_json
 from trainyard_agent.runtimes import installing
-from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE, InstallLimits
 from trainyard_agent.staging import archives, install_limits, install_plan, uv_program
 from trainyard_agent.staging.background_stager import BackgroundStager
@@ -107,41 +106,28 @@ class ContainerStager(BackgroundStager):
     async def _with_job_dir(self, order: RunOrder, staged: Staging, installed: Sequence[str]) -> Staging:
         """Choose the users of the images, and prepare the job-dir for that of the primary's, as the last thing before
         the start."""
-        inspections = await self._inspections(staged.images)
-        resolved = ResolvedRun(images=docker_spec.digests(inspections), installed=tuple(installed))
-        staged = replace(staged, resolved=resolved.bounded())
-        users = await self._users(order, inspections)
-        primary = config_of(order.training_input, PRIMARY.type).image_uri
-        user = users.get(primary)
-        mount = await asyncio.to_thread(self._settings.job_dirs.prepare, order, user)
-        if mount is None:
-            return replace(staged, users=users)
-        return replace(staged, users=users, job_dir=mount.source, job_dir_target=mount.target)
-
-    async def _inspections(self, images: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """The engine's inspections of the images, by their names."""
-        inspections: dict[str, Mapping[str, Any]] = {}
         try:
-            for name, image in images.items():
+            inspections: dict[str, Mapping[str, Any]] = {}
+            for name, image in staged.images.items():
                 inspection = await _in_thread(partial(self._engine.image, image))
                 if inspection is None:
                     raise StagingFailed(Reason.HOST_FAILED, f"Its image {name} was removed from the machine.")
                 inspections[name] = inspection
-        except EngineError as error:
-            raise StagingFailed(Reason.HOST_FAILED, f"{error}.") from error
-        return inspections
-
-    async def _users(self, order: RunOrder, inspections: Mapping[str, Mapping[str, Any]]) -> dict[str, ProgramUser]:
-        users = {}
-        try:
             user_namespace = await _in_thread(self._has_user_namespace)
-            for name, inspection in inspections.items():
-                user = self._settings.users.of(order, ImageInfo.of(inspection), user_namespace)
-                if user is not None:
-                    users[name] = user
         except EngineError as error:
             raise StagingFailed(Reason.HOST_FAILED, f"{error}.") from error
-        return users
+        resolved = ResolvedRun(images=docker_spec.digests(inspections), installed=tuple(installed))
+        staged = replace(staged, resolved=resolved.bounded())
+        chosen = {
+            name: self._settings.users.of(order, ImageInfo.of(inspection), user_namespace)
+            for name, inspection in inspections.items()
+        }
+        users = {name: user for name, user in chosen.items() if user is not None}
+        primary = config_of(order.training_input, PRIMARY.type).image_uri
+        mount = await asyncio.to_thread(self._settings.job_dirs.prepare, order, users.get(primary))
+        if mount is None:
+            return replace(staged, users=users)
+        return replace(staged, users=users, job_dir=mount.source, job_dir_target=mount.target)
 
     def _has_user_namespace(self) -> bool:
         """Asked once of each process of the engine, where that is known: it takes long. Raises EngineError."""
@@ -174,8 +160,12 @@ class ContainerStager(BackgroundStager):
         loop = asyncio.get_running_loop()
         cancelled = threading.Event()
 
+        def set_activity(activity: str) -> None:
+            if not cancelled.is_set():
+                self._set_activity(order.run_id, activity)
+
         def report(activity: str) -> None:
-            loop.call_soon_threadsafe(self._set_activity_unless, cancelled, order.run_id, activity)
+            loop.call_soon_threadsafe(set_activity, activity)
 
         silence_s = self._settings.pull_silence_s
         try:
@@ -184,10 +174,6 @@ class ContainerStager(BackgroundStager):
             )
         finally:
             cancelled.set()
-
-    def _set_activity_unless(self, cancelled: threading.Event, run_id: str, activity: str) -> None:
-        if not cancelled.is_set():
-            self._set_activity(run_id, activity)
 
     async def _environment(self, order: RunOrder, image: str) -> tuple[str, list[str]]:
         """Download and install. Returns the directory to mount into the replicas, and what was installed, in

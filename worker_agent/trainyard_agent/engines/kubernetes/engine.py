@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard_agent.engines.contract import STAGING, Claim, Engine, OpenEngine, Orphan, Place, SettingsRefused
+from trainyard_agent.engines.contract import STAGING, Claim, Engine, OpenEngine, Place, SettingsRefused
 from trainyard_agent.engines.kubernetes import doctor
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeNamespaceMissing, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import BadKubeconfig, connect
@@ -24,7 +24,7 @@ from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import PodJobDirs
 from trainyard_agent.engines.kubernetes.staging.pod_packages import PodPackages, PodPackageSettings, no_images
 from trainyard_agent.engines.kubernetes.staging.pod_stager import PodStager
 from trainyard_agent.host.identity import Identity, new_identity
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.base import Stager
 from trainyard_protocol.job.resources import Capacity
@@ -133,13 +133,11 @@ class _Cluster:
             admission = choose(client, kubernetes.local_queue, dict(kubernetes.queue_class))
         except NotAdmitted as error:
             raise SettingsRefused(str(error)) from error
+        init_image = kubernetes.init_image
+        if not init_image and not kubernetes.kubeconfig and (own := client.get("pods", socket.gethostname())):
+            init_image = image_of_agent(own)
         parts = (f"Kubernetes {client.version()}", f"namespace {client.namespace}", admission.about)
-        return cls(
-            admission,
-            client.has_group(metrics.GROUP),
-            kubernetes.init_image or _own_image(kubernetes, client),
-            ", ".join(filter(None, parts)),
-        )
+        return cls(admission, client.has_group(metrics.GROUP), init_image, ", ".join(filter(None, parts)))
 
 
 def _stager(place: Place) -> Stager:
@@ -191,18 +189,13 @@ def _known_id(client: KubeClient) -> str:
     return "" if secret is None else _identity(secret).agent_id
 
 
-def _own_image(kubernetes: KubernetesSettings, client: KubeClient) -> str:
-    """The image of the pod that this is; "" if it is none. Raises KubeError, SettingsRefused."""
-    pod = None if kubernetes.kubeconfig else client.get("pods", socket.gethostname())
-    return "" if pod is None else image_of_agent(pod)
-
-
 def image_of_agent(pod: Mapping[str, Any]) -> str:
     """The image of the agent in its pod, to which a cluster may have added containers in any place: that of the
     container `agent`, as in deploy/kubernetes, else of the one that starts an agent, or of the only one. Raises
     SettingsRefused."""
     containers = {str(container["name"]): container for container in pod["spec"]["containers"]}
-    starting = [name for name, container in containers.items() if _starts_agent(container)]
+    words = {name: (*(one.get("command") or ()), *(one.get("args") or ())) for name, one in containers.items()}
+    starting = [name for name in containers if _MODULE in words[name]]
     for names in ([CONTAINER] if CONTAINER in containers else [], starting, list(containers)):
         if len(names) == 1:
             return str(containers[names[0]]["image"])
@@ -210,10 +203,6 @@ def image_of_agent(pod: Mapping[str, Any]) -> str:
         f"The agent's pod {pod['metadata']['name']} has the containers {', '.join(sorted(containers))}, and none is "
         f"called {CONTAINER}. Call the agent's so, or give --init-image, an image with python3 for the pods of gangs."
     )
-
-
-def _starts_agent(container: Mapping[str, Any]) -> bool:
-    return _MODULE in (*(container.get("command") or ()), *(container.get("args") or ()))
 
 
 def _client(settings: AgentSettings) -> KubeClient:

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -54,7 +54,7 @@ from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.attachments import Terminal
 from trainyard_protocol.wire.logs import LogPosition
-from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunOrder
+from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 _NO_ENTRY_POINT = (
     "keepOnFailure needs containerCommand on Kubernetes, where the entry point of an image is not known: name the "
@@ -151,7 +151,7 @@ class KubernetesRuntime:
         self._closing = threading.Event()
         self._abandoned: set[str] = set()
         self._subscribers = Subscribers()
-        self._watch = PodWatch(client, owner.selector, self._notice)
+        self._watch = PodWatch(client, owner.selector, lambda _: self._subscribers.call())
         self._removal = PodRemoval(client, owner, self._watch, self._pool)
         self._watch.start()
 
@@ -403,9 +403,6 @@ class KubernetesRuntime:
             return PodState(ReplicaState.EXITED, exit=never_ran(Reason.REFUSED, refusal, datetime.now(UTC)))
         return PodState(ReplicaState.PENDING, waits=waits) if waits else state
 
-    def _notice(self, _pod: KubeObject) -> None:
-        self._subscribers.call()
-
     def _record_ends(self, run: _Run, addresses: Mapping[str, str], states: Mapping[str, PodState]) -> None:
         """Number new ends in their order, and write them down before they are told."""
         reason, stopped = run.stopped
@@ -413,9 +410,10 @@ class KubernetesRuntime:
         due = run.ends.due(states, time.monotonic(), lambda task, several: self._rank(run, task, several))
         for number, task in enumerate(due, len(run.exits) + 1):
             state = states[task]
-            end = _after_stop(state.exit, reason) if task in stopped else state.exit
+            end, started = state.exit, state.started_at
             assert end is not None
-            started = state.started_at
+            if task in stopped:
+                end = stopped_exit(end.code, reason, end.finished_at)
             if started is not None and end.finished_at < started:
                 end = end.model_copy(update={"finished_at": started})
             if number > _WHOLE:
@@ -431,7 +429,9 @@ class KubernetesRuntime:
             exits = {f"{EXIT}{task}": report.model_dump_json() for task, report in fresh.items()}
             self._write_down(run, {"data": exits})
             run.exits |= fresh
-            self._end_unstarted(run, fresh.values())
+            for task, report in fresh.items():  # their kubelets may still try to start them
+                if report.exit is not None and report.exit.reason in _UNSTARTED:
+                    self._client.delete("pods", pod_name(run.order.run_id, task), 1)
 
     def _rank(self, run: _Run, task: str, several: bool) -> tuple[str, int]:
         """The order of an end among those of its second: its last line, then when the API server learned of it."""
@@ -445,12 +445,6 @@ class KubernetesRuntime:
                 _log.warning("the last line of pod %s is not known: %s", name, error)
         version = int(pod["metadata"]["resourceVersion"]) if pod else 0
         return stamp, version
-
-    def _end_unstarted(self, run: _Run, reports: Iterable[ReplicaReport]) -> None:
-        """Delete the pods that are over for us while their kubelets still try to start them."""
-        for report in reports:
-            if report.exit is not None and report.exit.reason in _UNSTARTED:
-                self._client.delete("pods", pod_name(run.order.run_id, report.task), 1)
 
     # Logs.
 
@@ -517,7 +511,3 @@ def _state_until_reported(state: PodState) -> ReplicaState:
     if state.exit is None:
         return state.state
     return ReplicaState.RUNNING if state.started_at else ReplicaState.STARTING
-
-
-def _after_stop(end: ExitReport | None, reason: Reason) -> ExitReport | None:
-    return None if end is None else stopped_exit(end.code, reason, end.finished_at)

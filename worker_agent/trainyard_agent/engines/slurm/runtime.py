@@ -343,7 +343,11 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         if now - self._ended_since.setdefault(record.run_id, now) < self._times.settle:
             return "", None
         if job is not None and state in spec.BY_ITSELF and self._is_taken(record):
-            state = spec.state_of_end(job.left, record.grace_s, _was_preempted(job)) or state
+            try:
+                was_preempted = commands.was_preempted(job.id)
+            except SlurmError:  # it has forgotten the job by now
+                was_preempted = False
+            state = spec.state_of_end(job.left, record.grace_s, was_preempted) or state
         return "", self._record_end(record, state, job)
 
     def _pulls(self, record: SlurmRecord) -> str:
@@ -477,8 +481,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
     def _kill_all(self, run_id: str) -> None:
         """End every job of the run. Raises SlurmError, and OSError if one does not end."""
         record = self._record(run_id)
-        ended = record is not None and bool(record.job) and self._is_over(record)
-        if ended:
+        if record is not None and record.job and (self._runs / run_id / "job.json").exists():
             return
         self.stop(run_id, 0.0)
         try:
@@ -507,9 +510,6 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         ended = spec.ENDED | ({spec.COMPLETING} if settled else set())
         return [job.id for job in commands.jobs([spec.job_name(run_id)]) if job.state not in ended]
 
-    def _is_over(self, record: SlurmRecord) -> bool:
-        return (self._runs / record.run_id / "job.json").exists()
-
     def _record(self, run_id: str) -> SlurmRecord | None:
         path = self._runs / run_id / "run.json"
         if not is_run_id(run_id) or not path.exists():
@@ -520,13 +520,6 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         if record is not None and record.launched:  # nothing in it changes any more
             self._launched_records[run_id] = record
         return record
-
-
-def _was_preempted(job: SlurmJob) -> bool:
-    try:
-        return commands.was_preempted(job.id)
-    except SlurmError:  # it has forgotten the job by now
-        return False
 
 
 def _handle(record: SlurmRecord) -> Handle:

@@ -37,7 +37,8 @@ def changed(environment: Mapping[str, str], directory: str, fixed: Collection[st
         if name in fixed or name in _OF_THE_SHELL or not _NAME.fullmatch(name) or before.get(name) == after.get(name):
             continue
         if name == "PATH":
-            added = [path for path in after.get(name, "").split(os.pathsep) if path not in _paths(before)]
+            there = before.get(name, "").split(os.pathsep)
+            added = [path for path in after.get(name, "").split(os.pathsep) if path not in there]
             own, _, others = result.get(name, "").partition(os.pathsep)
             result[name] = os.pathsep.join(filter(None, (own, *added, others)))
         elif name in after:
@@ -45,10 +46,6 @@ def changed(environment: Mapping[str, str], directory: str, fixed: Collection[st
         else:
             result.pop(name, None)
     return result
-
-
-def _paths(variables: Mapping[str, str]) -> list[str]:
-    return variables.get("PATH", "").split(os.pathsep)
 
 
 def _read(path: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 from trainyard_agent.engines.slurm import setup
 from trainyard_agent.engines.slurm.run_files import SlurmJobEnd
@@ -129,11 +130,8 @@ def placeholder(run_id: str, task: str) -> str:
 def parts(replicas: Sequence[ReplicaOrder]) -> list[list[ReplicaOrder]]:
     """The replicas in their order, those of one machine type and accelerators together: the parts of a heterogeneous
     job, whose tasks Slurm numbers in this order."""
-    return [list(part) for _, part in groupby(replicas, _shape)]
-
-
-def _shape(replica: ReplicaOrder) -> tuple[int, int, str, int]:
-    return replica.vcpus, replica.memory_bytes, replica.accelerator_type, replica.accelerator_count
+    shape = attrgetter("vcpus", "memory_bytes", "accelerator_type", "accelerator_count")
+    return [list(part) for _, part in groupby(replicas, shape)]
 
 
 def arguments(

@@ -22,14 +22,12 @@ class StepAttachment(LocalCommand):
         """That in the file, which may take a moment to be seen here; srun's own where it has failed."""
         if failed := super().exit_code():
             return failed
-        wait_until(self._is_there, deadline_in(_FILE_S), _PAUSE_S)
+        # A listing asks the file server, where a look-up may be cached.
+        wait_until(lambda: self._code in self._code.parent.iterdir(), deadline_in(_FILE_S), _PAUSE_S)
         try:
             return int(self._code.read_text(encoding="ascii"))
         except (OSError, ValueError):
             return _UNKNOWN
-
-    def _is_there(self) -> bool:
-        return self._code in self._code.parent.iterdir()  # asks the file server, where a look-up may be cached
 
     def release(self) -> None:
         super().release()

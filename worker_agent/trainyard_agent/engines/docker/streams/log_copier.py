@@ -108,7 +108,10 @@ class ContainerLogCopier(LogCopier):
             return False
         if self._closing.is_set():  # `close` did not see this stream
             stream.interrupt()
-        to_skip, first = self._count, self._first_line() if self._quota else ""
+        to_skip, first = self._count, ""
+        if self._quota and self._count:
+            with self._path.open(encoding="ascii", errors="replace", newline="") as file:
+                first = file.readline()
         with contextlib.closing(stream):
             for lines in _lines(stream, LineReader(mask), is_whole=not follow):
                 if first and lines[0] != first:  # the engine has dropped its beginning
@@ -121,12 +124,6 @@ class ContainerLogCopier(LogCopier):
         if to_skip and self._quota and not follow:  # the engine has less than we have
             self._cut()
         return True
-
-    def _first_line(self) -> str:
-        if not self._count:
-            return ""
-        with self._path.open(encoding="ascii", errors="replace", newline="") as file:
-            return file.readline()
 
 
 def _lines(stream: LogStream, reader: LineReader, is_whole: bool) -> Iterator[list[str]]:

@@ -48,7 +48,9 @@ class GangAdmission:
 
     def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
         """The pod as one of its run's gang. Raises NotAdmitted for a job that names a queue."""
-        _refuse_queue(order)
+        if queue := order.training_input.engine_options.kubernetes.queue:
+            use = "which the agent does not use: start it with --local-queue."
+            raise NotAdmitted(f"The job names the queue {queue} of Kueue, {use}", Reason.REFUSED)
         return pod
 
     def check(self, created: KubeObject) -> None:
@@ -85,17 +87,11 @@ class LocalQueue(GangAdmission):
     _unread: str = ""
     _read_at: float = float("-inf")
 
-    @classmethod
-    def of(
-        cls, name: str, classes: Mapping[int, str], workloads: Callable[[], Sequence[Mapping[str, Any]]]
-    ) -> "LocalQueue":
-        return cls(f"LocalQueue {name} of Kueue", name, classes, workloads)
-
     def member(self, order: RunOrder, pod: KubeObject) -> KubeObject:
         metadata, asked = pod["metadata"], order.training_input.engine_options.kubernetes.queue
         labels = {**metadata["labels"], QUEUE: asked or self.name, GROUP: run_name(order.run_id)}
-        if name := self._class_of(order.priority):
-            labels[PRIORITY] = name
+        if lowest := [least for least in self.classes if least <= order.priority]:
+            labels[PRIORITY] = self.classes[max(lowest)]
         annotations = {
             **metadata["annotations"],
             TOTAL: str(len(order.replicas)),
@@ -142,10 +138,6 @@ class LocalQueue(GangAdmission):
                 if _NO_QUEUE.search(reason)
             }
 
-    def _class_of(self, priority: int) -> str:
-        lowest = [least for least in self.classes if least <= priority]
-        return self.classes[max(lowest)] if lowest else ""
-
 
 def waits_of(workload: Mapping[str, Any]) -> str:
     """The reason why Kueue has not admitted a Workload, in its words; "" if it has."""
@@ -180,7 +172,9 @@ def choose(client: KubeClient, local_queue: str, classes: Mapping[int, str]) -> 
         client.serve(kind, f"/apis/{version}")
     if problem := missing_queue(client, local_queue):
         raise NotAdmitted(problem)
-    return LocalQueue.of(local_queue, classes, lambda: client.list("workloads", "")[0])
+    return LocalQueue(
+        f"LocalQueue {local_queue} of Kueue", local_queue, classes, lambda: client.list("workloads", "")[0]
+    )
 
 
 def missing_queue(client: KubeClient, name: str) -> str:
@@ -196,12 +190,6 @@ def missing_queue(client: KubeClient, name: str) -> str:
         return ""
     there = f"There are: {', '.join(names)}." if names else "There is none: make one."
     return f"--local-queue {name}: the namespace {client.namespace} has no such LocalQueue. {there}"
-
-
-def _refuse_queue(order: RunOrder) -> None:
-    if queue := order.training_input.engine_options.kubernetes.queue:
-        words = f"The job names the queue {queue} of Kueue, which the agent does not use: start it with --local-queue."
-        raise NotAdmitted(words, Reason.REFUSED)
 
 
 def _is_managed(pod: KubeObject) -> bool:

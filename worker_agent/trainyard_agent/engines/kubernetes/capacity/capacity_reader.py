@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 
-from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeObject, KubeRefused
+from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeError, KubeRefused
 from trainyard_agent.engines.kubernetes.capacity.capacity import capacity_of, is_open, quota_of, taken_by_others
 from trainyard_protocol.job.resources import Capacity
 
@@ -45,10 +45,14 @@ _PLACED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 def _of_quota(client: KubeClient) -> Capacity:
-    capacity = None
-    if quotas := _quotas(client):
-        pods, _ = client.list("pods", "")
-        capacity = quota_of(quotas, pods, client.namespace)
+    capacity, quotas = None, []
+    try:
+        quotas = client.list("resourcequotas", "")[0]
+    except KubeRefused as refused:
+        if refused.status != _FORBIDDEN:  # a Role of before quotas were read
+            raise
+    if quotas:
+        capacity = quota_of(quotas, client.list("pods", "")[0], client.namespace)
     if capacity is None:
         raise NoCapacity(
             f"The agent may not list the cluster's nodes, and the namespace {client.namespace} has no ResourceQuota "
@@ -56,15 +60,6 @@ def _of_quota(client: KubeClient) -> Capacity:
             "deploy/kubernetes/capacity.yaml."
         )
     return capacity
-
-
-def _quotas(client: KubeClient) -> list[KubeObject]:
-    try:
-        return client.list("resourcequotas", "")[0]
-    except KubeRefused as refused:
-        if refused.status != _FORBIDDEN:
-            raise
-        return []  # a Role of before quotas were read
 
 
 class CapacityReader:
@@ -107,13 +102,8 @@ class CapacityReader:
         else:
             self._last_error = ""
         if capacity != self._newest:
-            nodes = sum(pool.nodes for pool in capacity.pools)
-            _log.info(
-                "the cluster has room for %d vCPU and %.1f GB on %d node(s)",
-                capacity.vcpus,
-                capacity.memory_bytes / 1e9,
-                nodes,
-            )
+            amounts = (capacity.vcpus, capacity.memory_bytes / 1e9, sum(pool.nodes for pool in capacity.pools))
+            _log.info("the cluster has room for %d vCPU and %.1f GB on %d node(s)", *amounts)
         self._newest = capacity
 
     def _report(self, error: KubeError) -> None:

@@ -138,18 +138,15 @@ class PodCommand(_PodSocket):
 
     def read(self) -> tuple[Channel, bytes] | None:
         try:
-            return self._next()
+            while message := self._receive():
+                channel, data = message[0], message[1:]
+                if channel == _ERROR:
+                    self._status += data
+                elif data and channel in (_STDOUT, _STDERR):
+                    return (STDOUT if channel == _STDOUT else STDERR), data
         except TimeoutError:
             self._is_untold = False
             return STDERR, _ENDLESS
-
-    def _next(self) -> tuple[Channel, bytes] | None:
-        while message := self._receive():
-            channel, data = message[0], message[1:]
-            if channel == _ERROR:
-                self._status += data
-            elif data and channel in (_STDOUT, _STDERR):
-                return (STDOUT if channel == _STDOUT else STDERR), data
         return None
 
     def write(self, data: bytes) -> None:
@@ -196,22 +193,17 @@ class PodPort(_PodSocket):
         self._failed = False
 
     def read(self) -> tuple[Channel, bytes] | None:
-        try:
-            return self._next()
-        except TimeoutError:
-            return None
-
-    def _next(self) -> tuple[Channel, bytes] | None:
-        while message := self._receive():
-            channel, data = message[0], message[1:]
-            if channel not in self._begun:
-                self._begun.add(channel)
-                data = data[_PORT_BYTES:]
-            if channel == _PORT_ERROR and data:
-                self._failed = True
-                return STDERR, data
-            if channel == _DATA and data:
-                return STDOUT, data
+        with contextlib.suppress(TimeoutError):
+            while message := self._receive():
+                channel, data = message[0], message[1:]
+                if channel not in self._begun:
+                    self._begun.add(channel)
+                    data = data[_PORT_BYTES:]
+                if channel == _PORT_ERROR and data:
+                    self._failed = True
+                    return STDERR, data
+                if channel == _DATA and data:
+                    return STDOUT, data
         return None
 
     def write(self, data: bytes) -> None:

@@ -225,20 +225,17 @@ def _unconfirmed(pod: Mapping[str, Any]) -> ExitReport | None:
     is_forced = metadata.get("deletionGracePeriodSeconds") == 0
     is_late = datetime.now(UTC) - datetime.fromisoformat(metadata["deletionTimestamp"]) > _LATE
     if "running" in state:
-        return _force_deleted(pod) if is_forced and is_late else None
+        if not is_forced or not is_late:
+            return None
+        # Whoever deletes a pod by force says that it does not run any more.
+        message = f"Its pod was deleted by force, and {pod['spec'].get('nodeName')} has not said since that it ended."
+        return ExitReport(code=None, reason=Reason.HOST_LOST, message=message, finished_at=datetime.now(UTC))
     failing = (state.get("waiting") or {}).get("reason") in _PULLING | _NO_START  # no container, and now no more tries
     if not (no_node or failing or is_late or is_forced):
         return None
     now = datetime.now(UTC)
     taken = _taken_away(pod, None, now)
     return taken or never_ran(Reason.VANISHED, _DELETED, now)
-
-
-def _force_deleted(pod: Mapping[str, Any]) -> ExitReport:
-    """The end of a pod that was deleted by force: whoever does that says that it does not run any more."""
-    node = pod["spec"].get("nodeName")
-    message = f"Its pod was deleted by force, and {node} has not said since that it ended."
-    return ExitReport(code=None, reason=Reason.HOST_LOST, message=message, finished_at=datetime.now(UTC))
 
 
 def _start_failure(waiting: Mapping[str, Any]) -> tuple[Reason, str] | None:

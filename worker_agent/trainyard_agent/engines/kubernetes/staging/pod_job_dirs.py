@@ -48,7 +48,8 @@ class PodJobDirs:
         """The mount of the job-dir; its source is CLAIM/PATH. None without a job-dir that is a path, and for one that
         the service has chosen where pods have none. Raises StagingFailed."""
         path = PurePosixPath(order.directory)
-        claim = next((volume for volume in self._innermost() if path.is_relative_to(volume.root)), None)
+        holders = [claim for claim in self.claims if path.is_relative_to(claim.root)]
+        claim = max(holders, key=lambda holder: len(holder.root.parts), default=None)
         if not order.directory or "://" in order.directory or (claim is None and not order.training_input.job_dir):
             return None
         if claim is None or path == claim.root or ".." in path.parts:
@@ -58,9 +59,6 @@ class PodJobDirs:
             raise self._refused(path, order)
         names = below.parts if self.one_user else below.parts[:_OWN]
         return JobDirMount("/".join((claim.name, *names)), str(claim.root.joinpath(*names)))
-
-    def _innermost(self) -> list[JobDirClaim]:
-        return sorted(self.claims, key=lambda claim: len(claim.root.parts), reverse=True)
 
     def _refused(self, path: PurePosixPath, order: RunOrder) -> StagingFailed:
         if not self.claims:

@@ -22,7 +22,7 @@ from trainyard_agent.staging.base import Away, Staging, StagingFailed
 from trainyard_agent.staging.install_secrets import InstallSecrets
 from trainyard_agent.staging.package_fetcher import PackageFetcher, ReportActivity
 from trainyard_protocol.errors import InvalidArgument, TrainyardError, Unavailable
-from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes
+from trainyard_protocol.job.runtimes import Runtimes
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder
 
@@ -46,21 +46,13 @@ class PodPackageSettings:
 
 def no_images(runtimes: Runtimes) -> str:
     """The reason why no package job can run in the cluster; "" if one can."""
-    if any(map(_is_pulled, _used(runtimes))):
+    names = {name for version in runtimes.versions.values() for name in (version.cpu, version.gpu) if name}
+    if not all(runtimes.images[name].dockerfile for name in names):  # an image with one is in no registry
         return ""
     return (
         "it is that of a Kubernetes cluster, whose runtimes file names no image that nodes can pull (--runtimes of the "
         "agent), so it runs only jobs with an image (masterConfig.imageUri)"
     )
-
-
-def _used(runtimes: Runtimes) -> list[RuntimeImage]:
-    names = {name for version in runtimes.versions.values() for name in (version.cpu, version.gpu) if name}
-    return [runtimes.images[name] for name in names]
-
-
-def _is_pulled(image: RuntimeImage) -> bool:
-    return not image.dockerfile  # else it is built on a machine, and in no registry under that name
 
 
 class PodPackages:
@@ -154,7 +146,10 @@ class _Contents:
         self._patience_s = patience_s
         self._isolated = isolated
         self._secrets = secrets
-        self._digests = {package: _digest(package) for package in packages}
+        self._digests: dict[Path, str] = {}
+        for package in packages:
+            with package.open("rb") as file:
+                self._digests[package] = hashlib.file_digest(file, "sha256").hexdigest()
 
     def write(self, links: Mapping[Path, str], authorities: Path | None) -> dict[str, str]:
         """Write the plan, and remove the packages that pods download. Returns the variables of pip."""
@@ -184,11 +179,6 @@ class _Contents:
     @property
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.paths)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_loopback(url: str) -> bool:

@@ -51,7 +51,6 @@ from trainyard_protocol.views.people import (
 )
 from trainyard_protocol.views.secrets import SecretsView, SecretView
 from trainyard_protocol.views.stored.backups import ExaminationView
-from trainyard_protocol.views.stored.retention import RetentionForecast
 from trainyard_protocol.views.tuning import StudyView
 from trainyard_protocol.views.views import (
     ActiveJobsView,
@@ -337,10 +336,6 @@ class Client(V1Client):
         """Versions, settings and the last lines of the server's log, for operators."""
         return self._read(DebugState, "GET", "/trainyard/v1/debug")
 
-    def repair(self) -> ServerHealth:
-        """Have the server repair its own data where that is safe; the findings list the repairs."""
-        return self._read(ServerHealth, "POST", "/trainyard/v1/health:mend")
-
     def backup(self) -> Iterator[bytes]:
         """Everything that the server stores, as an archive. Raises Unavailable where it ends early."""
         try:
@@ -356,18 +351,6 @@ class Client(V1Client):
     def examination(self) -> ExaminationView:
         """Have the server read all that it stores, and compare it with its digests. It may be minutes."""
         return self._read(ExaminationView, "GET", "/trainyard/v1/examination")
-
-    def retention_forecast(
-        self, within: str, keep_jobs: str = "", keep_logs_gb: float | None = None
-    ) -> RetentionForecast:
-        """The jobs and logs that the retention would remove, now and within a time."""
-        given = {
-            "within": within,
-            "keepJobs": keep_jobs,
-            "keepLogsGb": "" if keep_logs_gb is None else str(keep_logs_gb),
-        }
-        params = {name: text for name, text in given.items() if text}
-        return self._read(RetentionForecast, "GET", "/trainyard/v1/retention", params=params)
 
     def reload_quotas(self) -> QuotasView:
         """Have the server read its quota file again. Raises InvalidArgument with its mistake; the old quotas stay."""

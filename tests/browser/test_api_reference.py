@@ -19,8 +19,8 @@ def _answer(page: Page, operation: str) -> str:
 def test_calls_of_the_page_have_its_session_and_its_csrf_token(dashboard: DashboardServer, open_page: Open) -> None:
     page = open_page("/docs")
     page.locator("#operations-tag-Trainyard").get_by_role("button").click()
-    me, mended = _answer(page, "me_trainyard_v1_me_get"), _answer(page, "repair_trainyard_v1_health_mend_post")
-    assert (me.split()[0], '"name": "admin"' in me, mended.split()[0]) == ("200", True, "200")
+    me, quotas = _answer(page, "me_trainyard_v1_me_get"), _answer(page, "reload_quotas_trainyard_v1_quotas_reload_post")
+    assert (me.split()[0], '"name": "admin"' in me, quotas.split()[0]) == ("200", True, "200")
 
 
 def test_page_is_open_to_all(dashboard: DashboardServer, open_page: Open) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from trainyard_agent.agent import Agent
@@ -95,7 +96,7 @@ def examine(settings: AgentSettings) -> list[Finding]:
     spans hosts, about what is left of runs, and about mounts."""
     engines = _engines(settings)
     findings = [finding for engine in engines for finding in engine.examine(settings)]
-    findings += orphan_findings(engines, settings)
+    findings += orphan_findings([partial(engine.orphans, settings) for engine in engines], settings.state_dir)
     if settings.mounts is not None:
         findings += AgentMounts(load_mounts(settings.mounts), _of_pods(settings)).findings()
     return findings

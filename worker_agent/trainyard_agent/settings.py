@@ -352,9 +352,8 @@ class Command:
     """The task of one process of the agent: to run jobs, or one of these, after which it exits."""
 
     stop_all: bool = setting(False, "stop every replica under the state directory")
-    doctor: bool = setting(False, "print the orphans of ended runs on this machine as JSON")
+    doctor: bool = setting(False, "print problems of the engines, and orphans of runs that are gone, as JSON")
     check: bool = setting(False, "check the options, the server's address and certificate, the token and the versions")
-    fix: bool = setting(False, "with --doctor: remove the orphans")
     grace: float = setting(10.0, "with --stop-all: time between SIGTERM and SIGKILL", metavar="SECONDS", read=positive)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from trainyard_cli.local.connect import notify
 from trainyard_cli.local.options import ProcessName
 from trainyard_cli.local.state import PROCESSES, LocalState, commands, environment
 from trainyard_protocol.errors import InvalidArgument
@@ -39,11 +39,11 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check=check, status="ok", found=found)
 
 
-def problem(check: str, found: str, meaning: str, advice: str, *, fixable: bool = False) -> Finding:
-    return Finding(check=check, status="problem", found=found, meaning=meaning, advice=advice, fixable=fixable)
+def problem(check: str, found: str, meaning: str, advice: str, command: str = "") -> Finding:
+    return Finding(check=check, status="problem", found=found, meaning=meaning, advice=advice, command=command)
 
 
-def services(state: LocalState, fix: bool) -> Iterator[Finding]:
+def services(state: LocalState) -> Iterator[Finding]:
     """Findings about processes that run, that have ended, and of which a stale pid file is left."""
     alive = {name for name in PROCESSES if state.process(name) is not None}
     crashed = {name: state.crashed(name) for name in PROCESSES if name not in alive}
@@ -51,19 +51,12 @@ def services(state: LocalState, fix: bool) -> Iterator[Finding]:
         yield ok("services", "Server, storage and agent are running.")
     elif not alive and not any(crashed.values()):
         yield ok("services", "The service is stopped. `trainyard up` starts it.")
-    elif fix and not alive:
-        with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
-            for name in crashed:
-                state.remove_record(name)
-        gone = " and ".join(f"{name} ({what})" for name, what in crashed.items() if what)
-        found = f"Removed the records of what had exited unexpectedly: {gone}."
-        yield Finding(check="services", status="fixed", found=found)
     else:
         for name, what in crashed.items():
             if alive or what:
                 found = f"The {name} exited unexpectedly: {what} is gone." if what else f"The {name} is not running."
-                advice = f"`trainyard up` starts it again. Its log is {state.log_file(name)}."
-                yield problem("services", found, _MEANINGS[name], advice, fixable=not alive)
+                advice = f"Start it again, or end the rest by `trainyard down`. Its log is {state.log_file(name)}."
+                yield problem("services", found, _MEANINGS[name], advice, _typed(state, "up"))
 
 
 def ports(state: LocalState) -> Iterator[Finding]:
@@ -78,8 +71,8 @@ def ports(state: LocalState) -> Iterator[Finding]:
         found = f"Port {port}, last used by the {name}, is in use by {_listener(port)}."
         if running:
             meaning = f"The {name} cannot start again on the port that replicas and agents use."
-            advice = "End that program; or `trainyard down`, then `trainyard up`, which uses another port."
-            yield problem("ports", found, meaning, advice)
+            advice = "End that program; or let the service use another port, which starts its jobs again."
+            yield problem("ports", found, meaning, advice, f"{_typed(state, 'down')} && {_typed(state, 'up')}")
         else:
             yield ok("ports", f"{found} The next `trainyard up` uses another port.")
     if not taken:
@@ -87,12 +80,16 @@ def ports(state: LocalState) -> Iterator[Finding]:
         yield ok("ports", f"No other program listens on {numbers}.")
 
 
-def agent(state: LocalState, fix: bool) -> Iterator[Finding]:
+def _typed(state: LocalState, command: str) -> str:
+    return shlex.join(["trainyard", command, "--state-dir", str(state.root)])
+
+
+def agent(state: LocalState) -> Iterator[Finding]:
     """Findings of the agent's doctor, run in a process of its own."""
     if not (state.root / "agent").is_dir():
         return
     try:
-        done = _run(state, _agent_command(state, fix))
+        done = _run(state, _agent_command(state))
         yield from _FINDINGS.validate_python(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
         found = f"Checking processes and containers took longer than {_PATIENCE_S:.0f} s."
@@ -160,10 +157,10 @@ def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
     return (done.stderr.strip().splitlines() or ["no output"])[-1]
 
 
-def _agent_command(state: LocalState, fix: bool) -> list[str]:
+def _agent_command(state: LocalState) -> list[str]:
     command = [sys.executable, "-m", "trainyard_agent", "--state-dir", str(state.root / "agent"), "--doctor"]
     mounts = state.options().mounts
-    return [*command, *(["--mounts", mounts] if mounts else []), *(["--fix"] if fix else [])]
+    return [*command, *(["--mounts", mounts] if mounts else [])]
 
 
 def _sizes(root: Path) -> Counter[str]:

@@ -198,11 +198,6 @@ class LocalState:
         process = self._recorded(name)
         return f"process {process.pid}" if process else "an unreadable process record"
 
-    def remove_record(self, name: ProcessName) -> None:
-        """Remove the record of a process that is not alive."""
-        if self.process(name) is None:
-            self._pid_file(name).unlink(missing_ok=True)
-
     def _recorded(self, name: ProcessName) -> ProcessRecord | None:
         try:
             data = json.loads(self._pid_file(name).read_text(encoding="utf-8"))

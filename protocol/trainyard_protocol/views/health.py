@@ -36,15 +36,15 @@ class Health(Wire):
 
 
 class Finding(Wire):
-    """A finding of the doctor. `found` is the result; for a problem, `meaning` has its consequence and `advice` the
-    remedy. `fixable`: `trainyard doctor --fix` repairs it."""
+    """A finding of the doctor. `found` is the result; for a problem, `meaning` has its consequence, `advice` the remedy,
+    and `command` what to type, if that is enough: a line of a shell of the machine that the finding is about."""
 
     check: str
-    status: Literal["ok", "problem", "fixed", "unknown"]
+    status: Literal["ok", "problem", "unknown"]
     found: str
     meaning: str = ""
     advice: str = ""
-    fixable: bool = False
+    command: str = ""
 
 
 class ServerHealth(Health):

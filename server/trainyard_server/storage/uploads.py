@@ -95,12 +95,6 @@ class UploadStore:
         projects = self._directory / _PROJECTS
         return visible is None or any((projects / name / sha256).is_file() for name in visible)
 
-    def remove(self, path: Path) -> None:
-        """Remove a package of `older_than`, for all projects. Raises OSError."""
-        for mark in self._directory.glob(f"{_PROJECTS}/*/{path.name}"):
-            mark.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
-
     def older_than(self, time: float) -> list[Path]:
         """The packages whose last upload was before `time` (seconds since the epoch)."""
         packages = (path for path in self._directory.iterdir() if _DIGEST.fullmatch(path.name))

@@ -53,9 +53,8 @@ def test_what_an_agent_has_left_is_ended_and_examined_without_it(real_driver: Dr
 
         assert all(run.ended for run in runs_of(settings.state_dir))
         assert stop_runs([engine], settings, lambda _: 0.5, Reason.HOST_SHUTDOWN) == {engine: 0}
-        findings = list(engine.examine(settings, fix=False))
-        assert findings
-        assert not [finding for finding in findings if RUN in finding.found]
+        assert not [finding for finding in engine.examine(settings) if finding.status == "problem"]
+        assert RUN not in [orphan.run_id for orphan in engine.orphans(settings)]
     real_driver.lab.reopen()
     ends = {report.exit.reason for report in real_driver.wait_for_exits(RUN).values() if report.exit}
     assert ends == {Reason.HOST_SHUTDOWN}

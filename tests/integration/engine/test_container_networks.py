@@ -199,10 +199,8 @@ def test_rules_that_somebody_removed_are_installed_again_and_orphaned_ones_remov
     assert bridge not in set.union(*firewall.survey())
 
     firewall.install(orphan, ["-j DROP"])
-    found = [
-        one for fix in (False, True) for one in examine(AgentSettings(state_dir=tmp_path), fix) if orphan in one.found
-    ]
-    assert [one.status for one in found] == ["problem", "fixed"]
+    (found,) = [one for one in examine(AgentSettings(state_dir=tmp_path)) if orphan in one.found]
+    subprocess.run(["sh", "-c", found.command], check=False, capture_output=True)  # there may be no ip6tables
     assert orphan not in firewall.survey()[1]
 
 

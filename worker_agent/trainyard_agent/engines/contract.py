@@ -20,7 +20,7 @@ from pathlib import Path
 from trainyard_agent.engines import capacity as machine
 from trainyard_agent.engines.registry import kind_of
 from trainyard_agent.host.identity import Identity, identity
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.base import Stager
@@ -90,18 +90,6 @@ class OpenEngine:
     describe: Callable[[AgentInfo], AgentInfo] = lambda info: info
     closed: str = ""
     written: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """A thing that an engine has of a run that is gone, or whose agent is (`why`). `remove`: the shell command that
-    removes it."""
-
-    what: str
-    run_id: str
-    why: str
-    remove: str
-    meaning: str = "It may use CPUs, memory and devices that are assigned to others, and nothing ends it."
 
 
 def has_run(state_dir: Path, run_id: str, runs: str, prepared: str) -> bool:

@@ -221,6 +221,18 @@ GONE = LogSlice((), complete=True, missing=None)
 """A log that is not there, or not any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A thing that an engine has of a run that is gone, or whose agent is (`why`). `remove`: the shell command that
+    removes it."""
+
+    what: str
+    run_id: str
+    why: str
+    remove: str
+    meaning: str = "It may use CPUs, memory and devices that are assigned to others, and nothing ends it."
+
+
 class EngineUnavailable(Exception):
     """Operation that an engine cannot do now. The agent tries again."""
 

@@ -97,7 +97,7 @@ def _parts(target: Target, state: LocalState | None) -> Iterator[tuple[str, str]
     else:
         with client:
             yield from _of_server(client)
-    yield "doctor.json", _answer(lambda: list(examine(target, fix=False)))
+    yield "doctor.json", _answer(lambda: list(examine(target)))
     if state is not None and is_local:
         yield from _logs(state)
 

@@ -57,27 +57,27 @@ def show(findings: Sequence[Finding], output: Output) -> bool:
     return healthy
 
 
-def examine(target: Target, fix: bool) -> Iterator[Finding]:
+def examine(target: Target) -> Iterator[Finding]:
     remote = remote_server(target)
     if remote is not None:
-        yield from _of_server(remote, fix)
+        yield from _of_server(remote)
         return
     state = LocalState(target.state_dir)
     if not state.exists():
         yield ok("services", f"The local service was never started in {state.root}.")
         return
-    yield from checks.services(state, fix)
+    yield from checks.services(state)
     yield from checks.ports(state)
     server = state.server()
     if server is not None and state.process("server") is not None:
-        yield from _of_server(server, fix)
+        yield from _of_server(server)
     elif server is not None:
         yield checks.database(state)
-    yield from checks.agent(state, fix)
+    yield from checks.agent(state)
     yield checks.disk(state)
 
 
-def _of_server(server: Server, fix: bool) -> list[Finding]:
+def _of_server(server: Server) -> list[Finding]:
     with Client(server, "", retry_delays=NO_RETRIES, timeout=_TIMEOUT_S) as client:
         try:
             health = client.health()
@@ -86,8 +86,6 @@ def _of_server(server: Server, fix: bool) -> list[Finding]:
             return [problem("server", error.message, meaning, advice)]
         findings = [of_version("server", "The server", health.version), *of_checks(health)]
         try:
-            if fix:
-                findings += client.repair().findings
             deep = client.health(deep=True)
             findings += of_agents(client.status().agents)
         except TrainyardError as error:
@@ -137,27 +135,24 @@ def text(findings: Sequence[Finding], width: int) -> str:
     indent = " " * (names + _STATE_WIDTH + 4)
     lines: list[str] = []
     for finding in findings:
-        state = finding.status.upper() if finding.status in ("problem", "fixed") else finding.status
+        state = finding.status.upper() if finding.status == "problem" else finding.status
         head = f"{finding.check:{names}}  {state:{_STATE_WIDTH}}  "
         lines += _wrapped(finding.found, width, head, indent)
         if finding.status == "problem":
             lines += _wrapped(finding.meaning, width, indent, indent)
             lines += _wrapped(finding.advice, width, f"{indent}-> ", f"{indent}   ")
+            lines += [f"{indent}-> {finding.command}"] if finding.command else []  # whole, to be pasted
     return "\n".join([*lines, "", _summary(findings)])
 
 
 def _summary(findings: Sequence[Finding]) -> str:
     problems = [finding for finding in findings if finding.status == "problem"]
-    fixed = sum(finding.status == "fixed" for finding in findings)
-    words = f"{formats.count(fixed, 'problem')} fixed. " if fixed else ""
     unknown = sum(finding.status == "unknown" for finding in findings)
     if not problems and unknown:
-        return f"{words}No problems were found. Not checked: {formats.count(unknown, 'item')}, above."
+        return f"No problems were found. Not checked: {formats.count(unknown, 'item')}, above."
     if not problems:
-        return f"{words}No problems."
-    words += formats.count(len(problems), "problem")
-    fixable = sum(finding.fixable for finding in problems)
-    return f"{words}; `trainyard doctor --fix` fixes {fixable} of them." if fixable else f"{words}."
+        return "No problems."
+    return f"{formats.count(len(problems), 'problem')}."
 
 
 def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:

@@ -80,14 +80,13 @@ def status(target: Target, output: Output) -> int:
 
 
 @click.command()
-@click.option("--fix", is_flag=True, help="Fix the problems that can be fixed safely.")
 @server_options
 @output_options
-def doctor(target: Target, output: Output, fix: bool) -> int:
+def doctor(target: Target, output: Output) -> int:
     """Check this machine, the service and its jobs for problems. Exit code 3 if there are any."""
     from trainyard_cli.commands.service.doctor import examine, show
 
-    return 0 if show(tuple(examine(target, fix)), output) else NOT_HEALTHY
+    return 0 if show(tuple(examine(target)), output) else NOT_HEALTHY
 
 
 def _login_line(server: Server) -> str:
@@ -167,22 +166,17 @@ def _agent_row(agent: "AgentView") -> list[str]:
 
 
 def retention_text(retention: "RetentionView") -> str:
-    """The limits of the retention, and what was removed because of them."""
-    from trainyard_protocol.fields import sized
-
+    """The limits of the retention, and what was deleted because of them."""
     limits = []
     if retention.keep_jobs_s is not None:
         limits.append(f"jobs are deleted {_period(retention.keep_jobs_s)} after their end")
-    if retention.keep_log_bytes is not None:
-        limits.append(f"logs of ended jobs are removed beyond {sized(retention.keep_log_bytes)} of all logs")
     if retention.projects:
-        have = "has" if retention.projects == 1 else "have"
-        limits.append(
-            f"{formats.count(retention.projects, 'project')} {have} limits of their own (`trainyard retention`)"
-        )
-    deleted, removed = (formats.count(retention.jobs_deleted, "job"), formats.count(retention.logs_removed, "log"))
+        have = "has a limit of its own" if retention.projects == 1 else "have limits of their own"
+        limits.append(f"{formats.count(retention.projects, 'project')} {have}")
+    deleted = formats.count(retention.jobs_deleted, "job")
+    was = "was" if retention.jobs_deleted == 1 else "were"
     last = f", the last on {retention.last_removal:%Y-%m-%d %H:%M} UTC" if retention.last_removal else ""
-    return f"Retention: {'; '.join(limits)}. So far {deleted} and {removed} were removed{last}."
+    return f"Retention: {'; '.join(limits)}. So far {deleted} {was} deleted{last}."
 
 
 def _period(seconds: float) -> str:

@@ -1,18 +1,15 @@
 """Routes of the service's health: open to all, and with details."""
 
-from collections.abc import Callable
-
 from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
 from trainyard_protocol.errors import PermissionDenied
-from trainyard_protocol.views.health import CheckStatus, Finding, Health, ServerHealth
+from trainyard_protocol.views.health import CheckStatus, Health, ServerHealth
 from trainyard_protocol.views.operating.debugging import DebugState
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
-from trainyard_server.use_cases import UseCases
 
 router = Router()
 
@@ -49,17 +46,6 @@ async def health(cases: Cases, caller: AuthenticatedCaller, deep: bool = False) 
     projects."""
     if deep and caller.visible is not None:
         raise PermissionDenied(f"You are {caller}. The doctor's findings take a role in all projects.")
-    find = cases.diagnosis.findings if deep else tuple
-    return await _server_health(cases, find, everything=caller.visible is None)
-
-
-@router.post("/trainyard/v1/health:mend", Access.OPERATOR, "repair what is safe to repair", "health.mend")
-async def repair(cases: Cases) -> ServerHealth:
-    """Repair the findings that can be repaired safely; the answer has the results."""
-    return await _server_health(cases, cases.diagnosis.repair, everything=True)
-
-
-async def _server_health(cases: UseCases, find: Callable[[], tuple[Finding, ...]], *, everything: bool) -> ServerHealth:
     health = await cases.health.check()
     database_ok = health.checks["database"].status is not CheckStatus.DOWN
     is_damaged = cases.backend.store.damage is not None  # the doctor says how much, as far as it can be read
@@ -68,6 +54,8 @@ async def _server_health(cases: UseCases, find: Callable[[], tuple[Finding, ...]
         checks=health.checks,
         version=trainyard_protocol.__version__,
         time=cases.backend.clock(),
-        live_runs=await run_in_threadpool(cases.diagnosis.live_runs) if database_ok and everything else None,
-        findings=await run_in_threadpool(find) if database_ok or is_damaged else (),
+        live_runs=await run_in_threadpool(cases.diagnosis.live_runs)
+        if database_ok and caller.visible is None
+        else None,
+        findings=await run_in_threadpool(cases.diagnosis.findings) if deep and (database_ok or is_damaged) else (),
     )

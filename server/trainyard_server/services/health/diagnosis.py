@@ -1,5 +1,6 @@
 """Findings of the server for `trainyard doctor`: stuck runs, jobs that cannot start, damage and disk usage."""
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -78,17 +79,6 @@ class Diagnosis:
                 return (*findings, _of_failure(failure))
         return tuple(findings)
 
-    def repair(self) -> tuple[Finding, ...]:
-        """Safe repairs: remove packages that were not used for long. Raises OSError."""
-        with self._backend.removal_lock.removing():
-            unused = self._unused_uploads()
-            for path in unused:
-                self._backend.uploads.remove(path)
-        if not unused:
-            return ()
-        found = f"Removed {_count(len(unused), 'uploaded package')} that no unfinished job uses."
-        return (Finding(check="uploads", status="fixed", found=found),)
-
     def _database(self) -> Iterator[Finding]:
         with closing(DatabaseProbe(self._backend.store.url)) as probe:
             try:
@@ -155,30 +145,33 @@ class Diagnosis:
             top = ", ".join(f"{name} {sized(size)}" for name, size in logs.most_common(_TOP))
             found = f"All jobs together have {sized(logs.total())} of log lines; most have: {top}."
             yield Finding(check="logs", status="ok", found=found)
-        unused = self._unused_uploads()
-        if unused:
-            size = sum(_size(path) for path in unused)
-            yield Finding(
-                check="uploads",
-                status="problem",
-                found=f"{_count(len(unused), 'uploaded package')} of {sized(size)} were not used for "
-                f"{UPLOAD_KEPT_S / 86400:.0f} days.",
-                meaning="They use disk space. A job that needs one of them again uploads it again.",
-                advice="`trainyard doctor --fix` removes them.",
-                fixable=True,
-            )
+        yield from self._unused_uploads()
 
-    def _unused_uploads(self) -> list[Path]:
-        old = self._backend.uploads.older_than(time.time() - UPLOAD_KEPT_S)
+    def _unused_uploads(self) -> Iterator[Finding]:
+        before = int(time.time() - UPLOAD_KEPT_S)
+        old = self._backend.uploads.older_than(before)
         if not old:
-            return []
+            return
         with self._backend.store.read() as reader:
             used = {
                 uri.removeprefix(SCHEME).partition("/")[0]
                 for job in reader.unfinished(with_studies=True)
                 for uri in job.training_input.get("packageUris", ())
             }
-        return [path for path in old if path.name not in used]
+        unused = [path for path in old if path.name not in used]
+        if not unused:
+            return
+        kept = [word for path in old if path.name in used for word in ("!", "-name", path.name)]
+        chosen = ["-maxdepth", "1", "-type", "f", "!", "-newermt", f"@{before}", *kept]
+        yield Finding(
+            check="uploads",
+            status="problem",
+            found=f"{_count(len(unused), 'uploaded package')} of {sized(sum(map(_size, unused)))} were not used for "
+            f"{UPLOAD_KEPT_S / 86400:.0f} days.",
+            meaning="They use disk space. A job that needs one of them again uploads it again.",
+            advice="Remove them on the server's machine. What is uploaded again in the meantime stays.",
+            command=shlex.join(["find", str(old[0].parent.absolute()), *chosen, "-delete"]),
+        )
 
 
 def of_database(facts: DatabaseFacts) -> Finding:

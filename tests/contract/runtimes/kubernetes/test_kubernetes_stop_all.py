@@ -15,6 +15,8 @@ from trainyard_agent.host.identity import Identity
 from trainyard_agent.main import main
 from trainyard_protocol.states import Reason
 
+pytestmark = pytest.mark.long
+
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 
 

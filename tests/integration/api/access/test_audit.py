@@ -92,7 +92,6 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "views.delete": (ALICE, {}),
     "jobs.cancel": (ALICE, {}),
     "jobs.delete": (ALICE, {}),
-    "health.mend": (ADMIN, {}),
     "backups.create": (ADMIN, {}),
     "quotas.reload": (ADMIN, {}),
     "sign-in-codes.create": (ALICE, {}),

@@ -66,7 +66,6 @@ OTHERS: Mapping[str, str] = {
     "sign-in-codes.create": "stores nothing: the code is worth what its token is",
     "sign-in": "nobody calls; the session is worth what its credential is",
     "sign-out": "ends the credential itself",
-    "health.mend": "repairs for all, and gives the caller nothing",
     "quotas.reload": "reads a file",
     "channels.test": "stores nothing",
     "backups.create": "reads",

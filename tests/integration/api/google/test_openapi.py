@@ -13,7 +13,6 @@ STANDARDS = {"/openapi.json", "/$discovery/rest", "/discovery/v1/apis/{api}/{ver
 
 WITHOUT_BODY = {
     "/trainyard/v1/projects/{project}/channels/{name}:test",
-    "/trainyard/v1/health:mend",
     "/trainyard/v1/backups",
     "/trainyard/v1/quotas:reload",
     "/trainyard/v1/google-keys",

@@ -20,7 +20,7 @@ from trainyard_agent.engines.docker.users import ContainerUsers
 from trainyard_agent.host import machine_id
 from trainyard_agent.host.identity import identity
 from trainyard_agent.host.waiting import deadline_in, wait_until
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.job_dirs import JobDirs
 from trainyard_protocol.job.resources import Capacity
@@ -72,8 +72,11 @@ class DockerEngine(Engine):
             with closing(DockerRuntime(settings.state_dir, client, owner)) as runtime:
                 yield runtime
 
-    def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:
-        return doctor.findings(settings.state_dir, fix)
+    def examine(self, settings: AgentSettings) -> Iterator[Finding]:
+        return doctor.findings(settings.state_dir)
+
+    def orphans(self, settings: AgentSettings) -> list[Orphan]:
+        return doctor.orphans(settings.state_dir)
 
 
 def _build(place: Place, client: DockerClient, probe: EngineProbe) -> tuple[DockerRuntime, ContainerStager]:

@@ -7,11 +7,10 @@ from trainyard_agent.engines.contract import Engine, OpenEngine, Place
 from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_agent.engines.fake.settings import FakeSettings
 from trainyard_agent.host.clock import SystemClock
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.base import ReadyAtOnce
 from trainyard_protocol.job.resources import Capacity
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import RuntimeName, RuntimeOffer
 
 
@@ -34,8 +33,8 @@ class FakeEngine(Engine):
     def attach(self, settings: AgentSettings) -> Iterator[Runtime]:  # noqa: ARG002 - there is one machine
         yield self.runtime
 
-    def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:  # noqa: ARG002 - nothing breaks
-        yield Finding(check="fake", status="ok", found=f"{len(self.host.runs)} runs are played.")
+    def orphans(self, settings: AgentSettings) -> list[Orphan]:  # noqa: ARG002 - nothing is left
+        return []
 
 
 ENGINE = FakeEngine()

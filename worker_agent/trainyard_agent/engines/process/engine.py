@@ -15,13 +15,12 @@ from trainyard_agent.engines.process import doctor
 from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.engines.process.temporary import parent_of
 from trainyard_agent.host.job_users import JobUsers
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.base import StagingFailed
 from trainyard_agent.staging.environments import user_check
 from trainyard_agent.staging.environments.installer_process import kill_orphaned_installers, pip_directory
 from trainyard_agent.staging.environments.python_environment import PackageStager
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import RuntimeName, RuntimeOffer
 
 _NO_PROCESSES = "package jobs run as processes only where its agent is root or has --one-user"
@@ -59,8 +58,8 @@ class ProcessEngine(Engine):
             stack.callback(kill_orphaned_installers, settings.state_dir / ENVIRONMENTS, users)
             yield ProcessRuntime(settings.state_dir)
 
-    def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:
-        return doctor.findings(settings.state_dir, fix)
+    def orphans(self, settings: AgentSettings) -> list[Orphan]:
+        return doctor.orphans(settings.state_dir)
 
 
 def _job_users(place: Place) -> JobUsers:

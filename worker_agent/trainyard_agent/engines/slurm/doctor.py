@@ -7,6 +7,7 @@ from pathlib import Path
 from trainyard_agent.engines.slurm import commands, site, spec
 from trainyard_agent.engines.slurm.commands import SlurmError
 from trainyard_agent.engines.slurm.spec import SlurmDefaults
+from trainyard_agent.runtimes.base import EngineUnavailable, Orphan
 from trainyard_protocol.views.health import Finding
 
 
@@ -43,7 +44,6 @@ def findings(shared_dir: Path, count_nodes: Callable[[], int], defaults: SlurmDe
             advice="`sinfo` says why nodes are out; --slurm-partition chooses others.",
         )
     yield _directory(shared_dir)
-    yield from _orphans(shared_dir)
 
 
 def _directory(shared_dir: Path) -> Finding:
@@ -60,20 +60,15 @@ def _directory(shared_dir: Path) -> Finding:
         )
 
 
-def _orphans(shared_dir: Path) -> Iterator[Finding]:
+def orphans(shared_dir: Path) -> list[Orphan]:
+    """Raises EngineUnavailable."""
     try:
         jobs = [(spec.run_of_job(job.name), job) for job in commands.active_jobs()]
     except SlurmError as error:
-        yield Finding(check="orphans", status="unknown", found=f"{error.strerror}.")
-        return
-    lost = [(run_id, job) for run_id, job in jobs if run_id and not (shared_dir / "runs" / run_id).is_dir()]
-    if not lost:
-        yield Finding(check="orphans", status="ok", found="Every job of the agent in Slurm has its run.")
-    for run_id, job in lost:
-        yield Finding(
-            check="orphans",
-            status="problem",
-            found=f"Job {job.id} in Slurm ({job.state}) is of the run {run_id}, which is not in {shared_dir}.",
-            meaning="Unless another agent of yours has it, nobody ends it.",
-            advice=f"`scancel {job.id}`",
-        )
+        raise EngineUnavailable(f"Slurm does not answer: {error.strerror}") from error
+    why = f"the run is not in {shared_dir}, and may only be in that of another agent of yours"
+    return [
+        Orphan(f"job {job.id} in Slurm ({job.state})", run_id, why, f"scancel {job.id}")
+        for run_id, job in jobs
+        if run_id and not (shared_dir / "runs" / run_id).is_dir()
+    ]

@@ -17,7 +17,7 @@ from trainyard_agent.engines.slurm.runtime import SlurmRuntime
 from trainyard_agent.engines.slurm.settings import SlurmSettings
 from trainyard_agent.engines.slurm.stager import SlurmStager
 from trainyard_agent.host.accelerators import gpu_type
-from trainyard_agent.runtimes.base import Runtime
+from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.job.training_input import TrainingInput
@@ -173,13 +173,16 @@ class SlurmEngine(Engine):
     def where(self, settings: AgentSettings) -> str:  # noqa: ARG002 - there is one
         return "in Slurm"
 
-    def examine(self, settings: AgentSettings, fix: bool) -> Iterator[Finding]:  # noqa: ARG002 - it fixes none
+    def examine(self, settings: AgentSettings) -> Iterator[Finding]:
         slurm = settings.of(SlurmSettings)
 
         def nodes() -> int:
             return sum(pool.nodes for pool in look(slurm.slurm_partition).capacity.pools)
 
         return doctor.findings(slurm.directory, nodes, slurm.defaults)
+
+    def orphans(self, settings: AgentSettings) -> list[Orphan]:
+        return doctor.orphans(settings.of(SlurmSettings).directory)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`python -m trainyard_agent --doctor`: what is left of runs is found and removed, and nothing else is touched."""
+"""`python -m trainyard_agent --doctor`: what is left of runs is found, with the command that removes it."""
 
 import json
 import os
@@ -61,57 +61,47 @@ def left() -> Iterator[Start]:
         process.wait()
 
 
-def examine(state_dir: Path, fix: bool) -> list[Finding]:
-    return agent_command.examine(AgentSettings(state_dir=state_dir), fix)
+def examine(state_dir: Path) -> list[Finding]:
+    return agent_command.examine(AgentSettings(state_dir=state_dir))
 
 
-def of(findings: list[Finding], check: str) -> list[Finding]:
-    return [finding for finding in findings if finding.check == check]
-
-
-def problems(findings: list[Finding]) -> list[str]:
-    return [finding.check for finding in findings if finding.status == "problem"]
+def problems(state_dir: Path, process: subprocess.Popen[bytes] | None = None) -> list[Finding]:
+    """The problems, or those about a process: another test's may be orphaned beside it."""
+    found = [finding for finding in examine(state_dir) if finding.status == "problem"]
+    return [one for one in found if process is None or f" {process.pid} (" in one.found]
 
 
 def test_nothing_left_is_nothing_wrong_and_makes_nothing(tmp_path: Path) -> None:
-    findings = examine(tmp_path / "state", fix=True)
-    assert {finding.status for finding in findings} == {"ok"}
+    assert {finding.status for finding in examine(tmp_path / "state")} == {"ok"}
     assert not (tmp_path / "state").exists()
 
 
-def test_process_of_a_run_that_is_gone_is_found_and_killed(tmp_path: Path, left: Start) -> None:
-    (tmp_path / "state").mkdir()
-    process = left(tmp_path / "state", RUN)
-
-    (found,) = of(examine(tmp_path / "state", fix=False), "processes")
-    assert (found.status, found.fixable) == ("problem", True)
-    assert f"The process {process.pid} (sleep 1000) is orphaned: its run {RUN[:12]}" in found.found
+@pytest.mark.parametrize("exists", [True, False])
+def test_process_of_a_run_that_is_gone_has_the_command_that_kills_it(tmp_path: Path, left: Start, exists: bool) -> None:
+    """Also where the whole installation is gone."""
+    state = tmp_path / "state"
+    if exists:
+        state.mkdir()
+    process = left(state, RUN)
+    (found,) = problems(state, process)
+    what = f"The process {process.pid} (sleep 1000) of the run {RUN[:12]} is orphaned: the run does not exist."
+    assert (found.check, found.found, found.command) == ("orphans", what, f"kill -KILL {process.pid}")
     assert process.poll() is None
-
-    (fixed,) = of(examine(tmp_path / "state", fix=True), "processes")
-    assert fixed.status == "fixed"
+    subprocess.run(["sh", "-c", found.command], check=True)
     assert process.wait(10) == -9
-    assert problems(examine(tmp_path / "state", fix=False)) == []
+    assert problems(state, process) == []
 
 
-def test_process_of_a_run_that_is_known_or_of_another_installation_is_let_be(tmp_path: Path, left: Start) -> None:
-    (tmp_path / "state" / "runs" / RUN / TASK).mkdir(parents=True)
-    write_json(tmp_path / "state" / "runs" / RUN / "run.json", {"run_id": RUN})
+def test_process_of_a_run_that_exists_or_of_another_installation_is_no_orphan(tmp_path: Path, left: Start) -> None:
+    state = tmp_path / "state"
+    (state / "runs" / RUN / TASK).mkdir(parents=True)
+    write_json(state / "runs" / RUN / "run.json", {"run_id": RUN})
     (tmp_path / "other").mkdir()
-    mine, others = left(tmp_path / "state", RUN), left(tmp_path / "other", OTHER)
-
-    assert problems(examine(tmp_path / "state", fix=True)) == []
-    assert (mine.poll(), others.poll()) == (None, None)
+    left(state, RUN), left(tmp_path / "other", OTHER)
+    assert problems(state) == []
 
 
-def test_process_of_an_installation_that_is_gone_is_an_orphan(tmp_path: Path, left: Start) -> None:
-    process = left(tmp_path / "gone", RUN)
-    findings = of(examine(tmp_path / "state", fix=True), "processes")
-    assert any(f.status == "fixed" and f" {process.pid} " in f.found for f in findings)
-    assert process.wait(10) == -9
-
-
-def test_supervisor_whose_directory_was_removed_goes_with_its_replica(
+def test_supervisor_whose_directory_was_removed_is_named_before_its_replica(
     driver: Driver, runs: Path, tmp_path: Path
 ) -> None:
     start(driver, "echo up; exec sleep 1000")
@@ -119,14 +109,11 @@ def test_supervisor_whose_directory_was_removed_goes_with_its_replica(
     kept = runs / RUN
     kept.rename(tmp_path / "kept")
     try:
-        found = of(examine(tmp_path / "state", fix=False), "processes")
-        assert [finding.found.partition(" (")[0].rpartition(" ")[0] for finding in found] == [
-            "The supervisor",
-            "The process",
-        ]
-        fixed = of(examine(tmp_path / "state", fix=True), "processes")
-        assert {finding.status for finding in fixed} == {"fixed"}
-        assert process_tags.tagged(RUN) == []
+        found = [one for one in problems(tmp_path / "state") if RUN[:12] in one.found]
+        assert [one.found.split()[1] for one in found] == ["supervisor", "process"]
+        for one in found:
+            subprocess.run(["sh", "-c", one.command], check=False, stderr=subprocess.DEVNULL)  # the kernel may be first
+        driver.until(lambda: process_tags.tagged(RUN) == [])
     finally:
         (tmp_path / "kept").rename(kept)
 
@@ -146,27 +133,25 @@ def test_what_goes_by_itself_beside_an_agent_at_work_is_no_problem(
 
     monkeypatch.setattr("trainyard_agent.engines.examining.time.sleep", end)
     try:
-        assert problems(examine(state, fix=False)) == []
+        assert problems(state, process) == []
         assert process.returncode == -9
     finally:
         os.close(lock)
 
 
-def test_runs_of_containers_without_an_engine_are_a_problem(tmp_path: Path) -> None:
+def test_runs_of_containers_without_an_engine_are_a_problem_whose_orphans_are_unknown(tmp_path: Path) -> None:
     (tmp_path / "state" / "containers" / RUN).mkdir(parents=True)
     write_json(tmp_path / "state" / "containers" / RUN / "run.json", {"run_id": RUN})
-    (found,) = of(examine(tmp_path / "state", fix=True), "containers")
-    assert found.status == "problem"
-    assert "There are runs of containers on this machine" in found.found
+    findings = examine(tmp_path / "state")
+    assert [(one.check, one.status) for one in findings] == [("containers", "problem"), ("orphans", "unknown")]
+    assert "There are runs of containers on this machine" in findings[0].found
 
 
 def test_command_line_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], left: Start) -> None:
     process = left(tmp_path, RUN)
     assert main(["--state-dir", str(tmp_path), "--doctor"]) == 0
     findings = [Finding.model_validate(one) for one in json.loads(capsys.readouterr().out)]
-    assert problems(findings) == ["processes"]
-    assert main(["--state-dir", str(tmp_path), "--doctor", "--fix"]) == 0
-    assert process.wait(10) == -9
+    assert f"kill -KILL {process.pid}" in [finding.command for finding in findings]
 
 
 @pytest.mark.parametrize(

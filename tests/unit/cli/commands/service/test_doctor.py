@@ -21,6 +21,7 @@ from trainyard_cli.commands import tree
 from trainyard_cli.commands.service import doctor
 from trainyard_cli.local import checks as local_checks
 from trainyard_cli.local.options import Options, ProcessName
+from trainyard_cli.local.service import down
 from trainyard_cli.local.state import PROCESSES, LocalState
 from trainyard_cli.main import run
 from trainyard_cli.settings import Target
@@ -83,31 +84,31 @@ def test_service_never_started_is_no_problem(
 def test_service_that_was_stopped_is_no_problem(state: LocalState, begin: Begin) -> None:
     begin("agent")
     state.stop("agent")
-    (found,) = local_checks.services(state, fix=False)
+    (found,) = local_checks.services(state)
     assert (found.status, found.found) == ("ok", "The service is stopped. `trainyard up` starts it.")
-    assert [one.status for one in doctor.examine(Target(state.root, local=True), fix=False)] == ["ok"] * 4
+    assert [one.status for one in doctor.examine(Target(state.root, local=True))] == ["ok"] * 4
 
 
-def test_service_that_runs_is_fine_and_a_part_that_was_killed_is_not(state: LocalState, begin: Begin) -> None:
+def test_part_of_the_service_that_was_killed_has_the_command_that_starts_it(state: LocalState, begin: Begin) -> None:
     started = {name: begin(name) for name in PROCESSES}
-    assert [one.found for one in local_checks.services(state, fix=False)] == ["Server, storage and agent are running."]
+    assert [one.found for one in local_checks.services(state)] == ["Server, storage and agent are running."]
     kill(started["agent"])
-    for fix in (False, True):  # the note of it is no rubbish as long as the others run
-        (found,) = problems(local_checks.services(state, fix))
-        assert found == f"The agent exited unexpectedly: process {started['agent'].pid} is gone."
+    (found,) = local_checks.services(state)
+    assert found.found == f"The agent exited unexpectedly: process {started['agent'].pid} is gone."
+    assert found.command == f"trainyard up --state-dir {state.root}"
     state.stop("agent")
-    assert problems(local_checks.services(state, fix=False)) == ["The agent is not running."]
+    assert problems(local_checks.services(state)) == ["The agent is not running."]
 
 
-def test_notes_of_a_service_that_died_are_removed(state: LocalState, begin: Begin) -> None:
+def test_records_of_a_service_that_died_are_a_problem_until_it_is_stopped(state: LocalState, begin: Begin) -> None:
     kill(begin("agent"))
     (state.root / "run" / "server.json").write_text("damaged")
-    assert len(problems(local_checks.services(state, fix=False))) == 2
-    fixed = list(local_checks.services(state, fix=True))
-    assert [one.status for one in fixed] == ["fixed"]
-    assert "server (an unreadable process record) and agent (process " in fixed[0].found
-    assert list((state.root / "run").iterdir()) == []
-    assert problems(local_checks.services(state, fix=False)) == []
+    assert [one.partition(":")[0] for one in problems(local_checks.services(state))] == [
+        "The server exited unexpectedly",
+        "The agent exited unexpectedly",
+    ]
+    assert not down(state, print)
+    assert problems(local_checks.services(state)) == []
 
 
 def test_database_of_a_stopped_service_is_examined(state: LocalState, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +143,8 @@ def test_port_of_another_program_is_a_problem_only_while_the_service_runs(state:
         (found,) = local_checks.ports(state)
         assert found.status == "problem"
         assert f"Port {port}, last used by the server, is in use by process {os.getpid()}" in found.found
+        where = f"--state-dir {state.root}"
+        assert found.command == f"trainyard down {where} && trainyard up {where}"
 
 
 def test_disk_lists_the_largest_parts(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,26 +158,22 @@ def test_disk_lists_the_largest_parts(state: LocalState, monkeypatch: pytest.Mon
     assert (found.status, bool(found.advice)) == ("problem", True)
 
 
-def test_findings_of_the_agent_are_passed_on_and_fixed(state: LocalState) -> None:
-    run_id, task = unique_run("a"), "master-replica-0"
+def test_findings_of_the_agent_are_passed_on(state: LocalState) -> None:
+    run_id = unique_run("a")
     (state.root / "agent").mkdir()
-    environment = {**os.environ, **process_tags.tag(run_id, task, state.root / "agent")}
+    environment = {**os.environ, **process_tags.tag(run_id, "master-replica-0", state.root / "agent")}
     with subprocess.Popen(["sleep", "1000"], env=environment) as orphan:
         while not process_tags.tagged(run_id):
             time.sleep(0.001)
-        found = problems(local_checks.agent(state, fix=False))
-        assert any(f"The process {orphan.pid} (sleep 1000) is orphaned" in one for one in found)
-        assert orphan.poll() is None
-        fixed = [one.check for one in local_checks.agent(state, fix=True) if one.status == "fixed"]
-        assert "processes" in fixed
-        assert orphan.wait(10) == -9
+        assert f"kill -KILL {orphan.pid}" in [one.command for one in local_checks.agent(state)]
+        orphan.kill()
 
 
 def test_agent_that_cannot_check_is_reported(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
     (state.root / "agent").mkdir()
     fails = [sys.executable, "-c", "import sys; sys.exit('no module of that name')"]
     monkeypatch.setattr(local_checks, "_agent_command", lambda *_: fails)
-    (found,) = local_checks.agent(state, fix=False)
+    (found,) = local_checks.agent(state)
     assert (found.status, "no module of that name" in found.found) == ("unknown", True)
 
 
@@ -212,19 +211,26 @@ def test_agents_of_another_version_are_a_problem_unless_they_are_silent() -> Non
     assert found[1].found == f"The agent old has version 1, this command {mine}."
 
 
-def test_text_has_meaning_and_advice_within_the_width() -> None:
+def test_text_has_meaning_and_advice_within_the_width_and_commands_on_a_line_each() -> None:
+    command = f"docker rm --force --volumes {'0' * 64}"
     findings = [
         Finding(check="database", status="ok", found="It answers."),
-        problem(meaning="Nothing goes on. " * 8, advice="Restart it.", fixable=True),
+        problem(meaning="Nothing goes on. " * 4, advice="Restart it.", command=command),
         problem(),
     ]
-    printed = doctor.text(findings, 60)
-    assert printed.splitlines()[0] == "database  ok       It answers."
-    assert "runs      PROBLEM  It hangs." in printed
-    assert "\n                   -> Restart it.\n" in printed
-    assert max(map(len, printed.splitlines())) <= 60 + len("`trainyard doctor --fix` mends 1 of them.")
-    assert printed.endswith("\n2 problems; `trainyard doctor --fix` fixes 1 of them.")
-    assert doctor.text([Finding(check="a", status="fixed", found="b")], 60).endswith("1 problem fixed. No problems.")
+    assert (
+        doctor.text(findings, 60)
+        == f"""\
+database  ok       It answers.
+runs      PROBLEM  It hangs.
+                   Nothing goes on. Nothing goes on. Nothing
+                   goes on. Nothing goes on.
+                   -> Restart it.
+                   -> {command}
+runs      PROBLEM  It hangs.
+
+2 problems."""
+    )
     unknown = doctor.text([Finding(check="a", status="unknown", found="b")], 60)
     assert unknown.endswith("No problems were found. Not checked: 1 item, above.")
 
@@ -246,7 +252,7 @@ def test_doctor_checks_a_remote_server(
         assert "The server reports: agents: none is connected, so jobs wait." in " ".join(printed.split())
         ScriptedAgent(app).sync()
         clock.now = datetime.now(UTC)
-        code, printed = typed("--fix", "-o", "json")
+        code, printed = typed("-o", "json")
         assert (code, json.loads(printed)["healthy"]) == (0, True), printed
     code, printed = typed()
     assert code == 3

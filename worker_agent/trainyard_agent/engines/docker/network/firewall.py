@@ -6,6 +6,7 @@ packets to this machine as well as for forwarded ones, and which an engine leave
 
 import os
 import re
+import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -43,6 +44,13 @@ def run_command(command: Sequence[str], text: str) -> str:
     return done.stdout
 
 
+def removal(bridge: str) -> str:
+    """The shell command that removes the rules of a bridge."""
+    name, program = shlex.quote(bridge), f'"$program" -w {_LOCK_S} -t {_TABLE}'
+    steps = f"{program} -D PREROUTING -i {name} -j {name}; {program} -F {name}; {program} -X {name}"
+    return f"for program in iptables ip6tables; do {steps}; done"
+
+
 class Firewall:
     """The rules of all bridges in this process's network namespace."""
 
@@ -75,7 +83,7 @@ class Firewall:
             for family in self._families():
                 try:
                     self._remove(family, bridge)
-                except NotEnforced:  # another agent, or the doctor, removed some in between
+                except NotEnforced:  # another agent removed some in between
                     self._remove(family, bridge)
 
     def survey(self) -> tuple[set[str], set[str]]:

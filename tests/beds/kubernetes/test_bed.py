@@ -7,6 +7,8 @@ import pytest
 from beds.kubernetes.bed import Bed
 from beds.kubernetes.kube_api import KubeApi, Refused
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def api(kubernetes: Bed) -> Iterator[KubeApi]:

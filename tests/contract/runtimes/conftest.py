@@ -123,6 +123,19 @@ def _kubernetes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driv
         yield Driver(lab)
 
 
+_CONTRACT = ("test_runtime_contract", "test_log_contract")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """On a cluster the contract and its logs are for `make test`; what else is shown on every engine, such as mounts,
+    secrets and attachments, is for `make test-all` there."""
+    parameters = (
+        item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    )
+    if {"kubernetes", "slurm"} & set(parameters) and item.path.stem not in _CONTRACT:
+        item.add_marker(pytest.mark.long)
+
+
 SCRIPTED: dict[str, Callable[[], Lab]] = {"fake": FakeLab, "engine": EngineLab, "set": SetLab}
 """Labs of runtimes that start no programs: on a host, over several hosts, and several runtimes as one."""
 

@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 
-from beds.open_engines import agent_settings
 from beds.run_ids import unique_run
-from beds.slurm import NODES, SlurmBed
+from beds.slurm import SlurmBed
 from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver, Program, SlurmLab, order
-from trainyard_agent.engines.contract import SettingsRefused
 from trainyard_agent.engines.fake import Print
-from trainyard_agent.engines.slurm import site
-from trainyard_agent.engines.slurm.engine import ENGINE
 from trainyard_agent.host import process_tags, temporary
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
+
+pytestmark = pytest.mark.long
 
 CHIEF, WORKER, OTHER = "master-replica-0", "worker-replica-0", "worker-replica-1"
 RUN, NEXT = unique_run("1"), unique_run("2")
@@ -37,12 +35,6 @@ def lab(slurm: SlurmBed, tmp_path: Path) -> Iterator[SlurmLab]:
 @pytest.fixture
 def driver(lab: SlurmLab) -> Driver:
     return Driver(lab)
-
-
-def node_of(run_id: str, slurm: SlurmBed) -> str:
-    node = slurm.run("squeue", "-h", f"--name=ty-{run_id}", "-o", "%N").strip()
-    assert node in NODES
-    return node
 
 
 def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed) -> None:
@@ -187,18 +179,6 @@ def test_replica_that_slurm_starts_a_second_time_does_not_begin_again(driver: Dr
     assert driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING
 
 
-def test_drained_node_keeps_its_run_and_gets_no_other(driver: Driver, slurm: SlurmBed) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER})
-    node = node_of(RUN, slurm)
-    slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=maintenance")
-    try:
-        driver.start_and_wait(NEXT, {CHIEF: FOREVER})
-        assert node_of(NEXT, slurm) != node
-        assert driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING
-    finally:
-        slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
-
-
 def test_other_users_of_slurm_see_no_secret_and_nothing_of_the_agent(
     driver: Driver, slurm: SlurmBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,35 +263,11 @@ def test_job_gets_the_nodes_the_time_limit_and_the_setup_that_it_asks_for(
     assert row.split() == ["16:00", "only-n2", "NO", "n2"]
 
 
-def test_time_limit_is_not_above_the_partitions(lab: SlurmLab, slurm: SlurmBed) -> None:
-    lab.partition = "brief"
-    (lab.longest_s,) = (item.limit_s for item in site.partitions() if item.name == "brief")
-    lab.reopen()
-    asking(lab, FOREVER, scheduling={"maxRunningTime": "3600s"})
-    assert slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%l").strip() == "1:00"
-
-
 def test_setup_that_fails_fails_the_replica_with_its_line_and_words(driver: Driver, lab: SlurmLab) -> None:
     asking(lab, FOREVER, engineOptions={"slurm": {"setup": ["true", "ls /no-module"]}})
     end = driver.end(RUN, CHIEF)
     assert (end.code, end.reason) == (None, Reason.START_FAILED)
     assert end.message.startswith("Line 2 (ls /no-module) of its setup failed: ls: cannot access '/no-module'")
-
-
-def test_partition_that_is_not_there_is_refused_when_the_agent_starts_and_told_by_the_doctor(
-    slurm: SlurmBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--state-dir", str(tmp_path), "--runtime", "slurm", "--shared-dir", str(tmp_path), "--slurm-partition"]
-    there = "Slurm has no partition nowhere. There are: main (the default), urgent, gentle, brief."
-    server = ("--server", "http://127.0.0.1:1", "--token-file", "t", "--one-user")
-    with pytest.raises(SettingsRefused) as refused:
-        ENGINE.capacity(agent_settings(*words, "nowhere", *server))
-    assert str(refused.value) == f"--slurm-partition nowhere: {there}"
-    assert ENGINE.capacity(agent_settings(*words, "main,brief", *server)).pools
-    main([*words, "nowhere", "--doctor"])
-    finding = json.loads(capsys.readouterr().out)[0]
-    assert (finding["check"], finding["status"]) == ("settings", "problem")
-    assert there in finding["found"]
 
 
 def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(
@@ -336,7 +292,6 @@ def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(
     assert "Nothing is left of runs that are gone" in agent("--doctor")
 
 
-@pytest.mark.long
 def test_controller_that_was_killed_stops_nothing_and_is_not_needed_for_a_stop(driver: Driver, slurm: SlurmBed) -> None:
     stopped = unique_run("3")
     driver.start_and_wait(stopped, {CHIEF: FOREVER, WORKER: STUBBORN})

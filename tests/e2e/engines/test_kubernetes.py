@@ -12,7 +12,7 @@ from beds.programs import Programs
 from beds.waiting import until
 from trainyard_agent.engines.kubernetes.api.access import RULES
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 MEETS_ALL = """
 import json, os, socket, time

@@ -20,7 +20,7 @@ from trainyard_cli.client import Client
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_protocol.views.views import LogEntry
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 LABEL, RUN = "app.kubernetes.io/name=trainyard-agent", "trainyard.dev/run"
 COUNTS = "i=0; until [ -e /tmp/end ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
@@ -45,7 +45,6 @@ def config(path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.long
 def test_deleted_pod_of_the_agent_is_replaced_and_its_runs_go_on(kubernetes: Bed, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     operator, namespace = Programs(tmp_path), f"inside-{os.getpid()}"

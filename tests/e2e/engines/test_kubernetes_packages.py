@@ -122,6 +122,7 @@ def test_template_trains_over_two_nodes_while_the_next_job_waits(cluster: Cluste
     assert "It does not wait" in cluster.ok("jobs", "why", "digits")
 
 
+@pytest.mark.long
 def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_user(cluster: ClusterService) -> None:
     program = cluster.program(
         "import os, pathlib, shutil, sys\n"
@@ -134,6 +135,7 @@ def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_use
     assert "True 1000 /opt/trainyard/environment/bin/python /opt/trainyard/environment" in output
 
 
+@pytest.mark.long
 def test_script_in_a_pod_is_stopped_and_its_files_are_kept_on_gs(cluster: ClusterService) -> None:
     ensure_bucket("gs://models", cluster.emulator, print)
     config = cluster.config(scaleTier="CUSTOM", masterType="local-1", pythonModule=None)
@@ -144,6 +146,7 @@ def test_script_in_a_pod_is_stopped_and_its_files_are_kept_on_gs(cluster: Cluste
     client.close()
 
 
+@pytest.mark.long
 def test_package_that_pip_refuses_fails_the_job_with_pips_words(cluster: ClusterService) -> None:
     package = cluster.work / "broken-1.0.tar.gz"
     with tarfile.open(package, "w:gz") as archive:

@@ -201,23 +201,20 @@ def test_containers_of_a_run_that_nobody_knows_any_more_are_removed(host: Host) 
     host.until(lambda: host.remaining() == [])
 
 
-def test_engine_restart_ends_its_containers_and_is_nobodys_failure(fragile: Host, own_engine: OwnEngine) -> None:
+@pytest.mark.parametrize("agent_looks", [True, False])
+def test_engine_restart_ends_its_containers_and_is_nobodys_failure(
+    fragile: Host, own_engine: OwnEngine, *, agent_looks: bool
+) -> None:
     """The program saves on SIGTERM and exits 0: that must not count as a success."""
     run_id = fragile.start("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
     fragile.until(lambda: fragile.printed(run_id) == ["up"])
+    if not agent_looks:
+        fragile.runtime.close()
     own_engine.restart()
-    ended = fragile.end(run_id)
-    assert ended.reason is Reason.HOST_SHUTDOWN
-    assert fragile.log(run_id) == ["up", "saved"]
-
-
-def test_engine_restart_while_no_agent_looks_is_seen_by_the_next_one(fragile: Host, own_engine: OwnEngine) -> None:
-    run_id = fragile.start("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done")
-    fragile.until(lambda: fragile.printed(run_id) == ["up"])
-    fragile.runtime.close()
-    own_engine.restart()
-    fragile.new_agent()
+    if not agent_looks:
+        fragile.new_agent()
     assert fragile.end(run_id).reason is Reason.HOST_SHUTDOWN
+    assert fragile.log(run_id) == ["up", "saved"]
 
 
 def test_engine_restart_with_live_restore_changes_nothing(fragile: Host, own_engine: OwnEngine) -> None:

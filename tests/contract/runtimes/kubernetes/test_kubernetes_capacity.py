@@ -1,7 +1,7 @@
-"""The capacity of a real cluster, beside other people's pods, and its devices."""
+"""The capacity of a real cluster, beside other people's pods."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,11 @@ from beds.kubernetes.kube_api import KubeApi
 from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab, order
 from trainyard_agent.engines.kubernetes.api.access import CAPACITY_RULES
-from trainyard_agent.engines.kubernetes.api.client import KubeClient
-from trainyard_agent.engines.kubernetes.api.connection import connect
 from trainyard_agent.engines.kubernetes.capacity.capacity_reader import NoCapacity, read_capacity
-from trainyard_agent.engines.kubernetes.pods import objects
-from trainyard_protocol.job.pod_settings import PodSettings
+
+pytestmark = pytest.mark.long
 
 CHIEF = "master-replica-0"
-GPU, LABEL = "nvidia.com/gpu", "nvidia.com/gpu.product"
 
 
 @contextmanager
@@ -29,19 +26,6 @@ def made(api: KubeApi, path: str, body: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         api.delete(f"{path}/{body['metadata']['name']}", gracePeriodSeconds="0")
-
-
-@contextmanager
-def with_gpus(api: KubeApi, node: str, count: int) -> Iterator[None]:
-    """A node that says of itself that it has devices, and keeps others off, as GPU nodes do."""
-    path, taint = f"/api/v1/nodes/{node}", {"key": GPU, "value": "present", "effect": "NoSchedule"}
-    api.patch(path, {"metadata": {"labels": {LABEL: "Tesla-T4"}}, "spec": {"taints": [taint]}})
-    api.patch(f"{path}/status", {"status": {"capacity": {GPU: str(count)}}})
-    try:
-        yield
-    finally:
-        api.patch(path, {"metadata": {"labels": {LABEL: None}}, "spec": {"taints": None}})
-        api.patch(f"{path}/status", {"status": {"capacity": {GPU: None}, "allocatable": {GPU: None}}})
 
 
 def test_capacity_is_room_on_nodes_or_else_in_the_quota_of_the_namespace(
@@ -92,26 +76,3 @@ def test_capacity_is_room_on_nodes_or_else_in_the_quota_of_the_namespace(
             assert vcpus() == before
             with made(api, f"{here}/pods", other):
                 driver.until(lambda: vcpus() == before - 1)
-
-
-def test_devices_are_counted_and_given_on_the_nodes_that_have_the_type(
-    kubernetes: Bed, kubernetes_lab: KubernetesLab
-) -> None:
-    driver, node, run = Driver(kubernetes_lab), kubernetes.nodes[-1], order(unique_run("2"), CHIEF)
-    settings = PodSettings(node_selector={LABEL: "Tesla-T4"})
-    with (
-        KubeApi(kubernetes.admin) as api,
-        closing(KubeClient(connect(kubernetes.admin))) as admin,
-        with_gpus(api, node, 2),
-    ):
-        driver.until(lambda: read_capacity(admin).accelerators == {"NVIDIA_TESLA_T4": 2})
-        assert [pool.accelerators_only for pool in read_capacity(admin).pools] == [False, True]
-
-        driver.runtime.place(run)
-        launch = replace(driver.lab.launch(CHIEF, FOREVER), accelerator_count=2, pod=settings)
-        driver.runtime.start(run.run_id, [launch])
-        driver.until(lambda: driver.texts(run.run_id, CHIEF))
-        pod = kubernetes_lab.client.get("pods", objects.pod_name(run.run_id, CHIEF))
-        assert pod is not None
-        assert pod["spec"]["nodeName"] == node
-        driver.runtime.remove(run.run_id)

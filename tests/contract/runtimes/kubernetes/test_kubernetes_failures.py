@@ -1,6 +1,7 @@
 """Failures of a cluster, and their outcomes: the table of docs/how-to/kubernetes.md, row by row.
 
-What breaks nothing but its own run happens side by side: the first test that asks starts it all.
+What a status of a pod means is in the units, and refusals are on the fake cluster. What breaks nothing but its own run
+happens side by side: the first test that asks starts it all.
 """
 
 import contextlib
@@ -12,16 +13,15 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from beds.kubernetes.bed import BASE_IMAGE, Bed
+from beds.kubernetes.bed import Bed
 from beds.kubernetes.kube_api import KubeApi, Refused
 from beds.kubernetes.machines import wait_until
 from beds.run_ids import unique_run
 from contract.runtimes.conftest import Namespaces
-from contract.runtimes.runtime_labs import FOREVER, MISSING, STUBBORN, Driver, KubernetesLab, Program, order
+from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver, KubernetesLab, Program
 from trainyard_agent.control.start_deadline import StartDeadline
 from trainyard_agent.engines.fake import Print
 from trainyard_agent.engines.kubernetes.api.access import RULES
@@ -29,12 +29,12 @@ from trainyard_agent.engines.kubernetes.api.client import KubeError, KubeObject,
 from trainyard_agent.engines.kubernetes.capacity.admission import MANAGED
 from trainyard_agent.engines.kubernetes.logs import logs
 from trainyard_agent.engines.kubernetes.pods import objects, status
-from trainyard_agent.runtimes.base import Launch, StartFailed
-from trainyard_protocol.job.pod_settings import PodSettings
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.wire.logs import LogGap, LogPosition
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport
+
+pytestmark = pytest.mark.long
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN, AWAY = unique_run("1"), unique_run("2")
@@ -77,13 +77,11 @@ class Failures:
         self.driver.start(run_of("rotated"), {CHIEF: CHATTERBOX})
         image = f"{registry}/no/image:1"
         self._start("no image", {CHIEF: FOREVER, WORKER: FOREVER}, {CHIEF: lambda one: replace(one, image=image)})
-        self._start("no program", {CHIEF: FOREVER, WORKER: MISSING})
         eats = Program(python="import time; hoard = b'x' * (200 << 20); time.sleep(1000)")
         self._start("no memory", {CHIEF: eats}, {CHIEF: lambda one: replace(one, memory_bytes=64 << 20)})
         large = partial(replace, vcpus=10_000, memory_bytes=1 << 20)
         self._start("no room", {CHIEF: FOREVER, WORKER: FOREVER}, {WORKER: large})
         self._start("deleted", {CHIEF: FOREVER, WORKER: ENDS_WELL})
-        self._start("evicted", {CHIEF: FOREVER})
         self.driver.reports(run_of("rotated"))  # from now on it is followed
         self.doomed_at = int(time.time()) + 9
         for first, (task, other) in enumerate(((CHIEF, WORKER), (WORKER, CHIEF), (WORKER, CHIEF))):
@@ -133,7 +131,6 @@ def failures(
         yield failures
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("failures")  # they go on meanwhile
 def test_namespace_that_is_deleted_goes_once_its_pods_are_let_go_of_by_hand(
     kubernetes: Bed, api: KubeApi, tmp_path: Path
@@ -184,15 +181,6 @@ def test_pod_that_is_deleted_by_hand_tells_how_its_program_ended(failures: Failu
     failures.remove("deleted")
 
 
-def test_drained_node_is_told_as_a_deleted_pod_where_there_is_no_condition_for_it(failures: Failures) -> None:
-    """Kubernetes 1.20; newer ones set the condition DisruptionTarget, which is a preemption."""
-    run_id = run_of("evicted")
-    failures.driver.until(lambda: failures.driver.texts(run_id, CHIEF) == ["up"])
-    failures.bed.evict(failures.lab.client.namespace, objects.pod_name(run_id, CHIEF))
-    assert _is_killed(failures.end_of("evicted"))
-    failures.remove("evicted")
-
-
 def _known(lab: KubernetesLab, run_id: str, task: str, code: int) -> tuple[int | None, Reason]:
     """The exit code of a program whose pod was deleted, and its reason, where the kubelet has not lost them."""
     return (None, Reason.VANISHED) if lab.has_lost_code(run_id, task) else (code, reason_of_exit(code))
@@ -205,14 +193,6 @@ def _is_killed(ended: ExitReport) -> bool:
     return (killed and "Its pod was deleted" in ended.message) or (
         (ended.code, ended.reason) == (None, Reason.VANISHED)
     )
-
-
-def test_program_that_is_not_there_fails_its_replica_and_leaves_the_others_to_the_server(failures: Failures) -> None:
-    ended = failures.end_of("no program", WORKER)
-    assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
-    assert "/nowhere/program" in ended.message
-    assert failures.driver.reports(run_of("no program"))[CHIEF].exit is None
-    failures.remove("no program")
 
 
 def test_program_that_takes_more_than_its_memory_is_out_of_memory(failures: Failures) -> None:
@@ -242,7 +222,6 @@ def test_partial_gang_in_a_full_cluster_is_given_back_within_the_start_deadline(
     failures.remove("no room")
 
 
-@pytest.mark.long
 def test_first_of_two_failures_within_a_second_is_the_first_in_order(failures: Failures) -> None:
     firsts = {}
     for number in range(3):
@@ -285,7 +264,6 @@ def _slices(driver: Driver, run_id: str) -> tuple[list[str], list[LogGap]]:
             return texts, gaps
 
 
-@pytest.mark.long
 def test_image_that_its_registry_does_not_have_fails_at_once(failures: Failures) -> None:
     ended = failures.end_of("no image")
     assert (ended.code, ended.reason) == (None, Reason.IMAGE_FAILED)
@@ -294,21 +272,6 @@ def test_image_that_its_registry_does_not_have_fails_at_once(failures: Failures)
     failures.remove("no image")
 
 
-def test_registry_that_does_not_answer_keeps_a_replica_waiting(kubernetes_lab: KubernetesLab) -> None:
-    driver = Driver(kubernetes_lab)
-    driver.place(RUN, CHIEF)
-    launch = replace(driver.lab.launch(CHIEF, FOREVER), image="127.0.0.1:1/no/image:1")
-    driver.runtime.start(RUN, [launch])
-    driver.until(lambda: "127.0.0.1:1/no/image:1" in driver.reports(RUN)[CHIEF].waits)
-    assert driver.reports(RUN)[CHIEF].state is ReplicaState.STARTING
-    driver.runtime.stop(RUN, 5.0, Reason.GIVEN_BACK)
-    ended = driver.end(RUN, CHIEF)
-    assert (ended.code, ended.reason, ended.after_stop) == (None, Reason.GIVEN_BACK, True)
-    driver.runtime.remove(RUN)
-    assert driver.lab.remaining(RUN) == []
-
-
-@pytest.mark.long
 def test_node_that_is_cut_off_leaves_its_pods_as_last_seen_and_tells_their_ends_when_it_is_back(
     kubernetes: Bed, kubernetes_lab: KubernetesLab
 ) -> None:
@@ -332,7 +295,6 @@ def test_node_that_is_cut_off_leaves_its_pods_as_last_seen_and_tells_their_ends_
     assert driver.lab.remaining(RUN) == []
 
 
-@pytest.mark.long
 def test_node_without_power_keeps_its_pods_as_last_seen_until_it_is_back_or_they_are_deleted_by_force(
     kubernetes: Bed, api: KubeApi, kubernetes_lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +320,6 @@ def test_node_without_power_keeps_its_pods_as_last_seen_until_it_is_back_or_they
     assert driver.lab.remaining(RUN) == []
 
 
-@pytest.mark.long
 def test_log_goes_on_after_a_pause_in_utc_on_nodes_of_any_zone(
     kubernetes: Bed, kubernetes_lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,88 +402,6 @@ def test_start_in_which_the_api_server_is_killed_is_given_back_with_what_was_mad
             driver.runtime.observe(RUN)
     driver.until(lambda: driver.reports(RUN)[WORKER].exit)
     _is_given_back(driver, Reason.GIVEN_BACK, "does not answer")
-
-
-def test_run_that_the_cluster_does_not_allow_is_refused_and_one_over_a_quota_given_back(
-    kubernetes: Bed, api: KubeApi, kubernetes_lab: KubernetesLab, tmp_path: Path
-) -> None:
-    """At once, with the cluster's words."""
-
-    def end_of(lab: KubernetesLab, **settings: Any) -> tuple[Reason, str]:
-        driver = Driver(lab)
-        try:
-            driver.place(RUN, CHIEF)
-            pod = PodSettings.model_validate(settings)
-            driver.runtime.start(RUN, [replace(driver.lab.launch(CHIEF, FOREVER), pod=pod)])
-        except StartFailed as failed:
-            return failed.reason, failed.message
-        ended = driver.reports(RUN)[CHIEF].exit
-        assert ended is not None
-        driver.runtime.remove(RUN)
-        assert driver.lab.remaining(RUN) == []
-        return ended.reason, ended.message
-
-    reason, words = end_of(kubernetes_lab, runtime_class="nowhere")
-    assert reason is Reason.REFUSED, words
-    assert 'RuntimeClass "nowhere" not found' in words
-
-    namespace = f"/api/v1/namespaces/{kubernetes_lab.client.namespace}"
-    quota = {"metadata": {"name": "nothing"}, "spec": {"hard": {"pods": "0"}}}
-    api.create(f"{namespace}/resourcequotas", quota)
-    try:
-        wait_until(lambda: not _may_make_pods(api, namespace), "the quota is enforced")
-        reason, words = end_of(kubernetes_lab)
-    finally:  # other tests use the namespace again
-        api.delete(f"{namespace}/resourcequotas/nothing")
-        wait_until(lambda: _may_make_pods(api, namespace), "the quota is gone")
-    assert reason is Reason.GIVEN_BACK, words
-    assert "quota: nothing" in words
-
-    refused = f"refused-{uuid.uuid4().hex[:8]}"
-    rules = [rule for rule in RULES if "pods" not in rule["resources"]]
-    reading = {
-        "apiGroups": [""],
-        "resources": ["pods", "services"],
-        "verbs": ["get", "list", "watch", "patch", "delete"],
-    }
-    lab = KubernetesLab(tmp_path / "refused", kubernetes.with_role(refused, [*rules, reading]))
-    try:
-        reason, words = end_of(lab)
-    finally:
-        lab.end()
-        api.delete(f"/api/v1/namespaces/{refused}")
-    assert reason is Reason.REFUSED, words
-    assert "pods is forbidden" in words
-
-
-def test_pod_has_what_its_job_asks_for(api: KubeApi, kubernetes_lab: KubernetesLab) -> None:
-    driver, namespace = Driver(kubernetes_lab), f"/api/v1/namespaces/{kubernetes_lab.client.namespace}"
-    options = {"labels": {"team": "vision"}, "serviceAccount": "trainer", "capabilities": ["IPC_LOCK"]}
-    update = {"training_input": parse_training_input({"engineOptions": {"kubernetes": options}})}
-    api.create(f"{namespace}/serviceaccounts", {"metadata": {"name": "trainer"}})
-    try:
-        driver.runtime.place(order(RUN, CHIEF).model_copy(update=update))
-        shows = "grep CapBnd /proc/self/status; ls /var/run/secrets/kubernetes.io/serviceaccount; sleep 1000"
-        driver.runtime.start(RUN, [driver.lab.launch(CHIEF, Program(shell=shows))])
-        driver.until(lambda: "token" in driver.texts(RUN, CHIEF))
-    finally:
-        api.delete(f"{namespace}/serviceaccounts/trainer")
-    ipc_lock = 1 << 14
-    assert int(driver.texts(RUN, CHIEF)[0].split()[1], 16) & ipc_lock
-    listed = api.get(f"{namespace}/pods?labelSelector=team%3Dvision")
-    assert [pod["metadata"]["name"] for pod in listed["items"]] == [objects.pod_name(RUN, CHIEF)]
-
-
-def _may_make_pods(api: KubeApi, namespace: str) -> bool:
-    """Whether a pod can be made there, which is removed at once."""
-    container = {"name": "main", "image": BASE_IMAGE, "command": ["true"]}
-    body = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
-    try:
-        api.create(f"{namespace}/pods", body)
-    except Refused as refused:
-        return refused.code != 403
-    api.delete(f"{namespace}/pods/probe", gracePeriodSeconds="0")
-    return True
 
 
 def test_start_in_which_the_agent_is_killed_is_given_back_with_what_was_made(

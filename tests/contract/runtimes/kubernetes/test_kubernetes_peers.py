@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 
+import pytest
+
 from beds.kubernetes.bed import BASE_IMAGE
-from beds.kubernetes.node import PAUSE_IMAGE
 from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import FOREVER, Driver, KubernetesLab, Program, order
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_protocol.states import Reason
 
+pytestmark = pytest.mark.long
+
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
-RUN, NEXT, LAST = unique_run("1"), unique_run("2"), unique_run("3")
+RUN, NEXT = unique_run("1"), unique_run("2")
 
 
 def ends(driver: Driver, run: str) -> dict[str, tuple[int | None, Reason]]:
@@ -35,15 +38,3 @@ def test_first_look_up_of_each_replica_finds_all_others(kubernetes_lab: Kubernet
     assert "Insufficient cpu" in driver.reports(NEXT)[WORKER].waits
     driver.runtime.stop(NEXT, 5.0, Reason.GIVEN_BACK)
     assert ends(driver, NEXT) == dict.fromkeys((CHIEF, WORKER), (None, Reason.GIVEN_BACK))
-
-
-def test_image_that_cannot_wait_is_not_the_job_s_fault(kubernetes_lab: KubernetesLab) -> None:
-    driver = Driver(kubernetes_lab)
-    kubernetes_lab.init_image = PAUSE_IMAGE
-    kubernetes_lab.reopen()
-    driver.start(LAST, {CHIEF: FOREVER, WORKER: FOREVER})
-    reports = driver.wait_for_exits(LAST)
-    assert ends(driver, LAST) == dict.fromkeys((CHIEF, WORKER), (None, Reason.HOST_FAILED))
-    failed = reports[CHIEF].exit
-    assert failed is not None
-    assert "with the image of --init-image" in failed.message

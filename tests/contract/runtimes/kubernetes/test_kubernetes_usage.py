@@ -13,6 +13,8 @@ from trainyard_agent.engines.kubernetes.capacity import metrics
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.runtimes.use import ReplicaUse
 
+pytestmark = pytest.mark.long
+
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 RUN = unique_run("1")
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -13,6 +13,8 @@ from contract.runtimes.runtime_labs import Driver, KubernetesLab, Program, order
 from trainyard_agent.engines.kubernetes.staging.pod_job_dirs import JobDirClaim, PodJobDirs
 from trainyard_protocol.job.training_input import TrainingInput
 
+pytestmark = pytest.mark.long
+
 CHIEF = "master-replica-0"
 
 

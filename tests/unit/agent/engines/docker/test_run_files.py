@@ -8,8 +8,6 @@ import pytest
 
 from trainyard_agent.engines.docker import run_files
 from trainyard_agent.engines.docker.run_files import ContainerRunRecord, RunFiles
-from trainyard_agent.host.files import remove_tree
-from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.exits import never_ran
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import ReplicaReport
@@ -63,24 +61,6 @@ def test_removal_that_was_cut_short_is_finished_by_the_next_agent(tmp_path: Path
     assert again.records() == []
     again.sweep()
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("removed", [RUN, f"{RUN}/{TASK}"])
-def test_run_of_which_somebody_removed_a_directory_is_gone_with_its_log(tmp_path: Path, removed: str) -> None:
-    files = RunFiles(tmp_path)
-    files.create(record(launched=True))
-    remove_tree(tmp_path / removed)
-    assert files.record(RUN) is None
-    assert files.read_log(RUN, TASK, 5, 10, 1 << 20) == LogSlice((), complete=True, missing=None)
-
-
-def test_attachments_of_an_agent_that_was_killed_are_there_for_the_next_one(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
-    files.create(record())
-    for attachment in ("a" * 32, "b" * 32):
-        files.note_attachment((RUN, TASK, attachment))
-    files.forget_attachment((RUN, TASK, "a" * 32))
-    assert RunFiles(tmp_path).attachments() == [(RUN, TASK, "b" * 32)]
 
 
 def test_creation_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,17 @@
 """Partitions of a site, and settings of the agent that name what the site does not have."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from trainyard_agent.engines.slurm import commands, site
+from trainyard_agent.engines.contract import SettingsRefused
+from trainyard_agent.engines.slurm import commands, doctor, site
 from trainyard_agent.engines.slurm.commands import SlurmError
+from trainyard_agent.engines.slurm.engine import ENGINE
+from trainyard_agent.engines.slurm.settings import SlurmSettings
 from trainyard_agent.engines.slurm.spec import SlurmDefaults
+from trainyard_agent.settings import AgentSettings
 
 _ACCOUNT = "Invalid account or account/partition combination specified"
 _QOS = "Invalid qos specification"
@@ -18,7 +23,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, refusal: str = "", known: str = "
     """Let Slurm's commands answer so: sbatch with a refusal, sacctmgr with what it lists."""
 
     def run(command: Sequence[str], text: str = "") -> str:
-        if command[0] == "sbatch" and refusal:
+        if command[0] == "sbatch" and refusal and "--version" not in command:
             raise SlurmError(0, f"sbatch: {refusal}")
         if command[0] == "sacctmgr" and not known:
             raise SlurmError(0, "sacctmgr: accounting storage is disabled")
@@ -45,9 +50,17 @@ def test_time_limit_is_that_of_the_chosen_partition_or_of_the_default() -> None:
     ],
 )
 def test_setting_that_names_what_is_not_there_is_a_problem_with_what_is(
-    monkeypatch: pytest.MonkeyPatch, settings: SlurmDefaults, refusal: str, known: str, says: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: SlurmDefaults, refusal: str, known: str, says: str
 ) -> None:
+    """The agent does not start with it, and the doctor has the same words."""
     answering(monkeypatch, refusal, known)
     found = list(site.problems(settings))
     assert len(found) == bool(says)
     assert all(problem.startswith(f"--slurm-{says}") for problem in found), found
+    findings = doctor.findings(tmp_path, lambda: 1, settings)
+    assert [one.found for one in findings if (one.check, one.status) == ("settings", "problem")] == found
+    slurm = SlurmSettings(tmp_path, settings.partition, settings.account, settings.qos)
+    if found:
+        with pytest.raises(SettingsRefused) as refused:
+            ENGINE.capacity(AgentSettings(state_dir=tmp_path, parts=(slurm,)))
+        assert str(refused.value) == found[0]

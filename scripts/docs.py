@@ -39,12 +39,11 @@ def pages() -> dict[Path, str]:
 
 def server_settings() -> str:
     kinds = (Settings, NetworkSettings, NotificationOptions, BackupOptions, OidcOptions)
-    options = [entry for kind in kinds for entry in declared(kind) if entry.option.flag]
-    constants = [entry for entry in declared(Settings) if not entry.option.flag]
+    options = [entry for kind in kinds for entry in declared(kind)]
     lines = [
         "# Settings of the server",
         "",
-        "Every option of `python -m trainyard_server`, which `trainyard up` passes on after `--`, and what is fixed.",
+        "Every option of `python -m trainyard_server`, which `trainyard up` passes on after `--`.",
         "",
         "Generated from the declarations by `make docs`. Each option may be given as a flag (`--lease-seconds 300`),",
         "in the environment (`TRAINYARD_SERVE_LEASE_SECONDS=300`; commas separate several values) or in the TOML file",
@@ -54,14 +53,6 @@ def server_settings() -> str:
         "| option of the server | default | meaning |",
         "|---|---|---|",
         *(f"| `{entry.option.flag}` | {entry.default} | {entry.option.meaning} |" for entry in options),
-        "",
-        "## Fixed values",
-        "",
-        "Times are seconds.",
-        "",
-        "| name | value | meaning |",
-        "|---|---|---|",
-        *(f"| `{entry.field.name}` | {entry.default} | {entry.option.meaning} |" for entry in constants),
     ]
     return "\n".join(lines) + "\n"
 

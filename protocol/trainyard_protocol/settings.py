@@ -4,7 +4,8 @@
     class Settings:
         lease_s: float = setting(600.0, "how long an agent may be silent", "--lease-seconds", read=number(float, 120))
 
-A flag has the name of its field, unless another is declared. A value comes from the flag, else from an environment
+A flag has the name of its field, unless another is declared. A field that is declared without `setting` is internal: no
+operator gives it, and no page has it. A value comes from the flag, else from an environment
 variable, else from a TOML file, else it is the default: the flag `--lease-seconds` of a program with the prefix
 `TRAINYARD_SERVE_` is also `TRAINYARD_SERVE_LEASE_SECONDS`, where commas separate several values, and the key
 `lease-seconds` of the file that `--settings` names. `--help` and the tables of the docs are made of the same
@@ -35,10 +36,10 @@ _SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Declaration of a setting, apart from its type and default. Without a `flag` no operator gives it."""
+    """Declaration of a setting, apart from its type and default."""
 
     meaning: str
-    flag: str = ""
+    flag: str
     metavar: str | None = None
     read: Callable[[str], Any] | None = None
     default_text: str = ""
@@ -70,11 +71,6 @@ def setting(
     option = Option(meaning, flag, metavar, read, default_text, choices)
     declaration: _T = field(default=default, repr=not is_secret, metadata={_KEY: option})
     return declaration
-
-
-def constant(default: _T, meaning: str, *, default_text: str = "", is_secret: bool = False) -> _T:
-    """A setting that no operator gives."""
-    return setting(default, meaning, "", default_text=default_text, is_secret=is_secret)
 
 
 def required(meaning: str, *, metavar: str | None = None) -> Any:
@@ -171,8 +167,7 @@ class SettingsReader:
         for kind, title in self._kinds.items():
             group = parser.add_argument_group(*title.split("\n")) if title else parser
             for entry in declared(kind):
-                if entry.option.flag:
-                    _add(group, entry)
+                _add(group, entry)
         return parser
 
     def read(self, arguments: Sequence[str] | None, environment: Mapping[str, str]) -> Mapping[type, dict[str, Any]]:
@@ -182,7 +177,7 @@ class SettingsReader:
         flags = vars(parser.parse_args(arguments))
         sources = _Sources(flags, self._prefix, environment)
         given: dict[type, dict[str, Any]] = {kind: {} for kind in self._kinds}
-        options = [entry for kind in self._kinds for entry in declared(kind) if entry.option.flag]
+        options = [entry for kind in self._kinds for entry in declared(kind)]
         sources.check_keys({entry.option.key for entry in options})
         for entry in options:
             source, texts = sources.find(entry)

@@ -1,11 +1,11 @@
 """Settings of the server, apart from those of its network and of single sign-on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.lines.time_parsing import parse_duration
-from trainyard_protocol.settings import constant, number, required, setting
+from trainyard_protocol.settings import number, required, setting
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import StallPolicy
 from trainyard_server.config.backup_options import BackupOptions
@@ -61,13 +61,10 @@ def _keep_audit(text: str) -> float | None:
     return days * _DAY_S or None
 
 
-def _keep_logs(text: str) -> int | None:
-    return round(number(float, 0, rule=_UNLIMITED)(text) * 10**9) or None
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one server. Times are seconds, sizes are bytes. Those without a flag are for tests."""
+    """Settings of one server. Times are seconds, sizes are bytes. Fields without `setting` are internal: set by the
+    server itself, or by tests."""
 
     data_dir: Path = required(
         "the directory of the database, the logs and the uploaded packages. It is closed to others at the start (mode "
@@ -100,20 +97,19 @@ class Settings:
         metavar="NAME",
         read=read_host_name,
     )
-    google_domain: str = constant("", "the universe domain of Google's clients, with the port")
-    google_ca: str = constant(
-        "",
-        "the certificate of the authority for these names, which the server makes in `keys/` of its data directory",
-        is_secret=True,
-    )
-    https_address: str = constant("", "the address for other machines, `--https-address`")
-    public_url: str = constant("", "the address of the dashboard in browsers, `--public-url`")
-    notifications: NotificationOptions = constant(NotificationOptions(), "[notifications](../how-to/metrics.md)")
-    backups: BackupOptions = constant(BackupOptions(), "[backup](../how-to/operate.md)")
-    peer_url: str = constant("", "where other servers on the database reach this one, `--peer-url`")
-    oidc: OidcOptions | None = constant(
-        None, "the issuer of [single sign-on](../tutorials/team.md#sign-in-with-accounts-of-your-organisation)"
-    )
+    google_domain: str = ""
+    """The universe domain of Google's clients, with the port."""
+    google_ca: str = field(default="", repr=False)
+    """The certificate of the authority for these names, which the server makes in `keys/` of its data directory."""
+    https_address: str = ""
+    """`--https-address`, of the network's settings."""
+    public_url: str = ""
+    """`--public-url`, of those of single sign-on."""
+    notifications: NotificationOptions = field(default_factory=NotificationOptions)
+    backups: BackupOptions = field(default_factory=BackupOptions)
+    peer_url: str = ""
+    """`--peer-url`, of the network's settings."""
+    oidc: OidcOptions | None = None
     machine_types: Path | None = setting(
         None,
         "the site's own machine types and scale tiers (YAML; [machines](../tutorials/second-machine.md))",
@@ -175,11 +171,9 @@ class Settings:
         "all jobs are one person's: job-dirs may lie anywhere below `--job-dir-root` instead of below its "
         "PROJECT/OWNER, and `--default-job-dir` gives PROJECT/JOB. `trainyard up` gives it",
     )
-    storage_emulator: str = constant(
-        "",
-        "the emulator of `gs://` for the files of a job: the variable `STORAGE_EMULATOR_HOST`",
-        default_text="the one that the job's agent reports, else Google Cloud Storage",
-    )
+    storage_emulator: str = ""
+    """The emulator of `gs://` for the files of a job: the variable `STORAGE_EMULATOR_HOST`. "": the one that the job's
+    agent reports, else Google Cloud Storage."""
     storage: str = setting(
         "",
         "the storage behind `/storage/v1` ([storage](../how-to/data.md#use-gs-with-tokens)), with the API of Google "
@@ -196,8 +190,10 @@ class Settings:
         metavar="N",
         read=number(int, 0),
     )
-    backoff_first_s: float = constant(1.0, "the pause before the first new run; each further one doubles it")
-    backoff_max_s: float = constant(60.0, "the longest pause before a new run")
+    backoff_first_s: float = 1.0
+    """The pause before the first new run; each further one doubles it."""
+    backoff_max_s: float = 60.0
+    """The longest pause before a new run."""
     lease_s: float = setting(
         600.0,
         f"how long an agent may be silent before its replicas count as lost, at least {LEAST_LEASE_S:g}; only where "
@@ -217,49 +213,36 @@ class Settings:
         f"{SHORT_LEASE_S:g} s, which they keep by a majority while the server is away "
         "([what an outage costs](../how-to/server.md#when-the-server-is-away))",
     )
-    silent_after_s: float = constant(30.0, "how long an agent may be silent before its replicas are shown as UNKNOWN")
-    grace_s: float = constant(GRACE_S, "between SIGTERM and SIGKILL of a replica")
-    stall_action: StallAction = constant(
-        StallAction.RESTART,
-        "what to do when a run stalls ([your own trainer](../tutorials/your-own-trainer.md)): `restart` stops it "
-        "and starts a new one, `report` only reports it. The label `trainyard_stall_action` of a job overrides it",
-    )
-    stall_least_s: float = constant(
-        300.0,
-        "a replica is not stalled earlier than this after its last step, unless `stall_limit_s` is set. As long may a "
-        "run print nothing and use no CPU before that is reported",
-    )
-    stall_factor: float = constant(
-        10.0, "a replica is stalled after this many times the longest recent time between two steps"
-    )
-    stall_limit_s: float | None = constant(
-        None,
-        "a replica is stalled after this long, whatever its history. The label `trainyard_stall_limit` of a job "
-        "overrides it",
-    )
-    sync_wait_max_s: float = constant(20.0, "how long an agent's sync is held while nothing changes")
-    tick_s: float = constant(
-        1.0, "how often time limits, silent agents and the queue are checked without another event"
-    )
-    scheduler_lease_s: float = constant(
-        15.0,
-        "of several servers on one database one runs the scheduler; another starts it after this long without its "
-        "heartbeat",
-    )
-    ping_s: float = constant(15.0, "how often an idle event stream sends a keep-alive comment")
-    upload_limit: int = constant(512 * 2**20, "the largest package that may be uploaded", default_text="512 MiB")
-    disk_reserve: int = constant(
-        256 * 2**20,
-        "kept free on the disk of `data_dir` for running jobs: with less, no job and no package is accepted, and a "
-        "package that is being received is dropped (503)",
-        default_text="256 MiB",
-    )
-    body_limit: int = constant(
-        2**20,
-        "the largest body of a request; reports of agents, batches and some records of jobs may be larger "
-        "([limits](../how-to/server.md#limits))",
-        default_text="1 MiB",
-    )
+    silent_after_s: float = 30.0
+    """An agent that is silent for so long has its replicas shown as UNKNOWN."""
+    grace_s: float = GRACE_S
+    """Between SIGTERM and SIGKILL of a replica."""
+    stall_action: StallAction = StallAction.RESTART
+    """The answer to a stalled run. The label `trainyard_stall_action` of a job overrides it."""
+    stall_least_s: float = 300.0
+    """A replica is not stalled earlier than this after its last step, unless `stall_limit_s` is set. As long may a run
+    print nothing and use no CPU before that is reported."""
+    stall_factor: float = 10.0
+    """A replica is stalled after this many times the longest recent time between two steps."""
+    stall_limit_s: float | None = None
+    """A replica is stalled after this long, whatever its history. The label `trainyard_stall_limit` of a job overrides
+    it."""
+    sync_wait_max_s: float = 20.0
+    """The longest time that an agent's sync is held while nothing changes."""
+    tick_s: float = 1.0
+    """The interval at which time limits, silent agents and the queue are checked without another event."""
+    scheduler_lease_s: float = 15.0
+    """Of several servers on one database one runs the scheduler; another starts it after this long without its
+    heartbeat."""
+    ping_s: float = 15.0
+    """The interval of keep-alive comments of an idle event stream."""
+    upload_limit: int = 512 * 2**20
+    """The largest package that may be uploaded."""
+    disk_reserve: int = 256 * 2**20
+    """Kept free on the disk of `data_dir` for running jobs: with less, no job and no package is accepted, and a package
+    that is being received is dropped (503)."""
+    body_limit: int = 2**20
+    """The largest body of a request; reports of agents, batches and some records of jobs may be larger."""
     requests_per_s: float = setting(
         100.0,
         "requests of one person, on each server process, 0 for no limit ([limits by "
@@ -338,15 +321,6 @@ class Settings:
         read=_keep_jobs,
         default_text="all",
     )
-    keep_log_bytes: int | None = setting(
-        None,
-        "maximum size of all logs together: beyond it those of ended jobs are removed, the oldest first, and the jobs "
-        "stay; 0 for no limit ([retention](../how-to/operate.md))",
-        "--keep-logs-gb",
-        metavar="GB",
-        read=_keep_logs,
-        default_text="0",
-    )
     keep_audit_s: float | None = setting(
         365 * _DAY_S,
         "keep rows of the audit this long, 0 forever ([audit](../explanation/security.md))",
@@ -360,15 +334,13 @@ class Settings:
         "append each row of the audit to this file, as a line of JSON ([audit](../explanation/security.md))",
         metavar="FILE",
     )
-    usage_points: int = constant(
-        2000, "points stored of one replica's resource usage; beyond that, neighbours are merged"
-    )
-    last_lines: int = constant(10, "how many of the failed replica's last log lines a verdict quotes")
-    durable: bool = constant(
-        True,
-        "whether writes wait for the disk (fsync), so that they survive a power failure; a killed process loses "
-        "nothing either way. Tests switch it off",
-    )
+    usage_points: int = 2000
+    """Points stored of one replica's resource usage; beyond that, neighbours are merged."""
+    last_lines: int = 10
+    """The number of the failed replica's last log lines that a verdict quotes."""
+    durable: bool = True
+    """Whether writes wait for the disk (fsync), so that they survive a power failure; a killed process loses nothing
+    either way. Tests switch it off."""
     rehearsal: bool = setting(
         False,
         "only answer: move no job, send nothing, remove nothing. `trainyard rehearse` gives it to the server that it "
@@ -379,9 +351,8 @@ class Settings:
         "print in which state the database is, as JSON, in place of serving: `trainyard doctor` does so while no "
         "server runs",
     )
-    run_loops: bool = constant(
-        True, "whether the background loops run; tests switch them off and call `tick` themselves"
-    )
+    run_loops: bool = True
+    """Whether the background loops run; tests switch them off and call `tick` themselves."""
 
     @property
     def only_operators_submit(self) -> bool:

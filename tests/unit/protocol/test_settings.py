@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.settings import SettingsReader, constant, declared, number, required, setting
+from trainyard_protocol.settings import SettingsReader, declared, number, required, setting
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class _Settings:
     names: tuple[str, ...] = setting((), "a name", "--name")
     quick: bool = setting(False, "be quick")
     level: str = setting("info", "the level", choices=("info", "error"))
-    fixed: int = constant(3, "not for operators")
+    internal: int = 3
 
 
 _READER = SettingsReader("program", "A program.", "PROGRAM_", {_Settings: ""})
@@ -46,7 +46,7 @@ def test_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     [
         ("root = ", "trainyard.toml is not TOML"),
         ("roots = 1", "'roots' is not a setting. Settings: lease-seconds, level, name, quick, root."),
-        ("fixed = 1", "'fixed' is not a setting"),
+        ("internal = 1", "'internal' is not a setting"),
         ("root = 1\nlease-seconds = 119", "trainyard.toml: lease-seconds must be 120 or more; this is 119."),
         ("root = 1\nlease-seconds = inf", "must be 120 or more"),
         ("root = 1\nquick = 2", "trainyard.toml: quick is true or false; this is '2'."),
@@ -73,7 +73,9 @@ def test_value_that_cannot_be_used_is_refused_by_the_name_of_its_source(tmp_path
         assert says in refused.value.message
 
 
-@pytest.mark.parametrize("arguments", [[], ["--root", "/", "--lease-seconds", "soon"], ["--root", "/", "--fixed", "1"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--root", "/", "--lease-seconds", "soon"], ["--root", "/", "--internal", "1"]]
+)
 def test_command_line_that_is_wrong_ends_the_program(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         read(arguments)
@@ -82,4 +84,4 @@ def test_command_line_that_is_wrong_ends_the_program(arguments: list[str]) -> No
 
 def test_help_and_tables_are_made_of_the_declarations() -> None:
     assert "the lease; default: 600" in " ".join(_READER.parser().format_help().split())
-    assert [one.default for one in declared(_Settings)] == ["", "600", "none", "", "info", "3"]
+    assert [one.default for one in declared(_Settings)] == ["", "600", "none", "", "info"]

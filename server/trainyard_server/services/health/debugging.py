@@ -58,8 +58,6 @@ def _shown(settings: object, kind: type) -> dict[str, str]:
     secrets = {field.name for field in fields(kind) if not field.repr}
     shown = {}
     for entry in declared(kind):
-        if not entry.option.flag:
-            continue
         value = getattr(settings, entry.field.name)
         if entry.field.name == "tokens":
             shown[entry.option.flag] = ", ".join(f"{token.role}:{token.name}" for token in value)

@@ -28,17 +28,13 @@ CPUS = 32
 
 _ADMIN, _AGENT = "the-token-of-an-administrator", "the-token-of-all-agents"
 _KEY = AgentKey("0" * 64)
-_STEPS = 10  # instructions of SQLite between two calls of a progress handler
 
 
 @dataclass(slots=True)
 class Work:
-    """The database's work for some calls. `steps`: instructions of SQLite's virtual machine, which grow with the rows
-    that a statement looks at. `writes`: write transactions, of which one at a time runs; `held_s`: the CPU time in
-    them."""
+    """The database's work for some calls. `writes`: write transactions, of which one at a time runs; `held_s`: the CPU
+    time in them."""
 
-    statements: int = 0
-    steps: int = 0
     writes: int = 0
     held_s: float = 0.0
     began: float = 0.0
@@ -102,29 +98,18 @@ class ServerBed:
     def _listen(self) -> None:
         engine = self.use_cases.backend.store._engine
 
-        def step() -> int:
-            self._work.steps += _STEPS
-            return 0
-
-        def connected(connection: Any, _record: object) -> None:
-            connection.set_progress_handler(step, _STEPS)
-
         def executed(_connection: object, _cursor: object, statement: str, *_: object) -> None:
             if statement == "BEGIN IMMEDIATE":
                 self._work.writes += 1
                 self._work.began = time.process_time()
-            elif statement != "BEGIN":
-                self._work.statements += 1
 
         def committed(_connection: object) -> None:
             if self._work.began:
                 self._work.held_s += time.process_time() - self._work.began
                 self._work.began = 0.0
 
-        event.listen(engine, "connect", connected)
         event.listen(engine, "before_cursor_execute", executed)
         event.listen(engine, "commit", committed)
-        engine.dispose()
 
 
 @contextmanager

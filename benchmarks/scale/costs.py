@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.scale.fit import Series
 from benchmarks.scale.life import SYNCS
+from benchmarks.scale.series import Series
 
 
 class Cost(NamedTuple):

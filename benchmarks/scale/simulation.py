@@ -63,7 +63,6 @@ class Server:
     lock_free: float = 0.0
     core_s: float = 0.0
     lock_s: float = 0.0
-    writes: float = 0.0
 
     def serve(self, at: float, cost: Cost) -> float:
         """The time at which a call that arrives now is answered."""
@@ -75,7 +74,6 @@ class Server:
         holds_s = (cost.held_ms + cost.writes * self.commit_ms) / 1000
         self.lock_free = max(began, self.lock_free) + holds_s
         self.lock_s += holds_s
-        self.writes += cost.writes
         return max(self.core_free, self.lock_free)
 
 
@@ -114,7 +112,7 @@ class Result:
     running: int = 0
     silenced: int = 0
     waits: list[float] = field(default_factory=list)
-    ticks: list[float] = field(default_factory=list)
+    ticks: int = 0
     answers: list[float] = field(default_factory=list)
 
 
@@ -207,12 +205,12 @@ class Simulation:
                 self._change(agent, replace(agent.snapshot, alive=alive))
                 self.result.silenced += not alive
         done = self._schedule(self._server.serve(at, Cost(self._costs.round_ms)))
-        self.result.ticks.append(done - at)
+        self.result.ticks += 1
         self._rests_until = done + min(_TICK_S, _TICK_REST * (done - at))
-        self._at(self._rests_until + _TICK_S, partial(self._tick_again, len(self.result.ticks)))
+        self._at(self._rests_until + _TICK_S, partial(self._tick_again, self.result.ticks))
 
     def _tick_again(self, number: int, at: float) -> None:
-        if len(self.result.ticks) == number:
+        if self.result.ticks == number:
             self._tick(at)
 
     def _schedule(self, at: float) -> float:

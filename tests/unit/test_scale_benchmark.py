@@ -1,12 +1,12 @@
-"""The benchmark of growth: fits of power laws, and a simulation that repeats itself and loses no job."""
+"""The benchmark of growth: values between measured sizes, and a simulation that repeats itself and loses no job."""
 
 from dataclasses import asdict, replace
 
 import pytest
 
 from benchmarks.scale.costs import Cost, Costs, costs
-from benchmarks.scale.fit import Series, power_law
 from benchmarks.scale.life import SYNCS
+from benchmarks.scale.series import Series
 from benchmarks.scale.simulation import Result, Simulation
 from benchmarks.scale.workload import Load
 
@@ -25,12 +25,6 @@ COSTS = Costs(
 
 def simulated(costs: Costs = COSTS, seed: int = 1, agents: int = 3, seconds: float = 900) -> Result:
     return Simulation(Load(agents, jobs_per_agent=1000, seed=seed, median_s=20), costs).run(seconds)
-
-
-def test_power_law_of_exact_values_is_found_with_its_residual() -> None:
-    assert power_law((10, 100, 1000), (30, 300, 3000)) == pytest.approx((1, 1))
-    assert power_law((1, 10, 100), (1, 2, 1)) == pytest.approx((0, 2 ** (2 / 3)))
-    assert power_law((1, 10), (0, 2)) is None
 
 
 def test_series_is_read_between_its_points_and_beyond_the_last() -> None:

@@ -1,28 +1,7 @@
-"""Power laws through measured points, and values between the points."""
+"""Measured points, and values between them."""
 
-import math
-import statistics
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-
-class PowerLaw(NamedTuple):
-    """`residual`: the largest deviation of a point, as a ratio of at least 1."""
-
-    exponent: float
-    residual: float
-
-
-def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | None:
-    """The least squares line through the logarithms; None where a value is 0."""
-    if min(values) <= 0:
-        return None
-    xs, ys = [math.log(size) for size in sizes], [math.log(value) for value in values]
-    exponent, offset = statistics.linear_regression(xs, ys)
-    worst = max(abs(y - offset - exponent * x) for x, y in zip(xs, ys, strict=True))
-    return PowerLaw(exponent, math.exp(worst))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from beds import databases
 from trainyard_protocol import __version__
 from trainyard_protocol.job.custom_job_training import create_request
 from trainyard_protocol.job.custom_jobs import CustomJob
-from trainyard_protocol.job.resources import Capacity
+from trainyard_protocol.job.resources import Capacity, Gpu
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo, RuntimeName
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, LogReceipt, digest
 from trainyard_protocol.wire.sync import (
@@ -53,6 +54,9 @@ KEY = AgentKey("0" * 64)
 AGENT[AGENT_KEY] = KEY.secret
 BOSS = Caller.everywhere(Role.ADMIN, "admin")
 GB = 10**9
+T4 = "NVIDIA_TESLA_T4"
+WITH_GPU = {"masterType": "n1-standard-4", "masterConfig": {"acceleratorConfig": {"type": T4, "count": 1}}}
+"""The training input of a job on a GPU."""
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
@@ -135,6 +139,12 @@ class Client:
     def patch(self, path: str, **given: Any) -> httpx.Response:
         return self.request("PATCH", path, **given)
 
+    def put(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("PUT", path, **given)
+
+    def delete(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("DELETE", path, **given)
+
 
 class Server:
     def __init__(self, app: FastAPI, client: Client, clock: Clock) -> None:
@@ -144,16 +154,72 @@ class Server:
         self.use_cases: UseCases = app.state.use_cases
 
     def get(self, path: str, **params: Any) -> Any:
-        answer = self.client.get(path, params=params, headers=ADMIN)
+        return self.done("GET", path, params=params)
+
+    def done(self, method: str, path: str, who: dict[str, str] = ADMIN, **given: Any) -> Any:
+        """The JSON of a call that succeeds."""
+        answer = self.client.request(method, path, headers=who, **given)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def create(self, job_id: str = "job", **training_input: Any) -> dict[str, Any]:
+    def status(self, method: str, path: str, who: dict[str, str] = ADMIN, **given: Any) -> int:
+        return self.client.request(method, path, headers=who, **given).status_code
+
+    def refusal(
+        self, method: str, path: str, code: int, says: str = "", who: dict[str, str] = ADMIN, **given: Any
+    ) -> dict[str, Any]:
+        """The error of a call that is refused with this code, and with these words in its answer."""
+        answer = self.client.request(method, path, headers=who, **given)
+        assert (answer.status_code, says in answer.text.replace('\\"', '"')) == (code, True), answer.text
+        error: dict[str, Any] = answer.json()["error"]
+        assert error["code"] == code
+        return error
+
+    def submit(
+        self,
+        job_id: str = "job",
+        who: dict[str, str] = ADMIN,
+        project: str = "p",
+        labels: dict[str, str] | None = None,
+        params: dict[str, str] | None = None,
+        **training_input: Any,
+    ) -> httpx.Response:
+        """The answer to the submission of a package's job."""
         body = {"jobId": job_id, "trainingInput": package_job(**training_input)}
-        answer = self.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN)
+        body |= {"labels": labels} if labels else {}
+        return self.client.post(f"/v1/projects/{project}/jobs", json=body, params=params, headers=who)
+
+    def create(self, job_id: str = "job", **given: Any) -> dict[str, Any]:
+        answer = self.submit(job_id, **given)
         assert answer.status_code == 200, answer.text
         created: dict[str, Any] = answer.json()
         return created
+
+    def upload(
+        self, content: bytes = b"package", name: str = "trainer-0.0.0.tar.gz", who: dict[str, str] = ADMIN
+    ) -> dict[str, Any]:
+        """A package in the server's staging: its uri, size and sha256."""
+        path = f"/upload/trainyard/v1/projects/p/packages/{name}"
+        staged: dict[str, Any] = self.done("POST", path, who, content=content)
+        return staged
+
+    def delete_job(self, job_id: str = "job", who: dict[str, str] = ADMIN) -> None:
+        self.done("DELETE", f"/trainyard/v1/projects/p/jobs/{job_id}", who)
+
+    def set_role(self, name: str, role: str, project: str = "p", who: dict[str, str] = ADMIN) -> int:
+        """The status of the call."""
+        return self.status("PUT", f"/trainyard/v1/projects/{project}/members/{name}", who, json={"role": role})
+
+    def token(self, who: dict[str, str] = ADMIN, **request: Any) -> tuple[str, dict[str, str]]:
+        """The id of a new token, and the header of its owner."""
+        made = self.done("POST", "/trainyard/v1/tokens", who, json=request)
+        return made["token"]["token_id"], {"Authorization": f"Bearer {made['secret']}"}
+
+    def session(self, name: str) -> dict[str, str]:
+        """The headers of a page in a new session of the owner of one of TOKENS, or of a token that was made."""
+        credential = next((token.credential for token in TOKENS if token.name == name), name)
+        session = self.use_cases.sessions.open(credential, self.clock())
+        return {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
 
     def job(self, job_id: str = "job") -> dict[str, Any]:
         found: dict[str, Any] = self.get(f"/v1/projects/p/jobs/{job_id}")
@@ -177,6 +243,13 @@ class Server:
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/event-stream")
         return list(parse_events(answer.text))
+
+    def log(self, job_id: str = "job", **params: Any) -> list[dict[str, Any]]:
+        """The lines of a job's log."""
+        return [data for kind, data, _ in self.stream(job_id, **params) if kind == "log"]
+
+    def texts(self, job_id: str = "job", **params: Any) -> list[str]:
+        return [data["text"] for data in self.log(job_id, **params)]
 
     def tick(self, seconds: float = 0) -> None:
         self.clock.advance(seconds)
@@ -221,6 +294,8 @@ class ScriptedAgent:
         memory_gb: float = 8,
         mode: str = "strict",
         runs_images: bool = False,
+        gpus: tuple[str, ...] = (),
+        **info: Any,
     ) -> None:
         self.server = server
         self.activity = ""
@@ -232,9 +307,14 @@ class ScriptedAgent:
             runtime="fake",
             capacity_mode=mode,
             runs_images=runs_images,
-            capacity=Capacity(cpus=tuple(range(cpus)), memory_bytes=round(memory_gb * GB)),
+            capacity=Capacity(
+                cpus=tuple(range(cpus)),
+                memory_bytes=round(memory_gb * GB),
+                gpus=tuple(Gpu(id=gpu, type=T4, memory_bytes=16 * GB) for gpu in gpus),
+            ),
             replica_environment={"STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"},
         )
+        self.change(**info)
         self.runs: dict[str, RunOrder] = {}
         self.replicas: dict[tuple[str, str], ReplicaReport] = {}
         self.response = SyncResponse(version="", lease_s=None, runs=())
@@ -255,6 +335,11 @@ class ScriptedAgent:
                     ReplicaReport(task=replica.task, state=ReplicaState.PENDING, address=f"127.0.0.1:{2222 + number}"),
                 )
         return self.response
+
+    def change(self, **info: Any) -> Self:
+        """Report this from the next sync on."""
+        self.info = self.info.model_copy(update=info)
+        return self
 
     def reports(self) -> tuple[RunReport, ...]:
         return tuple(
@@ -280,6 +365,18 @@ class ScriptedAgent:
         """The only run that it has."""
         (order,) = self.runs.values()
         return order
+
+    def turn(self, seconds: float = 0, *others: "ScriptedAgent") -> None:
+        """The queue goes on after some time, and the agent gets what is for it."""
+        self.server.tick(seconds)
+        for agent in (self, *others):
+            agent.sync()
+
+    def begin(self, seconds: float = 0) -> RunOrder:
+        """The queue goes on, and all replicas of the only run run."""
+        self.turn(seconds)
+        self.start()
+        return self.run
 
     def start(self, run: RunOrder | None = None) -> None:
         """All replicas run."""
@@ -312,6 +409,23 @@ class ScriptedAgent:
 
     def stopped(self, task: str, **given: Any) -> None:
         self.exit(task, code=143, reason=Reason.STOPPED, after_stop=True, **given)
+
+    def use(
+        self, task: str = "master-replica-0", run: RunOrder | None = None, gpu: float | None = None, **given: Any
+    ) -> None:
+        """A measurement of what a replica uses; `gpu`: the utilization of the first GPU."""
+        busy = (GpuUsage(id="GPU-0", utilization=gpu, memory_total=16),) if gpu is not None else ()
+        usual: dict[str, Any] = {"time": self.server.clock(), "cpu": 1.0, "gpus": busy}
+        sample = UsageSample(run_id=(run or self.run).run_id, task=task, **(usual | given))
+        self.server.done("POST", "/agent/v1/usage", AGENT, content=UsageBatch(samples=(sample,)).model_dump_json())
+
+    def report_steps(self, **values: float | list[float]) -> None:
+        """Steps 1, 2, ... of the program with these values of metrics, which the server has counted."""
+        columns = {name: given if isinstance(given, list) else [given] for name, given in values.items()}
+        rows = zip(*columns.values(), strict=True)
+        lines = [{"step": step, **dict(zip(columns, row, strict=True))} for step, row in enumerate(rows, 1)]
+        self.log(*map(json.dumps, lines))
+        self.server.use_cases.backend.progress.flush()
 
     def log(self, *texts: str, task: str = "master-replica-0", run: RunOrder | None = None) -> LogReceipt:
         """Lines are sent in chunks, as agents do."""
@@ -353,9 +467,14 @@ def running_agent(
     agent = agent or ScriptedAgent(server)
     agent.sync()
     server.create(job_id, **training_input)
-    server.tick()
+    agent.begin()
+    return agent
+
+
+def gpu_agent(server: Server) -> ScriptedAgent:
+    """An agent with one GPU, which has joined."""
+    agent = ScriptedAgent(server, cpus=4, memory_gb=64, gpus=("GPU-0",))
     agent.sync()
-    agent.start()
     return agent
 
 

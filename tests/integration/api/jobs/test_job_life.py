@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, line, server
+from integration.api.api_support import ADMIN, WITH_GPU, Clock, ScriptedAgent, Server, line, server
 from trainyard_cli.output.jobs.job_texts import summary
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.views.views import JobDetail
@@ -19,10 +19,34 @@ PAIR: dict[str, Any] = {"workerType": "local-1", "workerCount": 1}
 
 def started(api: Server, agent: ScriptedAgent, job_id: str = "job", **training_input: Any) -> None:
     api.create(job_id, **training_input)
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
     assert api.job(job_id)["state"] == "RUNNING"
+
+
+@pytest.fixture
+def pair(api: Server) -> tuple[ScriptedAgent, ScriptedAgent]:
+    """Two agents, so there is a lease. The first gets a job that fits both."""
+    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second", cpus=4)
+    for agent in (first, second, first):
+        agent.sync()
+    assert first.response.lease_s == 600.0
+    return first, second
+
+
+def lose(api: Server, second: ScriptedAgent) -> None:
+    """The lease of the first agent runs out, and the second gets the job."""
+    api.tick(599)
+    second.sync()
+    assert api.job()["state"] == "RUNNING"
+    api.tick(2)
+    detail = api.detail()
+    assert (detail["state"], detail["runs"][0]["replicas"][0]["reason"]) == ("QUEUED", "HOST_LOST")
+    second.sync()
+    assert second.begin(1).number == 2
+
+
+def damage(api: Server, job_id: str = "job") -> list[str]:
+    return [event["message"] for event in api.detail(job_id)["events"] if event["kind"] == "log-damaged"]
 
 
 def test_job_with_a_primary_that_exits_zero_succeeds(api: Server, agent: ScriptedAgent) -> None:
@@ -49,8 +73,7 @@ def test_job_with_a_primary_that_exits_zero_succeeds(api: Server, agent: Scripte
 
 def test_what_is_prepared_for_a_run_is_told_once_as_it_goes_on(api: Server, agent: ScriptedAgent) -> None:
     api.create()
-    api.tick()
-    agent.sync()
+    agent.turn()
     for activity in ("pulling a:1", "pulling a:1", "pulling a:1: 50 % of 8 MB", ""):
         agent.activity = activity
         agent.sync()
@@ -113,13 +136,10 @@ def test_killed_replica_gets_new_runs_with_backoff_until_the_budget_is_spent(tmp
         started(api, agent)
         for pause in (4, 8):
             agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
+            agent.turn(pause - 1)
             assert api.job()["state"] == "QUEUED"
-            api.tick(pause - 1)
-            assert api.job()["state"] == "QUEUED"
-            agent.sync()
-            api.tick(1)
+            agent.turn(1)
             assert api.job()["state"] == "PREPARING"
-            agent.sync()
             agent.start()
         agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
         assert api.job()["state"] == "FAILED"
@@ -146,9 +166,7 @@ def test_run_that_gets_further_than_those_before_gives_its_job_the_whole_budget_
                 if api.job()["state"] == "FAILED":
                     break
                 pauses += [pause for pause in (4, 8) if f"A new run starts in {pause} s" in api.events()[-1]]
-                api.tick(10)
-                agent.sync()
-                agent.start()
+                agent.begin(10)
             assert api.job()["state"] == "FAILED", kind
             assert pauses == [4, 8, 4, 8], kind
             assert [run["number"] for run in api.detail()["runs"]] == [1, 2, 3, 4, 5], kind
@@ -159,8 +177,7 @@ def test_run_that_gets_further_than_those_before_gives_its_job_the_whole_budget_
 @pytest.mark.parametrize("running", [False, True])
 def test_cancel_of_a_placed_job_stops_its_replicas_first(api: Server, agent: ScriptedAgent, running: bool) -> None:
     api.create()
-    api.tick()
-    agent.sync()
+    agent.turn()
     if running:
         agent.start()
     api.cancel()
@@ -185,25 +202,13 @@ def test_clock_that_is_set_makes_no_agent_silent_and_loses_no_run(api: Server, a
     assert len(api.detail()["runs"]) == 1
 
 
-def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(api: Server) -> None:
-    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second", cpus=4)
-    first.sync()
-    second.sync()
-    assert first.sync().lease_s == 600.0
+def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(
+    api: Server, pair: tuple[ScriptedAgent, ScriptedAgent]
+) -> None:
+    first, second = pair
     started(api, first)
     run = first.run
-    api.tick(599)
-    second.sync()
-    assert api.job()["state"] == "RUNNING"
-    api.tick(2)
-    detail = api.detail()
-    assert detail["runs"][0]["replicas"][0]["reason"] == "HOST_LOST"
-    assert detail["state"] == "QUEUED"
-    second.sync()
-    api.tick(1)
-    second.sync()
-    assert second.run.number == 2
-    second.start()
+    lose(api, second)
     assert run.run_id not in second.runs
     second.exit()
     assert api.job()["state"] == "SUCCEEDED"
@@ -213,28 +218,20 @@ def test_lost_agent_among_two_gives_its_job_to_the_other_after_the_lease(api: Se
     assert first.sync().runs == ()
 
 
-def test_lost_agent_that_is_back_sends_what_its_runs_wrote_while_their_job_goes_on(api: Server) -> None:
-    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second")
-    first.sync()
-    second.sync()
-    first.sync()
+def test_lost_agent_that_is_back_sends_what_its_runs_wrote_while_their_job_goes_on(
+    api: Server, pair: tuple[ScriptedAgent, ScriptedAgent]
+) -> None:
+    first, second = pair
     started(api, first)
     run = first.run
     first.log("heard")
-    api.tick(599)
-    second.sync()
-    api.tick(2)
-    second.sync()
-    api.tick(1)
-    second.sync()
-    second.start()
-    assert api.detail()["runs"][0]["replicas"][0]["reason"] == "HOST_LOST"
+    lose(api, second)
     (order,) = first.sync().runs
     assert (order.run_id, order.target) == (run.run_id, "stop")
     first.log("written", "in silence")
     first.end_log(run=run)
     assert first.sync().runs == ()
-    lines = [data["text"] for kind, data, _ in api.stream() if kind == "log" and data["task"] == order.replicas[0].task]
+    lines = [data["text"] for data in api.log() if data["task"] == order.replicas[0].task]
     assert lines == ["heard", "written", "in silence"]
     complete = "The log of master-replica-0 is complete: its agent is back, and has sent its end."
     assert api.events().count(complete) == 1
@@ -242,27 +239,22 @@ def test_lost_agent_that_is_back_sends_what_its_runs_wrote_while_their_job_goes_
     assert api.job()["state"] == "SUCCEEDED"
 
 
-def test_agent_that_has_stopped_its_run_at_the_end_of_its_lease_still_ends_the_log(api: Server) -> None:
-    first, second = ScriptedAgent(api, "first"), ScriptedAgent(api, "second")
-    first.sync()
-    second.sync()
-    first.sync()
+def test_agent_that_has_stopped_its_run_at_the_end_of_its_lease_still_ends_the_log(
+    api: Server, pair: tuple[ScriptedAgent, ScriptedAgent]
+) -> None:
+    first, _ = pair
     started(api, first)
     run = first.run
     first.log("heard")
     first.exit(code=143, reason=Reason.HOST_LOST, after_stop=True, logs=False)
     assert api.detail()["runs"][0]["state"] == "STOPPING"
     first.end_log(texts=("written in silence",), run=run)
-    assert api.detail()["runs"][0]["state"] == "ENDED"
-    assert [event for event in api.detail()["events"] if event["kind"] == "log-damaged"] == []
-    assert api.detail()["runs"][0]["replicas"][0]["log_lines"] == 2
-
-
-def test_only_agent_has_no_lease(agent: ScriptedAgent) -> None:
-    assert agent.response.lease_s is None
+    (run_view,) = api.detail()["runs"]
+    assert (run_view["state"], run_view["replicas"][0]["log_lines"], damage(api)) == ("ENDED", 2, [])
 
 
 def test_report_of_an_exit_without_a_status_is_a_vanished_replica(api: Server, agent: ScriptedAgent) -> None:
+    assert agent.response.lease_s is None, "the only agent has no lease"
     started(api, agent)
     agent._set(agent.run, "master-replica-0", state=ReplicaState.EXITED)
     agent.sync()
@@ -277,9 +269,7 @@ def test_log_that_differs_from_the_agents_is_closed_and_said(api: Server, agent:
     receipt = agent.ship("master-replica-0", chunk, agent.run)
     assert (receipt.next, receipt.complete) == (1, True)
     assert api.job()["state"] == "SUCCEEDED"
-    damaged = [e for e in api.detail()["events"] if e["kind"] == "log-damaged"]
-    assert len(damaged) == 1
-    assert "is not what the replica wrote" in damaged[0]["message"]
+    assert ["is not what the replica wrote" in message for message in damage(api)] == [True]
 
 
 def test_log_that_lacks_lines_is_complete_and_says_how_many(api: Server, agent: ScriptedAgent) -> None:
@@ -295,8 +285,7 @@ def test_log_that_lacks_lines_is_complete_and_says_how_many(api: Server, agent: 
         end = LogEnd(count=1, sha256=digest([line("one")]), missing=missing)
         agent.ship("master-replica-0", LogChunk.of(0, (line("one"),), end=end), agent.run)
         agent.exit(logs=False)
-        events = [e["message"] for e in api.detail(job_id)["events"] if e["kind"] == "log-damaged"]
-        assert (api.job(job_id)["state"], events) == ("SUCCEEDED", messages)
+        assert (api.job(job_id)["state"], damage(api, job_id)) == ("SUCCEEDED", messages)
 
 
 def test_log_with_a_gap_says_where_lines_may_be_missing(api: Server, agent: ScriptedAgent) -> None:
@@ -306,8 +295,8 @@ def test_log_with_a_gap_says_where_lines_may_be_missing(api: Server, agent: Scri
         chunk = LogChunk(start=0, gap=LogGap(after=after, before=before))
         for _ in range(2):
             agent.ship("master-replica-0", chunk, agent.run)
-        damaged = [e["message"] for e in api.detail(f"job_{number}")["events"] if e["kind"] == "log-damaged"]
-        assert [f"may lack lines {lack}: " in message for message in damaged] == [True], damaged
+        found = damage(api, f"job_{number}")
+        assert [f"may lack lines {lack}: " in message for message in found] == [True], found
         agent.exit()
 
 
@@ -315,12 +304,10 @@ def test_third_job_that_does_not_fit_waits_and_says_why(api: Server, agent: Scri
     for job_id in ("one", "two", "three", "four"):
         api.create(job_id)
         api.clock.advance(1)
-    api.tick()
-    agent.sync()
+    agent.turn()
     held = [replica.cpus for order in agent.runs.values() for replica in order.replicas]
     assert sorted(held) == [(0,), (1,)]
-    assert api.job("three")["jobPosition"] == "1"
-    assert api.job("four")["jobPosition"] == "2"
+    assert [api.job(job_id)["jobPosition"] for job_id in ("three", "four")] == ["1", "2"]
     assert api.detail("three")["waiting"] == ("needs 1 vCPU and 2.0 GB; agent laptop has 2 vCPU, of which 0 are free")
     assert api.detail("four")["waiting"].endswith("; 1 job ahead")
     assert any(message.startswith("Job three waits: needs 1 vCPU") for message in api.events("three"))
@@ -336,8 +323,7 @@ def test_gang_larger_than_the_machine_is_scaled_down_and_said(api: Server) -> No
     agent = ScriptedAgent(api, mode="fit")
     agent.sync()
     api.create(masterType="n1-standard-8", workerType="n1-standard-8", workerCount=1)
-    api.tick()
-    agent.sync()
+    agent.turn()
     assert [replica.cpus for replica in agent.run.replicas] == [(0,), (1,)]
     assert (
         "Scaled down to fit agent laptop (2 vCPU and 8.0 GB): master-replica-0 to worker-replica-0 each "
@@ -348,9 +334,8 @@ def test_gang_larger_than_the_machine_is_scaled_down_and_said(api: Server) -> No
 def test_job_that_asked_for_gpus_and_runs_without_is_warned_of_in_all_places(api: Server) -> None:
     agent = ScriptedAgent(api, mode="fit")
     agent.sync()
-    api.create(masterType="n1-standard-4", masterConfig={"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}})
-    api.tick()
-    agent.sync()
+    api.create(**WITH_GPU)
+    agent.turn()
     warning = (
         "master-replica-0 asked for 1 x NVIDIA_TESLA_T4, but agent laptop has no GPU for it: CPUs do all the work."
     )
@@ -363,9 +348,7 @@ def test_job_that_asked_for_gpus_and_runs_without_is_warned_of_in_all_places(api
 def test_explanation_of_what_never_ran_is_refused(api: Server, agent: ScriptedAgent) -> None:
     api.create()
     path = "/trainyard/v1/projects/p/jobs/job/explain"
-    early = api.client.get(path, headers=ADMIN)
-    assert early.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert api.refusal("GET", path, 400)["status"] == "FAILED_PRECONDITION"
     api.tick()
     table = {"task=worker-replica-9": 404, "task=nonsense": 400, "run=2": 404}
-    found = {asked: api.client.get(f"{path}?{asked}", headers=ADMIN).status_code for asked in table}
-    assert found == table
+    assert {asked: api.status("GET", f"{path}?{asked}") for asked in table} == table

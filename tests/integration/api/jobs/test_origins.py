@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, ScriptedAgent, Server, package_job
+from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, ScriptedAgent, Server
 from trainyard_protocol.views.origin import MAX_DIFF
 from trainyard_protocol.wire.sync import MAX_REQUIREMENTS, ResolvedRun, SyncRequest
 
@@ -21,11 +21,6 @@ GIT = {
 ORIGIN: dict[str, Any] = {"git": GIT, "client": "trainyard 0.1.0", "python": "3.11.2"}
 
 
-def create(api: Server, job_id: str = "job", **fields: Any) -> None:
-    body = {"jobId": job_id, "trainingInput": package_job(**fields)}
-    assert api.client.post("/v1/projects/p/jobs", json=body, headers=ALICE).status_code == 200
-
-
 def put(api: Server, origin: object, who: dict[str, str] = ALICE, job: str = JOB) -> tuple[int, str]:
     answer = api.client.request("PUT", f"{job}/origin", json=origin, headers=who)
     return answer.status_code, answer.text
@@ -33,32 +28,28 @@ def put(api: Server, origin: object, who: dict[str, str] = ALICE, job: str = JOB
 
 @on_every_database
 def test_origin_is_recorded_once_and_read_by_all_who_see_the_job(api: Server) -> None:
-    create(api)
-    missing = api.client.get(f"{JOB}/origin", headers=VERA)
-    assert (missing.status_code, "has no origin" in missing.text) == (404, True)
-    assert api.client.get(JOB, headers=VERA).json()["origin"] is None
+    api.create(who=ALICE)
+    api.refusal("GET", f"{JOB}/origin", 404, "has no origin", VERA)
+    assert api.done("GET", JOB, VERA)["origin"] is None
     assert put(api, ORIGIN, VERA)[0] == put(api, ORIGIN, BOB)[0] == 403
     assert put(api, ORIGIN)[0] == put(api, ORIGIN)[0] == put(api, ORIGIN, ADMIN)[0] == 200
     status, text = put(api, {**ORIGIN, "python": "3.12.1"})
     assert (status, "does not change afterwards" in text) == (409, True)
-    read = api.client.get(f"{JOB}/origin", headers=VERA).json()
+    read = api.done("GET", f"{JOB}/origin", VERA)
     assert {name: read[name] for name in ORIGIN} == {**ORIGIN, "git": {**GIT, "more_files": 0, "diff_note": ""}}
-    short = api.client.get(JOB, headers=VERA).json()["origin"]
+    short = api.done("GET", JOB, VERA)["origin"]
     assert (short["commit"], short["changed"], short["untracked"]) == (GIT["commit"], 2, 1)
     diff = api.client.get(f"{JOB}/origin/diff", headers=VERA)
     assert (diff.text, diff.headers["content-type"]) == (GIT["diff"], "text/plain; charset=utf-8")
     assert put(api, ORIGIN, job=JOB + "x")[0] == 404
-
-
-def test_origin_without_a_repository_has_no_diff(api: Server) -> None:
-    create(api)
-    assert put(api, {"rerun_of": "first"})[0] == 200
-    answer = api.client.get(f"{JOB}/origin/diff", headers=VERA)
-    assert (answer.status_code, "has no diff" in answer.text) == (404, True)
+    api.create("without", who=ALICE)
+    without = JOB.replace("jobs/job", "jobs/without")
+    assert put(api, {"rerun_of": "first"}, job=without)[0] == 200
+    api.refusal("GET", f"{without}/origin/diff", 404, "has no diff", VERA)
 
 
 def test_origin_beyond_its_bounds_is_refused(api: Server) -> None:
-    create(api)
+    api.create(who=ALICE)
     wrong: list[tuple[dict[str, Any], int, str]] = [
         ({"git": {"commit": "main"}}, 400, "must be the 40 or 64 hexadecimal digits"),
         ({"git": {"diff": "x" * (MAX_DIFF + 1)}}, 400, "at most 1048576 characters"),
@@ -76,17 +67,14 @@ def test_origin_beyond_its_bounds_is_refused(api: Server) -> None:
     assert api.client.get(f"{JOB}/origin/diff", headers=VERA).text == largest["git"]["diff"]
 
 
-def test_trial_has_the_origin_of_its_study_and_both_go_with_it(api: Server) -> None:
+def test_trial_has_the_origin_of_its_study_and_both_go_with_it(api: Server, agent: ScriptedAgent) -> None:
     tuned = {"parameterName": "lr", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
-    create(api, hyperparameters={"params": [tuned], "maxTrials": 1})
+    api.create(who=ALICE, hyperparameters={"params": [tuned], "maxTrials": 1})
     assert put(api, ORIGIN)[0] == 200
-    agent = ScriptedAgent(api)
-    agent.sync()
-    api.tick()
-    agent.sync()
+    agent.turn()
     trial = f"{JOB}.1"
-    assert api.client.get(f"{trial}/origin", headers=VERA).json()["git"]["branch"] == "main"
-    assert api.client.get(trial, headers=VERA).json()["origin"]["commit"] == GIT["commit"]
+    assert api.done("GET", f"{trial}/origin", VERA)["git"]["branch"] == "main"
+    assert api.done("GET", trial, VERA)["origin"]["commit"] == GIT["commit"]
     status, text = put(api, ORIGIN, job=trial)
     assert (status, "is a trial of job" in text) == (400, True)
     agent.start()
@@ -94,41 +82,36 @@ def test_trial_has_the_origin_of_its_study_and_both_go_with_it(api: Server) -> N
     agent.exit()
     api.tick()
     api.tick()
-    assert api.client.request("DELETE", JOB, headers=ALICE).status_code == 200
-    assert api.client.get(f"{JOB}/origin", headers=VERA).status_code == 404
+    api.delete_job(who=ALICE)
+    assert api.status("GET", f"{JOB}/origin", VERA) == 404
 
 
 def test_packages_of_a_job_are_downloaded_by_all_who_see_it_and_no_others(api: Server) -> None:
-    to = "/upload/trainyard/v1/projects/p/packages/x-1.tar.gz"
-    uri = api.client.post(to, content=b"package", headers=ALICE).json()["uri"]
-    create(api, packageUris=[uri])
-    create(api, "without")
+    uri = api.upload(who=ALICE)["uri"]
+    api.create(who=ALICE, packageUris=[uri])
+    api.create("without", who=ALICE)
     name = uri.removeprefix("staging://")
     assert api.client.get(f"{JOB}/packages/{name}", headers=VERA).content == b"package"
-    assert api.client.get(f"/trainyard/v1/projects/p/jobs/without/packages/{name}", headers=VERA).status_code == 404
     other = hashlib.sha256(b"other").hexdigest()
-    assert api.client.get(f"{JOB}/packages/{other}/x-1.tar.gz", headers=VERA).status_code == 404
+    for path in (f"{JOB}/packages/{other}/x-1.tar.gz", f"/trainyard/v1/projects/p/jobs/without/packages/{name}"):
+        assert api.status("GET", path, VERA) == 404
 
 
 @on_every_database
-def test_what_a_run_resolved_is_wanted_until_it_is_reported_and_then_kept(api: Server) -> None:
-    create(api)
-    agent = ScriptedAgent(api)
-    agent.sync()
-    api.tick()
-    agent.sync()
+def test_what_a_run_resolved_is_wanted_until_it_is_reported_and_then_kept(api: Server, agent: ScriptedAgent) -> None:
+    api.create(who=ALICE)
+    agent.turn()
     assert agent.run.wants_resolved
     images = {"a:1": "a@sha256:1", **{f"n{number}": "\0" for number in range(20)}, "long": "x" * 2000}
     for requirements in ("numpy==1.26.4\n" * 10_000, "other==1\n"):
         resolved = ResolvedRun(images=images, requirements=requirements, installed=["Installed 1 package in 1 s"])
         reports = tuple(report.model_copy(update={"resolved": resolved}) for report in agent.reports())
         body = SyncRequest(agent=agent.info, runs=reports).model_dump(mode="json")
-        assert api.client.post("/agent/v1/sync", json=body, headers=AGENT).status_code == 200
+        api.done("POST", "/agent/v1/sync", AGENT, json=body)
     agent.sync()
     assert {run.wants_resolved for run in agent.runs.values()} == {False}
-    events = [event["message"] for event in api.detail("job")["events"]]
-    assert events.count("Installed 1 package in 1 s.") == 1
-    read = api.client.get(f"{JOB}/origin", headers=VERA).json()
+    assert api.events().count("Installed 1 package in 1 s.") == 1
+    read = api.done("GET", f"{JOB}/origin", VERA)
     assert (read["git"], read["run"], read["resolved"]["images"]["a:1"]) == (None, 1, "a@sha256:1")
     assert len(read["resolved"]["images"]) == 10
     stored = read["resolved"]["requirements"]

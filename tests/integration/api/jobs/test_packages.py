@@ -1,13 +1,12 @@
 """Links to packages, by which replicas get them from the server without a token."""
 
-from integration.api.api_support import ADMIN, AGENT, Server, running_agent
+from integration.api.api_support import AGENT, Server, running_agent
 
 
 def test_link_gives_a_package_to_whoever_has_it_until_its_run_ends(api: Server) -> None:
-    path = "/upload/trainyard/v1/projects/p/packages/trainer-0+local.tar.gz"
-    staged = api.client.post(path, content=b"package", headers=ADMIN).json()
+    staged = api.upload(name="trainer-0+local.tar.gz")
     agent = running_agent(api, packageUris=[staged["uri"], "gs://bucket/other.whl"])
-    links = api.client.get(f"/agent/v1/runs/{agent.run.run_id}/packages", headers=AGENT).json()["paths"]
+    links = api.done("GET", f"/agent/v1/runs/{agent.run.run_id}/packages", AGENT)["paths"]
     assert list(links) == [staged["uri"]]
     link = links[staged["uri"]]
     answer = api.client.get(link)

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from integration.api.api_support import ADMIN, ALICE, Clock, Server, eventually, server
+from integration.api.api_support import ALICE, Clock, Server, eventually, server
 from integration.api.tars import tar_of
 from trainyard_server.services.jobs import program_packing
 
@@ -32,17 +32,10 @@ def entire(api: Server) -> Iterator[Server]:
 
 def test_program_becomes_a_package_with_its_plan(entire: Server) -> None:
     plan = sent(entire, tar_of(PROGRAM)).json()
-    assert (plan["problem"], plan["entry"], plan["module"], plan["command"]) == (
-        "",
-        "train.py",
-        "train",
-        ["python", "train.py"],
-    )
-    assert plan["files"] == [
-        {"name": "requirements.txt", "size": 6},
-        {"name": "train.py", "size": 8},
-        {"name": "x.bin", "size": 70},
-    ]
+    assert [plan[name] for name in ("problem", "entry", "module")] == ["", "train.py", "train"]
+    assert plan["command"] == ["python", "train.py"]
+    files = {"requirements.txt": 6, "train.py": 8, "x.bin": 70}
+    assert plan["files"] == [{"name": name, "size": size} for name, size in files.items()]
     assert (plan["file_count"], plan["bytes"], plan["installs"]) == (3, 84, ["requirements.txt"])
     assert plan["left_out"] == [{"name": ".env", "reason": "looks like a secret: environment file"}]
     assert sent(entire, tar_of(PROGRAM)).json()["uri"] == plan["uri"], "the same files are the same package"
@@ -59,35 +52,23 @@ def test_program_that_could_not_run_is_answered_with_its_problem_and_entries(ent
     assert sent(entire, several, entry="b" * 1025).status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "says"),
-    [
+def test_body_that_is_no_program_is_refused(entire: Server) -> None:
+    for body, code, says in (
         (b"no tar", 400, "The body of the request is not a whole tar"),
         (tar_of({"../train.py": b"1"}), 400, "../train.py is not the relative path of a file"),
         (tar_of({str(number): b"" for number in range(10_001)}), 413, "at most 10,000 files"),
-    ],
-)
-def test_body_that_is_no_program_is_refused(entire: Server, body: bytes, code: int, says: str) -> None:
-    answer = sent(entire, body)
-    assert (answer.status_code, says in answer.json()["error"]["message"]) == (code, True), answer.text
+    ):
+        entire.refusal("POST", PATH, code, says, ALICE, content=body)
 
 
-def test_body_that_is_too_large_is_413(tmp_path: Path, clock: Clock) -> None:
-    with server(tmp_path, clock, upload_limit=3000) as api:
-        assert sent(api, bytes(3001)).status_code == 413
-        assert list(staging(api).glob(".upload-*")) == []
-
-
-def test_source_that_needs_more_memory_than_allowed_is_refused_and_the_server_goes_on(entire: Server) -> None:
+def test_source_beyond_memory_or_time_is_refused_and_the_server_goes_on(
+    entire: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = sent(entire, tar_of({"train.py": b"[" + b"x," * 8_000_000 + b"]"}))
     assert answer.json()["problem"] == "train.py: is not Python source: it is too large or too deeply nested."
     assert sent(entire, tar_of(PROGRAM)).json()["problem"] == ""
-
-
-def test_program_that_is_read_for_too_long_is_given_up(entire: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_packing, "_TIMEOUT_S", 0.001)
-    answer = sent(entire, tar_of(PROGRAM))
-    assert (answer.status_code, "was not read within" in answer.text) == (400, True)
+    entire.refusal("POST", PATH, 400, "was not read within", ALICE, content=tar_of(PROGRAM))
 
 
 def test_programs_are_packed_two_at_a_time_and_more_are_refused(
@@ -112,18 +93,18 @@ def test_programs_are_packed_two_at_a_time_and_more_are_refused(
         thread.start()
     for _ in threads:
         inside.acquire()
-    refused = sent(entire, tar_of(PROGRAM))
-    assert (refused.status_code, "Too many programs" in refused.text) == (503, True)
+    entire.refusal("POST", PATH, 503, "Too many programs", ALICE, content=tar_of(PROGRAM))
     goes_on.set()
     for thread in threads:
         thread.join()
     assert answers == [200, 200]
 
 
-def test_files_of_a_killed_server_are_removed_at_the_next_start(tmp_path: Path, clock: Clock) -> None:
+def test_body_that_is_too_large_is_413_and_files_of_a_killed_server_are_removed(tmp_path: Path, clock: Clock) -> None:
     orphan = tmp_path / "staging" / ".upload-0123" / "program"
     orphan.mkdir(parents=True)
     (orphan / "train.py").write_text("1")
-    with server(tmp_path, clock) as api:
+    with server(tmp_path, clock, upload_limit=3000) as api:
         eventually(lambda: not orphan.parent.exists())
-        assert api.client.get("/healthz", headers=ADMIN).status_code == 200
+        assert sent(api, bytes(3001)).status_code == 413
+        assert list(staging(api).glob(".upload-*")) == []

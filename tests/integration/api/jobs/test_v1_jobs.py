@@ -3,7 +3,7 @@
 import base64
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +28,13 @@ from trainyard_protocol.job.config import limits
 from trainyard_server.storage.db.queries import reader
 
 JOBS = "/v1/projects/p/jobs"
-
-
-def refused(api: Server, body: object, **params: Any) -> dict[str, Any]:
-    answer = api.client.post(JOBS, json=body, params=params, headers=ADMIN)
-    error: dict[str, Any] = answer.json()["error"]
-    assert answer.status_code == error["code"]
-    assert api.get(JOBS) == {}, "nothing is created"
-    return error
+UPLOAD = "/upload/trainyard/v1/projects/p/packages/x.whl"
+DRY_RUN = {"validateOnly": "true"}
 
 
 @on_every_database
 def test_create_echoes_the_training_input_as_it_was_sent(api: Server) -> None:
-    sent = {
-        "scaleTier": "CUSTOM",
-        "masterType": "local-1",
-        "workerType": "local-1",
-        "workerCount": "2",
-        "pythonModule": "trainer.task",
-        "args": ["--epochs", "5"],
-        "region": "us-central1",
-    }
+    sent = package_job(workerType="local-1", workerCount="2", args=["--epochs", "5"], region="us-central1")
     job = api.client.post(JOBS, json={"jobId": "a", "trainingInput": sent}, headers=ADMIN).json()
     assert job["trainingInput"] == sent
     assert (job["jobId"], job["state"], job["trainingOutput"]) == ("a", "QUEUED", {})
@@ -59,100 +45,71 @@ def test_create_echoes_the_training_input_as_it_was_sent(api: Server) -> None:
 
 @on_every_database
 def test_create_twice_is_409_and_of_the_same_id_in_another_project_another_job(api: Server) -> None:
+    dry = api.submit("a", params=DRY_RUN)
+    assert (dry.json()["trainingInput"], api.get(JOBS)) == (package_job(), {}), "a dry run creates nothing"
     api.create("a")
-    body = {"jobId": "a", "trainingInput": package_job()}
-    for params in ({}, {"validateOnly": "true"}):
-        answer = api.client.post(JOBS, json=body, params=params, headers=ADMIN)
+    for params in ({}, DRY_RUN):
+        answer = api.submit("a", params=params)
         error = AlreadyExists(Violation("job.job_id", "A job with this id already exists."))
         assert (answer.status_code, answer.json()) == (409, to_body(error))
-    assert api.client.post("/v1/projects/q/jobs", json=body, headers=ADMIN).status_code == 200
+    assert api.submit("a", project="q").status_code == 200
     assert len(api.get(JOBS)["jobs"]) == 1
 
 
-def test_create_only_to_validate_creates_nothing(api: Server) -> None:
-    body = {"jobId": "a", "trainingInput": package_job()}
-    answer = api.client.post(JOBS, json=body, params={"validateOnly": "true"}, headers=ADMIN)
-    assert answer.json()["trainingInput"] == package_job()
-    assert api.get(JOBS) == {}
-
-
-def test_create_that_is_wrong_is_one_message(api: Server) -> None:
-    error = refused(api, {"jobId": "a", "trainingInput": package_job(pythonModul="x")})
-    assert (error["status"], error["message"]) == (
-        "INVALID_ARGUMENT",
-        "Invalid JSON payload received. Unknown name \"pythonModul\" at 'job.training_input': Cannot find field. "
-        'Did you mean "pythonModule"?',
-    )
-
-
-def test_create_with_a_package_that_was_never_uploaded_is_a_failed_precondition(api: Server) -> None:
-    uri = f"staging://{'0' * 64}/x.tar.gz"
-    error = refused(api, {"jobId": "a", "trainingInput": package_job(packageUris=[uri])})
-    assert error["status"] == "FAILED_PRECONDITION"
-    assert error["message"].startswith(f"Field: package_uris Error: The provided paths [{uri}] cannot be read")
-
-
-def test_create_with_a_body_that_is_no_job_is_400(api: Server) -> None:
-    no_json = (b"{", b"[1", b"\xff", b"nonsense", b"[" * 100_000)
-    for body in (*no_json, b"[]", b"1", b'"x"', b"null", b"{}"):
-        error = api.client.post(JOBS, content=body, headers=ADMIN).json()["error"]
-        assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT"), body[:9]
-        assert body not in no_json or error["message"].startswith("Invalid JSON payload received."), body[:9]
-
-
-def test_create_with_a_body_without_measure_is_413(tmp_path: Path, clock: Clock) -> None:
-    with server(tmp_path, clock, body_limit=1000) as api:
-        answer = api.client.post(JOBS, content=b"x" * 1001, headers=ADMIN)
-        assert (answer.status_code, answer.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
-
-
-def test_create_with_an_image_needs_an_agent_that_runs_images(api: Server) -> None:
-    image = {"scaleTier": "BASIC", "masterConfig": {"imageUri": "gcr.io/p/i"}}
-    body = {"jobId": "a", "trainingInput": image}
+def test_create_that_is_wrong_is_refused_with_one_message_and_creates_nothing(api: Server) -> None:
     ScriptedAgent(api).sync()
-    error = refused(api, body)
-    assert error["details"][0]["fieldViolations"][0]["field"] == "master_config.image_uri"
-    assert "no agent here can run container images: laptop (fake runtime)." in error["message"]
-    ScriptedAgent(api, "docker-host", runs_images=True).sync()
-    assert api.client.post(JOBS, json=body, headers=ADMIN).status_code == 200
-
-
-def test_create_in_a_project_with_another_name_is_400(api: Server) -> None:
-    body = {"jobId": "a", "trainingInput": package_job()}
+    never = f"staging://{'0' * 64}/x.tar.gz"
+    image = {"scaleTier": "BASIC", "masterConfig": {"imageUri": "gcr.io/p/i"}}
+    unknown = "Invalid JSON payload received. Unknown name \"pythonModul\" at 'job.training_input': Cannot find field. "
+    table = [
+        (package_job(pythonModul="x"), "INVALID_ARGUMENT", f'{unknown}Did you mean "pythonModule"?'),
+        (
+            package_job(packageUris=[never]),
+            "FAILED_PRECONDITION",
+            f"Field: package_uris Error: The provided paths [{never}] cannot be read",
+        ),
+        (image, "INVALID_ARGUMENT", "Field: master_config.image_uri Error: "),
+        (image, "INVALID_ARGUMENT", "no agent here can run container images: laptop (fake runtime)."),
+    ]
+    for training_input, status, says in table:
+        body = {"jobId": "a", "trainingInput": training_input}
+        error = api.refusal("POST", JOBS, 400, json=body)
+        assert (error["status"], says in error["message"]) == (status, True), error
+    no_json = (b"{", b"[1", b"\xff", b"nonsense", b"[" * 100_000)
+    for content in (*no_json, b"[]", b"1", b'"x"', b"null", b"{}"):
+        error = api.refusal("POST", JOBS, 400, content=content)
+        assert error["status"] == "INVALID_ARGUMENT", content[:9]
+        assert content not in no_json or error["message"].startswith("Invalid JSON payload received."), content[:9]
     for project in ("%2Ehidden", "%2E%2E", "a b", "x" * 200):
-        answer = api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=ADMIN)
+        answer = api.submit("a", project=project)
         assert (answer.status_code in (400, 404), "error" in answer.json()) == (True, True), project
+    assert api.get(JOBS) == {}
+    ScriptedAgent(api, "docker-host", runs_images=True).sync()
+    assert api.status("POST", JOBS, json={"jobId": "a", "trainingInput": image}) == 200
 
 
 @on_every_database
-def test_list_pages_through_everything_newest_first(api: Server) -> None:
+def test_list_pages_through_everything_newest_first(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large jobs are fewer on a page, and one that is larger than a page is alone on it."""
     for number in range(5):
         api.create(f"j{number}")
-    seen, token = [], ""
-    for expected in (2, 2, 1):
-        page = api.get(JOBS, pageSize=2, pageToken=token)
-        assert len(page["jobs"]) == expected
-        seen += [job["jobId"] for job in page["jobs"]]
-        token = page.get("nextPageToken", "")
-    assert seen == ["j4", "j3", "j2", "j1", "j0"]
-    assert token == ""
-    assert len(api.get(JOBS, pageSize=5)["jobs"]) == 5
-    assert "nextPageToken" not in api.get(JOBS, pageSize=5)
-
-
-@on_every_database
-def test_list_of_large_jobs_has_fewer_on_a_page(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is larger than a page is alone on it."""
+    assert pages(api, pageSize=2) == [["j4", "j3"], ["j2", "j1"], ["j0"]]
+    assert pages(api, pageSize=5) == [["j4", "j3", "j2", "j1", "j0"]]
     monkeypatch.setattr(reader, "PAGE_BYTES", 2500)
     for name, size in (("a", 600), ("b", 600), ("huge", 9000), ("c", 600), ("d", 600)):
         api.create(name, args=["x" * size])
-    pages: list[list[str]] = []
+    assert pages(api, filter="NOT jobId:j*") == [["d", "c"], ["huge"], ["b", "a"]]
+
+
+def pages(api: Server, **params: Any) -> list[list[str]]:
+    """The ids of the jobs on each page."""
+    found: list[list[str]] = []
     token = ""
-    while not pages or token:
-        page = api.get(JOBS, pageToken=token)
-        pages.append([job["jobId"] for job in page["jobs"]])
+    while not found or token:
+        page = api.get(JOBS, pageToken=token, **params)
+        found.append([job["jobId"] for job in page["jobs"]])
         token = page.get("nextPageToken", "")
-    assert pages == [["d", "c"], ["huge"], ["b", "a"]]
+    return found
 
 
 def test_create_that_is_larger_than_a_job_is_refused_before_it_is_validated(api: Server) -> None:
@@ -177,30 +134,19 @@ def test_create_that_is_larger_than_a_job_is_refused_before_it_is_validated(api:
 def test_list_page_is_20_by_default_and_100_at_most(api: Server) -> None:
     for number in range(101):
         api.use_cases.jobs.create(BOSS, "p", {"jobId": f"j{number}", "trainingInput": package_job()})
-    assert len(api.get(JOBS)["jobs"]) == 20
-    assert len(api.get(JOBS, pageSize=5000)["jobs"]) == 100
-
-
-def test_list_with_a_bad_parameter_is_400(api: Server) -> None:
-    for params in (
-        {"pageToken": "nonsense"},
-        {"pageToken": "MTIz"},
-        {"pageToken": base64.urlsafe_b64encode(f"{2**63}:".encode()).decode()},
-        {"pageSize": "-1"},
-        {"pageSize": "many"},
-        {"filter": "jobId"},
-        {"alt": "proto"},
+    assert (len(api.get(JOBS)["jobs"]), len(api.get(JOBS, pageSize=5000)["jobs"])) == (20, 100)
+    token = api.get(JOBS, pageSize=1, filter="jobId:j1*")["nextPageToken"]
+    for params, says in (
+        ({"pageToken": token}, "belongs to another filter"),
+        ({"pageToken": "nonsense"}, ""),
+        ({"pageToken": "MTIz"}, ""),
+        ({"pageToken": base64.urlsafe_b64encode(f"{2**63}:".encode()).decode()}, ""),
+        ({"pageSize": "-1"}, ""),
+        ({"pageSize": "many"}, ""),
+        ({"filter": "jobId"}, ""),
+        ({"alt": "proto"}, ""),
     ):
-        error = api.client.get(JOBS, params=params, headers=ADMIN).json()["error"]
-        assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT"), params
-
-
-def test_list_with_the_token_of_another_filter_is_400(api: Server) -> None:
-    api.create("a1")
-    api.create("a2")
-    token = api.get(JOBS, pageSize=1, filter="jobId:a*")["nextPageToken"]
-    answer = api.client.get(JOBS, params={"pageToken": token}, headers=ADMIN)
-    assert "belongs to another filter" in answer.json()["error"]["message"]
+        assert api.refusal("GET", JOBS, 400, says, params=params)["status"] == "INVALID_ARGUMENT", params
 
 
 @on_every_database
@@ -288,7 +234,7 @@ def patch(api: Server, mask: str, body: object) -> Any:
 
 
 @on_every_database
-def test_patch_replaces_the_labels_and_makes_a_new_etag(api: Server) -> None:
+def test_patch_replaces_the_labels_and_makes_a_new_etag_which_may_be_asked_for(api: Server) -> None:
     before = api.create()
     patched = patch(api, "labels", {"labels": {"a": "1", "b": "2"}}).json()
     assert patched["labels"] == {"a": "1", "b": "2"}
@@ -297,22 +243,12 @@ def test_patch_replaces_the_labels_and_makes_a_new_etag(api: Server) -> None:
     assert "labels" not in patch(api, "labels", {}).json()
     whole = api.job() | {"labels": {"a": "1"}}
     assert patch(api, "labels", whole).json()["labels"] == {"a": "1"}
-    assert api.job()["state"] == "QUEUED"
-
-
-@on_every_database
-def test_patch_with_the_etag_in_the_mask_needs_the_newest(api: Server) -> None:
-    stale = api.create()["etag"]
+    stale = api.job()["etag"]
     fresh = patch(api, "labels,etag", {"labels": {"a": "1"}, "etag": stale}).json()["etag"]
     answer = patch(api, "labels,etag", {"labels": {"a": "2"}, "etag": stale})
     assert (answer.status_code, answer.json()["error"]["status"]) == (409, "ABORTED")
     assert api.job()["labels"] == {"a": "1"}
     assert patch(api, "labels", {"labels": {"a": "3"}, "etag": stale}).status_code == 200
-    assert api.job()["etag"] != fresh
-
-
-def test_patch_of_anything_else_is_400(api: Server) -> None:
-    api.create()
     table: tuple[tuple[str, dict[str, Any]], ...] = (
         ("", {"labels": {}}),
         ("state", {"state": "FAILED"}),
@@ -322,6 +258,8 @@ def test_patch_of_anything_else_is_400(api: Server) -> None:
         ("labels", {"nonsense": 1}),
     )
     assert [row for row in table if patch(api, *row).status_code != 400] == []
+    assert (api.job()["state"], api.job()["labels"]) == ("QUEUED", {"a": "3"})
+    assert api.job()["etag"] != fresh
 
 
 def test_job_that_is_not_there_is_404(api: Server) -> None:
@@ -339,75 +277,66 @@ def test_job_that_is_not_there_is_404(api: Server) -> None:
 
 
 def test_upload_gives_a_uri_that_a_job_can_name_and_an_agent_can_fetch(api: Server) -> None:
-    path = "/upload/trainyard/v1/projects/p/packages/trainer-0.0.0.tar.gz"
-    staged = api.client.post(path, content=b"package", headers=ADMIN).json()
+    staged = api.upload()
     assert staged["size"] == 7
-    assert api.client.post(path, content=b"package", headers=ADMIN).json() == staged
+    assert api.upload() == staged
     agent = ScriptedAgent(api)
     agent.sync()
     api.create(packageUris=[staged["uri"]])
     api.tick()
     fetched = api.client.get(f"/agent/v1/staging/{staged['sha256']}/trainer-0.0.0.tar.gz", headers=AGENT)
     assert (fetched.status_code, fetched.content) == (200, b"package")
-    missing = api.client.get(f"/agent/v1/staging/{'0' * 64}/x.tar.gz", headers=AGENT)
-    assert missing.status_code == 404
+    assert api.status("GET", f"/agent/v1/staging/{'0' * 64}/x.tar.gz", AGENT) == 404
 
 
-def test_upload_that_is_too_large_is_413(tmp_path: Path, clock: Clock) -> None:
-    path = "/upload/trainyard/v1/projects/p/packages/x.whl"
-    with server(tmp_path, clock, upload_limit=10) as api:
-        assert api.client.post(path, content=b"x" * 10, headers=ADMIN).status_code == 200
-        assert api.client.post(path, content=b"x" * 11, headers=ADMIN).status_code == 413
+async def parts(size: int, number: int) -> AsyncIterator[bytes]:
+    """A body without a length."""
+    for _ in range(number):
+        yield bytes(size)
 
-        async def parts() -> Any:
-            yield b"x" * 6
-            yield b"x" * 6
 
-        assert api.client.post(path, content=parts(), headers=ADMIN).status_code == 413
-        assert len([path for path in (tmp_path / "staging").iterdir() if path.is_file()]) == 1
+def staged_files(directory: Path) -> int:
+    return sum(path.is_file() for path in (directory / "staging").iterdir())
+
+
+def test_body_that_is_too_large_is_413_and_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
+    with server(tmp_path, clock, upload_limit=10, body_limit=1000) as api:
+        assert api.refusal("POST", JOBS, 413, content=b"x" * 1001)["status"] == "INVALID_ARGUMENT"
+        api.upload(b"x" * 10)
+        for content in (b"x" * 11, parts(6, 2)):
+            assert api.status("POST", UPLOAD, content=content) == 413
+        assert staged_files(tmp_path) == 1
 
 
 def test_upload_ends_when_the_disk_comes_to_its_reserve_and_leaves_nothing(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its start where it says its size, else meanwhile, as when others fill the disk."""
-    path = "/upload/trainyard/v1/projects/p/packages/x.whl"
     free: Iterator[int] = iter(())
-
-    async def parts() -> Any:
-        for _ in range(4):
-            yield bytes(3 << 20)
-
     with server(tmp_path, clock, disk_reserve=1 << 30) as api:
-        health = api.use_cases.health
-        monkeypatch.setattr(health, "_free", lambda: next(free, 0))
+        monkeypatch.setattr(api.use_cases.health, "_free", lambda: next(free, 0))
         for content, looks, says in (
             (bytes(3 << 20), [(1 << 30) + (1 << 20)], "too full for"),
-            (parts(), [1 << 40], "accepts nothing new"),
+            (parts(3 << 20, 4), [1 << 40], "accepts nothing new"),
         ):
             free = iter(looks)
-            refused = api.client.post(path, content=content, headers=ADMIN)
-            assert (refused.status_code, says in refused.text) == (503, True), refused.text
-            assert [one for one in (tmp_path / "staging").iterdir() if one.is_file()] == []
+            api.refusal("POST", UPLOAD, 503, says, content=content)
+            assert staged_files(tmp_path) == 0
         free = iter([1 << 40] * 9)
-        assert api.client.post(path, content=parts(), headers=ADMIN).status_code == 200
+        assert api.status("POST", UPLOAD, content=parts(3 << 20, 4)) == 200
 
 
 def test_upload_that_breaks_off_leaves_nothing_and_is_no_error_of_the_server(
     api: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = "/upload/trainyard/v1/projects/p/packages/x.whl"
+    staging = api.use_cases.backend.settings.data_dir / "staging"
+    head = (
+        f"POST {UPLOAD} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer admin-secret\r\nContent-Length: 99\r\n\r\n"
+    )
     with serving(api.app) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
-            head = (
-                f"POST {path} HTTP/1.1",
-                "Host: localhost",
-                "Authorization: Bearer admin-secret",
-                "Content-Length: 99",
-            )
-            connection.sendall("\r\n".join([*head, "", "only the beginning"]).encode())
-            staging = api.use_cases.backend.settings.data_dir / "staging"
+            connection.sendall(f"{head}only the beginning".encode())
             eventually(lambda: list(staging.glob(".upload-*")))
         eventually(lambda: not list(staging.iterdir()))
     assert "Traceback" not in caplog.text

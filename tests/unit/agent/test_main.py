@@ -49,16 +49,8 @@ class Machine:
         (self.modules / "program.py").write_text(source)
 
     def start_agent(self, *flags: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "trainyard_agent", "--server", self.url]
-        command += [
-            "--token-file",
-            str(self.token_file),
-            "--state-dir",
-            str(self.state_dir),
-            "--runtime",
-            "process",
-            "--one-user",
-        ]
+        command = [sys.executable, "-m", "trainyard_agent", "--server", self.url, "--runtime", "process", "--one-user"]
+        command += ["--token-file", str(self.token_file), "--state-dir", str(self.state_dir)]
         command += ["--replica-env", f"PYTHONPATH={self.modules}", *flags]
         with (self.state_dir.parent / "agent.log").open("ab") as log:
             agent = subprocess.Popen(command, stderr=log, env={**os.environ, "TRAINYARD_SECRET": "s"})
@@ -149,25 +141,17 @@ def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
     assert events == ["placed", "closed"]
 
 
-def test_stop_all_ends_processes_though_containers_have_no_engine(
-    machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine.module(WAITS)
-    server.order(RUN, TASK, pythonModule="program")
-    agent = machine.start_agent()
-    until(lambda: server.texts(RUN, TASK) == ["up"])
-    agent.kill()
-    agent.wait()
-    (machine.state_dir / "containers" / WORKER).mkdir(parents=True)
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{machine.state_dir}/none.sock")
-
-    assert machine.stop_all("--grace", "0.2") == 1
-    assert "the container engine at" in capsys.readouterr().err
-    assert process_tags.tagged(RUN) == []
-
-
-def test_stop_all_ends_processes_though_an_installer_hangs_in_the_kernel(
-    machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("no engine", "the container engine at"), ("hanging installer", "processes 1 of run 2 cannot be killed")],
+)
+def test_stop_all_ends_processes_whatever_fails_beside_them(
+    machine: Machine,
+    server: StubServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fault: str,
+    words: str,
 ) -> None:
     def hangs(*_: object) -> None:
         raise process_tags.StillAlive("processes 1 of run 2 cannot be killed")
@@ -178,10 +162,13 @@ def test_stop_all_ends_processes_though_an_installer_hangs_in_the_kernel(
     until(lambda: server.texts(RUN, TASK) == ["up"])
     agent.kill()
     agent.wait()
-    monkeypatch.setattr("trainyard_agent.engines.process.engine.kill_orphaned_installers", hangs)
-
+    if fault == "no engine":
+        (machine.state_dir / "containers" / WORKER).mkdir(parents=True)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{machine.state_dir}/none.sock")
+    else:
+        monkeypatch.setattr("trainyard_agent.engines.process.engine.kill_orphaned_installers", hangs)
     assert machine.stop_all("--grace", "0.2") == 1
-    assert "processes 1 of run 2 cannot be killed" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
     assert process_tags.tagged(RUN) == []
 
 
@@ -237,22 +224,20 @@ def test_variables_of_replicas_are_in_no_message_and_no_log(tmp_path: Path, caps
     assert "hush" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("flags", "words"), [(["--cpus", "99999"], "cannot be used;"), ([], "cannot be read")])
+@pytest.mark.parametrize(
+    ("flags", "files", "words"),
+    [
+        (["--cpus", "99999"], ["token"], "cannot be used;"),
+        ([], [], "cannot be read"),
+        ([], ["token", "agent.json"], "agent.json is damaged"),
+    ],
+)
 def test_what_cannot_be_is_one_line_and_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], files: list[str], words: str
 ) -> None:
-    token = tmp_path / "token"
-    if flags:
-        write_token(token, "t")
-    asked = ["--server", "http://127.0.0.1:1", "--token-file", str(token), "--state-dir", str(tmp_path)]
+    for name in files:
+        write_token(tmp_path / name, "t")
+    asked = ["--server", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token"), "--state-dir", str(tmp_path)]
     assert main([*asked, *flags]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert words in line
-
-
-def test_damaged_state_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_token(tmp_path / "token", "t")
-    (tmp_path / "agent.json").write_text("{half")
-    flags = ["--server", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
-    assert main([*flags, "--state-dir", str(tmp_path)]) == 1
-    assert "agent.json is damaged" in capsys.readouterr().err

@@ -55,29 +55,7 @@ async def test_last_word_says_whether_a_quota_cut_the_log(quota: int, cut: bool)
     assert server.complete == {KEY}
 
 
-async def test_ship_follows_a_growing_log() -> None:
-    server, replica = StubServer(), Replica(10)
-    async with server.client() as client:
-        shipper = LogShipper(client, replica.runtime)
-        for _ in range(10):
-            await shipper.ship([KEY])
-            assert server.texts(*KEY) == replica.expected[: int(replica.clock.monotonic()) + 1]
-            assert not server.complete
-            replica.clock.advance(1)
-        await shipper.ship([KEY])
-        assert shipper.is_complete(KEY)
-
-        sent = len(server.chunks)
-        await shipper.ship([KEY])  # over: nothing is sent any more
-        assert len(server.chunks) == sent
-
-    assert server.texts(*KEY) == replica.expected
-    assert server.complete == {KEY}
-
-
-async def test_end_of_a_log_that_was_sent_from_its_beginning_reads_no_line_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_ship_follows_a_growing_log_and_reads_no_line_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     server, replica = StubServer(), Replica(10)
     reads: list[int] = []
     read = replica.runtime.read_log
@@ -90,11 +68,17 @@ async def test_end_of_a_log_that_was_sent_from_its_beginning_reads_no_line_again
     monkeypatch.setattr(replica.runtime, "read_log", counted)
     async with server.client() as client:
         shipper = LogShipper(client, replica.runtime)
-        for _ in range(12):
+        for number in range(1, 11):
             await shipper.ship([KEY])
+            assert (server.texts(*KEY), server.complete) == (replica.expected[:number], set())
             replica.clock.advance(1)
-    assert shipper.is_complete(KEY)
+        await shipper.ship([KEY])
+        assert shipper.is_complete(KEY)
+        sent = len(server.chunks)
+        await shipper.ship([KEY])  # over: nothing is sent any more
+        assert len(server.chunks) == sent
     assert reads == list(range(10))
+    assert server.complete == {KEY}
 
 
 async def test_ship_looks_less_often_at_a_silent_log_until_it_grows_or_a_change_is_told(
@@ -154,15 +138,16 @@ async def test_lines_that_are_written_while_few_are_sent_are_sent_together_with_
 
 
 @pytest.mark.parametrize(("max_lines", "max_bytes", "chunks"), [(3, 1 << 20, 4), (100, 14, 5), (100, 1, 10)])
-async def test_ship_keeps_chunks_within_their_limits(max_lines: int, max_bytes: int, chunks: int) -> None:
+async def test_two_agents_in_turn_keep_chunks_within_their_limits_and_send_nothing_twice(
+    max_lines: int, max_bytes: int, chunks: int
+) -> None:
     server, replica = StubServer(), Replica(10)
-    replica.clock.advance(100)
-
-    await ship(server, replica, max_lines=max_lines, max_bytes=max_bytes)
-
+    for seconds in (5, 100):
+        replica.clock.advance(seconds)
+        await ship(server, replica, max_lines=max_lines, max_bytes=max_bytes)
     assert server.texts(*KEY) == replica.expected
-    assert len([chunk for chunk in server.chunks if chunk.lines]) == chunks
-    assert all(len(chunk.lines) <= max_lines for chunk in server.chunks)
+    sizes = [len(chunk.lines) for chunk in server.chunks if chunk.lines]
+    assert (len(sizes), sum(sizes), max(sizes) <= max_lines) == (chunks, 10, True)
 
 
 async def test_ship_of_a_loud_replica_takes_no_more_than_its_share_of_a_round() -> None:
@@ -197,20 +182,6 @@ async def test_ship_of_more_loud_replicas_than_slots_sends_of_each_in_one_round(
         assert await LogShipper(client, runtime, max_lines=1).ship(keys)
 
     assert all(server.texts(*key) for key in keys)
-
-
-async def test_ship_by_a_new_agent_sends_nothing_twice() -> None:
-    server, replica = StubServer(), Replica(10)
-    replica.clock.advance(5)
-    await ship(server, replica)
-    before = sum(len(chunk.lines) for chunk in server.chunks)
-    replica.clock.advance(100)
-
-    await ship(server, replica)
-
-    assert sum(len(chunk.lines) for chunk in server.chunks) == 10
-    assert before == 6
-    assert server.texts(*KEY) == replica.expected
 
 
 async def test_ship_drops_the_log_of_a_run_that_is_not_the_servers() -> None:

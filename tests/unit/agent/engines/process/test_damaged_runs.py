@@ -20,13 +20,7 @@ from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
 
 OTHER = unique_run("2")
-DAMAGES = [
-    pytest.param("", id="empty"),
-    pytest.param("\0\0\0", id="zeros"),
-    pytest.param("[]", id="no object"),
-    pytest.param("{}", id="no fields"),
-    pytest.param('{"time": 1', id="cut"),
-]
+DAMAGES = ("", "\0\0\0", "[]", "{}", '{"time": 1')
 
 
 def up(driver: Driver, run_id: str) -> bool:
@@ -46,50 +40,36 @@ def names(runs: Path) -> list[str]:
     return sorted(path.name for path in runs.iterdir())
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_exit_that_is_damaged_counts_as_that_of_a_killed_supervisor(
-    driver: Driver, runs: Path, damage: str, caplog: pytest.LogCaptureFixture
+def test_notes_of_a_replica_that_are_damaged_count_as_absent(
+    driver: Driver, runs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Without exit.json it has ended as one whose supervisor was killed."""
     start(driver, "echo up; exit 4")
     driver.wait_for_log(RUN, TASK)
-    (runs / RUN / TASK / "exit.json").write_text(damage)
-    driver.lab.reopen()
-
-    driver.until(lambda: driver.reports(RUN)[TASK].exit)
-
-    ended = driver.reports(RUN)[TASK].exit
-    assert ended is not None
-    assert (ended.code, ended.reason) == (None, Reason.VANISHED)
+    found = []
+    for name in ("started.json", "exit.json"):
+        for damage in DAMAGES:
+            (runs / RUN / TASK / name).write_text(damage)
+            driver.lab.reopen()
+            ended = driver.end(RUN, TASK)
+            found.append((name, driver.reports(RUN)[TASK].started_at, ended.code, ended.reason))
+            driver.lab.reopen()
+            assert driver.end(RUN, TASK) == ended
+    assert found == [
+        *[("started.json", None, 4, Reason.PROGRAM_ERROR)] * len(DAMAGES),
+        *[("exit.json", None, None, Reason.VANISHED)] * len(DAMAGES),
+    ]
     assert driver.wait_for_log(RUN, TASK) == ["up"]
-    driver.lab.reopen()
-    assert driver.reports(RUN)[TASK].exit == ended
-    assert caplog.text.count("exit.json is ignored") == 1
+    assert caplog.text.count("exit.json is ignored") == len(DAMAGES)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_start_note_that_is_damaged_counts_as_absent(driver: Driver, runs: Path, damage: str) -> None:
-    start(driver, "echo up; exit 4")
-    driver.wait_for_log(RUN, TASK)
-    (runs / RUN / TASK / "started.json").write_text(damage)
-    driver.lab.reopen()
-
-    report = driver.wait_for_exits(RUN)[TASK]
-
-    assert report.started_at is None
-    assert report.exit is not None
-    assert report.exit.code == 4
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", ["{}", '{"time": 1'])
 def test_stop_order_that_is_damaged_is_written_anew(driver: Driver, runs: Path, damage: str) -> None:
     start(driver, "echo up; exec sleep 1000")
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    driver.until(partial(up, driver, RUN))
     (runs / RUN / "stop.json").write_text(damage)
-
     driver.runtime.stop(RUN, 5.0)
-
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.STOPPED, True)
 
 
@@ -98,32 +78,25 @@ def test_stop_order_that_is_damaged_is_to_the_supervisor_as_any_sigterm(
     driver: Driver, runs: Path, damage: str
 ) -> None:
     start(driver, "echo up; exec sleep 1000")
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
+    driver.until(partial(up, driver, RUN))
     (runs / RUN / "stop.json").write_text(damage)
-
     os.kill((read_json(runs / RUN / "run.json") or {})["pids"][TASK], signal.SIGTERM)
-
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.KILLED_BY_SIGNAL, False)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
 def test_recover_with_one_damaged_run_finds_the_others(
-    driver: Driver, runs: Path, damage: str, caplog: pytest.LogCaptureFixture
+    driver: Driver, runs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for run_id in (RUN, OTHER):
-        start(driver, "echo up; exec sleep 1000", run_id)
-        driver.until(partial(up, driver, run_id))
-    (runs / RUN / "run.json").write_text(damage)
-
-    handles = driver.lab.reopen().recover()
-
-    assert [handle.run_id for handle in handles] == [OTHER]
-    assert driver.runtime.observe(RUN) == ()
-    assert driver.lab.remaining(RUN) == []
+    start(driver, "echo up; exec sleep 1000", OTHER)
+    for damage in DAMAGES:
+        start(driver, "echo up; exec sleep 1000")
+        driver.until(partial(up, driver, RUN))
+        (runs / RUN / "run.json").write_text(damage)
+        assert [handle.run_id for handle in driver.lab.reopen().recover()] == [OTHER]
+        assert (driver.runtime.observe(RUN), driver.lab.remaining(RUN)) == ((), [])
     assert driver.reports(OTHER)[TASK].state is ReplicaState.RUNNING
-    assert caplog.text.count("run.json is ignored") == 1
+    assert caplog.text.count("run.json is ignored") == len(DAMAGES)
 
 
 def test_recover_with_one_unreadable_run_finds_the_others_and_keeps_it(
@@ -195,12 +168,9 @@ def test_remove_that_leaves_files_forgets_the_run_and_recover_tries_again(
     assert names(runs) == []
 
 
-def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(driver: Driver, runs: Path) -> None:
+def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(driver: Driver) -> None:
     start(driver, 'echo up; rm -rf "${PWD%/work}"; sleep 1000')
-
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert (ended.code, ended.reason) == (None, Reason.VANISHED)
     driver.until(lambda: not process_tags.tagged(RUN))
 

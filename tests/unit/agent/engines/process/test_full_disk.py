@@ -91,32 +91,32 @@ def lock_when_free(driver: Driver, path: Path) -> int:
 def test_supervisor_on_a_full_disk_tells_all_once_there_is_room(
     driver: Driver, full_disk: FullDisk, tmp_path: Path
 ) -> None:
+    """Its log also while its program is silent."""
     marker = tmp_path / "ran"
-    start(driver, f"echo up; touch {marker}; exit 3")
-    driver.until(lambda: marker.exists() and not process_tags.tagged(RUN))
-    assert driver.reports(RUN)[TASK].state is ReplicaState.STARTING
+    start(driver, f"echo up; touch {marker}; while [ ! -e {marker}.go ]; do sleep 0.01; done; exit 3")
+    driver.until(marker.exists)
+    assert (driver.texts(RUN, TASK), driver.reports(RUN)[TASK].state) == ([], ReplicaState.STARTING)
 
     full_disk.is_freed()
 
-    report = driver.wait_for_exits(RUN)[TASK]
-    assert report.exit is not None
-    assert (report.exit.code, report.exit.reason) == (3, Reason.PROGRAM_ERROR)
-    assert report.started_at is not None
+    driver.until(lambda: driver.texts(RUN, TASK) == ["up"] and running(driver, RUN))
+    marker.with_name("ran.go").touch()
+    ended = driver.end(RUN, TASK)
+    assert (ended.code, ended.reason) == (3, Reason.PROGRAM_ERROR)
     assert driver.wait_for_log(RUN, TASK) == ["up"]
 
 
-def test_log_held_back_by_a_full_disk_is_written_while_its_program_is_silent(
+def test_program_that_ends_on_a_full_disk_is_reported_once_there_is_room(
     driver: Driver, full_disk: FullDisk, tmp_path: Path
 ) -> None:
     marker = tmp_path / "ran"
-    start(driver, f"echo up; touch {marker}; exec sleep 1000")
-    driver.until(marker.exists)
-    assert driver.texts(RUN, TASK) == []
-
+    start(driver, f"echo up; touch {marker}; exit 3")
+    driver.until(lambda: marker.exists() and not process_tags.tagged(RUN))
+    assert driver.reports(RUN)[TASK].exit is None
     full_disk.is_freed()
-
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
-    driver.until(lambda: driver.reports(RUN)[TASK].state is ReplicaState.RUNNING)
+    assert driver.end(RUN, TASK).code == 3
+    assert driver.reports(RUN)[TASK].started_at is not None
+    assert driver.wait_for_log(RUN, TASK) == ["up"]
 
 
 def test_stop_on_a_full_disk_ends_the_program(
@@ -144,8 +144,7 @@ def test_stop_that_cannot_be_saved_is_still_reported_with_the_exit(
     driver.runtime.stop(RUN, 5.0, Reason.HOST_LOST)
     driver.runtime.stop(RUN, 5.0, Reason.STOPPED)
 
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.HOST_LOST, True)
     assert caplog.text.count("it is stopped without") == 1
 
@@ -175,18 +174,9 @@ def test_exit_of_a_killed_supervisor_on_a_full_disk_is_recorded_later(
         assert not driver.runtime.has_ended(RUN)
         assert driver.reports(OTHER)[TASK].state is ReplicaState.RUNNING
 
-    ended = driver.reports(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert ended.reason is Reason.VANISHED
     assert driver.wait_for_log(RUN, TASK) == ["up"]
-
-
-def test_burial_gives_up_the_reserve(driver: Driver, runs: Path) -> None:
-    start(driver, "exec sleep 1000")
-    driver.until(lambda: driver.reports(RUN)[TASK].state is ReplicaState.RUNNING)
-    driver.lab.kill_supervisor(RUN, TASK)
-    driver.wait_for_exits(RUN)
-    assert not (runs / RUN / TASK / supervisor.RESERVE).exists()
 
 
 def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(driver: Driver, runs: Path) -> None:
@@ -205,15 +195,18 @@ def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(dr
     assert driver.runtime.read_log(RUN, TASK, 0, 10, 1 << 20).complete
 
 
-def test_reserve_holds_real_room_until_the_end(driver: Driver, runs: Path) -> None:
-    start(driver, "echo up; exec sleep 1000")
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
-    reserve = runs / RUN / TASK / supervisor.RESERVE
-    assert reserve.stat().st_blocks * 512 >= 1 << 16
-
-    driver.runtime.stop(RUN, 5.0)
-    driver.wait_for_log(RUN, TASK)
-    driver.until(lambda: not reserve.exists())
+def test_reserve_holds_real_room_until_the_end_also_of_a_killed_supervisor(driver: Driver, runs: Path) -> None:
+    for run_id, end in (
+        (RUN, lambda: driver.runtime.stop(RUN, 5.0)),
+        (OTHER, partial(driver.lab.kill_supervisor, OTHER, TASK)),
+    ):
+        start(driver, "echo up; exec sleep 1000", run_id)
+        driver.until(partial(running, driver, run_id))
+        reserve = runs / run_id / TASK / supervisor.RESERVE
+        assert reserve.stat().st_blocks * 512 >= 1 << 16
+        end()
+        driver.wait_for_exits(run_id)
+        driver.until(lambda reserve=reserve: not reserve.exists())
 
 
 def test_note_of_the_end_on_a_full_disk_takes_the_place_of_the_reserve(

@@ -73,8 +73,7 @@ def test_replica_is_held_to_its_cpus(driver: Driver) -> None:
 
 def test_replica_with_cpus_that_are_not_there_could_not_be_started(driver: Driver) -> None:
     assert python(driver, "print('never')", cpus=(999_999,)) == []
-    ended = driver.reports(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
     assert "999999" in ended.message
 
@@ -110,8 +109,7 @@ def test_supervisor_killed_takes_its_program_and_its_orphans_along(driver: Drive
 
     driver.lab.kill_supervisor(RUN, TASK)
 
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert ended.reason is Reason.VANISHED
     driver.until(lambda: not process_tags.tagged(RUN))
 
@@ -193,8 +191,7 @@ def test_stop_reaches_a_program_that_suspended_its_supervisor(driver: Driver) ->
 
     driver.runtime.stop(RUN, 0.1)
 
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert ended.reason is Reason.STOPPED
 
 
@@ -206,8 +203,7 @@ def test_stop_right_after_start_is_never_lost(driver: Driver) -> None:
     start(driver, "/bin/sh", "-c", "sleep 1000")
     driver.runtime.stop(RUN, 5.0)  # before the supervisor can listen
 
-    ended = driver.wait_for_exits(RUN)[TASK].exit
-    assert ended is not None
+    ended = driver.end(RUN, TASK)
     assert (ended.reason, ended.after_stop) == (Reason.STOPPED, True)
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -83,33 +83,31 @@ def typed(line: str, on_terminal: bool, state_dir: Path) -> LocalCommand:
     return shell
 
 
-def table(check: Callable[[str, bool, Sleepers], None]) -> None:
-    """Check every way to escape, and report all that fail."""
+CASES = list(product(ESCAPES, (False, True)))
 
-    def failure(escape: str, on_terminal: bool) -> str:
-        sleepers = Sleepers()
+
+def all_gone(cases: Sequence[Sleepers]) -> None:
+    """The processes of each way to escape have ended; else report all that live."""
+    alive = []
+    for (escape, on_terminal), sleepers in zip(CASES, cases, strict=True):
         try:
-            check(sleepers.line(ESCAPES[escape]), on_terminal, sleepers)
             sleepers.gone()
         except AssertionError as error:
-            return f"{escape}{' at a terminal' if on_terminal else ''}: {error}"
-        finally:
+            alive.append(f"{escape}{' at a terminal' if on_terminal else ''}: {error}")
             sleepers.kill()
-        return ""
-
-    with ThreadPoolExecutor(6) as pool:
-        failures = [words for words in pool.map(failure, *zip(*product(ESCAPES, (False, True)), strict=True)) if words]
-    assert not failures, "\n".join(failures)
+    assert not alive, "\n".join(alive)
 
 
 def test_close_ends_everything_below_a_command_wherever_it_went(tmp_path: Path) -> None:
-    def check(line: str, on_terminal: bool, sleepers: Sleepers) -> None:
-        command = typed(line, on_terminal, tmp_path)
+    cases = [Sleepers() for _ in CASES]
+    commands = []
+    for (escape, on_terminal), sleepers in zip(CASES, cases, strict=True):
+        line = sleepers.line(ESCAPES[escape])
+        commands.append(typed(line, on_terminal, tmp_path))
         sleepers.running(line.count("exec -a"))
-        end(command)
-        assert not sleepers()
-
-    table(check)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(end, commands))
+    all_gone(cases)
 
 
 AGENT = """
@@ -118,40 +116,42 @@ from pathlib import Path
 from trainyard_agent.runtimes.attaching.local_command import LocalCommand
 from trainyard_protocol.wire.attachments import Terminal
 
-state_dir, line, on_terminal = json.loads(sys.argv[1])
+state_dir, lines = json.loads(sys.argv[1])
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGUSR1])
-terminal = Terminal(rows=9, columns=99, kind="xterm") if on_terminal else None
-words = ["bash", "--norc", "-i"] if on_terminal else ["bash", "-c", line]
-command = LocalCommand(words, terminal, Path(state_dir))
-if on_terminal:
-    command.write(line.encode() + b"\\n")
-while (output := command.read()) is not None:
+commands = []
+for line, on_terminal in lines:
+    terminal = Terminal(rows=9, columns=99, kind="xterm") if on_terminal else None
+    words = ["bash", "--norc", "-i"] if on_terminal else ["bash", "-c", line]
+    commands.append(LocalCommand(words, terminal, Path(state_dir)))
+    if on_terminal:
+        commands[-1].write(line.encode() + b"\\n")
+while (output := commands[0].read()) is not None:
     sys.stdout.buffer.write(output[1])
     sys.stdout.buffer.flush()
 """
 
 
-def agent(state_dir: Path, line: str, on_terminal: bool = False) -> "subprocess.Popen[bytes]":
-    """An agent that ignores and blocks signals, as one that a shell has started in the background, and serves this."""
-    return subprocess.Popen(
-        [sys.executable, "-c", AGENT, json.dumps([str(state_dir), line, on_terminal])], stdout=subprocess.PIPE
-    )
+def agent(state_dir: Path, *lines: tuple[str, bool]) -> "subprocess.Popen[bytes]":
+    """An agent that ignores and blocks signals, as one that a shell has started in the background, and serves these
+    lines, each at a terminal or not."""
+    return subprocess.Popen([sys.executable, "-c", AGENT, json.dumps([str(state_dir), lines])], stdout=subprocess.PIPE)
 
 
 def test_kill_of_the_agent_ends_everything_below_its_commands(tmp_path: Path) -> None:
-    def check(line: str, on_terminal: bool, sleepers: Sleepers) -> None:
-        with agent(tmp_path, line, on_terminal) as process:
+    cases = [Sleepers() for _ in CASES]
+    lines = [(sleepers.line(ESCAPES[way]), at_one) for (way, at_one), sleepers in zip(CASES, cases, strict=True)]
+    with agent(tmp_path, *lines) as process:
+        for (line, _), sleepers in zip(lines, cases, strict=True):
             sleepers.running(line.count("exec -a"))
-            process.kill()
-
-    table(check)
+        process.kill()
+    all_gone(cases)
 
 
 def test_next_agent_ends_what_outlived_the_agent_and_its_guard(tmp_path: Path, sleepers: Sleepers) -> None:
     line = sleepers.line("(setsid {sleep} &) ; {sleep}")
-    with agent(tmp_path, line) as process, agent(tmp_path / "other", line) as other:
+    with agent(tmp_path, (line, False)) as process, agent(tmp_path / "other", (line, False)) as other:
         sleepers.running(4)
         for served in (process, other):
             for guard in psutil.Process(served.pid).children():
@@ -197,7 +197,7 @@ def test_end_of_a_command_is_told_at_once_and_ends_what_it_left(tmp_path: Path, 
 
 
 def test_command_ignores_and_blocks_no_signal_that_its_agent_does(tmp_path: Path) -> None:
-    with agent(tmp_path, "grep -E '^Sig(Blk|Ign)' /proc/self/status") as process:
+    with agent(tmp_path, ("grep -E '^Sig(Blk|Ign)' /proc/self/status", False)) as process:
         out, _ = process.communicate(timeout=60)
     changeable = sum(1 << (number - 1) for number in signal.valid_signals())  # without those of the C library's own
     assert {int(line.split()[1], 16) & changeable for line in out.decode().splitlines()} == {0}

@@ -108,11 +108,9 @@ site: $(VENV)/.dev ## build the site into build/site, without a network; open bu
 
 docs: $(VENV)/.dev ## write the pages that come from the code
 	$(BIN)/python scripts/docs.py
-	$(BIN)/python scripts/help_pages.py
 
 dist: $(VENV)/.dev ## build wheels and source distributions into dist/, the same bytes from the same commit
 	@rm -rf dist
-	$(BIN)/python scripts/help_pages.py
 	SOURCE_DATE_EPOCH=$(COMMITTED) $(BIN)/python -m hatchling build --directory dist
 	cd trainer_library && SOURCE_DATE_EPOCH=$(COMMITTED) ../$(BIN)/python -m hatchling build --directory ../dist
 	@cd dist && sha256sum *

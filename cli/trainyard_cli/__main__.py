@@ -4,8 +4,6 @@ import os
 import sys
 from types import ModuleType
 
-from trainyard_cli import help_text
-
 # httpx has a command line of its own, for which it imports rich and Pygments: half of its time, for nobody here.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # so the import system notes what cannot be had
 
@@ -15,8 +13,6 @@ _INTERRUPTED = 130
 def main() -> None:
     """Entry point of `trainyard`."""
     _open_closed_streams()
-    if text := help_text.of(sys.argv[1:]):
-        _print(text)
     _program().main()
 
 
@@ -47,16 +43,6 @@ def _program() -> ModuleType:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(_INTERRUPTED)
     return program
-
-
-def _print(text: str) -> None:
-    """Print the text and end. Returns where it cannot be written: the program then says so."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError:
-        return
-    os._exit(0)
 
 
 if __name__ == "__main__":

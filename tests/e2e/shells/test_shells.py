@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 import time
@@ -42,14 +41,6 @@ INIT = {
     "zsh": 'eval "$(trainyard shell-init zsh)"',
     "dash": 'eval "$(trainyard shell-init dash)"',
     "fish": "trainyard shell-init fish | source",
-}
-
-
-WRITE = runpy.run_path(str(Path(__file__).parents[3] / "cli" / "build_hook.py"))["write"]
-LOAD = {  # as the shell itself does it for a file of an installation
-    "bash": "source {share}/bash-completion/completions/trainyard",
-    "zsh": "fpath=({share}/zsh/site-functions $fpath); autoload -Uz compinit && compinit -u -D",
-    "fish": "source {share}/fish/vendor_completions.d/trainyard.fish",
 }
 
 
@@ -183,19 +174,6 @@ def test_tab_after_the_start_of_a_verb_completes_it(shell: Shell) -> None:
 def test_tab_after_the_start_of_a_flag_completes_it(shell: Shell) -> None:
     shell.type_keys("jobs submit training --conf\tc.yaml\r")
     assert shell.wait_for_words() == ["jobs", "submit", "training", "--config", "c.yaml"]
-
-
-@pytest.mark.parametrize("name", sorted(LOAD))
-def test_shipped_file_completes_verbs_and_flags_without_shell_init(name: str, tmp_path: Path) -> None:
-    need_program(name)
-    WRITE(tmp_path)
-    shell = Shell(name, tmp_path)
-    try:
-        shell.run(LOAD[name].format(share=tmp_path / "share"))
-        shell.type_keys("trainyard jobs sub\ttraining --conf\tc.yaml\r")
-        assert shell.wait_for_words() == ["jobs", "submit", "training", "--config", "c.yaml"]
-    finally:
-        shell.close()
 
 
 @pytest.mark.parametrize(

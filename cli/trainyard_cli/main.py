@@ -9,10 +9,8 @@ import errno
 import gc
 import io
 import os
-import shlex
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +18,7 @@ from typing import NoReturn
 import click
 
 from trainyard_cli.commands import tree
-from trainyard_cli.commands.shared import suggestions
+from trainyard_cli.commands.shared.suggestions import pasted_dash
 from trainyard_cli.output.text.safe import echo, without_field
 from trainyard_cli.settings import COMPLETION_VARIABLE, default_state_dir
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
@@ -80,7 +78,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         _print_error(error.format_message())
         return USAGE
     except click.UsageError as error:
-        _print_error(_usage(error, _pasted(command, name, arguments)))
+        _print_error(_usage(error, pasted_dash(arguments)))
         return USAGE
     except click.ClickException as error:
         _print_error(f"ERROR: {error.format_message()}")
@@ -92,7 +90,7 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         _silence_stdout()
         return BROKEN_PIPE
     except TrainyardError as error:
-        instead = _pasted(command, name, arguments) if type(error) is InvalidArgument else ""
+        instead = pasted_dash(arguments) if type(error) is InvalidArgument else ""
         _print_error(f"ERROR: {instead or without_field(error.message)}")
         return FAILED
     except OSError as error:
@@ -113,15 +111,6 @@ def _is_utf8(word: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _pasted(command: click.Command, name: str, arguments: Sequence[str]) -> str:
-    """The message about dashes of a word processor in a line that has failed, with the line that was meant; "" for a
-    line without."""
-    problem = suggestions.pasted_dash(arguments)
-    if not problem or not isinstance(command, click.Group):
-        return ""
-    return f"{problem} Did you mean:\n  {name} {shlex.join(suggestions.with_hyphens(command, arguments))}"
 
 
 def _usage(error: click.UsageError, instead: str) -> str:
@@ -165,6 +154,8 @@ def _file_failure(error: OSError) -> str:
 
 
 def _bug(error: Exception, arguments: Sequence[str]) -> str:
+    import traceback  # with ast and tokenize, for a bug alone
+
     text = f"trainyard {' '.join(arguments)}\n\n{''.join(traceback.format_exception(error))}"
     reason = str(error).partition("\n")[0]
     problem = f"ERROR: this is a bug in trainyard: {type(error).__name__}{f': {reason}' if reason else ''}"

@@ -1,8 +1,9 @@
 """Groups of commands: each is imported when it is called for, and a mistyped word gets the line that was meant."""
 
+import itertools
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -61,10 +62,10 @@ class CommandGroup(click.Group):
         try:
             return super().parse_args(ctx, list(given))
         except click.NoSuchOption as error:
-            if len(_shown(self)) != 1:
+            if not _only(self):
                 raise
             line = f"{ctx.command_path} {shlex.join(corrected(self, given))}"
-            raise click.UsageError(f"{_sentence(error)} Did you mean:\n  {line}", ctx) from error
+            raise click.UsageError(f"No such option: {error.option_name}. Did you mean:\n  {line}", ctx) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,46 +80,35 @@ class CommandGroup(click.Group):
 
 
 def corrected(group: click.Group, words: Sequence[str]) -> list[str]:
-    """The words with the names of commands corrected or added, as far as a close one exists."""
+    """The words with the names of commands corrected or added, as far as a close one exists. A word that names a
+    command, also one of a group below, comes before one that resembles a name."""
     if not words:
         return []
-    words = [*_LINES.get(words[0], words[:1]), *words[1:]]
-    path = _path(group, words[0])
+    word, *rest = [*_LINES.get(words[0], words[:1]), *words[1:]]
+    own = {name: [name] for name in group.commands}
+    below: dict[str, list[str]] = {}
+    for name, command in group.commands.items():
+        for inner in command.commands if isinstance(command, click.Group) else ():
+            below.setdefault(inner, [name, inner])
+    names = (word, *_SYNONYMS.get(word, ()))
+    name = next((name for places in (own, below) for name in names if name in places), "") or nearest(word, own)
+    if not name and (path := _only(group)):
+        rest = [word, *rest]  # `jobs submit` has nothing but `training`
+    else:
+        path = (below | own).get(name or nearest(word, below), [])
     if not path:
-        return list(words)
-    command: click.Command = group
-    for name in path:
-        assert isinstance(command, click.Group)
-        command = command.commands[name]
-    rest = words[1:] if _meant(path[-1], words[0]) else words
-    return [*path, *(corrected(command, rest) if isinstance(command, click.Group) else rest)]
+        return [word, *rest]
+    found: click.Command = group
+    for step in path:
+        assert isinstance(found, click.Group)
+        found = found.commands[step]
+    return [*path, *(corrected(found, rest) if isinstance(found, click.Group) else rest)]
 
 
-def _shown(group: click.Group) -> list[str]:
-    """The names of the commands that the help shows."""
-    return [name for name, command in group.commands.items() if not command.hidden]
-
-
-def _path(group: click.Group, word: str) -> list[str]:
-    """The names that lead to the command that was meant; [] without one. A word that names a command, also one of a
-    group below, comes before one that resembles a name."""
-    for closest in (_named, nearest):
-        if name := closest(word, group.commands):
-            return [name]
-        if closest is nearest and len(shown := _shown(group)) == 1:
-            return shown  # `jobs submit` has nothing but `training`
-        for name, command in group.commands.items():
-            if isinstance(command, click.Group) and (inner := closest(word, command.commands)):
-                return [name, inner]
-    return []
-
-
-def _meant(name: str, word: str) -> bool:
-    return bool(_named(word, [name]) or nearest(word, [name]))
-
-
-def _named(word: str, names: Collection[str]) -> str:
-    return next((name for name in (word, *_SYNONYMS.get(word, ())) if name in names), "")
+def _only(group: click.Group) -> list[str]:
+    """The name of the one command that the help of a group shows; [] for a group with several."""
+    shown = [name for name, command in group.commands.items() if not command.hidden]
+    return shown if len(shown) == 1 else []
 
 
 def unknown_option(path: str, error: click.NoSuchOption, command: click.Command, args: Sequence[str]) -> str:
@@ -126,11 +116,12 @@ def unknown_option(path: str, error: click.NoSuchOption, command: click.Command,
     the program belongs. `args` are the words behind `path`."""
     options = _options(command)
     near = nearest(error.option_name, options)
-    did_you_mean = f" Did you mean {near}?" if near else ""
+    hint = f" Did you mean {near}?" if near else ""
     ours, programs = separated(args, options)
-    line = f"{path} {shlex.join(ours)}".rstrip()
-    where = "Arguments of the training program go after --"
-    return f"{_sentence(error)}{did_you_mean} {where}:\n  {line} -- {shlex.join(programs)}"
+    return (
+        f"No such option: {error.option_name}.{hint} Arguments of the training program go after --:\n"
+        f"  {' '.join(filter(None, (path, shlex.join(ours))))} -- {shlex.join(programs)}"
+    )
 
 
 def separated(args: Sequence[str], options: dict[str, bool]) -> tuple[list[str], list[str]]:
@@ -147,13 +138,8 @@ def separated(args: Sequence[str], options: dict[str, bool]) -> tuple[list[str],
             is_programs = name not in options
         (programs if is_programs else ours).append(word)
         if options.get(name) and not equals:
-            ours.extend(_next(words))
+            ours += itertools.islice(words, 1)
     return ours, [*programs, *args[end + 1 :]]
-
-
-def _next(words: Iterator[str]) -> list[str]:
-    word = next(words, None)
-    return [] if word is None else [word]
 
 
 def _options(command: click.Command) -> dict[str, bool]:
@@ -166,73 +152,11 @@ def _options(command: click.Command) -> dict[str, bool]:
     } | {"--help": False, "-h": False}
 
 
-def _sentence(error: click.NoSuchOption) -> str:
-    return f"No such option: {error.option_name}."
-
-
-def with_hyphens(group: click.Group, words: Sequence[str]) -> list[str]:
-    """The line that is meant by one with dashes of a word processor in place of hyphens, with its commands and its
-    arguments of a program where they belong."""
-    path: list[str] = []
-    rest = _hyphened(words)
-    command: click.Command = group
-    while isinstance(command, click.Group):
-        rest = _verb_first(command, rest)
-        if not rest or rest[0] not in command.commands:
-            return [*path, *rest]
-        path.append(rest.pop(0))
-        found = command.commands[path[-1]]
-        command = found.load() if isinstance(found, LazyCommand) else found
-    if not command.allow_extra_args:
-        return [*path, *rest]
-    ours, programs = separated(rest, _options(command))
-    return [*path, *ours, *(("--", *programs) if programs else ())]
-
-
-def _verb_first(group: click.Group, words: Sequence[str]) -> list[str]:
-    """The words with flags that stand before a verb of the group behind it, and with the verb that was meant."""
-    if not words or not words[0].startswith("-"):
-        return corrected(group, words)
-    at = next((place for place, word in enumerate(words) if word in group.commands), None)
-    if at is not None:
-        return [words[at], *words[:at], *words[at + 1 :]]
-    shown = _shown(group)
-    return [*shown, *words] if len(shown) == 1 else list(words)
-
-
 def pasted_dash(words: Sequence[str]) -> str:
-    """The sentence about the first dash of a word processor before `--`; "" without one."""
-    end = words.index("--") if "--" in words else len(words)
-    word = next(filter(_has_dash, words[:end]), "")
-    dash = next((letter for letter in word if letter in _DASHES), "")
-    return f"{word!r} has {dash!r} (U+{ord(dash):04X}) in place of a hyphen." if dash else ""
-
-
-def _has_dash(word: str) -> bool:
-    """Whether a word would be a flag, or `--`, if its dashes were hyphens."""
-    flag = _FLAG.fullmatch(word)
-    return flag is not None and not {*_DASHES}.isdisjoint(flag[1])
-
-
-def _hyphened(words: Sequence[str]) -> list[str]:
-    """The words with hyphens. A dash that stands alone before a flag is a part of it: `– –config` is `--config`."""
-    line: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    """The sentence about the first flag before `--` that has a dash of a word processor; "" without one."""
+    for word in words[: words.index("--") if "--" in words else len(words)]:
         flag = _FLAG.fullmatch(word)
-        if flag is None or not _has_dash(word):
-            line.append(word)
-        elif flag[2]:
-            line.append(f"{'-' if len(flag[2]) == 1 else '--'}{flag[2]}")
-        elif rest and len(word) == 1 and _is_half(rest[0]):
-            line.append(f"--{rest.pop(0)[1:]}")
-        else:
-            line.append(word if "--" in line else "--")
-    return line
-
-
-def _is_half(word: str) -> bool:
-    """Whether a word is a flag with one dash of a word processor, of which the other one may stand before it."""
-    flag = _FLAG.fullmatch(word)
-    return flag is not None and flag[1] in _DASHES and len(flag[1]) == 1 and bool(flag[2])
+        if flag and (dash := next((letter for letter in flag[1] if letter in _DASHES), "")):
+            meant = f"-{flag[2]}" if flag[2] and len(flag[2]) == 1 else f"--{flag[2] or ''}"
+            return f"{word!r} has {dash!r} (U+{ord(dash):04X}) in place of a hyphen. Did you mean {meant}?"
+    return ""

@@ -58,31 +58,24 @@ def test_mistyped_line_is_refused_with_the_one_that_was_meant(capsys: pytest.Cap
 
 
 PASTED = {
-    "jobs submit training —-config c": "jobs submit training --config c",
-    "jobs submit training x —config c": "jobs submit training x --config c",
-    "jobs submit training x – –config c": "jobs submit training x --config c",
-    "jobs submit training x −-config=c": "jobs submit training x --config=c",
-    "jobs submit training x —–config=c -- —epochs 3": "jobs submit training x --config=c -- --epochs 3",
-    "jobs submit training x --config c — --epochs 3": "jobs submit training x --config c -- --epochs 3",
-    "jobs submit training x --config c —epochs 3": "jobs submit training x --config c -- --epochs 3",
-    "jobs submit —config c": "jobs submit training --config c",
-    "jobs list –o json": "jobs list -o json",
-    "jobs describe —format=json x": "jobs describe --format=json x",
-    "jobs exec x — ls -l": "jobs exec x -- ls -l",
-    "—quiet jobs list": "jobs list --quiet",
-    "submt x —config c": "jobs submit training x --config c",
+    "jobs submit training —-config c": ("—-config", "—", "2014", "--config"),
+    "jobs submit training x −-config=c": ("−-config=c", "−", "2212", "--config=c"),
+    "jobs submit training x --config c — --epochs 3": ("—", "—", "2014", "--"),
+    "jobs list –o json": ("–o", "–", "2013", "-o"),
+    "jobs exec x — ls -l": ("—", "—", "2014", "--"),
+    "—quiet jobs list": ("—quiet", "—", "2014", "--quiet"),
 }
-"""Lines with the dashes of an article, and those that were meant."""
+"""Lines with the dashes of an article: the word, its dash, and the flag that was meant."""
 
 
-def test_line_with_the_dashes_of_an_article_is_refused_with_the_one_that_was_meant(
+def test_line_with_the_dashes_of_an_article_is_refused_with_the_flag_that_was_meant(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = []
-    for words, meant in PASTED.items():
+    for words, (word, dash, code_point, meant) in PASTED.items():
         code = run(tree.trainyard, "trainyard", words.split())
         printed = capsys.readouterr()
-        expected = f" in place of a hyphen. Did you mean:\n  trainyard {meant}\n"
+        expected = f"'{word}' has '{dash}' (U+{code_point}) in place of a hyphen. Did you mean {meant}?\n"
         if code != 2 or printed.out or expected not in printed.err:
             wrong.append(f"{words}: {code}\n{printed.err}")
     assert not wrong, "\n".join(wrong)

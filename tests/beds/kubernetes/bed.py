@@ -143,11 +143,6 @@ class Bed:
             for node in nodes:
                 node.machine.stop_outside("registry")
 
-    def evict(self, namespace: str, pod: str) -> None:
-        """Drain it like `kubectl drain`."""
-        body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod}}
-        self._api.create(f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", body)
-
     def cordon(self, node: str, cordoned: bool = True) -> None:
         """Allow no new pods on the node."""
         self._api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned or None}})

@@ -22,6 +22,7 @@ from trainyard_agent.engines.docker import spec
 from trainyard_agent.engines.docker.network.firewall import Firewall
 from trainyard_agent.engines.docker.network.network_policy import BRIDGE_PREFIX, Endpoint, NetworkPolicy
 from trainyard_agent.main import examine
+from trainyard_agent.runtimes.replica_names import host_name
 from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.job.cluster import Task
 
@@ -147,7 +148,7 @@ class Scene:
     def reached(self, policy: NetworkPolicy) -> set[str]:
         with self.host(policy) as host:
             order = host.order(CHIEF, WORKER)
-            peer = spec.host_name(order.run_id, Task.parse(WORKER))
+            peer = host_name(order.run_id, Task.parse(WORKER))
             environment = {"TARGETS": json.dumps(self.targets(peer, policy)), "TRY": _TRY}
             host.runtime.place(order)
             host.runtime.start(

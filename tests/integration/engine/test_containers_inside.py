@@ -12,6 +12,7 @@ from trainyard_agent.engines.docker import disk_limit, spec
 from trainyard_agent.engines.docker.streams.attachments import ContainerAttachments
 from trainyard_agent.runtimes.base import Keep, Launch, ProgramUser, StartFailed
 from trainyard_agent.runtimes.installing import PACKAGES
+from trainyard_agent.runtimes.replica_names import host_name
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason, ReplicaState
 
@@ -56,7 +57,7 @@ def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> 
     )
     run_id = host.start_gang({CHIEF: f'exec python3 -c "{listen}"', WORKER: "sleep 1000"})
     host.until(lambda: host.printed(run_id) == ["up"])
-    chief = spec.host_name(run_id, Task.parse(CHIEF))
+    chief = host_name(run_id, Task.parse(CHIEF))
     inside = host.engine.client().containers.list(filters={"label": [f"{spec.RUN}={run_id}", f"{spec.TASK}={WORKER}"]})
     ask = f"import socket; print(socket.create_connection(('{chief}', 2222), 5).recv(9))"
     assert b"hello" in inside[0].exec_run(["python3", "-c", ask]).output
@@ -78,7 +79,7 @@ def test_replica_finds_peers_that_have_not_started_yet(host: Host) -> None:
     """The last of many is looked up by all, as the first thing that they do."""
     tasks = [CHIEF, *(f"worker-replica-{n}" for n in range(6))]
     order = host.order(*tasks)
-    names = [spec.host_name(order.run_id, Task.parse(task)) for task in tasks]
+    names = [host_name(order.run_id, Task.parse(task)) for task in tasks]
     host.runtime.place(order)
     look = "; ".join(f"getent hosts {name} >/dev/null || echo {name} is unknown" for name in reversed(names))
     host.runtime.start(order.run_id, [host.launch(look, task) for task in tasks])
@@ -90,7 +91,7 @@ def test_replica_is_called_by_its_host_name_and_that_is_reachable(host: Host) ->
     """JAX's collectives listen at the address of the machine's own name."""
     program = "import socket; n = socket.gethostname(); print(n, not socket.gethostbyname(n).startswith('127.'))"
     run_id = host.start(f'exec python3 -c "{program}"', task=WORKER)
-    assert host.log(run_id, WORKER) == [f"{spec.host_name(run_id, Task.parse(WORKER))} True"]
+    assert host.log(run_id, WORKER) == [f"{host_name(run_id, Task.parse(WORKER))} True"]
 
 
 def test_replica_has_no_privilege_and_cannot_gain_any(host: Host) -> None:

@@ -33,7 +33,7 @@ from trainyard_agent.host.accelerators import tpu_device_files
 from trainyard_agent.host.subscribers import Subscribers
 from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.peers.reach import Reach
-from trainyard_agent.runtimes import ports
+from trainyard_agent.runtimes import ports, replica_names
 from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttachable
 from trainyard_agent.runtimes.attaching.port_command import port_command
 from trainyard_agent.runtimes.base import HOST, PROCESSES, STOPPED, Handle, Launch, LogSlice, StartFailed, metric_tag
@@ -157,7 +157,7 @@ class DockerRuntime:
         try:
             record = ContainerRunRecord(
                 run_id=order.run_id,
-                addresses=docker_spec.addresses(order) if order.spread is None else self._host_addresses(order),
+                addresses=replica_names.addresses(order) if order.spread is None else self._host_addresses(order),
                 grace_s=order.grace_s,
                 metric_tag=metric_tag(order),
                 interface=self._reach.interface if order.spread is not None and self._host_network else "",

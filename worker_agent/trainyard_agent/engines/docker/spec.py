@@ -16,14 +16,12 @@ from trainyard_agent.engines.docker.network.network_policy import NetworkPolicy,
 from trainyard_agent.runtimes.base import METRIC_FILE, Launch, Mount
 from trainyard_agent.runtimes.exits import message_of_code
 from trainyard_agent.runtimes.installing import PACKAGES, SOURCE
+from trainyard_agent.runtimes.replica_names import CAPABILITIES, host_name
 from trainyard_agent.runtimes.use import ReplicaUse
-from trainyard_protocol.job.cluster import INTEROP_THREADS, PRIMARY, Task
+from trainyard_protocol.job.cluster import INTEROP_THREADS, Task
 from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.states import Reason, ReplicaState, reason_of_exit
 from trainyard_protocol.wire.sync import ExitReport, RunOrder
-
-PORT = 2222
-"""The port of every replica, as in the real service."""
 
 METRICS = "/tmp/hypertune/output.metrics"  # noqa: S108 - inside the container
 """The metric file of a trial, where cloudml-hypertune writes it by default."""
@@ -59,10 +57,6 @@ POLICY, BRIDGE, PEERS = "trainyard.network-policy", "trainyard.bridge", "trainya
 
 REPLICA, STAGING, NETWORK, STAGING_NETWORK = "replica", "staging", "network", "staging-network"
 """Values of ROLE."""
-
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-# What entry points of ordinary images need before their program starts (to chown a directory, to drop to a user), and
-# what the init process needs to forward a signal to it then. None affects the host.
 
 _LOG = {"Type": "local", "Config": {"max-size": "1000t", "max-file": "1", "compress": "false"}}
 # Never rotated, whatever the engine's default: rotation would lose unread output. It is removed with the container.
@@ -147,22 +141,6 @@ class ImageInfo:
     def path(self) -> str:
         """PATH inside the image, or the engine's default."""
         return self.variables.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def addresses(order: RunOrder) -> dict[str, str]:
-    """`host:port` by task, before the containers exist: host names, which the run's network resolves.
-
-    A lone master is 127.0.0.1, as in the real service.
-    """
-    tasks = [Task.parse(replica.task) for replica in order.replicas]
-    if tasks == [PRIMARY]:
-        return {PRIMARY.name: f"127.0.0.1:{PORT}"}
-    return {task.name: f"{host_name(order.run_id, task)}:{PORT}" for task in tasks}
-
-
-def host_name(run_id: str, task: Task) -> str:
-    """`cmle-training-worker-1f0c3a9be2-0`, as the real service called its hosts."""
-    return f"cmle-training-{task.type}-{run_id[:10].lower()}-{task.index}"
 
 
 def network_name(order: RunOrder) -> str:
@@ -461,7 +439,7 @@ def _confinement(as_root: bool) -> dict[str, Any]:
     return {
         "Privileged": False,
         "CapDrop": ["ALL"],
-        "CapAdd": list(_CAPABILITIES) if as_root else [],
+        "CapAdd": list(CAPABILITIES) if as_root else [],
         "SecurityOpt": ["no-new-privileges"],
         "IpcMode": "private",
     }

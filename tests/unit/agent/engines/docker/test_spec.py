@@ -9,6 +9,7 @@ from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner, RunNetwork
 from trainyard_agent.runtimes.base import Keep, Launch, Mount, ProgramUser
 from trainyard_agent.runtimes.installing import PACKAGES
+from trainyard_agent.runtimes.replica_names import addresses, host_name
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
 from unit.agent.stub_server import run_order
@@ -39,12 +40,12 @@ def launch(**given: Any) -> Launch:
 
 
 def test_addresses_are_the_real_services_names_and_port_or_loopback_of_a_lone_master() -> None:
-    assert docker_spec.addresses(run_order(RUN, MASTER, WORKER)) == {
+    assert addresses(run_order(RUN, MASTER, WORKER)) == {
         MASTER: "cmle-training-master-1f0c3a9be2-0:2222",
         WORKER: "cmle-training-worker-1f0c3a9be2-1:2222",
     }
-    assert docker_spec.addresses(run_order(RUN, MASTER)) == {MASTER: "127.0.0.1:2222"}
-    assert len(docker_spec.host_name(RUN, Task.parse("evaluator-replica-123"))) <= 64, "the kernel's limit"
+    assert addresses(run_order(RUN, MASTER)) == {MASTER: "127.0.0.1:2222"}
+    assert len(host_name(RUN, Task.parse("evaluator-replica-123"))) <= 64, "the kernel's limit"
 
 
 def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None:

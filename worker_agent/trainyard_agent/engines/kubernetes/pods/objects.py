@@ -11,14 +11,14 @@ from typing import Any
 
 from trainyard_agent.control.keeping import kept
 from trainyard_agent.engines.kubernetes.pods.job_options import with_options
+from trainyard_agent.runtimes import replica_names
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.installing import PACKAGES
-from trainyard_protocol.job.cluster import PRIMARY, Task
+from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.job.pod_settings import PodToleration
 from trainyard_protocol.wire.sync import RunOrder
 
-PORT = 2222
 CONTAINER = "main"
 
 DOMAIN = "trainyard.dev/"
@@ -33,9 +33,6 @@ LAUNCHED, MADE, STOP = (DOMAIN + name for name in ("launched", "made", "stop"))
 
 FINALIZER = DOMAIN + "observed"
 """Keeps a pod, whoever deletes it, until its end was read."""
-
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""Of root inside a container, as the docker runtime leaves them."""
 
 _IN_ENVIRONMENT = (
     "/bin/sh",
@@ -96,18 +93,9 @@ def pod_name(run_id: str, task: str) -> str:
     return f"{run_name(run_id)}-{task}"
 
 
-def host_name(run_id: str, task: Task) -> str:
-    """`cmle-training-worker-1f0c3a9be2-0`, as the real service called its hosts."""
-    return f"cmle-training-{task.type}-{run_id[:10].lower()}-{task.index}"
-
-
 def addresses(order: RunOrder) -> dict[str, str]:
-    """`host:port` by task, before there is a pod: names of the run's Service. A lone master is 127.0.0.1."""
-    tasks = [Task.parse(replica.task) for replica in order.replicas]
-    if tasks == [PRIMARY]:
-        return {PRIMARY.name: f"127.0.0.1:{PORT}"}
-    service = run_name(order.run_id)
-    return {task.name: f"{host_name(order.run_id, task)}.{service}:{PORT}" for task in tasks}
+    """`host:port` by task, before there is a pod: names of the run's Service."""
+    return replica_names.addresses(order, f".{run_name(order.run_id)}")
 
 
 def literal(text: str) -> str:
@@ -168,7 +156,7 @@ def pod(owner: PodOwner, order: RunOrder, launch: Launch, uid: str, *further: Po
         "metadata": {**metadata, "finalizers": [FINALIZER]},
         "spec": {
             "restartPolicy": "Never",
-            "hostname": host_name(order.run_id, Task.parse(launch.task)),
+            "hostname": replica_names.host_name(order.run_id, Task.parse(launch.task)),
             "subdomain": run_name(order.run_id),
             "shareProcessNamespace": True,
             "terminationGracePeriodSeconds": whole_seconds(order.grace_s),
@@ -242,7 +230,7 @@ def container_security(launch: Launch) -> dict[str, Any]:
     `restricted` asks for."""
     capabilities: dict[str, list[str]] = {"drop": ["ALL"]}
     if launch.pod.run_as_user is None:
-        capabilities["add"] = list(_CAPABILITIES)
+        capabilities["add"] = list(replica_names.CAPABILITIES)
     return {"allowPrivilegeEscalation": False, "capabilities": capabilities}
 
 

@@ -14,21 +14,10 @@ import pytest
 from beds.run_ids import unique_run
 from trainyard_agent.agent import HOLD_S, SHIP_S, WATCH_S, Agent
 from trainyard_agent.control.log_shipper import MAX_BYTES, MAX_CHUNKS, SILENT_EVERY, SILENT_ROUNDS
-from trainyard_agent.engines.fake import (
-    FOREVER,
-    SUCCEEDS,
-    Exit,
-    FailsDuringStart,
-    FakeHost,
-    FakeRuntime,
-    IgnoresSigterm,
-    Print,
-    Script,
-    by_module,
-)
+from trainyard_agent.engines.fake import FOREVER, SUCCEEDS, Exit, FakeHost, FakeRuntime, Print, Script, by_module
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.lease.lease import Lease
-from trainyard_agent.runtimes.base import EngineUnavailable, Handle, LogSlice, SecretFile
+from trainyard_agent.runtimes.base import EngineUnavailable, Handle, Launch, LogSlice, SecretFile, StartFailed
 from trainyard_agent.staging.base import ReadyAtOnce, Staging
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import RuntimeOffer
@@ -209,8 +198,15 @@ async def test_secret_that_was_deleted_ends_the_run_with_what_to_do(world: World
     assert world.host.launches == []
 
 
+def fails_to_start_a_worker(launch: Launch) -> Script:
+    if launch.task == WORKER:
+        raise StartFailed(launch.task, "The machine has no room.")
+    return FOREVER
+
+
 async def test_start_that_fails_names_the_replica_and_starts_no_other(world: World) -> None:
-    world.new_agent(FailsDuringStart(world.host))
+    world.host.programs = fails_to_start_a_worker
+    world.new_agent()
     await world.begin(CHIEF, WORKER)
 
     assert (world.exit(WORKER).reason, world.exit(WORKER).after_stop) == (Reason.START_FAILED, False)
@@ -220,12 +216,13 @@ async def test_start_that_fails_names_the_replica_and_starts_no_other(world: Wor
 
 
 async def test_log_of_a_failed_start_is_ended_only_after_the_failure_is_reported(world: World) -> None:
-    world.programs(master=Script(((0.0, Print("one")), (1.0, Exit(0)))))
-    world.new_agent(FailsDuringStart(world.host))
+    world.host.programs = fails_to_start_a_worker
+    world.new_agent()
     world.server.order(RUN, CHIEF, WORKER)
     await world.steps(1)
     assert world.server.complete == set()
 
+    world.programs(master=Script(((0.0, Print("one")), (1.0, Exit(0)))))
     world.new_agent()  # it knows of no failure, and starts the run
     await world.steps()
     world.clock.advance(2)
@@ -517,8 +514,7 @@ async def test_sync_is_held_while_nothing_moves(world: World, case: str) -> None
     if case == "remove fails":
         await ended_and_removed(world, FailsToRemove(world.host))
     else:
-        world.programs(master=FOREVER)
-        world.new_agent(IgnoresSigterm(world.host))
+        world.programs(master=Script(ignores_sigterm=True))
         world.server.order(RUN, CHIEF)
         await world.steps()
         world.server.stop(RUN)

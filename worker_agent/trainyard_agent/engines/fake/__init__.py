@@ -1,8 +1,7 @@
 """The fake runtime: scripted replicas without processes, and a clock that the test moves.
 
 It implements the whole contract of `base.Runtime`. Its state is in a `FakeHost`, which outlives the runtime object as a
-machine outlives an agent. The state of a replica is a pure function of its script and the clock. Runtimes that
-misbehave are at the end of this file.
+machine outlives an agent. The state of a replica is a pure function of its script and the clock.
 """
 
 import json
@@ -236,7 +235,8 @@ class FakeRuntime:
         end = self._end(run, run.replicas[task])
         now = self._host.clock.monotonic()
         written = self._written_lines(run, run.replicas[task], min(now, end[0]))
-        stored = _within(run.log_quota, written)
+        sizes = accumulate(len(json.dumps(line._asdict())) for line in written)
+        stored = [line for line, size in zip(written, sizes, strict=True) if size <= run.log_quota or not run.log_quota]
         key, dropped = (run_id, task), run.replicas[task].dropped
         gaps = self._gaps.setdefault(key, {})
         offset = self._offsets.get(key, 0)
@@ -331,13 +331,10 @@ class FakeRuntime:
         run = self._host.runs.get(run_id)
         return run if run is not None and run.handle.runtime == self.name else None
 
-    def _script(self, launch: Launch) -> Script:
-        return self._host.programs(launch)
-
     def _accepted(self, launch: Launch) -> Script:
         """The script. An engine accepts a program that cannot be executed, and tells later."""
         try:
-            return _kept(self._script(launch), launch.keep)
+            return _kept(self._host.programs(launch), launch.keep)
         except StartFailed as failure:
             if self.traits.starts_whole:
                 raise
@@ -422,31 +419,3 @@ def _kept(script: Script, keep: Keep | None) -> Script:
         else:
             steps += [(at, Print(f"{KEPT} {keep.seconds} s.")), (at + keep.seconds, step)]
     return replace(script, steps=tuple(steps))
-
-
-def _within(quota: int, lines: list[LogLine]) -> list[LogLine]:
-    for number, size in enumerate(accumulate(len(json.dumps(line._asdict())) for line in lines)):
-        if quota and size > quota:
-            return lines[:number]
-    return lines
-
-
-class FailsDuringStart(FakeRuntime):
-    """One of the tasks cannot be started."""
-
-    def __init__(self, host: FakeHost, task: str = "worker-replica-0") -> None:
-        super().__init__(host)
-        self._task = task
-
-    def _script(self, launch: Launch) -> Script:
-        if launch.task == self._task:
-            raise StartFailed(launch.task, "The machine has no room.")
-        return super()._script(launch)
-
-
-class IgnoresSigterm(FakeRuntime):
-    """Every replica ignores SIGTERM."""
-
-    def _script(self, launch: Launch) -> Script:
-        script = super()._script(launch)
-        return replace(script, ignores_sigterm=True)

@@ -166,7 +166,7 @@ def output_options(function: Command) -> Command:
         "--format",
         "format_",
         metavar="EXPRESSION",
-        help="json, yaml, flattened, config, list, value(KEY,...), csv(KEY,...) or table(KEY,...).",
+        help="json, yaml, value(KEY,...), csv(KEY,...) or table(KEY,...).",
     )(wrapped)
     wrapped = click.option(
         "--flatten",

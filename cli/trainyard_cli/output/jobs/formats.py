@@ -1,9 +1,9 @@
 """Output formats: `-o text|json|yaml` and the parts of gcloud's `--format` that scripts use.
 
 `value(a,b.c)`, or `get(a,b.c)`, prints tab-separated values, `csv(a,b)` and `table(a,b)` a header and rows, `json` and
-`yaml` the whole resource, `json(a,b)` and `yaml(a,b)` these fields of it, as do `flattened`, `config` and `list`.
-`none` prints nothing. `KEY:label=NAME` sets a column's header; `KEY.date()`, `.basename()`, `.len()`, `.join(SEP)`,
-`.upper()` and `.lower()` change a value. Source: https://cloud.google.com/sdk/gcloud/reference/topic/projections
+`yaml` the whole resource, `json(a,b)` and `yaml(a,b)` these fields of it. `none` prints nothing. `KEY:label=NAME` sets a
+column's header; `KEY.date()`, `.basename()`, `.len()`, `.join(SEP)`, `.upper()` and `.lower()` change a value. Source:
+https://cloud.google.com/sdk/gcloud/reference/topic/projections
 """
 
 import csv
@@ -17,10 +17,9 @@ from typing import Any
 
 import click
 
-from trainyard_cli.output.jobs import flat_formats
 from trainyard_cli.output.text.safe import echo, printable_json
 
-_WHOLE = ("json", "yaml", "flattened", "config", "list")
+_WHOLE = ("json", "yaml")
 """The kinds that print a resource without being told its keys."""
 _MAX_NAMES = 8
 _COLUMNS_OF = ("value", "get", "csv", "table")
@@ -36,7 +35,7 @@ _KEY = re.compile(
 _LIST_KEY = re.compile(r"[A-Za-z_][\w-]*(?:\[\])?(?:\.[\w-]+(?:\[\])?)*")
 _COMMA = re.compile(r",(?![^()]*\))")  # not of a transform
 _CALL = re.compile(r"\.(\w+)\(([^()]*)\)")
-_ATTRIBUTES = ("no-heading", "heading", "box", "no-box", "all-box", "separator", "title", "no-pad", "compact")
+_ATTRIBUTES = ("no-heading", "heading", "box", "no-box", "all-box", "separator", "title", "no-pad")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -57,15 +56,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output format. `kind`: text, json, yaml, flattened, config, list, none, value, csv or table; `columns`: those of
-    the last three, or the fields of the others. `separator`: between the columns of value and csv, or a key and
-    its value, "" for the usual one. `flatten`: keys of lists, of which each item becomes a resource of its own."""
+    """Output format. `kind`: text, json, yaml, none, value, csv or table; `columns`: those of the last three, or the
+    fields of the others. `separator`: between the columns of value and csv, "" for the usual one. `flatten`: keys of
+    lists, of which each item becomes a resource of its own."""
 
     kind: str = "text"
     columns: tuple["Column", ...] = ()
     heading: bool = True
     separator: str = ""
-    attributes: frozenset[str] = frozenset()
     flatten: tuple[str, ...] = ()
 
     @property
@@ -85,9 +83,8 @@ def parse(expression: str) -> Output:
     has_keys = match is not None and (columns or match[1] in _WHOLE)
     if match is None or not has_keys or not all(columns) or not are_known:
         raise click.UsageError(
-            f"argument --format: {expression!r} is unknown; use json, yaml, none, value(KEY,...), get(KEY,...), "
-            "csv(KEY,...), table(KEY,...), json(KEY,...), yaml(KEY,...), flattened, config or list, where a KEY "
-            "looks like trainingInput.workerCount or createTime.date(%Y-%m-%d)."
+            f"argument --format: {expression!r} is unknown; use json, yaml, value(KEY,...), csv(KEY,...) or "
+            "table(KEY,...), where a KEY looks like trainingInput.workerCount or createTime.date(%Y-%m-%d)."
         )
     separator = next((w.partition("=")[2].strip("\"'") for w in attributes if w.startswith("separator=")), "")
     return Output(
@@ -95,7 +92,6 @@ def parse(expression: str) -> Output:
         tuple(_column(column) for column in columns if column),
         heading="no-heading" not in attributes,
         separator=separator,
-        attributes=frozenset(attributes),
     )
 
 
@@ -123,17 +119,15 @@ def render(output: Output, data: Any) -> str:
     """
     if output.kind == "none":
         return ""
-    if output.flatten:
-        data = flat_formats.separated(data if isinstance(data, list) else [data], output.flatten)
-    if output.columns and output.kind in _WHOLE and output.kind != "list":
+    for key in output.flatten:
+        data = _separated(data if isinstance(data, list) else [data], key)
+    if output.columns and output.kind in _WHOLE:
         data = _projected(output, data)
     match output.kind:
         case "json":
             return printable_json(json.dumps(data, indent=2, ensure_ascii=False))
         case "yaml" | "text":
             return to_yaml(data)
-        case "flattened" | "config" | "list":
-            return _lines(output, data)
     rows = [
         [_shown(column.value_of(row)) for column in output.columns]
         for row in (data if isinstance(data, list) else [data])
@@ -162,22 +156,24 @@ def _as_json(data: Any) -> Any:
     return data.model_dump(mode="json") if hasattr(data, "model_dump") else data
 
 
-def _lines(output: Output, data: Any) -> str:
-    resources = data if isinstance(data, list) else [data]
-    if output.kind == "config":
-        return "\n".join(flat_formats.config(resource) for resource in resources)
-    if output.kind == "list":
-        return "\n".join(
-            flat_formats.item(
-                [column.value_of(resource) for column in output.columns] or flat_formats.named_values(resource),
-                "compact" in output.attributes,
-            )
-            for resource in resources
-        )
-    labels = {column.key: column.header.lower() for column in output.columns}
-    separator, is_padded = output.separator or ": ", "no-pad" not in output.attributes
-    records = [flat_formats.flattened(resource, labels, separator, is_padded) for resource in resources]
-    return "\n".join(f"---\n{record}" for record in records) if isinstance(data, list) else records[0]
+def _separated(resources: Sequence[Any], key: str) -> list[Any]:
+    """A resource for each item of the lists at a key such as `trainingOutput.trials[].metrics[]`, in place of these
+    lists, the outer ones first. What has no list there stays as it is."""
+    paths = [key[: match.start()].replace("[]", "") for match in re.finditer(r"\[\]", key)]
+    separate = list(resources)
+    for path in paths if key.endswith("[]") else [*paths, key.replace("[]", "")]:
+        separate = [part for resource in separate for part in _items(resource, path.split("."))]
+    return separate
+
+
+def _items(resource: Any, path: Sequence[str]) -> list[Any]:
+    """Copies of the resource, in which the list at the path is one item of it."""
+    name, *inner = path
+    value = resource.get(name) if isinstance(resource, Mapping) else None
+    items = _items(value, inner) if inner else value
+    if not isinstance(items, list) or value is None:
+        return [resource]
+    return [{**resource, name: item} for item in items]
 
 
 def _projected(output: Output, data: Any) -> Any:

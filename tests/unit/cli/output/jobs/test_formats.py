@@ -40,30 +40,11 @@ JOBS = [
         ("table[box,no-heading](jobId:sort=1)", "a\nb,c"),
         ("yaml(jobId,trainingInput.workerCount)", "---\njobId: a\ntrainingInput:\n  workerCount: '2'\n---\njobId: b,c"),
         ("none", ""),
-        (
-            "flattened(jobId,state:label=STATUS,trainingInput.args,labels)",
-            "---\njob_id:                a\nstatus:                RUNNING\ntrainingInput.args[0]: --x\n"
-            "trainingInput.args[1]: 1\n---\njob_id:      b,c\nlabels.team: vision\nstatus:      FAILED",
-        ),
-        (
-            "config(jobId,trainingInput)",
-            "jobId = a\n[trainingInput]\njobDir = gs://b/out/\nworkerCount = 2\n[trainingInput.args]\n0 = --x\n1 = 1\n"
-            "jobId = b,c",
-        ),
-        ("list(jobId,labels)", " - a\n - b,c\n   {'team': 'vision'}"),
-        ("list[compact](jobId,state)", " - a RUNNING\n - b,c FAILED"),
         ("table(jobId,state:label=STATUS)", "JOB_ID  STATUS\na       RUNNING\nb,c     FAILED"),
     ],
 )
 def test_format_expression_prints_the_keys_of_each_job(expression: str, text: str) -> None:
     assert formats.render(formats.parse(expression), JOBS) == text
-
-
-def test_flattened_format_has_a_value_on_one_line_and_no_dashes_for_one_resource() -> None:
-    resource = {"b": "two\nlines", "a": [{"x": 0.5}, {}]}
-    lines = 'a[0].x: 0.5\na[1]: {}\nb: "two\\nlines"'
-    assert formats.render(formats.parse("flattened[no-pad]"), resource) == lines
-    assert formats.render(formats.parse("list"), resource) == " - a: [{'x': 0.5}, {}]\n   b: two\nlines"
 
 
 def test_flatten_makes_a_row_of_each_item_and_keeps_what_has_no_list() -> None:
@@ -89,6 +70,9 @@ def test_format_value_of_one_resource_is_one_line() -> None:
     [
         "",
         "xml",
+        "flattened",
+        "config(jobId)",
+        "list",
         "value()",
         "value(a",
         "table(a,,b)",
@@ -100,7 +84,10 @@ def test_format_value_of_one_resource_is_one_line() -> None:
     ],
 )
 def test_format_expression_that_is_none_is_a_usage_error(expression: str) -> None:
-    with pytest.raises(click.UsageError, match="is unknown"):
+    with pytest.raises(
+        click.UsageError,
+        match=r"is unknown; use json, yaml, value\(KEY,...\), csv\(KEY,...\) or table\(KEY,...\), where",
+    ):
         formats.parse(expression)
 
 

@@ -33,31 +33,26 @@ def test_line_reader_gives_stream_and_time_in_microseconds() -> None:
     assert json.loads(line) == {"time": "2026-11-21T05:59:45.384132Z", "stream": "stderr", "text": "hello"}
 
 
-def test_line_reader_takes_frames_in_any_pieces() -> None:
-    data = frame(b"one\n") + frame(b"two\n", 2) + frame("größe\n".encode())
-    reader = LineReader()
-    found = [line for n in range(len(data)) for line in reader.feed(data[n : n + 1])]
-    assert texts(found) == ["one", "two", "größe"]
+CUT = [("é" * 20_000 + "\n").encode()[at : at + 16_384] for at in range(0, 40_001, 16_384)]
+"""A line as the engine cuts it."""
 
 
-def test_line_reader_joins_what_the_engine_cut() -> None:
-    whole = "é" * 20_000
-    data = whole.encode() + b"\n"
-    reader = LineReader()
-    found = [line for n in range(0, len(data), 16_384) for line in reader.feed(frame(data[n : n + 16_384]))]
-    assert texts(found) == [whole]
-
-
-def test_line_reader_keeps_the_streams_apart() -> None:
-    reader = LineReader()
-    found = reader.feed(frame(b"out") + frame(b"err", 2) + frame(b" more\n") + frame(b" end\n", 2))
-    assert texts(found) == ["out more", "err end"]
-
-
-def test_line_reader_ends_a_line_without_newline_only_when_told() -> None:
-    reader = LineReader()
-    assert reader.feed(frame(b"last")) == []
-    assert texts(reader.end()) == ["last"]
+@pytest.mark.parametrize(
+    ("frames", "expected", "last"),
+    [
+        ([frame(b"one\n"), frame(b"two\n", 2), frame("größe\n".encode())], ["one", "two", "größe"], []),
+        ([frame(b"out"), frame(b"err", 2), frame(b" more\n"), frame(b" end\n", 2)], ["out more", "err end"], []),
+        ([frame(piece) for piece in CUT], ["é" * 20_000], []),
+        ([frame(b"last")], [], ["last"]),
+    ],
+    ids=["several", "two streams", "what the engine cut", "no newline"],
+)
+def test_line_reader_takes_frames_in_any_pieces(frames: list[bytes], expected: list[str], last: list[str]) -> None:
+    data = b"".join(frames)
+    for size in (1, 1000, len(data)):
+        reader = LineReader()
+        found = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
+        assert (texts(found), texts(reader.end())) == (expected, last)
 
 
 class TapeEngine:
@@ -88,22 +83,29 @@ class Tape:
     def close(self) -> None: ...
 
 
-def copied(engine: TapeEngine, directory: Path, quota: int = 0) -> list[str]:
+def copier(
+    engine: TapeEngine, directory: Path, quota: int = 0, has_ended: Callable[[], bool] = lambda: True
+) -> ContainerLogCopier:
     directory.mkdir(exist_ok=True)
-    copier = ContainerLogCopier(engine, "c" * 64, directory, lambda: True, quota)  # type: ignore[arg-type]
-    copier.run()
-    return [line.text for line in LogFile(directory / "log.jsonl").read(0, 10_000, 1 << 24)]
+    return ContainerLogCopier(engine, "c" * 64, directory, has_ended, quota)  # type: ignore[arg-type] # only `log`
+
+
+def copied(engine: TapeEngine, directory: Path, quota: int = 0) -> list[str]:
+    copier(engine, directory, quota).run()
+    return [line.text for line in slices(directory).lines]
+
+
+def slices(directory: Path, start: int = 0) -> LogSlice:
+    return LogFile(directory / "log.jsonl").slice(start, 10_000, 1 << 24, directory / "done.json")
 
 
 def test_copier_writes_every_line_once_however_often_the_connection_breaks(tmp_path: Path) -> None:
     frames = [frame(f"line {n}\n".encode(), 1 + n % 2) for n in range(50)]
     engine = TapeEngine(*frames, frame(b"no newline"), breaks_after=(0, 7, 7, 30))
     assert copied(engine, tmp_path) == [*(f"line {n}" for n in range(50)), "no newline"]
-    log = LogFile(tmp_path / "log.jsonl").slice(45, 10, 1 << 20, tmp_path / "done.json")
-    assert (log.complete, log.missing) == (True, 0)
+    assert (slices(tmp_path, 45).complete, slices(tmp_path, 45).missing) == (True, 0)
     (tmp_path / "log.jsonl").write_bytes(b"".join((tmp_path / "log.jsonl").read_bytes().splitlines(True)[:20]))
-    log = LogFile(tmp_path / "log.jsonl").slice(15, 10, 1 << 20, tmp_path / "done.json")
-    assert (log.complete, log.missing) == (True, 31)
+    assert (slices(tmp_path, 15).complete, slices(tmp_path, 15).missing) == (True, 31)
 
 
 def test_copier_reads_again_after_an_error_that_the_engine_writes_into_the_log(tmp_path: Path) -> None:
@@ -183,14 +185,14 @@ def test_copier_of_a_container_that_was_removed_says_that_its_log_may_lack_lines
             return super().log(container, follow) if follow else None
 
     assert copied(Removed(frame(b"one\n")), tmp_path) == ["one"]
-    log = LogFile(tmp_path / "log.jsonl").slice(0, 10, 1 << 20, tmp_path / "done.json")
-    assert (log.complete, log.missing) == (True, None)
+    assert (slices(tmp_path).complete, slices(tmp_path).missing) == (True, None)
 
 
 def test_copier_ends_when_its_run_is_removed(tmp_path: Path) -> None:
     engine = TapeEngine(breaks_after=(0,) * 100)
-    copier = ContainerLogCopier(engine, "c" * 64, tmp_path / "gone", lambda: True)  # type: ignore[arg-type]
-    copier.run()
+    gone = copier(engine, tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    gone.run()
     assert engine.readings == 1
 
 
@@ -220,7 +222,7 @@ def test_copier_whose_copy_was_changed_says_that_it_may_lack_lines(
             return super().log(container, follow)
 
     engine = Engine(*frames, breaks_after=(2,))
-    ContainerLogCopier(engine, "c" * 64, tmp_path, lambda: False, quota).run()  # type: ignore[arg-type]
+    copier(engine, tmp_path, quota, lambda: False).run()
     found = logs.slice(1, 10, 1 << 20, tmp_path / "done.json")
     assert (found.lines, found.complete, found.missing) == ((), True, None)
 
@@ -241,16 +243,12 @@ def test_copier_that_is_closed_says_nothing_of_an_end(tmp_path: Path) -> None:
         def log(self, container: str, follow: bool) -> Tape:
             return Waits((), None)
 
-    copier = ContainerLogCopier(Engine(), "c" * 64, tmp_path, lambda: True)  # type: ignore[arg-type]
-    copier.start()
+    copying = copier(Engine(), tmp_path)
+    copying.start()
     assert begun.wait(10)
-    copier.close()
-    assert not copier.is_alive()
+    copying.close()
+    assert not copying.is_alive()
     assert not (tmp_path / "done.json").exists()
-
-
-def slices(directory: Path) -> LogSlice:
-    return LogFile(directory / "log.jsonl").slice(0, 10_000, 1 << 24, directory / "done.json")
 
 
 def test_copier_keeps_what_its_quota_has_room_for_however_often_the_connection_breaks(tmp_path: Path) -> None:
@@ -278,7 +276,7 @@ def test_copier_reads_no_more_of_a_log_that_is_cut(tmp_path: Path) -> None:
         over.append(len(over) > 2)
         return over[-1]
 
-    ContainerLogCopier(engine, "c" * 64, tmp_path, is_over, 500).run()  # type: ignore[arg-type]
+    copier(engine, tmp_path, 500, is_over).run()
     assert engine.readings == 1
     assert slices(tmp_path).cut
 
@@ -292,12 +290,3 @@ def test_copier_cuts_a_log_that_the_engine_has_not_whole_any_more(tmp_path: Path
         (tmp_path / name / "done.json").unlink()
         assert copied(TapeEngine(*after), tmp_path / name, 1 << 20) == whole
         assert (len(whole), slices(tmp_path / name).cut) == (20, True)
-
-
-def test_mend_cuts_off_what_was_not_written_to_its_end(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    assert truncate_torn_line(path) == 0
-    for content, count in ((b"", 0), (b"a\nb\n", 2), (b"a\nb\nhalf", 2), (b"half", 0)):
-        path.write_bytes(content)
-        assert truncate_torn_line(path) == count
-        assert path.read_bytes() == content[: content.rfind(b"\n") + 1]

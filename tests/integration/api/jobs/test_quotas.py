@@ -5,27 +5,29 @@ from pathlib import Path
 import httpx
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, package_job, server
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, server
+
+DRY_RUN = {"validateOnly": "true"}
+RELOAD = "/trainyard/v1/quotas:reload"
 
 
 def test_job_above_its_projects_quota_is_refused_as_the_service_did(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.yaml"
     quotas.write_text("projects: {p: {vcpus: 2}}")
-    body = {"jobId": "large", "trainingInput": package_job(masterType="local-4")}
+    expected = {
+        "code": 429,
+        "status": "RESOURCE_EXHAUSTED",
+        "message": "Quota failure for project p. The request for 4 vCPU exceeds the allowed maximum of 2 vCPU. "
+        "Ask for less, or have the quota raised.",
+    }
     with server(tmp_path / "data", Clock(), quotas=quotas) as one:
-        for params in ({}, {"validateOnly": "true"}):
-            answer = one.client.post("/v1/projects/p/jobs", json=body, params=params, headers=ADMIN)
-            assert answer.status_code == 429
-            assert answer.json()["error"] == {
-                "code": 429,
-                "status": "RESOURCE_EXHAUSTED",
-                "message": "Quota failure for project p. The request for 4 vCPU exceeds the allowed maximum of 2 vCPU. "
-                "Ask for less, or have the quota raised.",
-            }
-        assert one.client.get("/v1/projects/p/jobs/large", headers=ADMIN).status_code == 404
-        assert one.client.post("/v1/projects/q/jobs", json=body, headers=ADMIN).status_code == 200
+        for params in ({}, DRY_RUN):
+            answer = one.submit("large", masterType="local-4", params=params)
+            assert (answer.status_code, answer.json()["error"]) == (429, expected)
+        assert one.status("GET", "/v1/projects/p/jobs/large") == 404
+        one.create("large", masterType="local-4", project="q")
         ScriptedAgent(one, cpus=2, mode="fit").sync()  # here it would get 2
-        assert one.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).status_code == 200
+        one.create("large", masterType="local-4")
 
 
 def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_path: Path) -> None:
@@ -36,9 +38,7 @@ def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_pa
         configs = {f"{name}Config": {"imageUri": image} for name, image in images.items()}
         counts = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": 1}
         body = {"jobId": "job", "trainingInput": {**counts, **configs, "region": "r"}}
-        return one.client.post(
-            f"/v1/projects/{project}/jobs", json=body, params={"validateOnly": "true"}, headers=ADMIN
-        )
+        return one.client.post(f"/v1/projects/{project}/jobs", json=body, params=DRY_RUN, headers=ADMIN)
 
     with server(tmp_path / "data", Clock(), quotas=quotas) as one:
         assert answer("p", master="gcr.io/team/a").status_code == 200
@@ -57,16 +57,10 @@ def test_engine_option_that_the_operator_does_not_allow_is_refused_with_what_is(
     machines = tmp_path / "machines.yaml"
     machines.write_text("engineOptions: {slurm: {qos: [high]}, kubernetes: {queue: {q: [fast]}}}")
 
-    def answer(project: str, **options: object) -> httpx.Response:
-        body = {"jobId": "job", "trainingInput": package_job(engineOptions=options)}
-        return one.client.post(
-            f"/v1/projects/{project}/jobs", json=body, params={"validateOnly": "true"}, headers=ADMIN
-        )
-
     with server(tmp_path / "data", Clock(), machine_types=machines) as one:
-        assert answer("p", slurm={"qos": "high"}).status_code == 200
-        assert answer("q", kubernetes={"queue": "fast"}).status_code == 200
-        refused = answer("p", slurm={"qos": "top"}, kubernetes={"queue": "fast"})
+        one.create(params=DRY_RUN, engineOptions={"slurm": {"qos": "high"}})
+        one.create(project="q", params=DRY_RUN, engineOptions={"kubernetes": {"queue": "fast"}})
+        refused = one.submit(engineOptions={"slurm": {"qos": "top"}, "kubernetes": {"queue": "fast"}})
     assert refused.status_code == 400
     fields = {item["field"]: item["description"] for item in refused.json()["error"]["details"][0]["fieldViolations"]}
     assert fields.keys() == {"engine_options.slurm.qos", "engine_options.kubernetes.queue"}
@@ -81,18 +75,12 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
     quotas = tmp_path / "quotas.yaml"
     quotas.write_text("default: {runningJobs: 1}")
     with server(tmp_path / "data", Clock(), quotas=quotas) as one:
-
-        def reload() -> httpx.Response:
-            return one.client.post("/trainyard/v1/quotas:reload", headers=ADMIN)
-
         ScriptedAgent(one, cpus=4).sync()
         for name in ("first", "second", "third"):
             one.create(name)
         one.tick()
         quotas.write_text("default:\n  runningJobs: 2\n  vcpu: 1\n")
-        refused = reload()
-        assert refused.status_code == 400
-        message = refused.json()["error"]["message"]
+        message = one.refusal("POST", RELOAD, 400)["message"]
         assert message.startswith(f"{quotas}:3: default.vcpu: there is no such entry; allowed: ")
         assert {"runningJobs", "vcpus", "images"} <= {*message.rstrip(".").split("allowed: ")[1].split(", ")}
         one.tick()
@@ -100,13 +88,12 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
         assert (one.job("second")["state"], one.detail("second")["waiting"]) == ("QUEUED", waits)
         assert f"Job second waits: {waits}." in one.events("second")
         quotas.write_text("default: {runningJobs: 2}\nprojects: {q: {gpus: 1}}")
-        assert reload().json() == {"default": {"jobs": 2}, "projects": {"q": {"jobs": 2, "gpus": 1}}}
+        assert one.done("POST", RELOAD) == {"default": {"jobs": 2}, "projects": {"q": {"jobs": 2, "gpus": 1}}}
         one.tick()
         assert [one.job(name)["state"] for name in ("first", "second", "third")] == ["PREPARING", "PREPARING", "QUEUED"]
         quotas.write_text("default: {runningJobs: 0}")
-        assert reload().status_code == 200
+        one.done("POST", RELOAD)
         one.tick()
         assert one.job("first")["state"] == "PREPARING"
     with server(tmp_path / "other", Clock()) as one:
-        refused = reload()
-        assert (refused.status_code, "The server was started without --quotas" in refused.text) == (400, True)
+        one.refusal("POST", RELOAD, 400, "The server was started without --quotas")

@@ -1,22 +1,18 @@
 """Notes about jobs that are accepted, but may not be meant: headers of the answer, and lines of the command line."""
 
 from pathlib import Path
+from typing import Any
 
 from beds.databases import on_every_database
-from integration.api.access.test_people import give, made
-from integration.api.api_support import ADMIN, ScriptedAgent, Server, package_job
+from integration.api.api_support import ADMIN, ScriptedAgent, Server
 from integration.shells import OPERATOR, Shell
 from trainyard_protocol.net.warning_headers import WARNING, warnings_of
 from trainyard_protocol.wire.agents import MountOffer
 
 
-def notes(api: Server, project: str, job_id: str, who: dict[str, str] = ADMIN, **training: object) -> list[str]:
+def notes(api: Server, project: str, job_id: str, who: dict[str, str] = ADMIN, **training: Any) -> list[str]:
     """The notes about a job that is submitted to the project, the same as those of its dry run."""
-    body = {"jobId": job_id, "trainingInput": package_job(**training)}
-    answers = [
-        api.client.post(f"/v1/projects/{project}/jobs{query}", json=body, headers=who)
-        for query in ("?validateOnly=true", "")
-    ]
+    answers = [api.submit(job_id, who, project, params=p, **training) for p in ({"validateOnly": "true"}, {})]
     assert [answer.status_code for answer in answers] == [200, 200], answers[-1].text
     dry, created = (warnings_of(answer.headers.get_list(WARNING)) for answer in answers)
     assert dry == created
@@ -32,11 +28,10 @@ def test_first_job_of_a_project_is_told_with_the_project_that_may_be_meant(api: 
     ]
     assert notes(api, "vison", "c") == []
     assert "Did you mean" not in notes(api, "audio-models", "d")[0]
-    assert give(api, "carl", "submitter", project="speech") == 200
-    assert notes(api, "speech", "e", made(api, owner="carl")[1]) == [], "its member knows of it"
+    assert api.set_role("carl", "submitter", "speech") == 200
+    assert notes(api, "speech", "e", api.token(owner="carl")[1]) == [], "its member knows of it"
     check = {"config": "jobId: f\ntrainingInput: {pythonModule: a.b}", "format": "yaml"}
-    answer = api.client.post("/trainyard/v1/projects/visions/configs:check", json=check, headers=ADMIN).json()
-    assert "is new" in answer["notes"][0]
+    assert "is new" in api.done("POST", "/trainyard/v1/projects/visions/configs:check", json=check)["notes"][0]
 
 
 def test_mount_that_no_agent_has_is_told_with_those_there_are(api: Server) -> None:
@@ -44,11 +39,7 @@ def test_mount_that_no_agent_has_is_told_with_those_there_are(api: Server) -> No
         return [note for note in notes(api, project, job_id, mounts=[{"name": n} for n in names]) if "mount" in note]
 
     assert wants("a", "imagnet") == [], "no agent has joined"
-    agent = ScriptedAgent(api)
-    agent.info = agent.info.model_copy(
-        update={"mounts": (MountOffer(name="imagenet"), MountOffer(name="scans", projects=("q",)))}
-    )
-    agent.sync()
+    ScriptedAgent(api, mounts=(MountOffer(name="imagenet"), MountOffer(name="scans", projects=("q",)))).sync()
     assert wants("b", "imagenet") == []
     waits = "the job waits until one has it (`--mounts` of the agent)."
     assert wants("c", "imagnet", "scans") == [

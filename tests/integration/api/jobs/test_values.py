@@ -1,13 +1,12 @@
 """Parameters and metrics of jobs: filters, orders, and what is recorded of them."""
 
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, BOB, BOSS, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import ADMIN, BOB, ScriptedAgent, Server
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.views.job_search import JobSearchRequest
@@ -16,24 +15,14 @@ from trainyard_server.storage.db.tables import job_values
 JOBS = "/v1/projects/p/jobs"
 
 
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[Server]:
-    with server(tmp_path, Clock()) as api:
-        yield api
-
-
 def run(api: Server, agent: ScriptedAgent, job_id: str, args: list[str], *lines: Mapping[str, object]) -> None:
     """A job from its submission to its end."""
-    training = package_job(args=args)
-    api.use_cases.jobs.create(BOSS, "p", {"jobId": job_id, "trainingInput": training})
+    api.create(job_id, args=args)
     agent.sync()
-    api.tick(1)
-    agent.sync()
-    agent.start()
+    agent.begin(1)
     agent.log(*(json.dumps(line) for line in lines))
     agent.exit()
-    api.tick()
-    agent.sync()
+    agent.turn()
 
 
 @pytest.fixture
@@ -87,21 +76,16 @@ def test_jobs_are_sorted_by_their_parameters_and_metrics(trained: Server) -> Non
     assert names("-created", "metrics.accuracy.best>0.6") == ["b", "a"]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("metrics.accuracy>high", "is not a number"),
-        ("params.lr<fast", "is not a number, which < compares"),
-        ("params.lr~a", "takes : = != < <= > and >="),
-        ("origin.branch<1", "compares numbers and times"),
-        ("origin.author=x", "cannot be filtered by"),
-        ("metrics.=1", "cannot be filtered by"),
-    ],
-)
-def test_a_term_that_a_value_does_not_take_is_refused(api: Server, text: str, problem: str) -> None:
-    answer = api.client.get(JOBS, params={"filter": text}, headers=ADMIN)
-    assert answer.status_code == 400
-    assert problem in answer.json()["error"]["message"]
+def test_a_term_that_a_value_does_not_take_is_refused(api: Server) -> None:
+    for text, problem in {
+        "metrics.accuracy>high": "is not a number",
+        "params.lr<fast": "is not a number, which < compares",
+        "params.lr~a": "takes : = != < <= > and >=",
+        "origin.branch<1": "compares numbers and times",
+        "origin.author=x": "cannot be filtered by",
+        "metrics.=1": "cannot be filtered by",
+    }.items():
+        assert problem in api.refusal("GET", JOBS, 400, params={"filter": text})["message"], text
 
 
 @on_every_database
@@ -115,7 +99,7 @@ def test_values_that_are_not_finite_are_left_out_and_deleted_jobs_take_theirs_al
     assert dict(values[keys["a"]].parameters) == {"learning_rate": "0.1", "opt": "adam_w"}
     assert values[keys["a"]].metrics["accuracy"] == MetricSummary(2, 0.6, 0.6, 0.7, run=1)
     assert values[keys["text"]].metrics["loss"] == MetricSummary(3, None, None, None, run=1)
-    assert trained.client.request("DELETE", "/trainyard/v1/projects/p/jobs/a", headers=ADMIN).status_code == 200
+    trained.delete_job("a")
     assert listed(trained, "params.opt:*") == ["c", "b"]
 
 
@@ -129,6 +113,10 @@ def test_trials_are_found_by_their_study(api: Server) -> None:
     assert sorted(listed(api, "study=study")) == ["study.1", "study.2"]
     assert listed(api, "study=study AND params.lr<0.15") in (["study.1"], ["study.2"])
     assert listed(api, "study=other") == []
+    grouped = api.use_cases.job_groups.grouped(None, JobSearchRequest(), "study", ())
+    assert [(group.value, group.jobs, group.term) for group in grouped.groups] == [("study", 2, 'study="study"')]
+    with pytest.raises(InvalidArgument, match="is not a group"):
+        api.use_cases.job_groups.grouped(None, JobSearchRequest(), "metrics.loss", ())
 
 
 def test_a_job_stands_among_those_with_its_program(trained: Server) -> None:
@@ -154,20 +142,7 @@ def test_the_table_is_sent_as_csv(trained: Server) -> None:
         ["0.5", "0.3", "SUCCEEDED"],
         ["warm", "", "SUCCEEDED"],
     ]
-    answer = trained.client.get("/trainyard/v1/jobs.csv", params={"column": "params"}, headers=ADMIN)
-    assert (answer.status_code, "'params' is not a column" in answer.text) == (400, True)
-
-
-def test_a_study_of_groups_is_of_its_trials(api: Server) -> None:
-    parameter = {"parameterName": "lr", "type": "DISCRETE", "discreteValues": [0.1, 0.2]}
-    spec = {"goal": "MAXIMIZE", "maxTrials": 2, "maxParallelTrials": 2, "params": [parameter]}
-    api.create("study", hyperparameters=spec)
-    api.create("other")
-    api.tick()
-    grouped = api.use_cases.job_groups.grouped(None, JobSearchRequest(), "study", ())
-    assert [(group.value, group.jobs, group.term) for group in grouped.groups] == [("study", 2, 'study="study"')]
-    with pytest.raises(InvalidArgument, match="is not a group"):
-        api.use_cases.job_groups.grouped(None, JobSearchRequest(), "metrics.loss", ())
+    trained.refusal("GET", "/trainyard/v1/jobs.csv", 400, "'params' is not a column", params={"column": "params"})
 
 
 def test_page_has_the_names_of_saved_views_alone(api: Server) -> None:
@@ -175,7 +150,7 @@ def test_page_has_the_names_of_saved_views_alone(api: Server) -> None:
     for project in ("p", "q"):
         for number, query in enumerate(queries):
             path = f"/trainyard/v1/projects/{project}/views/view%20{number:02}"
-            assert api.client.request("PUT", path, json={"query": query}, headers=ADMIN).status_code == 200
+            api.done("PUT", path, json={"query": query})
     page = api.client.get("/", headers=ADMIN).text
     assert (page.count("Saved by admin"), "Choose a project to see more" in page) == (100, True)
     assert ("qqq" in page, len(page) < 100_000) == (False, True)
@@ -189,16 +164,15 @@ def test_page_has_the_names_of_saved_views_alone(api: Server) -> None:
 def test_views_and_notes_are_bounded_and_of_their_projects(api: Server) -> None:
     api.create()
     views = "/trainyard/v1/projects/p/views"
-    too_long = api.client.request("PUT", f"{views}/x", json={"query": "q" * 5000}, headers=ADMIN)
-    saved = api.client.request("PUT", f"{views}/best%20runs", json={"query": "?sort=name&page=3"}, headers=ADMIN)
-    assert (too_long.status_code, saved.json()["query"]) == (400, "sort=name")
+    saved = api.done("PUT", f"{views}/best%20runs", json={"query": "?sort=name&page=3"})
+    assert saved["query"] == "sort=name"
     assert [view["name"] for view in api.get("/trainyard/v1/views")["views"]] == ["best runs"]
-    assert api.client.request("DELETE", f"{views}/none", headers=ADMIN).status_code == 404
-    assert api.get(f"{views}/best%20runs") == saved.json()
-    encoded = api.client.request("PUT", f"{views}/x", json={"query": f"q={'ü' * 1000}"}, headers=ADMIN)
-    assert (encoded.status_code, "has at most 4000 characters" in encoded.text) == (400, True), "6 for each ü"
+    assert api.status("DELETE", f"{views}/none") == 404
+    assert api.get(f"{views}/best%20runs") == saved
+    for query in ("q" * 5000, f"q={'ü' * 1000}"):  # 6 characters for each ü
+        api.refusal("PUT", f"{views}/x", 400, "has at most 4000 characters", json={"query": query})
     note = "/trainyard/v1/projects/p/jobs/job/note"
-    assert api.client.request("PUT", note, json={"note": "n" * 4001}, headers=ADMIN).status_code == 400
-    assert api.client.request("PUT", note, json={"note": " kept "}, headers=BOB).status_code == 403
-    assert api.client.request("PUT", note, json={"note": " kept "}, headers=ADMIN).json() == {"note": "kept"}
+    assert api.status("PUT", note, json={"note": "n" * 4001}) == 400
+    assert api.status("PUT", note, BOB, json={"note": " kept "}) == 403
+    assert api.done("PUT", note, json={"note": " kept "}) == {"note": "kept"}
     assert (api.detail()["note"], listed(api, "note:kept")) == ("kept", ["job"])

@@ -71,7 +71,7 @@ class Backend:
     def retention(self) -> RetentionPolicy:
         keep_s = self.settings.keep_jobs_s
         keep_jobs = None if keep_s is None else timedelta(seconds=keep_s)
-        return RetentionPolicy(keep_jobs, self.settings.keep_log_bytes, self.quotas.retention)
+        return RetentionPolicy(keep_jobs, self.quotas.retention)
 
     def job_dir(self, project: str, owner: str, job_id: str, given: str, created: datetime) -> str:
         """A job's directory: the jobDir that was given, or else the default of this server when it was created, of a

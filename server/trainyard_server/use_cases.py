@@ -36,7 +36,6 @@ from trainyard_server.services.health.health import HealthChecks
 from trainyard_server.services.jobs.jobs import Jobs
 from trainyard_server.services.jobs.origins import Origins
 from trainyard_server.services.jobs.program_packing import ProgramPacking
-from trainyard_server.services.jobs.retention_forecast import RetentionForecasts
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.entries_list import EntriesList
 from trainyard_server.services.logs.job_status import JobStatusReader
@@ -112,7 +111,7 @@ class UseCases:
         self.idle_gpus = IdleGpus(backend, self.controller)
         self.fair_share = FairShareUpdate(backend)
         self.usage_reports = UsageReports(backend)
-        self.retention = Retention(backend, self.controller, stopwatch)
+        self.retention = Retention(backend, stopwatch)
         self.limits = CallerLimits(
             rate=RateLimit(settings.requests_per_s, stopwatch),
             storage=RateLimit(settings.storage_requests_per_s, stopwatch, "calls of the storage"),
@@ -183,7 +182,6 @@ class UseCases:
         self.custom_jobs = CustomJobs(backend, self.jobs, self.google_resources)
         self.object_storage = ObjectStorage(backend)
         self.exposition = Exposition(backend)
-        self.retention_forecasts = RetentionForecasts(backend)
         self.backups = Backups(backend)
         self.backup_schedule = BackupSchedule(backend, self.backups)
         self.examination = Examination(backend, self.job_details, cipher)

@@ -139,14 +139,6 @@ class Options:
     keep_jobs: str = _option(
         "all", KeepJobs(), "Delete jobs and their logs this long after they end, such as 90d.  [default: all]", "server"
     )
-    keep_logs_gb: float = _option(
-        0.0,
-        click.FloatRange(min=0),
-        "Size of all logs together: beyond it those of ended jobs are removed, the oldest first; the jobs stay. "
-        "[default: 0, no limit]",
-        "server",
-        "GB",
-    )
     pull: str = _option(
         "missing", click.Choice(["missing", "always", "never"]), "When to pull a job's image.  [default: missing]"
     )

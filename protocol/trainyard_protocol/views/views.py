@@ -638,14 +638,12 @@ class ActiveJobsView(Wire):
 
 
 class RetentionView(Wire):
-    """The retention of a server: the limits of the site (None: no limit), how many projects have limits of their own,
-    and what was removed because of them so far."""
+    """The retention of a server: the limit of the site (None: no limit), how many projects have one of their own, and
+    what was removed because of them so far."""
 
     keep_jobs_s: float | None = None
-    keep_log_bytes: int | None = None
     projects: int = 0
     jobs_deleted: int = 0
-    logs_removed: int = 0
     last_removal: datetime | None = None
 
 

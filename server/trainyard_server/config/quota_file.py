@@ -1,10 +1,10 @@
 """Quota file of a site: what each project may use at the same time, which images its jobs may bring, how projects
-share, and how long their jobs and logs are kept.
+share, and how long their jobs are kept.
 
     default: {vcpus: 64, gpus: 4, runningJobs: 20, maxPriority: 100}
     projects:
       vision: {vcpus: 128, accelerators: {NVIDIA_TESLA_T4: 2}, images: ["gcr.io/vision/*"], share: 2, preemptible: true}
-      drafts: {keepJobs: 14d, keepLogsGb: 5}
+      drafts: {keepJobs: 14d}
     fairShare: {halfLife: 7d}
     bands: {batch: {maxRunningTime: 1d}}
 
@@ -97,8 +97,11 @@ def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
     default = file.default.named()
     sharing = file.sharing(file.default, file.projects)
     projects = {name: _limits(default | own.named()) for name, own in file.projects.items()}
-    own = {name: entries.retention(file.default) for name, entries in file.projects.items()}
-    retention = ProjectRetentions(file.default.retention(), own)
+    own = {
+        name: (entries if "keep_jobs" in entries.model_fields_set else file.default).keep_jobs
+        for name, entries in file.projects.items()
+    }
+    retention = ProjectRetentions(file.default.keep_jobs, own)
     quotas = Quotas(_limits(default), projects, sharing, retention)
     images = {
         name: own.images if "images" in own.model_fields_set else file.default.images

@@ -1,14 +1,14 @@
-"""Entries of the quota file about retention, of each project."""
+"""Entry of the quota file about retention, of each project."""
 
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from trainyard_protocol.fields import validation_error
 from trainyard_protocol.job.config.yaml_file import SiteEntry
 from trainyard_protocol.lines.time_parsing import parse_duration
-from trainyard_server.domain.retention import ALL, ProjectRetention
+from trainyard_server.domain.retention import ALL
 
 
 def read_keep_jobs(text: str) -> timedelta:
@@ -34,16 +34,6 @@ def _keep_jobs(value: Any) -> Any:
 
 
 class RetentionEntries(SiteEntry):
-    """`keepJobs: 90d` and `keepLogsGb: 5` of a project."""
+    """`keepJobs: 90d` of a project."""
 
     keep_jobs: Annotated[timedelta | None, BeforeValidator(_keep_jobs)] = None
-    keep_logs_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-
-    def retention(self, default: "RetentionEntries | None" = None) -> ProjectRetention:
-        """The limits, those that are not in the file out of `default`."""
-        given = self.model_fields_set
-        keep_jobs, size = self.keep_jobs, self.keep_logs_gb
-        if default is not None:
-            keep_jobs = keep_jobs if "keep_jobs" in given else default.keep_jobs
-            size = size if "keep_logs_gb" in given else default.keep_logs_gb
-        return ProjectRetention(keep_jobs, round(size * 10**9) or None if size is not None else None)

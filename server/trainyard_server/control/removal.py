@@ -4,13 +4,11 @@ Files go first: what a killed process leaves behind is a job whose removal can b
 """
 
 import logging
-from collections.abc import Sequence
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.context import Backend
 from trainyard_server.control.usage_recording import UsageRecording
 from trainyard_server.storage.db.base.models import JobRow
-from trainyard_server.storage.db.repository import Event
 from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import job_topic
 
@@ -43,30 +41,6 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
     logger.info("%s deleted the job %s of %s, which was %s", by, job.job_id, job.project, job.state)
     backend.notifier.publish(job_topic(key))
     return True
-
-
-def remove_log(backend: Backend, key: int, reason: str) -> Sequence[int]:
-    """Remove the log of a job that has ended, and those of its trials. The jobs stay, and so do the service's lines,
-    with one more that has the reason. Returns the keys of the jobs that have lost their logs. Raises OSError while one
-    cannot be removed, also LockTimeout while a backup begins."""
-    job = _ended(backend, key)
-    if job is None:
-        return ()
-    removed, event = [], Event("log-removed", reason)
-    with backend.removal_lock.removing():
-        with backend.store.read() as reader:
-            everything = [*studies.trial_jobs(reader, key), job]
-        for logged in everything:
-            backend.logs.remove(logged.project, logged.job_id)
-        with backend.store.write() as writer:
-            for logged in everything:
-                row = writer.find_job(logged.key)
-                if row is not None and writer.mark_log_removed(row, backend.clock(), event):
-                    removed.append(logged.key)
-    if removed:
-        logger.info("The log of the job %s of %s was removed: %s", job.job_id, job.project, reason)
-    backend.notifier.publish(job_topic(key))
-    return removed
 
 
 def _ended(backend: Backend, key: int) -> JobRow | None:

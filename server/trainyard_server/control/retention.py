@@ -10,12 +10,10 @@ from collections import deque
 from contextlib import ExitStack
 from datetime import timedelta
 
-from trainyard_protocol.fields import sized
+from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.context import Backend
-from trainyard_server.control.controller import Controller
-from trainyard_server.control.removal import remove_job, remove_log
-from trainyard_server.control.retention_survey import Survey
-from trainyard_server.domain.retention import RetentionPolicy, removals
+from trainyard_server.control.removal import remove_job
+from trainyard_server.domain.retention import EndedJob, removals
 from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.storage.db.tables import audit
 from trainyard_server.storage.failures import FailureLog
@@ -25,7 +23,7 @@ RETENTION = "retention"
 """The one who deletes, in place of a person."""
 
 _PAGE = 500  # jobs that one step looks at, or rows of the audit that it removes
-_BATCH = 20  # jobs or logs that one step removes
+_BATCH = 20  # jobs that one step removes
 _PAUSE_S = 60.0  # between two surveys
 
 logger = logging.getLogger(__name__)
@@ -34,14 +32,11 @@ logger = logging.getLogger(__name__)
 class Retention:
     """Call `step` after each tick, in the process that ticks."""
 
-    def __init__(self, backend: Backend, controller: Controller, stopwatch: Stopwatch) -> None:
+    def __init__(self, backend: Backend, stopwatch: Stopwatch) -> None:
         self._backend = backend
-        self._controller = controller
         self._policy = backend.retention
         self._stopwatch = stopwatch
-        self._survey = Survey()
-        self._jobs: deque[int] = deque()  # to remove
-        self._logs: deque[tuple[int, str]] = deque()
+        self._begin_anew()
         self._next_at = self._next_audit_at = stopwatch()
         self._failures = FailureLog(logger)
 
@@ -74,35 +69,37 @@ class Retention:
         if policy.keeps_everything or self._stopwatch() < self._next_at:
             return False
         try:
-            if not (self._jobs or self._logs):
-                is_surveyed = not self._survey.look_on(self._backend, _PAGE, measures=policy.measures)
-                if is_surveyed:
-                    self._decide(policy)
+            if not self._jobs and not self._survey():
+                self._jobs.extend(removals(self._ended.values(), self._backend.clock(), policy))
+                self._surveyed, self._ended = 0, {}
             self._remove()
         except Exception as error:  # noqa: BLE001 - logged, and tried again
-            self._failures.record("Old jobs and logs cannot be removed", error)
+            self._failures.record("Old jobs cannot be removed", error)
             self._begin_anew()
-        if self._survey.key or self._jobs or self._logs:
+        if self._surveyed or self._jobs:
             return True
         self._next_at = self._stopwatch() + _PAUSE_S
         return False
 
     def _begin_anew(self) -> None:
-        self._survey = Survey()
-        self._jobs.clear()
-        self._logs.clear()
+        self._surveyed = 0  # the key of the last job that was looked at
+        self._ended: dict[int, EndedJob] = {}  # by key
+        self._jobs: deque[int] = deque()  # to remove
 
-    def _decide(self, policy: RetentionPolicy) -> None:
-        survey, self._survey = self._survey, Survey()
-        result = removals(survey.ended.values(), survey.log_bytes, self._backend.clock(), policy)
-        self._jobs.extend(result.jobs)
-        limit = sized(policy.keep_log_bytes or 0)
-        reason = f"The log was removed: the logs of all jobs together may have {limit}."
-        for key in result.project_logs:
-            project = survey.ended[key].project
-            limit = sized(policy.of(project).keep_log_bytes or 0)
-            self._logs.append((key, f"The log was removed: the logs of the project {project} may have {limit}."))
-        self._logs.extend((key, reason) for key in result.logs)
+    def _survey(self) -> bool:
+        """Look at the next jobs. False after the last one. A study is kept and removed with its trials, whose keys are
+        above its own."""
+        with self._backend.store.read() as reader:
+            page = reader.jobs_above(self._surveyed, _PAGE)
+            orphaned = reader.orphaned_jobs()
+        for job in page:
+            self._surveyed = job.key
+            if job.study_key is not None:
+                if job.key in orphaned:
+                    self._ended.pop(job.study_key, None)
+            elif job.state in FINAL_JOB_STATES and job.ended_at is not None and job.key not in orphaned:
+                self._ended[job.key] = EndedJob(job.key, job.ended_at, job.project)
+        return len(page) == _PAGE
 
     def _remove(self) -> None:
         with ExitStack() as stack:
@@ -110,11 +107,5 @@ class Retention:
                 stack.enter_context(self._backend.removal_lock.removing(wait_s=0))
             except LockTimeout:  # a backup begins; ticks do not wait for it
                 return
-            for _ in range(_BATCH):
-                if self._jobs:
-                    remove_job(self._backend, self._jobs.popleft(), RETENTION)
-                elif self._logs:
-                    key, reason = self._logs.popleft()
-                    for written in remove_log(self._backend, key, reason):
-                        # The service's lines anew, the reason among them.
-                        self._controller.write_log(written)
+            for _ in range(min(_BATCH, len(self._jobs))):
+                remove_job(self._backend, self._jobs.popleft(), RETENTION)

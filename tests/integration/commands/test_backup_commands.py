@@ -1,4 +1,4 @@
-"""`trainyard backup`, `restore` and `retention` as an operator types them."""
+"""`trainyard backup` and `restore` as an operator types them."""
 
 import json
 from pathlib import Path
@@ -23,18 +23,3 @@ def test_backup_is_written_once_restored_once_and_for_operators_only(shell: Shel
     code, _, err = shell(f"backup {tmp_path / 'mine.tar.gz'}")
     assert (code, "submitter" in err) == (1, True), err
     assert not list(tmp_path.glob("*mine*"))
-
-
-def test_retention_shows_what_would_go_and_removes_nothing(shell: Shell) -> None:
-    shell.out(f"login {shell.url} --token-file -", OPERATOR)
-    shell.api.create("old")
-    shell.api.cancel("old")
-    assert "Nothing would be removed." in shell.out("retention")
-    rows = [row.split() for row in shell.out("retention --keep-jobs 3d --within 7d").splitlines()]
-    assert rows[0][:3] == ["PROJECT", "KEEPS", "JOBS"]
-    assert [word for word in rows[1] if word in ("p", "3d", "nothing")] == ["p", "3d", "nothing"]
-    assert rows[-1][:4] == ["later", "job", "p", "old"]
-    shell.api.clock.advance(4 * 86400)
-    data = json.loads(shell.out("retention --keep-jobs 3d -o json"))
-    assert [(item["job"], item["is_now"]) for item in data["items"]] == [("old", True)]
-    assert shell.api.job("old")["state"] == "CANCELLED"

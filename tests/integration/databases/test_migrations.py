@@ -1,4 +1,4 @@
-"""The schema of the database: made as the models are, or refused."""
+"""The schema of the database: made as the models are, or refused. A job that runs meanwhile goes on."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from beds import databases
+from integration.api.api_support import Clock, ScriptedAgent, server
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_server.storage.db.base import engine as database
 from trainyard_server.storage.db.base.models import Table
@@ -52,3 +53,29 @@ def test_schema_that_no_migration_starts_from_is_refused(tmp_path: Path, schema:
     engine.dispose()
     with pytest.raises(FailedPrecondition, match=message):
         database.opened(url, durable=False)
+
+
+def test_job_that_runs_under_a_released_schema_goes_on_under_the_newest(tmp_path: Path) -> None:
+    with server(tmp_path, Clock()) as api:
+        api.create()
+        agent = ScriptedAgent(api)
+        api.tick()
+        agent.sync()
+        agent.start()
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'trainyard.db'}")
+    with engine.begin() as connection:
+        for statement in (
+            "ALTER TABLE jobs ADD COLUMN log_removed_at DATETIME",
+            "CREATE INDEX ix_jobs_by_removed_log ON jobs (log_removed_at, project) WHERE log_removed_at IS NOT NULL",
+            "UPDATE alembic_version SET version_num = '0034'",
+        ):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    with server(tmp_path, Clock()) as api:
+        agent.server = api
+        agent.log("a line")
+        agent.exit()
+        assert api.job()["state"] == "SUCCEEDED"
+        with api.use_cases.backend.store.read() as reader:
+            columns = sa.inspect(reader.session.connection()).get_columns("jobs")
+        assert "log_removed_at" not in [column["name"] for column in columns]

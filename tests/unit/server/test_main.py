@@ -191,8 +191,6 @@ def test_token_files_name_who_has_them(tmp_path: Path) -> None:
         ("--lease-seconds", "nan"),
         ("--lease-seconds", "inf"),
         ("--retries", -1),
-        ("--keep-logs-gb", -1),
-        ("--keep-logs-gb", "nan"),
         ("--keep-jobs", "soon"),
         ("--keep-jobs", "0d"),
         ("--keep-audit", -1),
@@ -217,17 +215,12 @@ def test_value_out_of_its_range_is_refused(
 
 
 def test_retention_keeps_everything_unless_it_is_limited(tmp_path: Path) -> None:
-    def limits(*options: str) -> tuple[float | None, int | None, float | None]:
+    def limits(*options: str) -> tuple[float | None, float | None]:
         settings, _ = read_settings(["--data-dir", str(tmp_path), *options])
-        return settings.keep_jobs_s, settings.keep_log_bytes, settings.keep_audit_s
+        return settings.keep_jobs_s, settings.keep_audit_s
 
-    year_s = 365 * 86400.0
-    assert limits() == limits("--keep-jobs", "all", "--keep-logs-gb", "0") == (None, None, year_s)
-    assert limits("--keep-jobs", "90d", "--keep-logs-gb", "0.5", "--keep-audit", "0") == (
-        90 * 86400.0,
-        500_000_000,
-        None,
-    )
+    assert limits() == limits("--keep-jobs", "all") == (None, 365 * 86400.0)
+    assert limits("--keep-jobs", "90d", "--keep-audit", "0") == (90 * 86400.0, None)
 
 
 def test_command_line_that_is_wrong_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,11 @@
-"""Routes of what is stored: an archive of everything, its examination, and what the retention would remove."""
-
-from typing import Annotated
+"""Routes of what is stored: an archive of everything, and its examination."""
 
 import anyio
-from fastapi import Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.lines.time_parsing import parse_duration
 from trainyard_protocol.views.stored.backups import ExaminationView
-from trainyard_protocol.views.stored.retention import RetentionForecast
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.own.files import Download
 from trainyard_server.api.routing import Router
@@ -60,18 +54,3 @@ def create(cases: Cases) -> Response:
 def examination(cases: Cases) -> ExaminationView:
     """Read all jobs, logs, packages, secrets, the audit and objects; the answer has what is wrong with them."""
     return cases.examination.run()
-
-
-@router.get("/trainyard/v1/retention", Access.OPERATOR, "what the retention would remove, now and within a time")
-def retention(
-    cases: Cases,
-    within: str = "7d",
-    keep_jobs: Annotated[str, Query(alias="keepJobs")] = "",
-    keep_logs_gb: Annotated[float | None, Query(alias="keepLogsGb", ge=0, allow_inf_nan=False)] = None,
-) -> RetentionForecast:
-    """The jobs and logs that would go, with the limits in force, or with other ones of the site. Removes nothing."""
-    try:
-        time = parse_duration(within)
-    except ValueError as error:
-        raise InvalidArgument(f"within {error}.") from error
-    return cases.retention_forecasts.forecast(time, keep_jobs, keep_logs_gb)

@@ -27,7 +27,7 @@ class Quotas:
     sharing: Sharing = FIRST_COME
     """The rules of sharing, which order the queue."""
     retention: ProjectRetentions = SITES_RETENTION
-    """How long the jobs and logs of projects are kept."""
+    """How long the jobs of projects are kept."""
 
     def of(self, project: str) -> Usage:
         return self.projects.get(project, self.default)

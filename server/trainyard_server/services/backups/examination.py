@@ -65,8 +65,7 @@ class Examination:
     def _logs(self) -> Results:
         """Each log of a replica that has ended, against the digest of its agent."""
         for job in self._all_jobs():
-            if job.log_removed_at is None:
-                yield from self._logs_of(job)
+            yield from self._logs_of(job)
 
     def _logs_of(self, job: JobEnd) -> Results:
         with self._backend.store.read() as reader:
@@ -96,10 +95,9 @@ class Examination:
         return digest.hexdigest()
 
     def _is_there(self, job: JobEnd) -> bool:
-        """Whether neither the job nor its log was removed meanwhile."""
+        """Whether the job was not removed meanwhile."""
         with self._backend.store.read() as reader:
-            row = reader.find_job(job.key)
-        return row is not None and row.log_removed_at is None
+            return reader.find_job(job.key) is not None
 
     def _packages(self) -> Results:
         """Each package that a job which has not ended refers to, against the digest that is its name."""

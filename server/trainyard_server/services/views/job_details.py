@@ -42,7 +42,6 @@ from trainyard_server.control.retention import RETENTION
 from trainyard_server.control.snapshots import awaited_agents, peers_of, snapshot_of, trial_order
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.metrics.summary import ordered
-from trainyard_server.domain.retention import NO_LIMITS
 from trainyard_server.domain.tuning.study import tag_of
 from trainyard_server.services.jobs.jobs import known_job, v1_job
 from trainyard_server.services.jobs.training_output import training_output, training_outputs
@@ -82,10 +81,8 @@ class JobDetails:
         removed = reader.removal_counts(visible, RETENTION)
         return RetentionView(
             keep_jobs_s=policy.keep_jobs.total_seconds() if policy.keep_jobs is not None else None,
-            keep_log_bytes=policy.keep_log_bytes,
-            projects=len([own for own in policy.own.projects.values() if own != NO_LIMITS]),
+            projects=sum(own is not None for own in policy.own.projects.values()),
             jobs_deleted=removed.jobs,
-            logs_removed=removed.logs,
             last_removal=removed.last,
         )
 
@@ -156,7 +153,7 @@ class JobDetails:
         counts, last = self._backend.logs.extent(project, job_id)
         lines = {stream.name: count for stream, count in counts.items()}
         sha256, stored = {}, {}
-        for replica in gangs if job.log_removed_at is None else ():
+        for replica in gangs:
             name = Stream(numbers[replica.run_id], replica.task).name
             if replica.log_kept is not None:
                 stored[name] = replica.log_kept

@@ -532,17 +532,6 @@ class Writer(Reader):
         )
         self._session.flush()
 
-    def mark_log_removed(self, job: JobRow, now: datetime, event: Event) -> bool:
-        """Record that the log of a job was removed. False if that is recorded already."""
-        statement = update(JobRow).where(JobRow.key == job.key, JobRow.log_removed_at.is_(None))
-        result = self._session.execute(
-            statement.values(log_removed_at=now).execution_options(synchronize_session=False)
-        )
-        if not _rows(result):
-            return False
-        self.add_event(job.key, event, now)
-        return True
-
     def set_labels(self, job: JobRow, labels: dict[str, str], now: datetime) -> None:
         """Replace the labels, if they have not changed since they were read."""
         guard = update(JobRow).where(JobRow.key == job.key, JobRow.revision == job.revision)

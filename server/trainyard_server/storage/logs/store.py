@@ -6,7 +6,6 @@ and `lock`. The ordinal of a line is its cursor: the same for every reader, for 
 """
 
 import logging
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -95,14 +94,6 @@ class LogStore:
             same_time = same_time + 1 if entry.time == last_time else 1
             last_time = entry.time
         return LogPosition(next=digest.count, chain=digest.chain or "", last_time=last_time, same_time=same_time)
-
-    def size(self, project: str, job_id: str) -> int:
-        """Bytes of the job's log on the disk; 0 without one."""
-        try:
-            with os.scandir(job_directory(self._directory, project, job_id)) as entries:
-                return sum(entry.stat().st_size for entry in entries)
-        except FileNotFoundError:
-            return 0
 
     def remove(self, project: str, job_id: str) -> None:
         """Remove the log of a job that has ended; does nothing without one. Raises OSError, also LockTimeout."""

@@ -239,8 +239,8 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
     assert "--host 127.0.0.1 --port 1" in " ".join(made["server"])
     assert "--check-packages" in made["server"], "its only user may know which objects there are"
     assert made["server"][-4:] == ["--quotas", str(state.quota_file), "--machine-types", "/m"]
-    limited = local.commands(state, replace(options, keep_jobs="90d", keep_logs_gb=20.5))
-    assert limited["server"] == [*made["server"], "--keep-jobs", "90d", "--keep-logs-gb", "20.5"]
+    limited = local.commands(state, replace(options, keep_jobs="90d"))
+    assert limited["server"] == [*made["server"], "--keep-jobs", "90d"]
     agent = " ".join(made["agent"])
     assert "--one-user" in agent
     assert "--capacity strict --cpus 0,1 --memory-gb 4" in agent
@@ -419,7 +419,6 @@ def test_stored_option_that_is_damaged_is_the_default() -> None:
         "memory_gb": [0, -1, "4", float("inf"), True],
         "machine_types": [1],
         "keep_jobs": ["0s", 9],
-        "keep_logs_gb": [-1, float("nan"), "1"],
         "pull": ["often"],
         "container_user": ["root", 0],
     }

@@ -108,7 +108,6 @@ def values_of(row: object, view: type[BaseModel], *, but: Collection[str] = ()) 
 
 
 _NO_TRIAL = text("study_key IS NULL")
-_LOG_REMOVED = text("log_removed_at IS NOT NULL")
 
 
 def _list_index(name: str, *columns: str) -> Index:
@@ -137,7 +136,6 @@ class JobRow(Table):
         _list_index("ix_jobs_by_project_and_owner", "project", "owner"),
         _list_index("ix_jobs_by_project_and_key", "project", "key", "state", "job_id", "created_at"),
         _list_index("ix_jobs_by_project_and_state", "project", "state", "key"),
-        Index("ix_jobs_by_removed_log", "log_removed_at", "project", sqlite_where=_LOG_REMOVED),
         _list_index("ix_jobs_by_owner", "owner", "created_at", "key", "state", "name"),
         _list_index("ix_jobs_by_state", "state", "created_at", "key", "name"),
         _list_index("ix_jobs_by_name", "name", "created_at", "key", "state"),
@@ -173,7 +171,6 @@ class JobRow(Table):
     waiting_kind: Mapped[str] = mapped_column(String(32), default="")
     position: Mapped[int] = mapped_column(default=0)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    log_removed_at: Mapped[datetime | None]  # by the retention; its record stays
     note: Mapped[str] = mapped_column(AnyText, default="")  # of people, about the job
     measured: Mapped[bool] = mapped_column(
         default=False

@@ -52,7 +52,6 @@ class JobEnd(NamedTuple):
     job_id: str
     state: JobState
     ended_at: datetime | None
-    log_removed_at: datetime | None
     study_key: int | None
 
 
@@ -66,10 +65,9 @@ class ServiceLine(NamedTuple):
 
 
 class RemovalCounts(NamedTuple):
-    """Number of deleted jobs and of removed logs, and the time of the last removal."""
+    """Number of deleted jobs, and the time of the last removal."""
 
     jobs: int
-    logs: int
     last: datetime | None
 
 
@@ -127,17 +125,13 @@ class Reader:
         return set(self._session.scalars(select(RunRow.job_key).where(RunRow.run_id.in_(runs))))
 
     def removal_counts(self, visible: Visible, by: str) -> RemovalCounts:
-        """The jobs that `by` has deleted, without trials, and all removed logs, of visible projects."""
-        of_jobs = select(func.count(), func.max(DeletedJobRow.deleted_at)).where(
+        """The jobs of visible projects that `by` has deleted, without trials."""
+        query = select(func.count(), func.max(DeletedJobRow.deleted_at)).where(
             DeletedJobRow.deleted_by == by, DeletedJobRow.job_id.not_like("%.%")
         )
-        of_logs = select(func.count(), func.max(JobRow.log_removed_at)).where(JobRow.log_removed_at.is_not(None))
         if visible is not None:
-            of_jobs = of_jobs.where(DeletedJobRow.project.in_(visible))
-            of_logs = of_logs.where(JobRow.project.in_(visible))
-        jobs, last_job = self._session.execute(of_jobs).one()
-        logs, last_log = self._session.execute(of_logs).one()
-        return RemovalCounts(jobs, logs, max(filter(None, (last_job, last_log)), default=None))
+            query = query.where(DeletedJobRow.project.in_(visible))
+        return RemovalCounts(*self._session.execute(query).one())
 
     def key_of(self, project: str, job_id: str) -> int | None:
         """The key of the job with that id that the project has, or has ever had."""

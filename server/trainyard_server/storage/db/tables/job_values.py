@@ -124,9 +124,7 @@ def lacks_points(reader: Reader, key: int) -> bool:
     """Whether a log of the job, or what it logged, is stored in part: it does not have all that the job measured."""
     of_replica = select(ReplicaRow.run_id).join(RunRow, ReplicaRow.run_id == RunRow.run_id)
     is_cut = or_(ReplicaRow.log_kept.is_not(None), ReplicaRow.log_complete.is_(False))
-    removed = select(JobRow.job_id).where(JobRow.key == key, JobRow.log_removed_at.is_not(None))
-    parts = (of_replica.where(RunRow.job_key == key, is_cut), removed)
-    return any(reader.session.scalar(part.limit(1)) is not None for part in parts)
+    return reader.session.scalar(of_replica.where(RunRow.job_key == key, is_cut).limit(1)) is not None
 
 
 class PrimaryDigest(NamedTuple):

@@ -112,4 +112,4 @@ def test_label_of_many_jobs_is_looked_up_job_by_job(store: Store) -> None:
 )
 def test_what_has_not_ended_is_found_without_what_has(store: Store, query: Callable[[Reader], object]) -> None:
     _, steps = plan(store, query)
-    assert not scans([step for step in steps if "ix_jobs_by_removed_log" not in step]), steps
+    assert not scans(steps), steps

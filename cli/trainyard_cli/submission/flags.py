@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from trainyard_cli.submission.sweep import MAX_AT_ONCE, STYLES, Sweep, fields
+from trainyard_cli.submission.sweep import MAX_AT_ONCE, STYLES, Sweep, Word, fields
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -38,7 +38,7 @@ class TierChoice(click.Choice[str]):
         return super().convert(str(value).replace("_", "-"), param, ctx)
 
 
-class KeyValues(click.ParamType[Mapping[str, str]]):
+class KeyValues(Word[Mapping[str, str]]):
     """gcloud's dictionary syntax `k=v,k2=v2`. With `keys` no others are allowed; `required` names a mandatory one."""
 
     name = "KEY=VALUE,..."
@@ -47,60 +47,47 @@ class KeyValues(click.ParamType[Mapping[str, str]]):
         self._keys = keys
         self._required = required
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mapping[str, str]:
-        if isinstance(value, Mapping):
-            return value
+    def read(self, text: str) -> Mapping[str, str]:
         pairs: dict[str, str] = {}
-        for item in filter(None, str(value).split(",")):
-            key, separator, text = item.partition("=")
+        for item in filter(None, text.split(",")):
+            key, separator, value = item.partition("=")
             if not separator or not key:
-                self.fail(f"Bad syntax for dict arg: [{item}]; write KEY=VALUE,...", param, ctx)
+                raise ValueError(f"Bad syntax for dict arg: [{item}]; write KEY=VALUE,...")
             if self._keys and key not in self._keys:
-                self.fail(f"valid keys are [{', '.join(self._keys)}]; received: {key}", param, ctx)
-            pairs[key] = text
+                raise ValueError(f"valid keys are [{', '.join(self._keys)}]; received: {key}")
+            pairs[key] = value
         if self._required and not pairs.get(self._required):
-            self.fail(f"[{value}] lacks {self._required}=, which is required.", param, ctx)
+            raise ValueError(f"[{text}] lacks {self._required}=, which is required.")
         return pairs
 
 
-class Variable(click.ParamType[tuple[str, str]]):
+class Variable(Word[tuple[str, str]]):
     """`NAME=VALUE`, or `NAME` for the value that the variable has here, as of `docker run --env`."""
 
     name = "NAME[=VALUE]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, separator, text = str(value).partition("=")
+    def read(self, text: str) -> tuple[str, str]:
+        name, separator, value = text.partition("=")
         if not name:
-            self.fail(f"[{value}] has no name; write NAME=VALUE, or NAME for its value here.", param, ctx)
-        if not separator:
-            if name not in os.environ:
-                if os.path.isfile(name):  # noqa: PTH113 - loads no pathlib
-                    self.fail(f"{name} is a file; write --env-file {name}.", param, ctx)
-                self.fail(f"{name} is not set here; write {name}=VALUE.", param, ctx)
-            text = os.environ[name]
-        return name, text
+            raise ValueError(f"[{text}] has no name; write NAME=VALUE, or NAME for its value here.")
+        if separator or name in os.environ:
+            return name, value if separator else os.environ[name]
+        if os.path.isfile(name):  # noqa: PTH113 - loads no pathlib
+            raise ValueError(f"{name} is a file; write --env-file {name}.")
+        raise ValueError(f"{name} is not set here; write {name}=VALUE.")
 
 
-class EnvFile(click.ParamType[tuple[tuple[str, str], ...]]):
+class EnvFile(Word[tuple[tuple[str, str], ...]]):
     """A file of variables."""
 
     name = "FILE"
 
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,  # noqa: ARG002 - of click's type
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> tuple[tuple[str, str], ...]:
-        if isinstance(value, tuple):
-            return value
+    def read(self, text: str) -> tuple[tuple[str, str], ...]:
         from pathlib import Path
 
         from trainyard_cli.submission.foreign import env_file
 
-        return env_file.read(Path(str(value)).expanduser(), os.environ)
+        return env_file.read(Path(text).expanduser(), os.environ)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -108,85 +95,72 @@ class EnvFile(click.ParamType[tuple[tuple[str, str], ...]]):
         return click.Path().shell_complete(ctx, param, incomplete)
 
 
-class NamedMount(click.ParamType[tuple[str, str]]):
+class NamedMount(Word[tuple[str, str]]):
     """`NAME:/PATH`, or `NAME` for /mnt/NAME."""
 
     name = "NAME[:/PATH]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, colon, path = str(value).partition(":")
+    def read(self, text: str) -> tuple[str, str]:
+        name, colon, path = text.partition(":")
         if not name or (colon and not path) or name.startswith("/"):
-            self.fail(f"[{value}] must look like imagenet:/data: a mount's name, no directory.", param, ctx)
+            raise ValueError(f"[{text}] must look like imagenet:/data: a mount's name, no directory.")
         return name, path
 
 
-class SetArgument(click.ParamType[tuple[str, str]]):
+class SetArgument(Word[tuple[str, str]]):
     """`NAME=VALUE`; the dashes of a flag may be left out."""
 
     name = "NAME=VALUE"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = str(value).partition("=")
+    def read(self, text: str) -> tuple[str, str]:
+        name, equals, value = text.partition("=")
         if not equals or not name.strip("-"):
-            self.fail(f"[{value}] must look like NAME=VALUE, such as epochs=10.", param, ctx)
-        return name, text
+            raise ValueError(f"[{text}] must look like NAME=VALUE, such as epochs=10.")
+        return name, value
 
 
-class DurationText(click.ParamType[str]):
+class DurationText(Word[str]):
     """`10m`; the value is the API's, `600s`."""
 
     name = "DURATION"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def read(self, text: str) -> str:
         from trainyard_protocol.lines.time_parsing import parse_duration
 
         try:
-            return f"{parse_duration(str(value)).total_seconds():.0f}s"
+            return f"{parse_duration(text).total_seconds():.0f}s"
         except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
+            raise ValueError(f"{error}.") from error
 
 
-class EngineOption(click.ParamType[tuple[str, str, str, str]]):
+class EngineOption(Word[tuple[str, str, str, str]]):
     """`ENGINE.OPTION=VALUE`, or `ENGINE.OPTION.KEY=VALUE` of a mapping: engine, option, key or "", and value."""
 
     name = "ENGINE.OPTION=VALUE"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str, str, str]:
-        if isinstance(value, tuple):
-            return value
-        path, separator, text = str(value).partition("=")
+    def read(self, text: str) -> tuple[str, str, str, str]:
+        path, separator, value = text.partition("=")
         engine, _, rest = path.partition(".")
         option, _, key = rest.partition(".")
         options = ENGINE_OPTIONS.get(engine)
         if not separator or options is None:
             example = "write slurm.qos=high or kubernetes.labels.team=vision"
-            self.fail(f"[{value}] is not an option of an engine; {example}.", param, ctx)
+            raise ValueError(f"[{text}] is not an option of an engine; {example}.")
         if option not in options:
-            self.fail(f"{engine} has no option {option!r}; allowed: {', '.join(options)}.", param, ctx)
+            raise ValueError(f"{engine} has no option {option!r}; allowed: {', '.join(options)}.")
         if (options[option] is dict) is not bool(key):
             form = f"{engine}.{option}=VALUE" if key else f"{engine}.{option}.KEY=VALUE"
-            self.fail(f"[{value}] must look like {form}.", param, ctx)
-        return engine, option, key, text
+            raise ValueError(f"[{text}] must look like {form}.")
+        return engine, option, key, value
 
 
-class CommaSeparated(click.ParamType[tuple[str, ...]]):
+class CommaSeparated(Word[tuple[str, ...]]):
     """`a,b,c`"""
 
     name = "A,B,..."
 
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,  # noqa: ARG002  click's signature
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> tuple[str, ...]:
-        return value if isinstance(value, tuple) else tuple(filter(None, str(value).split(",")))
+    def read(self, text: str) -> tuple[str, ...]:
+        return tuple(filter(None, text.split(",")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,13 +490,11 @@ def _leaves(flag: Flag, value: Any, job: Mapping[str, Any]) -> Iterator[tuple[st
         given = get(job, path)
         for name, item in fields(value, given if isinstance(given, Mapping) else {}).items():
             yield f"{path}.{name}", item
-    elif flag.name in ("--goal", "--sweep-style"):
+    elif flag.name in ("--goal", "--scale-tier", "--sweep-style"):
         yield path, str(value).upper().replace("-", "_")
     elif flag.name.endswith("-accelerator"):
         yield f"{path}.type", value["type"].upper().replace("-", "_")
         yield f"{path}.count", value.get("count", "1")
-    elif flag.name == "--scale-tier":
-        yield path, str(value).upper().replace("-", "_")
     elif flag.name.endswith("-count"):
         yield path, str(value)
     else:

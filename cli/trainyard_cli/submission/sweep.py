@@ -5,9 +5,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+
+_T = TypeVar("_T")
 
 MAX_AT_ONCE = 16
 """Trials of a sweep at a time, where nothing else is asked for."""
@@ -40,22 +42,33 @@ class SweptFlag:
         return {"parameterName": self.name, "type": "CATEGORICAL", "categoricalValues": list(self.values)}
 
 
-class Sweep(click.ParamType[SweptFlag]):
+class Word(click.ParamType[_T]):
+    """Parameter type of one word. `read` raises ValueError with what is wrong with it."""
+
+    def read(self, text: str) -> _T:
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _T:
+        try:
+            return self.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Sweep(Word[SweptFlag]):
     """Parameter type of --sweep."""
 
     name = "NAME=VALUE,..."
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SweptFlag:
-        if isinstance(value, SweptFlag):
-            return value
-        name, equals, text = str(value).partition("=")
+    def read(self, text: str) -> SweptFlag:
+        name, equals, values = text.partition("=")
         name = name.removeprefix("--")
         if not (name and equals):
-            self.fail(f"{value!r} must look like NAME=VALUE,VALUE,...: a parameter of your program.", param, ctx)
+            raise ValueError(f"{text!r} must look like NAME=VALUE,VALUE,...: a parameter of your program.")
         try:
-            return swept(name, [part.strip() for part in text.split(",")])
+            return swept(name, [part.strip() for part in values.split(",")])
         except ValueError as error:
-            self.fail(f"{value!r} {error}.", param, ctx)
+            raise ValueError(f"{text!r} {error}.") from error
 
 
 def swept(name: str, values: Sequence[str]) -> SweptFlag:

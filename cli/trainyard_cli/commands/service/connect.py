@@ -44,7 +44,7 @@ def connect_google(target: Target, print_env: bool, hosts: bool) -> None:
     with Client(server, target.project, retry_delays=RETRY_DELAYS, notify=notify) as client:
         key = client.create_google_key()
         earlier: tuple[str, ...] = ()
-        if before is not None and _is_at(before, server):
+        if before is not None and (before.local if server.local else before.server == server.url):
             earlier = before.numbers
         elif before is not None:
             _revoke(before, target, state)
@@ -90,10 +90,6 @@ def disconnect_google(target: Target) -> None:
 def _local_server(state: LocalState) -> Server:
     with Activity() as activity:
         return service.serve_google(state, activity.notify, wanted=True, report=activity.report)
-
-
-def _is_at(record: GoogleRecord, server: Server) -> bool:
-    return record.local if server.local else record.server == server.url
 
 
 def _revoke(record: GoogleRecord, target: Target, state: LocalState) -> None:

@@ -1,8 +1,8 @@
 """Output formats: `-o text|json|yaml` and the parts of gcloud's `--format` that scripts use.
 
 `value(a,b.c)`, or `get(a,b.c)`, prints tab-separated values, `csv(a,b)` and `table(a,b)` a header and rows, `json` and
-`yaml` the whole resource, `json(a,b)` and `yaml(a,b)` these fields of it. `none` prints nothing. `KEY:label=NAME` sets a
-column's header; `KEY.date()`, `.basename()`, `.len()`, `.join(SEP)`, `.upper()` and `.lower()` change a value. Source:
+`yaml` the whole resource, `json(a,b)` and `yaml(a,b)` these fields of it. `none` prints nothing. `KEY:label=NAME` sets
+a header; `KEY.date()`, `.basename()`, `.len()`, `.join(SEP)`, `.upper()` and `.lower()` change a value. Source:
 https://cloud.google.com/sdk/gcloud/reference/topic/projections
 """
 

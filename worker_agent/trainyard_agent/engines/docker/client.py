@@ -468,8 +468,14 @@ class DockerClient:
 
     @contextmanager
     def _call(self) -> Iterator["docker.APIClient"]:
-        """Translate the SDK's errors into ours."""
-        self._find_socket()
+        """Translate the SDK's errors into ours. Many machines have no engine, and the SDK takes a sixth of a start: it
+        is loaded once the socket is there."""
+        scheme, _, path = self.url.partition("://")
+        if scheme == "unix" and self._connected is None:
+            try:
+                Path(path).stat()
+            except OSError as error:
+                raise self._down(_cause(error)) from error
         import requests
         import urllib3
         from docker.errors import APIError, DockerException
@@ -486,15 +492,6 @@ class DockerClient:
             raise self._down(_cause(error)) from error
         except DockerException as error:
             raise self._down(_cause(error)) from error
-
-    def _find_socket(self) -> None:
-        """Raises EngineDown where no socket is. Many machines have no engine, and the SDK takes a sixth of a start."""
-        scheme, _, path = self.url.partition("://")
-        if scheme == "unix" and self._connected is None:
-            try:
-                Path(path).stat()
-            except OSError as error:
-                raise self._down(_cause(error)) from error
 
     @contextmanager
     def _call_ignoring_gone(self) -> Iterator["docker.APIClient"]:

@@ -43,16 +43,12 @@ class DiskLimit:
         try:
             for (run_id, task), container in running.items():
                 try:
-                    self._enforce(run_id, task, container)
+                    if self._engine.disk_bytes(container) > self._limit_bytes:
+                        _log.warning("killing %s of run %s: it exceeds its disk limit", task, run_id)
+                        self._files.save_kill(run_id, task, Reason.OUT_OF_DISK, beyond_disk_limit(self._limit_bytes))
+                        self._engine.kill(container)
                 except (EngineError, OSError) as error:
                     _log.warning("the disk usage of %s of run %s is unknown: %s", task, run_id, error)
         finally:
             self._next = time.monotonic() + MEASURE_S
             self._measuring.release()
-
-    def _enforce(self, run_id: str, task: str, container: str) -> None:
-        if self._engine.disk_bytes(container) <= self._limit_bytes:
-            return
-        _log.warning("killing %s of run %s: it exceeds its disk limit", task, run_id)
-        self._files.save_kill(run_id, task, Reason.OUT_OF_DISK, beyond_disk_limit(self._limit_bytes))
-        self._engine.kill(container)

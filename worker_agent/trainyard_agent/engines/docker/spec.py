@@ -222,7 +222,10 @@ def container_spec(
     if launch.task in addresses:
         endpoint["IPAMConfig"] = {"IPv4Address": addresses[launch.task]}
     name = HOST_NETWORK if network.is_hosts else network_name(order)
-    ports = {} if network.is_hosts else _published(published)
+    ports: dict[str, list[dict[str, str]]] = {}
+    if published and not network.is_hosts:  # at the same port of the machine's address
+        address, _, port = published.rpartition(":")
+        ports[f"{port}/tcp"] = [{"HostIp": address, "HostPort": port}]
     return {
         "Hostname": host,
         "Image": image.id,
@@ -263,12 +266,6 @@ def _program(launch: Launch, image: ImageInfo) -> dict[str, list[str] | None]:
         words = kept(image.words(launch), launch.keep, launch.task, alone=True)
         return {"Entrypoint": list(words[:1]), "Cmd": list(words[1:])}
     return {"Entrypoint": list(launch.entrypoint) or None, "Cmd": list(launch.command) or None}
-
-
-def _published(address: str) -> dict[str, list[dict[str, str]]]:
-    """The port of a replica of a part, published at the same port of the machine's address; "": none."""
-    host, _, port = address.rpartition(":")
-    return {f"{port}/tcp": [{"HostIp": host, "HostPort": port}]} if address else {}
 
 
 def network_spec(

@@ -91,7 +91,11 @@ class RankSupervisor(Supervisor):
             self._poll()
         if now - self._measured >= self._usage_s and self._program and not self._ended:
             self._measured = now
-            self._measure()
+            me = os.getpid()
+            tree = procfs.tree(me)[1:]
+            cpu_s = procfs.cpu_s(me, own=False) + sum(map(procfs.cpu_s, tree))
+            with contextlib.suppress(OSError):  # a full disk, or a run that was removed
+                write(self._directory, _USAGE, {"cpu_s": cpu_s, "memory": sum(map(procfs.resident_bytes, tree))})
         super()._wait_and_read(min(timeout, self._poll_s))
 
     def _poll(self) -> None:
@@ -113,13 +117,6 @@ class RankSupervisor(Supervisor):
                 write(self._directory, _HERE, {"node": _node()})
         if is_given_up(self._directory):
             self._stopping, self._kill_at = True, 0.0
-
-    def _measure(self) -> None:
-        me = os.getpid()
-        tree = procfs.tree(me)[1:]
-        cpu_s = procfs.cpu_s(me, own=False) + sum(map(procfs.cpu_s, tree))
-        with contextlib.suppress(OSError):  # a full disk, or a run that was removed
-            write(self._directory, _USAGE, {"cpu_s": cpu_s, "memory": sum(map(procfs.resident_bytes, tree))})
 
     def _note_end(self, how: dict[str, object]) -> None:
         if not self._stopping and "status" in how:

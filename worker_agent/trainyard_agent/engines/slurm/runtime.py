@@ -342,7 +342,7 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         now = time.monotonic()
         if now - self._ended_since.setdefault(record.run_id, now) < self._times.settle:
             return "", None
-        if job is not None and state in spec.BY_ITSELF and self._is_taken(record):
+        if job is not None and state in spec.BY_ITSELF and any(end.taken for end in self._ends(record)):
             try:
                 was_preempted = commands.was_preempted(job.id)
             except SlurmError:  # it has forgotten the job by now
@@ -358,11 +358,11 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         waiting = self._files.read(run / containers.WAITS, PullWait)
         return f"its node tries again to pull the image: {waiting.words}" if waiting else "its node pulls the image"
 
-    def _is_taken(self, record: SlurmRecord) -> bool:
-        """Whether Slurm has sent SIGTERM to a replica."""
+    def _ends(self, record: SlurmRecord) -> list[SlurmEnd]:
+        """The ends of those replicas whose ranks have written one."""
         run = self._runs / record.run_id
-        ends = (self._files.read(run / task / "exit.json", SlurmEnd) for task in record.addresses)
-        return any(end is not None and end.taken for end in ends)
+        ends = [self._files.read(run / task / "exit.json", SlurmEnd) for task in record.addresses]
+        return [end for end in ends if end is not None]
 
     def _is_refused(self, record: SlurmRecord, job: SlurmJob) -> bool:
         """Whether Slurm says, and goes on saying, that it will never start the job."""
@@ -375,12 +375,14 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
     def _record_end(self, record: SlurmRecord, state: str, job: SlurmJob | None) -> SlurmJobEnd:
         """Note the end of the job, and close the replicas without an end of their own."""
         run = self._runs / record.run_id
+        numbers = [n for n, task in enumerate(record.addresses) if not (run / task / "exit.json").exists()]
+        addresses = [self._files.read(run / "addresses" / str(number), RankAddress) for number in numbers]
         ended = SlurmJobEnd(
             time=datetime.now(UTC),
             state=state,
             words=run_files.last_line(run / "slurm.out"),
             nodes=job.nodes if job else "",
-            lost_nodes=self._lost_nodes(record),
+            lost_nodes=sorted({address.node for address in addresses if address is not None and address.node}),
             partition=job.partition if job else "",
             limit=job.limit if job else "",
         )
@@ -455,18 +457,9 @@ class SlurmRuntime(RunDirectories[SlurmRecord]):
         order = StopOrder(0.0, stop.reason) if after_stop and stop else None
         return exit_report(code, at, 0.0, order, end.failure)
 
-    def _lost_nodes(self, record: SlurmRecord) -> list[str]:
-        """The nodes whose replicas left no end."""
-        run = self._runs / record.run_id
-        numbers = [n for n, task in enumerate(record.addresses) if not (run / task / "exit.json").exists()]
-        addresses = (self._files.read(run / "addresses" / str(number), RankAddress) for number in numbers)
-        return sorted({address.node for address in addresses if address is not None and address.node})
-
     def _lost_at(self, record: SlurmRecord, at: datetime) -> datetime:
         """The end of a replica that was lost with its node: before its peers failed, who may have failed of it."""
-        run = self._runs / record.run_id
-        ends = (self._files.read(run / task / "exit.json", SlurmEnd) for task in record.addresses)
-        failures = [end.time for end in ends if end is not None and end.status and not end.taken]
+        failures = [end.time for end in self._ends(record) if end.status and not end.taken]
         return min([at, *(failure.astimezone(UTC) - _INSTANT for failure in failures)])
 
     def _is_settled(self, run_id: str, task: str) -> bool:

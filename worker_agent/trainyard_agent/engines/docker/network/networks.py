@@ -160,16 +160,12 @@ class Networks:
         """The endpoints by IPv4 address; one that cannot be resolved stays unreachable."""
         for endpoint in endpoints:
             try:
-                for address in self._addresses(endpoint.host):
-                    yield Endpoint(address, endpoint.port)
+                is_here = endpoint.host in _THIS_MACHINE or endpoint.host.startswith("127.")
+                host = self._engine.gateway() if is_here else endpoint.host
+                for resolved in {found[4][0] for found in socket.getaddrinfo(host, None, socket.AF_INET)}:
+                    yield Endpoint(str(ipaddress.IPv4Address(resolved)), endpoint.port)
             except (OSError, ValueError) as error:
                 _log.warning("containers cannot reach %s: its address is unknown (%s)", endpoint, error)
-
-    def _addresses(self, host: str) -> set[str]:
-        if host in _THIS_MACHINE or host.startswith("127."):
-            host = self._engine.gateway()
-        resolved = socket.getaddrinfo(host, None, socket.AF_INET)
-        return {str(ipaddress.IPv4Address(address[4][0])) for address in resolved}
 
 
 class _Subnets:

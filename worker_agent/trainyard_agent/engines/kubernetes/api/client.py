@@ -334,7 +334,8 @@ class KubeClient:
                 raise self._down(error) from error
             if answer.status_code != _BUSY or attempt == _TRIES:
                 break
-            time.sleep(_retry_after(answer))
+            wait = answer.headers.get("Retry-After", "")  # it may be a date, of a proxy
+            time.sleep(min(_CALL_S, float(wait)) if wait.isdecimal() else _RETRY_S)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         self._check(answer)
@@ -367,12 +368,6 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield from lines
     if rest:
         yield rest
-
-
-def _retry_after(answer: httpx.Response) -> float:
-    """Seconds until a busy server may be asked again."""
-    text = answer.headers.get("Retry-After", "")
-    return min(_CALL_S, float(text)) if text.isdecimal() else _RETRY_S  # it may be a date, of a proxy
 
 
 def _message_of(body: bytes) -> str:

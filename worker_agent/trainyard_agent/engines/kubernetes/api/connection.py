@@ -123,17 +123,12 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], directory: Path) -
     tls = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
     certificate, key = (_content(user, field, directory) for field in ("client-certificate", "client-key"))
     if certificate and key:
-        _load_pair(tls, certificate, key)
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as private:  # Python reads them from files only
+            pair = Path(private, "pair.pem")
+            pair.touch(mode=0o600)
+            pair.write_bytes(certificate.rstrip() + b"\n" + key)
+            tls.load_cert_chain(pair)
     return tls
-
-
-def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Python reads a client's certificate and key from files only."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as private:
-        pair = Path(private, "pair.pem")
-        pair.touch(mode=0o600)
-        pair.write_bytes(certificate.rstrip() + b"\n" + key)
-        tls.load_cert_chain(pair)
 
 
 def _content(part: Mapping[str, Any], field: str, directory: Path) -> bytes:

@@ -72,17 +72,14 @@ class PodWatch:
                 while not self._closing.is_set():
                     version = self._follow(version)
             except KubeError as error:
-                self._report(error)
+                is_new = error.message != self._last_error and not self._closing.is_set()
+                if is_new and getattr(error, "status", 0) != _GONE:  # of 410 nothing is lost: it is listed again
+                    _log.warning("pods are not seen now, trying again: %s", error.message)
+                self._last_error = error.message
+                self._closing.wait(_RETRY_S)
             except Exception:  # noqa: BLE001 - nothing would be seen any more
                 _log.exception("pods are not seen now, trying again")
                 self._closing.wait(_RETRY_S)
-
-    def _report(self, error: KubeError) -> None:
-        is_new = error.message != self._last_error and not self._closing.is_set()
-        if is_new and getattr(error, "status", 0) != _GONE:  # of 410 nothing is lost: it is listed again
-            _log.warning("pods are not seen now, trying again: %s", error.message)
-        self._last_error = error.message
-        self._closing.wait(_RETRY_S)
 
     def _list(self) -> str:
         pods, version = self._client.list("pods", self._selector)

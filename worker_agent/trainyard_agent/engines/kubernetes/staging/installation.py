@@ -161,16 +161,11 @@ def failure(pod: Mapping[str, Any]) -> tuple[Reason, str] | None:
     if ended.get("reason") in _NO_PROGRAM:
         return Reason.IMAGE_FAILED, installing.no_python(output)
     if ended.get("reason") == "OOMKilled":
-        return Reason.PACKAGES_FAILED, _no_memory(pod, limits)
+        (container,) = (init for init in pod["spec"]["initContainers"] if init["name"] == CONTAINER)
+        given = int(container["resources"]["limits"]["memory"])
+        whose = ("that of its replica",) if given < limits.memory_bytes else ()
+        return Reason.PACKAGES_FAILED, installing.no_memory(given, *whose)
     return installing.failure(int(ended["exitCode"]), output)
-
-
-def _no_memory(pod: Mapping[str, Any], limits: InstallLimits) -> str:
-    (container,) = (init for init in pod["spec"]["initContainers"] if init["name"] == CONTAINER)
-    given = int(container["resources"]["limits"]["memory"])
-    if given < limits.memory_bytes:
-        return installing.no_memory(given, "that of its replica")
-    return installing.no_memory(given)
 
 
 def _of(pod: Mapping[str, Any]) -> Installation | None:

@@ -162,12 +162,6 @@ async def test_image_that_is_missing_is_pulled_with_progress(host: Host, image: 
     assert staged.resolved.images[name].startswith(f"{name.rpartition(':')[0]}@sha256:")
 
 
-async def test_image_that_is_here_is_not_asked_for(host: Host) -> None:
-    staged = await host.prepare(image_order(host.engine.base_image))
-    assert staged.phase == "ready"
-    assert not any(printed.startswith("pulling") for printed in host.activities)
-
-
 FAULTS = {
     "registry unreachable": [Fault(), Fault(layers=True)],
     "the registry fails": [

@@ -8,7 +8,6 @@ import pytest
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner, RunNetwork
 from trainyard_agent.runtimes.base import Keep, Launch, Mount, ProgramUser
-from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_agent.runtimes.replica_names import addresses, host_name
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
@@ -96,23 +95,6 @@ def test_spec_labels_say_whose_it_is() -> None:
     }
 
 
-def test_spec_holds_the_replica_to_its_share() -> None:
-    host = spec(launch())["HostConfig"]
-    assert (host["Memory"], host["MemorySwap"], host["ShmSize"]) == (8 * 10**9, 8 * 10**9, 4 * 10**9)
-    assert (host["CpusetCpus"], host["PidsLimit"]) == ("2,3", 100)
-
-
-def test_spec_gives_no_privilege_and_no_place_of_the_host() -> None:
-    host = spec(launch())["HostConfig"]
-    assert host["Privileged"] is False
-    assert host["CapDrop"] == ["ALL"]
-    assert not {"SYS_ADMIN", "NET_RAW", "SYS_PTRACE", "MKNOD", "NET_ADMIN"} & set(host["CapAdd"])
-    assert host["SecurityOpt"] == ["no-new-privileges"]
-    assert host["Mounts"] == []
-    assert host["DeviceRequests"] == []
-    assert host["IpcMode"] == "private"
-
-
 def test_spec_gives_another_user_a_home_and_no_capability() -> None:
     made = spec(launch(user=ProgramUser(1000, 7, "ann"), environment={"USER": "mine"}))
     assert (made["User"], made["WorkingDir"]) == ("1000:7", docker_spec.HOME)
@@ -160,15 +142,6 @@ def test_spec_has_the_mounts_of_the_site_and_a_cache_that_its_user_may_write() -
     assert [mount["Target"] for mount in of_image["HostConfig"]["Mounts"]] == ["/data"]
     assert not any(pair.startswith(("HF_HOME=", "TORCH_HOME=")) for pair in of_image["Env"])
     assert "GroupAdd" not in of_image["HostConfig"]
-
-
-def test_spec_mounts_the_runs_packages_read_only_and_its_job_dir() -> None:
-    made = spec(launch(packages="/state/env", job_dir="/data/link/out", job_dir_source="/data/real/out"))
-    assert made["HostConfig"]["Mounts"] == [
-        {"Type": "bind", "Source": "/state/env", "Target": PACKAGES, "ReadOnly": True},
-        {"Type": "bind", "Source": "/data/real/out", "Target": "/data/link/out", "ReadOnly": False},
-    ]
-    assert f"PATH={PACKAGES}/bin:/opt/bin:/bin" in made["Env"]
 
 
 def test_spec_asks_for_gpus_by_the_drivers_ids_and_hides_others_from_images_that_ask_for_all() -> None:

@@ -1,5 +1,6 @@
 """The table of what a pod's status says about its replica."""
 
+from functools import partial
 from typing import Any
 
 from trainyard_agent.engines.kubernetes.pods.status import state_of
@@ -26,7 +27,11 @@ def condition(kind: str, reason: str, message: str = "", status: str = "True") -
     return {"type": kind, "status": status, "reason": reason, "message": message}
 
 
-PREEMPTED = condition("DisruptionTarget", "PreemptionByScheduler")
+KILLED = ended(137)
+ROOT, NO_FILE = "container has runAsNonRoot and image will run as root", 'exec: "x": executable file not found in $PATH'
+FAILED = {"phase": "Failed"}
+DISRUPTED, OF_KUEUE = partial(condition, "DisruptionTarget"), partial(condition, "TerminationTarget")
+PREEMPTED = DISRUPTED("PreemptionByScheduler")
 
 ENDS = {
     "completed": (pod(ended(0, "Completed")), 0, Reason.COMPLETED),
@@ -36,56 +41,32 @@ ENDS = {
     "no program": (pod(ended(128, "StartError")), None, Reason.START_FAILED),
     "preempted": (pod(ended(137), PREEMPTED), 137, Reason.PREEMPTED),
     "done before it was preempted": (pod(ended(0), PREEMPTED), 0, Reason.COMPLETED),
-    "drained": (pod(ended(143), condition("DisruptionTarget", "EvictionByEvictionAPI")), 143, Reason.PREEMPTED),
-    "evicted by Kueue": (
-        pod(ended(137), condition("TerminationTarget", "WorkloadEvictedDueToPreempted")),
-        137,
-        Reason.PREEMPTED,
-    ),
-    "not ready in Kueue's time": (
-        pod(ended(137), condition("TerminationTarget", "WorkloadEvictedDueToPodsReadyTimeout")),
+    "drained": (pod(ended(143), DISRUPTED("EvictionByEvictionAPI")), 143, Reason.PREEMPTED),
+    "evicted by Kueue": (pod(KILLED, OF_KUEUE("WorkloadEvictedDueToPreempted")), 137, Reason.PREEMPTED),
+    "not ready in time": (
+        pod(KILLED, OF_KUEUE("WorkloadEvictedDueToPodsReadyTimeout")),
         137,
         Reason.GIVEN_BACK,
     ),
-    "its Workload was deleted": (
-        pod(ended(137), condition("TerminationTarget", "WorkloadDeleted", "Workload is deleted")),
-        137,
-        Reason.PREEMPTED,
-    ),
+    "its Workload was deleted": (pod(KILLED, OF_KUEUE("WorkloadDeleted", "It is deleted")), 137, Reason.PREEMPTED),
     "evicted by its node": (
-        pod(None, phase="Failed", reason="Evicted", message="The node was low on resource: memory."),
+        pod(None, **FAILED, reason="Evicted", message="Low on it."),
         None,
         Reason.HOST_FAILED,
     ),
-    "evicted while it ran": (
-        pod(ended(137), condition("DisruptionTarget", "TerminationByKubelet"), phase="Failed", reason="Evicted"),
-        137,
-        Reason.HOST_FAILED,
-    ),
-    "no room on its node": (pod(None, phase="Failed", reason="OutOfcpu"), None, Reason.GIVEN_BACK),
-    "refused by its node": (pod(None, phase="Failed", reason="NodeAffinity"), None, Reason.HOST_FAILED),
-    "longer than a policy allows": (pod(ended(143), phase="Failed", reason="DeadlineExceeded"), 143, Reason.TIME_LIMIT),
-    "node shut down": (pod(ended(137), phase="Failed", reason="Terminated"), 137, Reason.HOST_SHUTDOWN),
-    "node removed": (
-        pod(ended(137), condition("DisruptionTarget", "DeletionByPodGC"), phase="Failed"),
-        137,
-        Reason.HOST_LOST,
-    ),
-    "end not seen": (pod(ended(137, "ContainerStatusUnknown"), phase="Failed"), None, Reason.VANISHED),
-    "end not seen by containerd": (pod(ended(255, "Unknown"), phase="Failed"), None, Reason.VANISHED),
+    "evicted while it ran": (pod(KILLED, DISRUPTED("ByKubelet"), **FAILED, reason="Evicted"), 137, Reason.HOST_FAILED),
+    "no room on its node": (pod(None, **FAILED, reason="OutOfcpu"), None, Reason.GIVEN_BACK),
+    "refused by its node": (pod(None, **FAILED, reason="NodeAffinity"), None, Reason.HOST_FAILED),
+    "longer than a policy allows": (pod(ended(143), **FAILED, reason="DeadlineExceeded"), 143, Reason.TIME_LIMIT),
+    "node shut down": (pod(KILLED, **FAILED, reason="Terminated"), 137, Reason.HOST_SHUTDOWN),
+    "node removed": (pod(KILLED, DISRUPTED("DeletionByPodGC"), **FAILED), 137, Reason.HOST_LOST),
+    "end not seen": (pod(ended(137, "ContainerStatusUnknown"), **FAILED), None, Reason.VANISHED),
+    "end not seen by containerd": (pod(ended(255, "Unknown"), **FAILED), None, Reason.VANISHED),
     "no such name": (pod(waiting("InvalidImageName", "bad")), None, Reason.IMAGE_FAILED),
     "no such image": (pod(waiting("ErrImagePull", "manifest unknown"), phase="Pending"), None, Reason.IMAGE_FAILED),
     "an image of no signer": (pod(waiting("SignatureValidationFailed", "no key")), None, Reason.IMAGE_FAILED),
-    "root where none may be": (
-        pod(waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run as root")),
-        None,
-        Reason.REFUSED,
-    ),
-    "no such file": (
-        pod(waiting("CreateContainerError", 'exec: "x": executable file not found in $PATH')),
-        None,
-        Reason.START_FAILED,
-    ),
+    "root where none may be": (pod(waiting("CreateContainerConfigError", ROOT)), None, Reason.REFUSED),
+    "no such file": (pod(waiting("CreateContainerError", NO_FILE)), None, Reason.START_FAILED),
 }
 
 DELETED = {"name": "p", "deletionTimestamp": END, "deletionGracePeriodSeconds": 30}
@@ -100,19 +81,14 @@ ENDS |= {
     "deleted by hand while it ran": ({**pod(ended(143)), "metadata": DELETED}, 143, Reason.KILLED_BY_SIGNAL),
 }
 
+NO_GPU = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu"
+BACK_OFF = 'Back-off pulling image "r/denied:1"'
 WAITS = {
-    "0/8 nodes are available: 8 Insufficient nvidia.com/gpu": pod(
-        None,
-        condition("PodScheduled", "Unschedulable", "0/8 nodes are available: 8 Insufficient nvidia.com/gpu.", "False"),
-    ),
+    NO_GPU: pod(None, condition("PodScheduled", "Unschedulable", f"{NO_GPU}.", "False")),
     "its container is made on n": pod(waiting("ContainerCreating")),
     "ErrImagePull: dial tcp: i/o timeout": pod(waiting("ErrImagePull", "dial tcp: i/o timeout")),
-    'ImagePullBackOff: Back-off pulling image "r/denied:1"': pod(
-        waiting("ImagePullBackOff", 'Back-off pulling image "r/denied:1"')
-    ),
-    "CreateContainerError: context deadline exceeded": pod(
-        waiting("CreateContainerError", "context deadline exceeded")
-    ),
+    f"ImagePullBackOff: {BACK_OFF}": pod(waiting("ImagePullBackOff", BACK_OFF)),
+    "CreateContainerError: deadline exceeded": pod(waiting("CreateContainerError", "deadline exceeded")),
     "its node has not begun": pod(),
 }
 
@@ -154,41 +130,35 @@ def with_added(
     return found
 
 
-PROXY = "istio-proxy"
+PROXY, INIT = "istio-proxy", "istio-init"
+ABSENT, FIRST = waiting("ErrImagePull", "manifest unknown"), waiting("PodInitializing")
+
+
+def beside_proxy(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    return with_added(beside(PROXY, state), own)
+
+
+def behind_proxy(own: dict[str, Any], **status: Any) -> dict[str, Any]:
+    """A pod whose proxy runs before the program, for ever."""
+    return with_added(beside(PROXY, RUNNING, started=True), own, before=True, endless=True, **status)
+
+
 ADDED = {
-    "it never ends": (with_added(beside(PROXY, RUNNING), ended(0, "Completed")), ReplicaState.EXITED, 0),
-    "it never ends, and the program fails": (with_added(beside(PROXY, RUNNING), ended(3)), ReplicaState.EXITED, 3),
-    "it has failed": (with_added(beside(PROXY, ended(1)), RUNNING), ReplicaState.RUNNING, None),
-    "it is out of memory": (with_added(beside(PROXY, ended(137, "OOMKilled")), RUNNING), ReplicaState.RUNNING, None),
-    "its image is not there": (
-        with_added(beside(PROXY, waiting("ErrImagePull", "manifest unknown")), RUNNING),
-        ReplicaState.RUNNING,
-        None,
-    ),
-    "it runs before, for ever": (
-        with_added(beside(PROXY, RUNNING, started=True), RUNNING, before=True, endless=True),
-        ReplicaState.RUNNING,
-        None,
-    ),
-    "it runs before, for ever, and the program ends": (
-        with_added(beside(PROXY, RUNNING, started=True), ended(4), before=True, endless=True),
-        ReplicaState.EXITED,
-        4,
-    ),
+    "it never ends": (beside_proxy(RUNNING, ended(0, "Completed")), ReplicaState.EXITED, 0),
+    "it never ends, and the program fails": (beside_proxy(RUNNING, ended(3)), ReplicaState.EXITED, 3),
+    "it has failed": (beside_proxy(ended(1), RUNNING), ReplicaState.RUNNING, None),
+    "it is out of memory": (beside_proxy(ended(137, "OOMKilled"), RUNNING), ReplicaState.RUNNING, None),
+    "its image is not there": (beside_proxy(ABSENT, RUNNING), ReplicaState.RUNNING, None),
+    "it runs before, for ever": (behind_proxy(RUNNING), ReplicaState.RUNNING, None),
+    "it runs before, for ever, and the program ends": (behind_proxy(ended(4)), ReplicaState.EXITED, 4),
     "it runs before, and is killed with the pod": (
-        with_added(beside(PROXY, ended(137)), ended(0), before=True, endless=True, phase="Failed"),
+        with_added(beside(PROXY, KILLED), ended(0), before=True, endless=True, phase="Failed"),
         ReplicaState.EXITED,
         0,
     ),
-    "it is set up before": (
-        with_added(beside("istio-init", RUNNING), waiting("PodInitializing"), before=True, phase="Pending"),
-        ReplicaState.STARTING,
-        None,
-    ),
+    "it is set up before": (with_added(beside(INIT, RUNNING), FIRST, before=True), ReplicaState.STARTING, None),
     "its image before is not there": (
-        with_added(
-            beside("istio-init", waiting("ErrImagePull", "manifest unknown")), waiting("PodInitializing"), before=True
-        ),
+        with_added(beside(INIT, ABSENT), FIRST, before=True),
         ReplicaState.STARTING,
         None,
     ),
@@ -204,16 +174,13 @@ def test_containers_that_a_cluster_adds_change_neither_state_nor_end() -> None:
 
 
 def test_image_that_is_not_there_is_seen_behind_a_container_that_runs_before_for_ever() -> None:
-    absent = waiting("ErrImagePull", "manifest unknown")
-    body = with_added(beside(PROXY, RUNNING, started=True), absent, before=True, endless=True, phase="Pending")
-    end = state_of(body).exit
+    end = state_of(behind_proxy(ABSENT, phase="Pending")).exit
     assert end is not None
     assert end.reason is Reason.IMAGE_FAILED
 
 
 def test_added_container_that_fails_before_the_program_is_named_and_not_the_jobs_fault() -> None:
-    body = with_added(beside("istio-init", ended(1)), waiting("PodInitializing"), before=True, phase="Failed")
-    end = state_of(body).exit
+    end = state_of(with_added(beside(INIT, ended(1)), FIRST, before=True, phase="Failed")).exit
     assert end is not None
     assert (end.code, end.reason) == (None, Reason.HOST_FAILED)
     assert end.message == "The container istio-init, which the cluster has added to its pod, failed: exit code 1."

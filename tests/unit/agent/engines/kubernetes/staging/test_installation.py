@@ -100,53 +100,42 @@ EVICTED: dict[str, Any] = {
     "message": 'Usage of EmptyDir volume "environment" exceeds the limit "1G". ',
 }
 PRESSURE = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+AWAY_WORDS = "A package index has not answered for 600 s: no"
+DAMAGED = "p.whl could not be fetched: its SHA-256 is 0, not 1."
+NO_MATCH = "ERROR: No matching distribution found for x"
+NO_MEMORY = "Their installation ran out of memory; its limit is 2 GB, that of its replica."
+TOO_SLOW = "Their installation took longer than 60 s, the agent's --install-timeout."
+TOO_LARGE = "Their installation used more than 1 GB of disk, the agent's --disk-gb."
+UNSEEN = "It ended while its node was down, and its exit code is not known."
+
+
+def failed(code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
+    return pod(ended(code, message, reason), "Failed")
+
+
 ENDS: dict[str, tuple[dict[str, Any], Reason, str]] = {
-    "pip": (
-        pod(ended(1, "Collecting x\nERROR: No matching distribution found for x"), "Failed"),
-        Reason.PACKAGES_FAILED,
-        "ERROR: No matching distribution found for x",
-    ),
+    "pip": (failed(1, f"Collecting x\n{NO_MATCH}"), Reason.PACKAGES_FAILED, NO_MATCH),
     "no venv": (
-        pod(ended(NO_ENVIRONMENT, "no ensurepip"), "Failed"),
+        failed(NO_ENVIRONMENT, "no ensurepip"),
         Reason.IMAGE_FAILED,
         "No environment could be created in its runtime image:  no ensurepip",
     ),
     "no python3": (
-        pod(ended(128, "not found in $PATH", "StartError"), "Failed"),
+        failed(128, "not found in $PATH", "StartError"),
         Reason.IMAGE_FAILED,
         "Its runtime image has no python3: not found in $PATH",
     ),
-    "a damaged package": (
-        pod(ended(NOT_FETCHED, "p.whl could not be fetched: its SHA-256 is 0, not 1."), "Failed"),
-        Reason.STAGING_FAILED,
-        "p.whl could not be fetched: its SHA-256 is 0, not 1.",
-    ),
+    "a damaged package": (failed(NOT_FETCHED, DAMAGED), Reason.STAGING_FAILED, DAMAGED),
     "an index that is away": (
-        pod(ended(AWAY, 'trainyard-install: {"failed": "A package index has not answered for 600 s: no"}'), "Failed"),
+        failed(AWAY, f'trainyard-install: {{"failed": "{AWAY_WORDS}"}}'),
         Reason.GIVEN_BACK,
-        "A package index has not answered for 600 s: no",
+        AWAY_WORDS,
     ),
-    "memory": (
-        pod(ended(137, reason="OOMKilled"), "Failed"),
-        Reason.PACKAGES_FAILED,
-        "Their installation ran out of memory; its limit is 2 GB, that of its replica.",
-    ),
-    "time": (
-        pod(running(61)),
-        Reason.PACKAGES_FAILED,
-        "Their installation took longer than 60 s, the agent's --install-timeout.",
-    ),
-    "disk": (
-        pod(ended(137), **EVICTED),
-        Reason.PACKAGES_FAILED,
-        "Their installation used more than 1 GB of disk, the agent's --disk-gb.",
-    ),
+    "memory": (failed(137, reason="OOMKilled"), Reason.PACKAGES_FAILED, NO_MEMORY),
+    "time": (pod(running(61)), Reason.PACKAGES_FAILED, TOO_SLOW),
+    "disk": (pod(ended(137), **EVICTED), Reason.PACKAGES_FAILED, TOO_LARGE),
     "its node": (pod(ended(137), **PRESSURE), Reason.HOST_FAILED, PRESSURE["message"]),
-    "an unknown end": (
-        pod(ended(137, reason="ContainerStatusUnknown"), "Failed"),
-        Reason.VANISHED,
-        "It ended while its node was down, and its exit code is not known.",
-    ),
+    "an unknown end": (failed(137, reason="ContainerStatusUnknown"), Reason.VANISHED, UNSEEN),
 }
 
 

@@ -96,6 +96,10 @@ class Host:
         self.server.packages[sha256] = content.getvalue()
         return f"staging://{sha256}/{name}-1.0.tar.gz"
 
+    def packaged(self, **files: str) -> RunOrder:
+        """A run of a package with these files."""
+        return run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[self.package(**files)])
+
     def remaining(self) -> list[str]:
         return self.engine.remaining(f"{spec.AGENT}={self.owner.agent_id}")
 
@@ -315,15 +319,14 @@ async def test_program_has_what_its_files_declare_in_the_runtime_image(host: Hos
 
 
 async def test_environment_that_is_ready_is_found_by_the_next_agent(host: Host) -> None:
-    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[host.package()])
+    order = host.packaged()
     first = await host.prepare(order)
     host.server.packages.clear()
     assert await host.prepare(order) == first
 
 
 async def test_package_that_does_not_build_says_what_pip_said(host: Host) -> None:
-    uri = host.package(**{"setup.py": "raise SystemExit('there is no compiler')"})
-    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    order = host.packaged(**{"setup.py": "raise SystemExit('there is no compiler')"})
     failed = await host.prepare(order)
     assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
     assert "there is no compiler" in failed.message
@@ -332,8 +335,7 @@ async def test_package_that_does_not_build_says_what_pip_said(host: Host) -> Non
 async def test_package_gets_nothing_of_the_agents_environment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    uri = host.package(**{"setup.py": "import os; raise SystemExit('secret' in os.environ.values())"})
-    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    order = host.packaged(**{"setup.py": "import os; raise SystemExit('secret' in os.environ.values())"})
     failed = await host.prepare(order)
     assert "True" not in failed.message
 
@@ -354,8 +356,7 @@ async def test_package_that_installs_beyond_a_limit_fails_with_it(
     host: Host, monkeypatch: pytest.MonkeyPatch, setup: str, limits: InstallLimits, words: str
 ) -> None:
     monkeypatch.setattr(install_limits, "_MEASURE_S", 0.2)
-    uri = host.package(**{"setup.py": f"import time; {setup}"})
-    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    order = host.packaged(**{"setup.py": f"import time; {setup}"})
     failed = await host.prepare(order, limits=limits)
     assert failed.reason is Reason.PACKAGES_FAILED
     assert words in failed.message
@@ -374,8 +375,7 @@ async def test_package_that_installs_reaches_its_index_and_no_other_service_of_t
             "    except OSError as error: print(name, error)\n"
             "raise SystemExit('tried')"
         )
-        uri = host.package(**{"setup.py": setup})
-        order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+        order = host.packaged(**{"setup.py": setup})
         allowed = [Endpoint("localhost", index.getsockname()[1])]
         failed = await host.prepare(order, network={"policy": "none", "package_index": allowed})
     assert "index answers" in failed.message
@@ -383,8 +383,7 @@ async def test_package_that_installs_reaches_its_index_and_no_other_service_of_t
 
 
 async def test_run_that_is_let_go_while_it_installs_leaves_no_container(host: Host) -> None:
-    uri = host.package(**{"setup.py": "import time; time.sleep(1000)"})
-    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[uri])
+    order = host.packaged(**{"setup.py": "import time; time.sleep(1000)"})
     async with host.stager() as stager:
         stager.begin(order)
         async with asyncio.timeout(60):
@@ -400,7 +399,7 @@ async def test_container_of_a_killed_agent_is_removed_before_the_next_installs(h
     host.engine.client().containers.run(
         host.engine.base_image, ["sleep", "1000"], labels=labels, detach=True, init=True
     )
-    order = run_order(uuid.uuid4().hex, CHIEF, pythonModule="prog", packageUris=[host.package()])
+    order = host.packaged()
     assert (await host.prepare(order)).phase == "ready"
 
 

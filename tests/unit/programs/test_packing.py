@@ -26,12 +26,8 @@ PROGRAMS: Mapping[str, tuple[Mapping[str, bytes], str, str, tuple[str, ...]]] = 
     "a script": ({"train.py": b"1"}, "", "python train.py", ("train.py",)),
     "files, by the name": ({"train.py": b"1", "util.py": b"1"}, "", "python train.py", ("train.py", "util.py")),
     "a folder": ({"p/go.py": b"1"}, "", "python go.py", ("go.py",)),
-    "a package": (
-        {"p/__init__.py": b"", "p/task.py": b"from . import x", "p/x.py": b""},
-        "",
-        "python -m p.task",
-        ("p.task", "p.x"),
-    ),
+    "a package": ({"p/__init__.py": b"", "p/task.py": b"from . import x", "p/x.py": b""}, "", "python -m p.task",
+     ("p.task", "p.x")),
     "a module of it": ({"p/__init__.py": b"", "p/task.py": b"1"}, "p.task", "python -m p.task", ("p.task",)),
     "a package in a folder": (
         {"f/p/__init__.py": b"", "f/p/task.py": b"1", "f/setup.py": b"1", "f/tests/test_a.py": b"1"},
@@ -45,7 +41,7 @@ PROGRAMS: Mapping[str, tuple[Mapping[str, bytes], str, str, tuple[str, ...]]] = 
     "by its guard": ({"a.py": GUARD, "b.py": b"1"}, "", "python a.py", ("a.py", "b.py")),
     "none of several": ({"a.py": b"1", "b.py": b"1"}, "", "", ("a.py", "b.py")),
     "the chosen file": ({"a.py": b"1", "b.py": b"1"}, "b.py", "python b.py", ("a.py", "b.py")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -68,18 +64,12 @@ PROBLEMS: Mapping[str, tuple[Mapping[str, bytes], str, str]] = {
     "syntax": ({"p/train.py": b"x = 1\nx = (\n"}, "", "p/train.py:2: "),
     "path of the machine": ({"train.py": b"1"}, "/etc/passwd", "/etc/passwd is not a file of the program"),
     "path above": ({"train.py": b"1"}, "../sent.tar", "../sent.tar is not a file of the program"),
-    "requirements above": (
-        {"train.py": b"1", "requirements.txt": b"-r ../../etc/passwd\n"},
-        "",
-        "requirements.txt:1: ../../etc/passwd is outside",
-    ),
-    "credentials": (
-        {"train.py": b"1", "requirements.txt": b"--index-url https://ana:secret@host/simple\n"},
-        "",
-        "requirements.txt:1: has credentials",
-    ),
+    "requirements above": ({"train.py": b"1", "requirements.txt": b"-r ../../etc/passwd\n"}, "",
+     "requirements.txt:1: ../../etc/passwd is outside"),
+    "credentials": ({"train.py": b"1", "requirements.txt": b"--index-url https://ana:secret@host/simple\n"}, "",
+     "requirements.txt:1: has credentials"),
     "deep source": ({"train.py": b"(" * 100_000 + b")" * 100_000}, "", "train.py"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -96,12 +96,8 @@ def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
         ("flat", ""): ("python", "train", "", ("build/notes.txt", "env/__init__.py", "model.py", "train.py")),
         ("flat", "train.py"): ("python", "train", "", ("build/notes.txt", "env/__init__.py", "model.py", "train.py")),
         ("guarded", ""): ("python", "one", "", ("one.py", "two.py")),
-        ("alone.py", "alone"): (
-            "python",
-            "alone",
-            "",
-            ("alone.py", "helpers.py", "layers/dense.py", "layers/sizes.json"),
-        ),
+        ("alone.py", "alone"): ("python", "alone", "",
+         ("alone.py", "helpers.py", "layers/dense.py", "layers/sizes.json")),
         ("My notebook.py", ""): ("ipython", "My_notebook", "", ("My notebook.py",)),
         ("book.ipynb", ""): ("notebook", "book", "", ("book.ipynb",)),
         ("test.py", ""): ("python", "test_program", "", ("test.py",)),
@@ -110,7 +106,7 @@ def test_find_resolves_every_kind_of_program(tmp_path: Path) -> None:
         ("shell", ""): ("shell", "run", "", ("run.sh",)),
         ("deep", "scripts/train.py"): ("python", "train", "", ("configs/a.yaml", "scripts/train.py")),
         ("newer", "newer.task"): ("module", "newer.task", "", ("newer/__init__.py", "newer/task.py")),
-    }
+    }  # fmt: skip
     got = {case: found(tmp_path, *case) for case in cases}
     wrong = {}
     for case, expected in cases.items():

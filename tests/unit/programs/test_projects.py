@@ -41,24 +41,12 @@ def test_project_of_each_kind_has_the_steps_that_its_own_tool_would_take(tmp_pat
     cases: dict[str, tuple[dict[str, str], list[dict[str, Any]], list[str], bool]] = {
         "requirements": ({"requirements.txt": "six\n"}, [REQUIREMENTS], ["requirements.txt"], False),
         "an application": ({"pyproject.toml": PROJECT + SIX}, [PYPROJECT], ["pyproject.toml"], False),
-        "both": (
-            {"pyproject.toml": PROJECT + SIX, "requirements.txt": "six"},
-            [REQUIREMENTS, PYPROJECT],
-            ["requirements.txt", "pyproject.toml"],
-            False,
-        ),
-        "a package": (
-            {"pyproject.toml": PROJECT + SIX + BUILT},
-            [PYPROJECT, built(dependencies=False)],
-            ["pyproject.toml"],
-            True,
-        ),
-        "dynamic dependencies": (
-            {"pyproject.toml": PROJECT + "dynamic = ['dependencies']\n" + BUILT},
-            [built(dependencies=True)],
-            ["pyproject.toml"],
-            True,
-        ),
+        "both": ({"pyproject.toml": PROJECT + SIX, "requirements.txt": "six"}, [REQUIREMENTS, PYPROJECT],
+         ["requirements.txt", "pyproject.toml"], False),
+        "a package": ({"pyproject.toml": PROJECT + SIX + BUILT}, [PYPROJECT, built(dependencies=False)],
+         ["pyproject.toml"], True),
+        "dynamic dependencies": ({"pyproject.toml": PROJECT + "dynamic = ['dependencies']\n" + BUILT},
+         [built(dependencies=True)], ["pyproject.toml"], True),
         "poetry's package": (
             {"pyproject.toml": "[tool.poetry]\nname = 'app'\n[tool.poetry.dependencies]\nsix = '^1'\n" + BUILT},
             [built(dependencies=True)],
@@ -73,46 +61,22 @@ def test_project_of_each_kind_has_the_steps_that_its_own_tool_would_take(tmp_pat
         ),
         "setup.py": ({"setup.py": "", "setup.cfg": ""}, [built(dependencies=True)], ["setup.py", "setup.cfg"], True),
         "setup.cfg": ({"setup.cfg": "[metadata]\nname = app\n"}, [built(dependencies=True)], ["setup.cfg"], True),
-        "uv's lock": (
-            {"pyproject.toml": PROJECT + SIX, "uv.lock": LOCK, "requirements.txt": "six"},
-            [UV_LOCK],
-            ["uv.lock", "pyproject.toml"],
-            False,
-        ),
-        "uv's lock of another project": (
-            {"pyproject.toml": PROJECT + SIX, "uv.lock": "version = 1\n"},
-            [PYPROJECT],
-            ["pyproject.toml"],
-            False,
-        ),
+        "uv's lock": ({"pyproject.toml": PROJECT + SIX, "uv.lock": LOCK, "requirements.txt": "six"}, [UV_LOCK],
+         ["uv.lock", "pyproject.toml"], False),
+        "uv's lock of another project": ({"pyproject.toml": PROJECT + SIX, "uv.lock": "version = 1\n"}, [PYPROJECT],
+         ["pyproject.toml"], False),
         "pylock": ({"pylock.toml": ""}, [{"what": "lock", "file": "pylock.toml"}], ["pylock.toml"], False),
-        "package = true": (
-            {"pyproject.toml": PROJECT + SIX + "[tool.uv]\npackage = true\n"},
-            [PYPROJECT, built(dependencies=False)],
-            ["pyproject.toml"],
-            True,
-        ),
-        "package = false": (
-            {"pyproject.toml": PROJECT + SIX + BUILT + "[tool.uv]\npackage = false\n"},
-            [PYPROJECT],
-            ["pyproject.toml"],
-            False,
-        ),
+        "package = true": ({"pyproject.toml": PROJECT + SIX + "[tool.uv]\npackage = true\n"},
+         [PYPROJECT, built(dependencies=False)], ["pyproject.toml"], True),
+        "package = false": ({"pyproject.toml": PROJECT + SIX + BUILT + "[tool.uv]\npackage = false\n"}, [PYPROJECT],
+         ["pyproject.toml"], False),
         "a source beside it": ({"pyproject.toml": PROJECT + SIX + local}, [PYPROJECT], ["pyproject.toml"], True),
-        "conda": (
-            {"environment.yml": "dependencies: []"},
-            [{"what": "conda", "file": "environment.yml"}],
-            ["environment.yml"],
-            False,
-        ),
-        "conda beside requirements": (
-            {"environment.yml": "", "requirements.txt": "six"},
-            [REQUIREMENTS],
-            ["requirements.txt"],
-            False,
-        ),
+        "conda": ({"environment.yml": "dependencies: []"}, [{"what": "conda", "file": "environment.yml"}],
+         ["environment.yml"], False),
+        "conda beside requirements": ({"environment.yml": "", "requirements.txt": "six"}, [REQUIREMENTS],
+         ["requirements.txt"], False),
         "a local package": ({"requirements.txt": "-e .\n"}, [REQUIREMENTS], ["requirements.txt"], True),
-    }
+    }  # fmt: skip
     wrong = {}
     for number, (name, (files, steps, read, is_whole)) in enumerate(cases.items()):
         found = projects.of(tree(tmp_path / str(number), {**files, "lib/__init__.py": ""}))

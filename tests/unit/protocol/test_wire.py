@@ -73,42 +73,22 @@ RETIRING = RuntimeOffer(name="docker", retiring=True)
 @pytest.mark.parametrize(
     ("runtime", "offers", "names", "summary"),
     [
-        (
-            "process",
-            (PROCESSES, CONTAINERS),
-            "process + docker",
-            "Docker engine 20.10: image jobs run in containers; package jobs as processes.",
-        ),
-        (
-            "process",
-            (PROCESSES, AWAY),
-            "process + docker",
-            "No Docker engine answers at x: image jobs wait until one does; package jobs run as processes.",
-        ),
+        ("process", (PROCESSES, CONTAINERS), "process + docker",
+         "Docker engine 20.10: image jobs run in containers; package jobs as processes."),
+        ("process", (PROCESSES, AWAY), "process + docker",
+         "No Docker engine answers at x: image jobs wait until one does; package jobs run as processes."),
         ("docker", (PROCESSES, CONTAINERS), "process + docker", "Docker engine 20.10: jobs run in containers."),
         ("docker", (AWAY,), "docker", "No Docker engine answers at x: jobs wait until one does."),
         ("docker", (BARRED, AWAY), "docker", "No Docker engine answers at x: jobs wait until one does. It may not."),
-        (
-            "process",
-            (PROCESSES, RETIRING),
-            "process",
-            "All jobs run as processes; image jobs need --runtime auto or docker.",
-        ),
+        ("process", (PROCESSES, RETIRING), "process",
+         "All jobs run as processes; image jobs need --runtime auto or docker."),
         ("docker", (), "docker", ""),
-        (
-            "kubernetes",
-            (RuntimeOffer(name="kubernetes", about="Kubernetes 1.37"),),
-            "kubernetes",
-            "Kubernetes 1.37: jobs run as pods.",
-        ),
-        (
-            "process",
-            (BARRED, RuntimeOffer(name="kubernetes", about="Kubernetes 1.37")),
-            "kubernetes",
-            "Kubernetes 1.37: image jobs run as pods; package jobs do not run here: it may not.",
-        ),
+        ("kubernetes", (RuntimeOffer(name="kubernetes", about="Kubernetes 1.37"),), "kubernetes",
+         "Kubernetes 1.37: jobs run as pods."),
+        ("process", (BARRED, RuntimeOffer(name="kubernetes", about="Kubernetes 1.37")), "kubernetes",
+         "Kubernetes 1.37: image jobs run as pods; package jobs do not run here: it may not."),
     ],
-)
+)  # fmt: skip
 def test_agent_says_which_jobs_run_in_what(
     runtime: str, offers: tuple[RuntimeOffer, ...], names: str, summary: str
 ) -> None:

@@ -139,21 +139,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two programs": (job(container() | package()), f"{POOL}[0]"),
     "an image beside packages": (job(package(), container()), f"{POOL}[1].container_spec"),
     "another package": (job(package(), package(pythonModule="t.other")), f"{POOL}[1].python_package_spec"),
-    "another environment": (
-        job(container(), container(env=[{"name": "A", "value": "1"}])),
-        f"{POOL}[1].container_spec.env",
-    ),
-    "a reference": (
-        job(package(env=[{"name": "A", "value": "$(HOME)/x"}])),
-        f"{POOL}[0].python_package_spec.env[0].value",
-    ),
+    "another environment": (job(container(), container(env=[{"name": "A", "value": "1"}])),
+     f"{POOL}[1].container_spec.env"),
+    "a reference": (job(package(env=[{"name": "A", "value": "$(HOME)/x"}])),
+     f"{POOL}[0].python_package_spec.env[0].value"),
     "a TensorBoard": (job(container(), tensorboard="projects/p/x"), f"{AT}.tensorboard"),
     "a persistent resource": (job(container(), persistentResourceId="r"), f"{AT}.persistent_resource_id"),
     "a strategy": (job(container(), scheduling={"strategy": 5}), f"{AT}.scheduling.strategy"),
     "a file system": (job(container() | {"nfsMounts": [{}]}), f"{POOL}[0].nfs_mounts"),
     "a field that nobody knows": (job(container(), nodes=2), AT),
     "no name": ({**job(container()), "displayName": ""}, "custom_job.display_name"),
-}
+}  # fmt: skip
 
 
 def test_what_cannot_be_done_is_refused_by_the_name_of_its_field() -> None:

@@ -89,19 +89,15 @@ def test_site_file_adds_and_overrides_without_touching_code(tmp_path: Path) -> N
     [
         ("machineTypes: {x: {family: site, vcpus: four, memoryGb: 1}}", "machineTypes.x.vcpus"),
         ("machineTypes:\n  x: {family: site, vcpus: 4}", ":2: machineTypes.x.memoryGb"),
-        (
-            "machines: {}",
-            ":1: machines: there is no such entry; allowed: scaleTiers, machineTypes, kubernetes, engineOptions.",
-        ),
-        (
-            "kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
-            ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed: resource, nodeSelector.",
-        ),
+        ("machines: {}",
+         ":1: machines: there is no such entry; allowed: scaleTiers, machineTypes, kubernetes, engineOptions."),
+        ("kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
+         ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed: resource, nodeSelector."),
         ("kubernetes: {tolerations: [{key: a}, {value: b}]}", "kubernetes.tolerations.1: without a key"),
         ("kubernetes: {runAsUser: 0}", "greater than or equal to 1"),
         ("scaleTiers: {BASIC: {master: {machineType: nope}}}", "'nope'"),
     ],
-)
+)  # fmt: skip
 def test_site_file_that_is_wrong_is_named_with_the_entry(tmp_path: Path, text: str, says: str) -> None:
     site = tmp_path / "site.yaml"
     site.write_text(text)

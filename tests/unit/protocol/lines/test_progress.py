@@ -19,37 +19,27 @@ from trainyard_protocol.lines.progress import (
 @pytest.mark.parametrize(
     ("line", "mark"),
     [
-        (
-            '{"event": "progress", "step": 120, "steps": 5000, "loss": 0.5}',
-            ProgressEvent("progress", 120, 5000, metrics={"loss": 0.5}),
-        ),
-        (
-            '{"event": "x", "step": 3, "epoch": 1.5, "epochs": 5, "a": 1, "b": true, "c": "2", "d": null, "e": [3]}',
-            ProgressEvent("x", 3, epoch=1.5, epochs=5, metrics={"a": 1.0}),
-        ),
-        (
-            '{"event": "x", "step": 3, "a": Infinity, "b": -Infinity, "c": 1e999}',
-            ProgressEvent("x", 3, metrics={"a": math.inf, "b": -math.inf, "c": math.inf}),
-        ),
-        (
-            f'{{"event": "x", "step": 3, "a": 1{"0" * 400}, "b": -1{"0" * 400}}}',
-            ProgressEvent("x", 3, metrics={"a": math.inf, "b": -math.inf}),
-        ),
+        ('{"event": "progress", "step": 120, "steps": 5000, "loss": 0.5}',
+         ProgressEvent("progress", 120, 5000, metrics={"loss": 0.5})),
+        ('{"event": "x", "step": 3, "epoch": 1.5, "epochs": 5, "a": 1, "b": true, "c": "2", "d": null, "e": [3]}',
+         ProgressEvent("x", 3, epoch=1.5, epochs=5, metrics={"a": 1.0})),
+        ('{"event": "x", "step": 3, "a": Infinity, "b": -Infinity, "c": 1e999}',
+         ProgressEvent("x", 3, metrics={"a": math.inf, "b": -math.inf, "c": math.inf})),
+        (f'{{"event": "x", "step": 3, "a": 1{"0" * 400}, "b": -1{"0" * 400}}}',
+         ProgressEvent("x", 3, metrics={"a": math.inf, "b": -math.inf})),
         ('{"event": "x", "epoch": 2, "loss": 0.5}', ProgressEvent("x", epoch=2)),
         ('{"event": "x", "step": 3, "epoch": NaN, "epochs": -1}', ProgressEvent("x", 3)),
         ('{"event": "heartbeat", "step": 3, "seconds": 60.1}', ProgressEvent("heartbeat", 3)),
         ('{"event": "x", "step": 3, "": 1, "a\\u0000": 1, "\\ud800": 1, "\\u202e": 1}', ProgressEvent("x", 3)),
-        (
-            f'{{"event": "x", "step": 3, "{"n" * MAX_NAME}": 1, "{"n" * (MAX_NAME + 1)}": 1}}',
-            ProgressEvent("x", 3, metrics={"n" * MAX_NAME: 1.0}),
-        ),
+        (f'{{"event": "x", "step": 3, "{"n" * MAX_NAME}": 1, "{"n" * (MAX_NAME + 1)}": 1}}',
+         ProgressEvent("x", 3, metrics={"n" * MAX_NAME: 1.0})),
         ('{"step":0,"event":"x"}', ProgressEvent("x", 0)),
         ('{"event": "saved", "model": "gs://b/d"}', ProgressEvent("saved")),
         ('{"event": "start", "stacks": "SIGUSR1"}', ProgressEvent("start", stacks="SIGUSR1")),
         ('{"event": "x", "step": 3, "steps": "many"}', ProgressEvent("x", 3)),
         (f'{{"event": "x", "step": {MAX_STEP}}}', ProgressEvent("x", MAX_STEP)),
     ],
-)
+)  # fmt: skip
 def test_parse_of_a_report(line: str, mark: ProgressEvent) -> None:
     assert parse(line) == mark
 

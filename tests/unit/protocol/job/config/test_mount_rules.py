@@ -56,23 +56,14 @@ def test_more_than_sixteen_mounts_are_refused() -> None:
     ("given", "field", "says"),
     [
         ({"mounts": [{"name": "a"}, {"name": "a", "path": "/b"}]}, "mounts[1].name", "a is mounted already."),
-        (
-            {"mounts": [{"name": "a", "path": "/data"}, {"name": "b", "path": "/data/b"}]},
-            "mounts[1].path",
-            "/data/b is in the way of /data, the path of another mount: choose",
-        ),
-        (
-            {"mounts": [{"name": "a", "path": "/data"}], "secrets": [{"name": "K", "file": "/data/key"}]},
-            "mounts[0].path",
-            "/data is in the way of /data/key, a secret's file: choose",
-        ),
-        (
-            {"mounts": [{"name": "a", "path": "/mnt/jobs/p"}], "jobDir": "/mnt/jobs/"},
-            "mounts[0].path",
-            "/mnt/jobs/p is in the way of /mnt/jobs, the job-dir: choose",
-        ),
+        ({"mounts": [{"name": "a", "path": "/data"}, {"name": "b", "path": "/data/b"}]}, "mounts[1].path",
+         "/data/b is in the way of /data, the path of another mount: choose"),
+        ({"mounts": [{"name": "a", "path": "/data"}], "secrets": [{"name": "K", "file": "/data/key"}]},
+         "mounts[0].path", "/data is in the way of /data/key, a secret's file: choose"),
+        ({"mounts": [{"name": "a", "path": "/mnt/jobs/p"}], "jobDir": "/mnt/jobs/"}, "mounts[0].path",
+         "/mnt/jobs/p is in the way of /mnt/jobs, the job-dir: choose"),
     ],
-)
+)  # fmt: skip
 def test_mounts_in_each_others_way_are_refused(given: dict[str, Any], field: str, says: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(parse_training_input({**PACKAGE, **given}), default_catalog())

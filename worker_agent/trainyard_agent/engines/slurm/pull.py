@@ -10,11 +10,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 if __name__ == "__main__":  # started by its path, without site-packages
     sys.path.append(__file__.rpartition("/trainyard_agent/")[0])
 
 from trainyard_agent.engines.slurm import containers
+from trainyard_agent.host.files import write_json
 from trainyard_agent.installer.patience import Patience
 from trainyard_agent.staging import image_errors
 
@@ -28,23 +30,20 @@ class PullFailed(Exception):
 
 
 def main(run: str, program: str, patience_s: float) -> int:
-    with open(f"{run}/{containers.LIST}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is slow to import
-        images = json.load(file)["images"]
-    name = os.path.basename(program).upper()  # noqa: PTH119
-    os.environ.setdefault(f"{name}_CACHEDIR", f"{os.path.dirname(os.path.dirname(run))}/{_CACHE}")  # noqa: PTH120
+    images = json.loads(Path(run, containers.LIST).read_text(encoding="utf-8"))["images"]
+    os.environ.setdefault(f"{Path(program).name.upper()}_CACHEDIR", str(Path(run).parent.parent / _CACHE))
     for number, image in enumerate(images):
         path = f"{run}/{containers.IMAGES}/{number}"
         try:
-            _pull(
-                run, [program, "--quiet", "pull", "--force", f"{path}.sif", f"docker://{image}"], Patience(patience_s)
-            )
+            command = [program, "--quiet", "pull", "--force", f"{path}.sif", f"docker://{image}"]
+            _pull(run, command, Patience(patience_s))
             config = image_config(program, f"{path}.sif")
         except (OSError, PullFailed) as error:
             print(error, file=sys.stderr)
             failure = {"image": image, "words": str(error), "node": os.environ.get("SLURMD_NODENAME", "")}
-            _write(f"{run}/{containers.FAILED}", {**failure, "missing": isinstance(error, FileNotFoundError)})
+            write_json(Path(f"{run}/{containers.FAILED}"), {**failure, "missing": isinstance(error, FileNotFoundError)})
             return 1
-        _write(f"{path}.json", config)
+        write_json(Path(f"{path}.json"), config)
     return 0
 
 
@@ -58,7 +57,7 @@ def _pull(run: str, command: list[str], patience: Patience) -> None:
             if not pause_s:
                 raise
             print(f"The pull is tried again in {pause_s:.0f} s: {error}", file=sys.stderr, flush=True)
-            _write(f"{run}/{containers.WAITS}", {"words": str(error)})
+            write_json(Path(f"{run}/{containers.WAITS}"), {"words": str(error)})
             time.sleep(pause_s)
         else:
             return
@@ -93,12 +92,6 @@ def _run(command: list[str]) -> str:
     if done.returncode:
         raise PullFailed(last_words(done.stdout + done.stderr))
     return done.stdout
-
-
-def _write(path: str, value: object) -> None:
-    with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
-        json.dump(value, file)
-    os.replace(f"{path}.new", path)  # noqa: PTH105
 
 
 if __name__ == "__main__":

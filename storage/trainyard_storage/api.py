@@ -91,7 +91,11 @@ class StorageApi:
             asked = parse(call.method, call.path)
             if asked is not None and asked.is_plain:
                 refuse = plain_refusal
-            return self._answer(call, asked)
+            if len(call.path) > _LONGEST_PATH:
+                return refuse(HTTPStatus.REQUEST_URI_TOO_LONG, "An object's name is at most 1024 bytes long.")
+            if asked is None or asked.kind is Kind.BATCH:  # a batch in a batch
+                return refuse(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
+            return self._handlers[asked.kind](call, asked)
         except Refused as refused:
             return refuse(refused.status, refused.message)
         except Missing as error:
@@ -110,13 +114,6 @@ class StorageApi:
             return refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"The storage failed: {reason}.")
         except UnicodeError:
             return refuse(HTTPStatus.BAD_REQUEST, "A text in the request is no Unicode.")
-
-    def _answer(self, call: Call, asked: StorageCall | None) -> Answer:
-        if len(call.path) > _LONGEST_PATH:
-            raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, "An object's name is at most 1024 bytes long.")
-        if asked is None or asked.kind is Kind.BATCH:  # a batch in a batch
-            raise Refused(HTTPStatus.NOT_FOUND, f"The storage has no {call.method} for this path.")
-        return self._handlers[asked.kind](call, asked)
 
     # Buckets
 

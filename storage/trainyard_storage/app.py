@@ -230,7 +230,7 @@ class StorageApp:
                 body.close()
 
         kind = call.headers.get("content-type", "")
-        kind, body = await answer_batch(kind, call.body.read(), (f"{JSON_API}/",), make, _refusal_inside, call.base)
+        kind, body = await answer_batch(kind, call.body.read(), (f"{JSON_API}/",), make, _refused_inside, call.base)
         return answer(HTTPStatus.OK, {"Content-Type": kind}, body)
 
     async def _answer_inside(self, call: Call, inner: InnerCall) -> bytes:
@@ -242,14 +242,16 @@ class StorageApp:
                     if len(content) > inner.room:
                         raise too_large()
         except Refused as refused:
-            reply = refusal(refused.status, refused.message)
-            assert isinstance(reply.body, bytes)
-            content = bytearray(reply.body)
+            return _inside(refusal(refused.status, refused.message))
         return message(reply.status, {name.lower(): value for name, value in reply.headers}, bytes(content))
 
 
-def _refusal_inside(error: TrainyardError) -> bytes:
-    reply = refusal(HTTPStatus(error.http_status), error.message)
+def _refused_inside(error: TrainyardError) -> bytes:
+    return _inside(refusal(HTTPStatus(error.http_status), error.message))
+
+
+def _inside(reply: Answer) -> bytes:
+    """An answer in memory as a part of a batch's."""
     assert isinstance(reply.body, bytes)
     return message(reply.status, {name.lower(): value for name, value in reply.headers}, reply.body)
 

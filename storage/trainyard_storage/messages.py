@@ -277,7 +277,7 @@ def object_headers(record: ObjectRecord) -> dict[str, str]:
     return headers
 
 
-def json_answer(value: Mapping[str, Any], query: Mapping[str, str], status: int = HTTPStatus.OK) -> Answer:
+def json_answer(value: Mapping[str, Any], query: Mapping[str, str]) -> Answer:
     """A JSON answer, with the fields that the query selects. Raises Refused."""
     if fields := query.get("fields") or query.get("$fields"):
         from trainyard_protocol.net import field_mask  # here, since it loads pydantic
@@ -289,7 +289,7 @@ def json_answer(value: Mapping[str, Any], query: Mapping[str, str], status: int 
     pretty = query.get("prettyPrint", query.get("$prettyPrint", "true")) != "false"
     form: dict[str, Any] = {"indent": 2} if pretty else {"separators": (",", ":")}
     body = json.dumps(value, **form).encode()
-    return answer(status, {"Content-Type": "application/json; charset=UTF-8"}, body)
+    return answer(HTTPStatus.OK, {"Content-Type": "application/json; charset=UTF-8"}, body)
 
 
 def refusal(status: HTTPStatus, message: str) -> Answer:

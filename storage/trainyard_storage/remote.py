@@ -81,7 +81,8 @@ class RemoteStorage:
         import httpx
 
         client = self.opened()
-        sent = {"accept-encoding": "identity", **_sent(headers)}
+        kept = {name: value for name, value in headers.items() if name in _SENT or name.startswith("x-goog-meta-")}
+        sent = {"accept-encoding": "identity", **kept}
         if self._credentials is not None:
             token = await anyio.to_thread.run_sync(self._credentials.token)
         if token:
@@ -195,10 +196,6 @@ def as_json(value: Any, query: Mapping[str, str]) -> Answer:
     form: dict[str, Any] = {"separators": (",", ":")} if query.get("prettyPrint") == "false" else {"indent": 2}
     body = json.dumps(value, **form).encode()
     return Answer(200, (("content-type", "application/json"), ("content-length", str(len(body)))), body)
-
-
-def _sent(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name in _SENT or name.startswith("x-goog-meta-")}
 
 
 def _answered(headers: Mapping[str, str]) -> dict[str, str]:

@@ -137,7 +137,8 @@ class Uploads:
                 self._store.end_upload(upload)
                 return answer(_CANCELLED, {})
             if upload.generation:
-                return self._done(call, upload)
+                record = self._store.get(upload.bucket, upload.name, upload.generation)
+                return json_answer(object_resource(record, call.base), call.query)
             return self._received(call, upload)
 
     def _received(self, call: Call, upload: UploadRecord) -> Answer:
@@ -191,10 +192,6 @@ class Uploads:
         except (Refused, ConditionFailed):
             self._store.end_upload(upload)
             raise
-        return json_answer(object_resource(record, call.base), call.query)
-
-    def _done(self, call: Call, upload: UploadRecord) -> Answer:
-        record = self._store.get(upload.bucket, upload.name, upload.generation)
         return json_answer(object_resource(record, call.base), call.query)
 
 

@@ -29,7 +29,7 @@ from trainyard_protocol.errors import (
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.job.training_input import Job
-from trainyard_protocol.views.configs import ConfigCheck, ConfigCheckRequest, ReplicaGroup
+from trainyard_protocol.views.configs import ConfigCheckRequest, ReplicaGroup
 
 _MOST_FINDINGS = 30
 _MOST_NOTES = 20
@@ -99,12 +99,14 @@ def checked(client: Client, draft: JobDraft) -> DryRun:
         return refused(error)
     if not check.ok:
         return refused(InvalidArgument("\n".join(problem.message for problem in check.problems)))
-    notes = [*_notes(draft, job), *(note for note in check.notes if not _is_moot(note, draft))]
+    is_uploaded_later = draft.program is not None or bool(draft.packages)
+    moot = _NO_PACKAGE if is_uploaded_later else ()
+    notes = [*_notes(draft, job), *(note for note in check.notes if not note.startswith(moot))]
     return DryRun(
         ok=True,
         replicas=[_replicas(group) for group in check.gang],
         starts_now=check.outlook.starts if check.outlook else None,
-        outlook=cut(_outlook(check), _LONGEST),
+        outlook=cut(check.outlook.summary if check.outlook else "", _LONGEST),
         notes=[cut(note, _LONGEST) for note in notes[:_MOST_NOTES]],
     )
 
@@ -119,7 +121,9 @@ def refused(error: TrainyardError) -> DryRun:
 def text(result: DryRun) -> str:
     """The dry run for a language model."""
     if not result.ok:
-        return "\n".join(["Not accepted:", *(f"- {_located(finding)}" for finding in result.findings)])
+        places = [f"{finding.file}:{finding.line}: " if finding.file else "" for finding in result.findings]
+        found = [f"- {place}{finding.message}" for place, finding in zip(places, result.findings, strict=True)]
+        return "\n".join(["Not accepted:", *found])
     groups = [
         {
             "taskType": group.task_type,
@@ -144,10 +148,6 @@ def _findings(message: str) -> Iterator[DryRunFinding]:
         yield DryRunFinding(message=(match["text"] if match else part)[:_LONGEST], file=file, line=line)
 
 
-def _located(finding: DryRunFinding) -> str:
-    return f"{finding.file}:{finding.line}: {finding.message}" if finding.file else finding.message
-
-
 def _notes(draft: JobDraft, job: Job) -> Iterator[str]:
     if draft.program is not None:
         yield from submission.packaging_lines(draft, draft.program)
@@ -155,14 +155,6 @@ def _notes(draft: JobDraft, job: Job) -> Iterator[str]:
         yield study_plan.headline(job.training_input.hyperparameters)
     if substitution := load_runtimes().substitution(job.training_input.runtime_version):
         yield substitution
-
-
-def _is_moot(note: str, draft: JobDraft) -> bool:
-    return note.startswith(_NO_PACKAGE) and (draft.program is not None or bool(draft.packages))
-
-
-def _outlook(check: ConfigCheck) -> str:
-    return check.outlook.summary if check.outlook else ""
 
 
 def _replicas(group: ReplicaGroup) -> ReplicaGroupAnswer:

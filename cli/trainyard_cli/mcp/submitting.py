@@ -54,7 +54,9 @@ def submit(client: Client, request: AgentRequest, user: McpUser) -> SubmitAnswer
     upload = to_bucket(bucket, storage, notes.append) if bucket else to_server(client)
     config = Path(request.config_path).expanduser() if request.config_path else None
     origin = record.prepare(client, record.Submitted(draft, config), notes.append)
-    job = submission.submit(draft, client, upload=upload, notify=_silent, if_exists=existing if draft.name else None)
+    # What is packaged stands in the dry run already.
+    if_exists = existing if draft.name else None
+    job = submission.submit(draft, client, upload=upload, notify=lambda _: None, if_exists=if_exists)
     if existing.job is None:
         record.send(client, job, origin, notes.append)
     return SubmitAnswer(
@@ -63,7 +65,3 @@ def submit(client: Client, request: AgentRequest, user: McpUser) -> SubmitAnswer
         is_new=existing.job is None,
         dry_run=result.model_copy(update={"notes": [*result.notes, *notes]}),
     )
-
-
-def _silent(_: str) -> None:
-    """Nothing: what is packaged stands in the dry run already."""

@@ -36,6 +36,7 @@ CACHES = frozenset(
     | {".pytest_cache", ".hypothesis", ".DS_Store", "Thumbs.db"}
 )
 _CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+_SUBMODULE = b"160000"
 _SPECIAL = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _MAX_OUTPUT = 2**27
 _MAX_NAME = 300
@@ -450,7 +451,8 @@ def _judged(directory: _Directory, names: Collection[str]) -> _Directory:
         return directory
     if "pyvenv.cfg" in names or ("conda-meta" in names and (directory.path / "conda-meta" / "history").exists()):
         return replace(directory, reason=ENVIRONMENT)
-    if "CACHEDIR.TAG" in names and _is_cache_tag(directory.path / "CACHEDIR.TAG"):
+    tag = git.read_file(directory.path / "CACHEDIR.TAG", 2**16) if "CACHEDIR.TAG" in names else None
+    if tag is not None and tag.startswith(_CACHE_SIGNATURE):
         return replace(directory, reason=CACHE)
     return directory
 
@@ -480,11 +482,6 @@ def _status(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
-
-
-def _is_cache_tag(path: Path) -> bool:
-    data = git.read_file(path, 2**16)
-    return data is not None and data.startswith(_CACHE_SIGNATURE)
 
 
 def _has_file(path: Path) -> bool:
@@ -568,10 +565,10 @@ def _rules(repository: Repository, directory: Path) -> _Rules:
         raise _refusal(directory, error) from error
     if any(output is not None and output.is_cut for output in (staged, listed)):
         raise InvalidArgument(f"{directory} has more files than a program may have. {_advice(True)}")
-    entries = [_staged(entry) for entry in _split(staged)]
+    entries = [(fields, os.fsdecode(name)) for fields, _, name in (entry.partition(b"\t") for entry in _split(staged))]
     names = [os.fsdecode(name) for name in _split(listed)]
-    tracked = frozenset(name for is_link, name in entries if not is_link)
-    nested = frozenset(name for is_link, name in entries if is_link)
+    nested = frozenset(name for fields, name in entries if fields.startswith(_SUBMODULE))
+    tracked = frozenset(name for _, name in entries) - nested
     tracked_parents = _parents((*tracked, *nested)) | nested if entries else frozenset()
     others = frozenset(name for name in names if not name.endswith("/"))
     nested |= {name.rstrip("/") for name in names if name.endswith("/")}
@@ -580,12 +577,6 @@ def _rules(repository: Repository, directory: Path) -> _Rules:
 
 def _split(output: git.GitOutput | None) -> Iterator[bytes]:
     return filter(None, output.data.split(b"\0") if output is not None else ())
-
-
-def _staged(entry: bytes) -> tuple[bool, str]:
-    """Whether an entry of the index is a submodule, and its name."""
-    fields, _, name = entry.partition(b"\t")
-    return fields.startswith(b"160000"), os.fsdecode(name)
 
 
 def _too_many(root: Path, files: Mapping[str, ProgramFile], most: int, *, in_git: bool) -> InvalidArgument:

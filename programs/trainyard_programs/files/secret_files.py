@@ -186,10 +186,6 @@ def _has(content: Mapping[str, Any], *names: str) -> bool:
     return all(isinstance(value, str) and value and not value.startswith(("$", "<", "{")) for value in values)
 
 
-def _is_service_account(content: Mapping[str, Any], _: str) -> bool:
-    return _has(content, "private_key") and "PRIVATE KEY" in content["private_key"]
-
-
 def _is_login(content: Mapping[str, Any], name: str) -> bool:
     """Credentials of a user or a client of a cloud: Google's, AWS's, Azure's."""
     clients = [part for key in ("installed", "web") if isinstance(part := content.get(key), dict)]
@@ -213,20 +209,17 @@ def _is_docker_login(content: Mapping[str, Any], _: str) -> bool:
     return any(isinstance(entry, dict) and (_has(entry, "auth") or _has(entry, "identitytoken")) for entry in entries)
 
 
-def _is_kaggle(content: Mapping[str, Any], name: str) -> bool:
-    return name == "kaggle.json" and _has(content, "username", "key")
-
-
 def _is_private_jwk(content: Mapping[str, Any], _: str) -> bool:
     keys = content.get("keys")
     parts = [content, *(keys if isinstance(keys, list) else ())]
     return any(isinstance(part, dict) and _has(part, "kty", "d") for part in parts)
 
 
+_KEY = "PRIVATE KEY"
 _JSON_KINDS: tuple[tuple[str, Callable[[Mapping[str, Any], str], bool]], ...] = (
-    ("key of a service account", _is_service_account),
+    ("key of a service account", lambda content, _: _has(content, "private_key") and _KEY in content["private_key"]),
     ("private key", _is_private_jwk),
     ("cloud credentials", _is_login),
     ("credentials of an image registry", _is_docker_login),
-    ("credentials of Kaggle", _is_kaggle),
+    ("credentials of Kaggle", lambda content, name: name == "kaggle.json" and _has(content, "username", "key")),
 )

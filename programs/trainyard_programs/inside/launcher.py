@@ -67,7 +67,9 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the program leaves behind becomes a child of this process
     child = os.fork()
     if child == 0:
-        _die_with(parent)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it dies with this process
+        if os.getppid() != parent:
+            os._exit(1)
         if not is_in_group:
             os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -180,13 +182,6 @@ def _prctl(option: int, value: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def wait_for_tree(child: int, group: int | None) -> int:

@@ -147,7 +147,7 @@ def environment(
     if job.trial:
         variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
         variables["CLOUD_ML_HP_METRIC_TAG"] = job.trial.metric_tag
-    ranked = _ranked(addresses)
+    ranked = sorted(task for task in addresses if task.type in ("master", "worker"))
     if task in ranked:
         place = RankPlace(ranked.index(task), [addresses[other] for other in ranked], accelerators)
         variables |= rank_variables(place)
@@ -270,11 +270,6 @@ def reproduce(variables: Mapping[str, str], command: Sequence[str]) -> str:
     """The command line that starts the same replica by hand, quoted for a POSIX shell."""
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " \\\n  ".join(["env", *words, shlex.join(command)])
-
-
-def _ranked(addresses: Mapping[Task, str]) -> list[Task]:
-    """The tasks that have a rank, in its order."""
-    return sorted(task for task in addresses if task.type in ("master", "worker"))
 
 
 def _cluster(addresses: Mapping[Task, str], primary: str) -> dict[str, list[str]]:

@@ -130,13 +130,12 @@ def renamed(error: InvalidArgument, custom_job: CustomJob) -> InvalidArgument:
 
 
 def _pools(specs: Sequence[WorkerPoolSpec]) -> dict[int, WorkerPoolSpec]:
-    """The pools that have replicas, by position."""
-    return {number: spec for number, spec in enumerate(specs) if number == 0 or _is_used(spec)}
-
-
-def _is_used(pool: WorkerPoolSpec) -> bool:
-    is_counted = "replica_count" in pool.model_fields_set
-    return bool(pool.replica_count) if is_counted else bool(pool.model_fields_set)
+    """The pools that have replicas, by position: {} in place of a pool skips it."""
+    return {
+        number: spec
+        for number, spec in enumerate(specs)
+        if number == 0 or (spec.replica_count if "replica_count" in spec.model_fields_set else spec.model_fields_set)
+    }
 
 
 def _violations(specs: Sequence[WorkerPoolSpec], pools: Mapping[int, WorkerPoolSpec]) -> Iterator[Violation]:

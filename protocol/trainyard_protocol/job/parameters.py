@@ -30,7 +30,10 @@ def parameters_of(args: Sequence[str]) -> Mapping[str, str]:
     for position, word in enumerate(args):
         if word == "--":
             end_option()
-            return _with_overrides(parameters, args[position + 1 :])
+            for rest in args[position + 1 :]:
+                if override := _OVERRIDE.fullmatch(rest):
+                    _add(parameters, override[1], override[2])
+            return parameters
         option = None if _NUMBER.fullmatch(word) else _OPTION.fullmatch(word)
         if option is not None:
             end_option()
@@ -59,13 +62,6 @@ def parameter_name(name: str) -> str:
     """The name as `parameters_of` has it: `--learning-rate`, `learning-rate` and `learning_rate` are one, `+lr` is
     `lr`."""
     return name.lstrip("-+").replace("-", "_") if name.lstrip("-+") else name
-
-
-def _with_overrides(parameters: dict[str, str], words: Sequence[str]) -> Mapping[str, str]:
-    for word in words:
-        if override := _OVERRIDE.fullmatch(word):
-            _add(parameters, override[1], override[2])
-    return parameters
 
 
 def _add(parameters: dict[str, str], name: str, value: str) -> None:

@@ -104,7 +104,8 @@ def _listening(host: str, port: int, backlog: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         shown = f"[{host}]" if ":" in host else host
-        hint = " End the program that does, or choose another port." if _is_taken(error) else ""
+        is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        hint = " End the program that does, or choose another port." if is_taken else ""
         raise FailedPrecondition(f"cannot listen on {shown}:{port}: {reason}.{hint}") from error
     return listener
 
@@ -126,10 +127,6 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def _is_absent(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _ABSENT
-
-
-def _is_taken(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
 
 
 def _listening_users(port: int) -> Iterator[tuple[str, int]]:

@@ -24,34 +24,28 @@ MAX_PACKAGES = 100
 MAX_BODY = 8 * 2**20
 """Bytes of an origin as JSON, which may escape each character of the diff."""
 
-_COMMIT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})?")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHORT = 7  # characters of a commit for people
 
 
-def _checked_commit(value: str) -> str:
-    if not _COMMIT.fullmatch(value):
-        raise validation_error('must be the 40 or 64 hexadecimal digits of a commit, or "" without one.')
-    return value
+def _matching(pattern: str, rule: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value, re.S):
+            raise validation_error(rule)
+        return value
+
+    return AfterValidator(check)
 
 
-def _checked_sha256(value: str) -> str:
-    if not _SHA256.fullmatch(value):
-        raise validation_error("must be the 64 hexadecimal digits of a SHA-256.")
-    return value
-
-
-def _without_nul(value: str) -> str:
-    if "\0" in value:
-        raise validation_error("must not hold a NUL character.")
-    return value
-
-
-_Word = Annotated[str, Field(max_length=256), AfterValidator(_without_nul)]
-_Text = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]
-_Commit = Annotated[str, Field(max_length=64), AfterValidator(_checked_commit)]
-_Sha256 = Annotated[str, Field(max_length=64), AfterValidator(_checked_sha256)]
-_Diff = Annotated[str, Field(max_length=MAX_DIFF), AfterValidator(_without_nul)]
+_WITHOUT_NUL = _matching(r"[^\0]*", "must not hold a NUL character.")
+_IS_COMMIT = _matching(
+    "(?:[0-9a-f]{40}|[0-9a-f]{64})?", 'must be the 40 or 64 hexadecimal digits of a commit, or "" without one.'
+)
+_IS_SHA256 = _matching("[0-9a-f]{64}", "must be the 64 hexadecimal digits of a SHA-256.")
+_Word = Annotated[str, Field(max_length=256), _WITHOUT_NUL]
+_Text = Annotated[str, Field(max_length=4096), _WITHOUT_NUL]
+_Commit = Annotated[str, Field(max_length=64), _IS_COMMIT]
+_Sha256 = Annotated[str, Field(max_length=64), _IS_SHA256]
+_Diff = Annotated[str, Field(max_length=MAX_DIFF), _WITHOUT_NUL]
 _Files = Annotated[Many[_Text], Field(max_length=MAX_FILES)]
 
 

@@ -7,7 +7,7 @@ violation, `violation_message` formats it. Pure. Why not ruamel.yaml: docs/desig
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -236,7 +236,8 @@ class _YamlReader:
         except yaml.reader.ReaderError as error:
             before = _BREAK.split(self._text[: error.position])
             position = TextPosition(len(before), len(before[-1]) + 1)
-            text = f"holds the character U+{_code(error.character):04X}, which YAML does not allow."
+            code = error.character if isinstance(error.character, int) else ord(str(error.character))
+            text = f"holds the character U+{code:04X}, which YAML does not allow."
             raise NotReadable(text, self._lines, TextSpan(position, position.column + 1)) from error
         except RecursionError:
             raise NotReadable("is nested too deeply.", self._lines) from None
@@ -278,7 +279,7 @@ class _YamlReader:
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key must be a plain name.")
             if key.tag == _MERGE:
-                for source in self._sources(value):
+                for source in value.value if isinstance(value, yaml.SequenceNode) else (value,):
                     for name, location in self._locate(source, key, parents).children.items():
                         merged.setdefault(name, location)
                 continue
@@ -290,10 +291,6 @@ class _YamlReader:
                 raise self._error(key, f'"{key.value}" is given twice; the first is in line {first.line}.')
             own[key.value] = self._locate(value, key, parents)
         return {**merged, **own}
-
-    @staticmethod
-    def _sources(value: yaml.Node) -> Iterator[yaml.Node]:
-        yield from value.value if isinstance(value, yaml.SequenceNode) else (value,)
 
     def _check(self, node: yaml.Node) -> None:
         """Raises NotReadable for a value that JSON, the wire format, does not have."""
@@ -390,10 +387,6 @@ def _number(text: str) -> float:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
-
-
-def _code(character: object) -> int:
-    return character if isinstance(character, int) else ord(str(character))
 
 
 def _mark_of(mark: yaml.Mark) -> TextPosition:

@@ -138,18 +138,12 @@ def _parent(path: str, param: ParameterSpec, parent: ParameterSpec | None) -> It
             f"needs {to_camel(wanted)} with a value: with which values of {above} does "
             f"{quoted(param.parameter_name)} exist?",
         )
-    elif wanted in given:
-        yield from _values(f"{path}.{wanted}.values", param, parent)
-
-
-def _values(path: str, param: ParameterSpec, parent: ParameterSpec) -> Iterator[Violation]:
-    for number, value in enumerate(param.parent_values):
+        return
+    for number, value in enumerate(param.parent_values if wanted in given else ()):
         if not has_value(parent, value):
             hint = did_you_mean(value, parent.categorical_values) if isinstance(value, str) else ""
-            yield Violation(
-                f"{path}[{number}]",
-                f"{quoted(value)} is not a value of {quoted(parent.parameter_name)}." + (f" {hint}" if hint else ""),
-            )
+            text = f"{quoted(value)} is not a value of {above}." + (f" {hint}" if hint else "")
+            yield Violation(f"{path}.{wanted}.values[{number}]", text)
 
 
 def has_value(param: ParameterSpec, value: str | float) -> bool:

@@ -75,8 +75,7 @@ def _violations(ti: TrainingInput, catalog: Catalog, unreadable: Collection[str]
         yield from _tier(ti)
     yield from _size(ti, catalog)
     if not {"scale_tier", "worker_count"}.intersection(unreadable):
-        yield from _min_workers(ti, catalog)
-        yield from _ranks(ti, catalog)
+        yield from _workers(ti, catalog)
     yield from _machines(ti, catalog)
     if "master_config" not in unreadable:
         yield from _containers(ti)
@@ -194,17 +193,13 @@ def _size(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
         )
 
 
-def _min_workers(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+def _workers(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
+    """Rules about the number of workers. A job without them may set what launchers set: the service sets none of it."""
     least = ti.scheduling.min_workers if ti.scheduling is not None else 0
     _, workers = replicas_of(ti, "worker", catalog)
     if not 0 <= least <= workers:
         text = f"must be between 0 and the number of workers, which is {workers}; this is {least}."
         yield Violation("scheduling.min_workers", text)
-
-
-def _ranks(ti: TrainingInput, catalog: Catalog) -> Iterator[Violation]:
-    """A job of one replica may set what launchers set: the service sets none of it there."""
-    _, workers = replicas_of(ti, "worker", catalog)
     for name in sorted(RANK_NAMES.intersection(ti.env)) if workers else ():
         yield Violation("env", f"sets {name}, which is another one in each replica: the service sets it.")
 

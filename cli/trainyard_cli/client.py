@@ -160,20 +160,23 @@ class Client(V1Client):
 
     def delete_job(self, job: str) -> None:
         """Delete a job that has ended. Raises NotFound, unless an earlier attempt of this call has deleted it."""
-        self._delete(f"{self._extensions}/{quote(job, safe='')}")
+        self._delete(self._of_job(job))
 
     def detail(self, job: str) -> JobDetail:
-        return self._read(JobDetail, "GET", f"{self._extensions}/{quote(job, safe='')}")
+        return self._read(JobDetail, "GET", self._of_job(job))
 
     def set_note(self, job: str, note: str) -> None:
         """Replace the note about a job; "" removes it."""
-        path = f"{self._extensions}/{quote(job, safe='')}/note"
-        self._read(JobNote, "PUT", path, json={"note": note})
+        self._read(JobNote, "PUT", self._of_job(job, "/note"), json={"note": note})
 
     def attach(self, job: str, request: AttachRequest) -> AttachReceipt:
         """Create an attachment to a replica. Raises FailedPrecondition for one that does not run."""
-        path = f"{self._extensions}/{quote(job, safe='')}/attachments"
-        return self._read(AttachReceipt, "POST", path, json=request.model_dump(mode="json", exclude_defaults=True))
+        return self._read(
+            AttachReceipt,
+            "POST",
+            self._of_job(job, "/attachments"),
+            json=request.model_dump(mode="json", exclude_defaults=True),
+        )
 
     def detach(self, attachment_id: str) -> None:
         """End an attachment, also one whose streams are full. Without an answer the server ends it when it is idle."""
@@ -199,18 +202,16 @@ class Client(V1Client):
 
     def explain(self, job: str, task: str, run: int | None = None) -> Explanation:
         params = {"task": task, **({"run": str(run)} if run is not None else {})}
-        path = f"{self._extensions}/{quote(job, safe='')}/explain"
-        return self._read(Explanation, "GET", path, params=params)
+        return self._read(Explanation, "GET", self._of_job(job, "/explain"), params=params)
 
     def trials(self, study: str, metric: str = "", goal: str = "") -> StudyView:
         """A study with all its trials, with the values of its metric or of another one. Raises FailedPrecondition for
         another job, InvalidArgument for a metric that no trial has reported."""
-        params = {name: text for name, text in (("metric", metric), ("goal", goal)) if text}
-        path = f"{self._extensions}/{quote(study, safe='')}/trials"
-        return self._read(StudyView, "GET", path, params=params)
+        params = _given(metric=metric, goal=goal)
+        return self._read(StudyView, "GET", self._of_job(study, "/trials"), params=params)
 
     def why(self, job: str) -> QueueExplanationView:
-        return self._read(QueueExplanationView, "GET", f"{self._extensions}/{quote(job, safe='')}/why")
+        return self._read(QueueExplanationView, "GET", self._of_job(job, "/why"))
 
     def metrics(
         self,
@@ -227,15 +228,14 @@ class Client(V1Client):
         params: dict[str, Any] = {"name": list(names), "task": task, "points": str(points)}
         ends = {"from_step": from_step, "to_step": to_step}
         params |= {name: str(step) for name, step in ends.items() if step is not None}
-        path = f"{self._extensions}/{quote(job, safe='')}/metrics"
+        path = self._of_job(job, "/metrics")
         while not (view := self._read(MetricsView, "GET", path, params=params)).complete:
             self._sleep(_INCOMPLETE_PAUSE_S)
         return view
 
     def comparison(self, jobs: Sequence[str], metric: str = "") -> ComparisonView:
         """Jobs of the project beside each other, judged by a metric or by the most important one."""
-        params: dict[str, str | list[str]] = {"job": [f"{self.project}/{job}" for job in jobs]}
-        params |= {"metric": metric} if metric else {}
+        params = _given(job=[f"{self.project}/{job}" for job in jobs], metric=metric)
         return self._read(ComparisonView, "GET", "/trainyard/v1/jobs:compare", params=params)
 
     def check_config(self, request: ConfigCheckRequest) -> ConfigCheck:
@@ -247,18 +247,16 @@ class Client(V1Client):
         self, job: str, *, query: LogQuery = ALL_LINES, before: int | None = None, after: int | None = None, limit: int
     ) -> LogPageView:
         """The last lines before a cursor or the first ones after it; with neither the last lines of the log."""
-        params = {name: value for name, value in asdict(query).items() if value}
+        params = _given(**asdict(query))
         params |= {name: str(cursor) for name, cursor in (("before", before), ("after", after)) if cursor is not None}
-        path = f"{self._extensions}/{quote(job, safe='')}/logs/page"
-        return self._read(LogPageView, "GET", path, params={**params, "limit": str(limit)})
+        return self._read(LogPageView, "GET", self._of_job(job, "/logs/page"), params={**params, "limit": str(limit)})
 
     def files(self, job: str, path: str = "") -> Iterator[FileEntry]:
         """Iterate over a directory below the job-dir, page by page."""
         token = ""
         while True:
-            params = {name: value for name, value in (("path", path), ("pageToken", token)) if value}
-            address = f"{self._extensions}/{quote(job, safe='')}/files"
-            page = self._read(FileListing, "GET", address, params=params)
+            params = _given(path=path, pageToken=token)
+            page = self._read(FileListing, "GET", self._of_job(job, "/files"), params=params)
             yield from page.entries
             token = page.next_page_token
             if not token:
@@ -266,13 +264,12 @@ class Client(V1Client):
 
     def file(self, job: str, path: str) -> FileEntry:
         """The file or directory at a path below the job-dir. Raises NotFound."""
-        address = f"{self._extensions}/{quote(job, safe='')}/files/entry"
-        return self._read(FileEntry, "GET", address, params={"path": path})
+        return self._read(FileEntry, "GET", self._of_job(job, "/files/entry"), params={"path": path})
 
     def download(self, job: str, path: str, to: Path, progress: Callable[[int], None] = lambda _: None) -> None:
         """Download a file below the job-dir. `to` appears when it is complete; `progress` gets the length of each part.
         A download that is cut or refused for the moment is begun again, a few times."""
-        address = f"{self._extensions}/{quote(job, safe='')}/files/content"
+        address = self._of_job(job, "/files/content")
         received = 0
 
         def count(length: int) -> None:
@@ -293,7 +290,7 @@ class Client(V1Client):
 
     def download_package(self, job: str, sha256: str, filename: str, to: Path) -> None:
         """Download a package of a job that was uploaded to the server. Raises NotFound."""
-        address = f"{self._extensions}/{quote(job, safe='')}/packages/{sha256}/{quote(filename, safe='')}"
+        address = self._of_job(job, f"/packages/{sha256}/{quote(filename, safe='')}")
         self._download(address, {}, filename, to)
 
     def _download(
@@ -370,8 +367,7 @@ class Client(V1Client):
 
     def create_token(self, request: TokenRequest) -> NewToken:
         """Make a token. It is not tried again: an answer that is lost leaves a token that nobody knows."""
-        answer = self._call("POST", _TOKENS, json=request.model_dump(), retry=False)
-        return self._parsed(NewToken, answer)
+        return self._read(NewToken, "POST", _TOKENS, json=request.model_dump(), retry=False)
 
     def made_with(self, token_id: str) -> MadeTokens:
         """The valid tokens that were made with a token, and with those."""
@@ -379,12 +375,12 @@ class Client(V1Client):
 
     def revoke_token(self, token_id: str, *, recursive: bool = False) -> RevokedToken:
         """Revoke a token; with `recursive` also what was made with it."""
-        params = {"recursive": "true"} if recursive else {}
+        params = _given(recursive="true" if recursive else "")
         return self._read(RevokedToken, "DELETE", f"{_TOKENS}/{quote(token_id, safe='')}", params=params)
 
     def create_google_key(self) -> GoogleKey:
         """Make a key for Google's clients. Not tried again, as a token is not."""
-        return self._parsed(GoogleKey, self._call("POST", _GOOGLE_KEYS, retry=False))
+        return self._read(GoogleKey, "POST", _GOOGLE_KEYS, retry=False)
 
     def revoke_google_key(self, number: str) -> None:
         self._call("DELETE", f"{_GOOGLE_KEYS}/{quote(number, safe='')}")
@@ -396,7 +392,7 @@ class Client(V1Client):
 
     def remove_agent(self, agent: str) -> AgentsView:
         """Forget the agents of that name or id. It is not tried again: the first attempt may have succeeded."""
-        return self._parsed(AgentsView, self._call("DELETE", _agent(agent), retry=False))
+        return self._read(AgentsView, "DELETE", _agent(agent), retry=False)
 
     def projects(self) -> ProjectsView:
         """The projects that the caller sees."""
@@ -418,9 +414,8 @@ class Client(V1Client):
         """Iterate over the rows that match, the newest first, page by page. `limit`: about so many are needed."""
         token = ""
         while True:
-            params = {**asdict(query), "pageSize": str(min(limit, _AUDIT_PAGE)), "pageToken": token}
-            given = {name: value for name, value in params.items() if value}
-            page = self._read(AuditPage, "GET", "/trainyard/v1/audit", params=given)
+            params = _given(**asdict(query), pageSize=str(min(limit, _AUDIT_PAGE)), pageToken=token)
+            page = self._read(AuditPage, "GET", "/trainyard/v1/audit", params=params)
             yield from page.entries
             token = page.next_page_token
             if not token:
@@ -440,8 +435,7 @@ class Client(V1Client):
 
     def usage_report(self, by: Sequence[str], project: str, since: str, until: str) -> UsageReport:
         """Usage of runs in the projects that the caller sees. Raises InvalidArgument."""
-        given = {"by": list(by), "project": project, "since": since, "until": until}
-        params = {name: value for name, value in given.items() if value}
+        params = _given(by=list(by), project=project, since=since, until=until)
         return self._read(UsageReport, "GET", "/trainyard/v1/usage", params=params)
 
     def channels(self) -> ChannelsView:
@@ -462,7 +456,7 @@ class Client(V1Client):
 
     def notifications(self, job: str = "") -> NotificationsView:
         """The newest notifications of the project, or of one of its jobs."""
-        return self._read(NotificationsView, "GET", self._notifications, params={"job": job} if job else {})
+        return self._read(NotificationsView, "GET", self._notifications, params=_given(job=job))
 
     def signing_key(self) -> SigningKey:
         """The key of the signatures of the project's webhooks."""
@@ -521,15 +515,10 @@ class Client(V1Client):
     def _stream(
         self, job: str, query: LogQuery, follow: bool, cursor: int, with_lines: bool
     ) -> Iterator[tuple[LogEntry, ...] | JobDetail | LogSummary]:
-        filters = {name: value for name, value in asdict(query).items() if value}
-        params = {
-            "follow": str(follow).lower(),
-            "batch": "true",
-            **({} if with_lines else {"lines": "false"}),
-            **filters,
-        }
+        lines = "" if with_lines else "false"
+        params = _given(follow=str(follow).lower(), batch="true", lines=lines, **asdict(query))
         headers = {"Last-Event-ID": str(cursor)} if cursor else {}
-        path = f"{self._extensions}/{quote(job, safe='')}/logs"
+        path = self._of_job(job, "/logs")
         with httpx_sse.connect_sse(
             self._http, "GET", path, params=params, headers=headers, timeout=_STREAM_TIMEOUT
         ) as source:
@@ -550,14 +539,20 @@ class Client(V1Client):
             except (httpx_sse.SSEError, ValueError, TypeError) as error:
                 raise foreign(self.server.url) from error
 
-    def _read(self, kind: type[_M], method: str, path: str, **options: Any) -> _M:
-        return self._parsed(kind, self._call(method, path, **options))
+    def _of_job(self, job: str, rest: str = "") -> str:
+        return f"{self._extensions}/{quote(job, safe='')}{rest}"
 
-    def _parsed(self, kind: type[_M], answer: Any) -> _M:
+    def _read(self, kind: type[_M], method: str, path: str, **options: Any) -> _M:
+        answer = self._call(method, path, **options)
         try:
             return kind.model_validate(answer)
         except ValidationError as error:
             raise foreign(self.server.url) from error
+
+
+def _given(**params: Any) -> dict[str, Any]:
+    """The parameters that say something."""
+    return {name: value for name, value in params.items() if value}
 
 
 def _not_opened(error: "SocketRefused", url: str) -> TrainyardError:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -24,7 +25,7 @@ from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.net.loopback import free_port
 from trainyard_protocol.views.people import TokenRequest
-from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
+from unit.cli.scripted_server import ok, refused, scripted_server
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -133,30 +134,22 @@ def test_process_whose_number_belongs_to_another_one_now_is_not_ours(state: Loca
         assert started.poll() is None
 
 
-def test_process_that_ended_or_whose_record_is_broken_is_not_alive(state: LocalState) -> None:
-    with running(state, [sys.executable, "-c", ""]) as started:
+def test_process_that_ended_or_whose_record_is_broken_is_not_alive_and_its_log_is_private(state: LocalState) -> None:
+    with running(state, [sys.executable, "-c", "print('a\\n' * 50 + 'last')"]) as started:
         child = psutil.Process(started.pid)
         while child.status() != psutil.STATUS_ZOMBIE:
             pass
         assert state.process("server") is None
     (state.root / "run" / "server.json").write_text("{")
     assert state.process("server") is None
-
-
-def test_log_of_a_process_is_private_and_its_tail_is_shown(state: LocalState) -> None:
-    with running(state, [sys.executable, "-c", "print('a\\n' * 50 + 'last')"]) as started:
-        started.wait()
     assert mode(state.log_file("server")) == 0o600
     assert state.log_tail("server", 2) == "    a\n    last"
 
 
-def test_ports_once_chosen_stay(state: LocalState) -> None:
+def test_ports_stay_and_one_used_by_another_program_is_replaced_while_nothing_runs(state: LocalState) -> None:
     first = state.with_ports(Options())
     assert state.with_ports(first) == first
     assert first.server_port != first.storage_port
-
-
-def test_port_used_by_another_program_is_replaced_while_nothing_runs(state: LocalState) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = Options(server_port=listener.getsockname()[1], storage_port=free_port())
         assert state.with_ports(taken).server_port != taken.server_port
@@ -247,22 +240,19 @@ def test_commands_pass_tokens_as_files_and_bind_to_loopback(state: LocalState) -
     assert "--replica-env STORAGE_EMULATOR_HOST" in agent
 
 
-@pytest.mark.parametrize(
-    ("name", "owner"),
-    [("alice", "alice"), ("DOMAIN\\al ice", "DOMAIN-al-ice"), ("_daemon", "daemon"), ("é", ""), ("a" * 200, "a" * 128)],
-)
-def test_local_jobs_are_owned_by_the_user(monkeypatch: pytest.MonkeyPatch, name: str, owner: str) -> None:
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh")))
-    assert local.user_name() == owner
-
-
-def test_user_without_a_name_owns_jobs_as_the_admin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def unknown(uid: int) -> None:
-        raise KeyError(uid)
-
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    state = LocalState(tmp_path)
-    assert f"admin={state.token_file}" in local.commands(state, Options())["server"]
+def test_local_jobs_are_owned_by_the_user_and_without_a_name_by_the_admin(
+    monkeypatch: pytest.MonkeyPatch, state: LocalState
+) -> None:
+    owners = {"alice": "alice", "DOMAIN\\al ice": "DOMAIN-al-ice", "_daemon": "daemon", "é": "", "a" * 200: "a" * 128}
+    found = {}
+    for name in owners:
+        entry = pwd.struct_passwd((name, "x", 1, 1, "", "/", "/bin/sh"))
+        monkeypatch.setattr(pwd, "getpwuid", lambda _, entry=entry: entry)
+        found[name] = local.user_name()
+    assert found == owners
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError))
+    nameless = LocalState(state.root)
+    assert f"admin={state.token_file}" in local.commands(nameless, Options())["server"]
 
 
 def test_commands_for_containers_name_what_may_be_mounted_and_open_the_storage_to_them(state: LocalState) -> None:
@@ -300,15 +290,6 @@ def test_up_with_a_part_that_ends_at_once_shows_the_end_of_its_log(
         service.up(state, {}, lambda _: None)
     assert "The local server exited at start with code 7." in caught.value.message
     assert caught.value.message.endswith("    no database")
-
-
-def test_up_with_a_part_that_never_answers_gives_up_in_time(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "commands", lambda *_: {"server": SLEEP})
-    try:
-        with pytest.raises(Unavailable, match=r"The local server was not ready within 0 s"):
-            service.up(state, {}, lambda _: None, timeout_s=0.2)
-    finally:
-        state.stop("server")
 
 
 def test_up_that_loses_a_port_to_another_program_uses_another(
@@ -361,45 +342,32 @@ def test_up_whose_running_part_ends_meanwhile_does_not_wait_for_it(
             service.up(state, {}, lambda _: None, report=lambda _: os.kill(ended, signal.SIGKILL))
 
 
-@pytest.fixture
-def quotas(state: LocalState, tmp_path: Path) -> Iterator[tuple[ScriptedServer, Options]]:
-    """A local server that runs with the quota file old.yaml, and its options."""
-    (tmp_path / "old.yaml").write_text("default: {vcpus: 1}")
-    with scripted_server() as script:
-        options = Options(server_port=int(script.url.rpartition(":")[2]), quotas=str(tmp_path / "old.yaml"))
-        state.save(options)
-        service.apply_quotas(state, Options(), options, lambda _: None, changed=True)
-        with running(state, [*SLEEP, str(state.quota_file)]):
-            yield script, options
-
-
-def test_up_gives_a_running_server_its_new_quotas(
-    state: LocalState, tmp_path: Path, quotas: tuple[ScriptedServer, Options]
+def test_up_gives_a_running_server_its_new_quotas_and_keeps_the_old_file_where_it_refuses_them(
+    state: LocalState, tmp_path: Path
 ) -> None:
-    script, before = quotas
-    script.answers = [ok({"default": {"vcpus": 2}})]
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text("default: {vcpus: 1}")
     messages: list[str] = []
-    requested = replace(before, quotas=str(tmp_path / "new.yaml"))
-    service.apply_quotas(state, before, requested, messages.append, changed=False)
-    assert (script.requests, messages) == ([], [])
-    service.apply_quotas(state, before, requested, messages.append, changed=True)
-    assert [request.path for request in script.requests] == ["/trainyard/v1/quotas:reload"]
-    assert messages == [f"The quotas of {tmp_path / 'new.yaml'} are in force. Running jobs continue."]
-    assert state.quota_file.readlink() == tmp_path / "new.yaml"
-
-
-def test_up_with_quotas_that_the_server_refuses_leaves_the_old_file(
-    state: LocalState, tmp_path: Path, quotas: tuple[ScriptedServer, Options]
-) -> None:
-    script, before = quotas
-    script.answers = [refused(InvalidArgument("/new.yaml:1: default.vcpu: Extra inputs are not permitted."))]
-    requested = replace(before, quotas=str(tmp_path / "new.yaml"))
-    with pytest.raises(InvalidArgument, match=r"/new.yaml:1: default.vcpu"):
-        service.apply_quotas(state, before, requested, lambda _: None, changed=True)
-    assert state.quota_file.readlink() == tmp_path / "old.yaml"
+    with scripted_server() as script:
+        before = Options(server_port=int(script.url.rpartition(":")[2]), quotas=str(old))
+        requested = replace(before, quotas=str(new))
+        state.save(before)
+        service.apply_quotas(state, Options(), before, messages.append, changed=True)
+        with running(state, [*SLEEP, str(state.quota_file)]):
+            script.answers = [refused(InvalidArgument("/new.yaml:1: default.vcpu: Extra inputs are not permitted."))]
+            service.apply_quotas(state, before, requested, messages.append, changed=False)
+            assert (script.requests, messages) == ([], [])
+            with pytest.raises(InvalidArgument, match=r"/new.yaml:1: default.vcpu"):
+                service.apply_quotas(state, before, requested, messages.append, changed=True)
+            assert state.quota_file.readlink() == old
+            script.answers = [ok({"default": {"vcpus": 2}})]
+            service.apply_quotas(state, before, requested, messages.append, changed=True)
+    assert {request.path for request in script.requests} == {"/trainyard/v1/quotas:reload"}
+    assert messages == [f"The quotas of {new} are in force. Running jobs continue."]
+    assert state.quota_file.readlink() == new
     state.link_quotas("")
     assert (state.quota_file.is_symlink(), state.quota_file.read_text()) == (False, "{}\n")
-    assert (tmp_path / "old.yaml").read_text() == "default: {vcpus: 1}"
+    assert old.read_text() == "default: {vcpus: 1}"
 
 
 def test_cpus_that_cannot_be_used_are_refused() -> None:

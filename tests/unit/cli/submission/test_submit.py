@@ -8,7 +8,7 @@ import pytest
 
 from trainyard_cli.submission import submit
 from trainyard_cli.submission.flags import DurationText, EngineOption, JobFlags, NamedMount, Variable, merge
-from trainyard_cli.submission.sweep import swept
+from trainyard_cli.submission.sweep import Word, swept
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.machines import default_catalog
 
@@ -248,85 +248,91 @@ def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(tmp_pa
     submit.check_locally(made, default_catalog())
 
 
-def test_check_locally_bad_values_name_flag_and_line(tmp_path: Path) -> None:
-    text = CUSTOM.replace("local-1", "local-99")
-    message = refusal(draft(tmp_path, text, name="9x", worker_count=2, worker_machine_type="local-88"))
-    assert "JOB: A name should start with a letter" in message
-    message = refusal(draft(tmp_path, text, worker_count=2, worker_machine_type="local-88"))
-    assert "config.yaml:3: masterType: 'local-99' is not a machine type of this service." in message
-    assert "--worker-machine-type: 'local-88' is not a machine type of this service." in message
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    # what follows CUSTOM in the config, the flags, what is said
+    ("", {"name": "9x"}, "JOB: A name should start with a letter"),
+    (
+        "",
+        {"worker_count": 2, "worker_machine_type": "local-88"},
+        "--worker-machine-type: 'local-88' is not a machine type of this service.",
+    ),
+    (
+        "  secrets:\n  - name: A\n  - name: B\n    env: A\n",
+        {},
+        "config.yaml:9: secrets[1].env: A is the variable of another secret",
+    ),
+    (
+        "  secrets:\n  - {name: A}\n  - {nam: B}\n",
+        {},
+        'config.yaml:8: "nam" is not a field of trainingInput.secrets[1]. Did you mean "name"?',
+    ),
+    ("", {"set_secrets": ({"run/key": "key"},)}, "--set-secrets: 'run/key' cannot be the name of a variable."),
+    ("  env:\n    DEBUG: 1\n", {}, "config.yaml:6: env: has 1 for DEBUG; a value is a string"),
+    ("", {"env": (("TF_CONFIG", "1"),)}, "--env: sets TF_CONFIG, a variable of the service"),
+    (
+        "",
+        {"keep_on_failure": "172800s"},
+        "--keep-on-failure: must be more than 0s and at most 86400s (a day); this is 172800s.",
+    ),
+    ("", {"mount": (("a", "/usr"),)}, "--mount: must not be in the way of /usr; this is '/usr'."),
+    ("", {"engine_option": (("slurm", "qos", "", "a b"),)}, "--engine-option: must be a name of letters"),
+]
 
 
-def test_check_locally_wrong_secrets_name_flag_or_line(tmp_path: Path) -> None:
-    text = CUSTOM + "  secrets:\n  - name: A\n  - name: B\n    env: A\n"
-    assert "config.yaml:9: secrets[1].env: A is the variable of another secret" in refusal(draft(tmp_path, text))
-    text = CUSTOM + "  secrets:\n  - {name: A}\n  - {nam: B}\n"
-    assert 'config.yaml:8: "nam" is not a field of trainingInput.secrets[1]. Did you mean "name"?' in refusal(
-        draft(tmp_path, text)
-    )
-    message = refusal(draft(tmp_path, CUSTOM, set_secrets=({"run/key": "key"},)))
-    assert "--set-secrets: 'run/key' cannot be the name of a variable." in message
+def test_check_locally_names_the_flag_or_the_line_of_what_is_wrong(tmp_path: Path) -> None:
+    messages = [refusal(draft(tmp_path, CUSTOM + more, **given)) for more, given, _ in WRONG]
+    assert [message for message, (*_, says) in zip(messages, WRONG, strict=True) if says not in message] == []
+    both = refusal(draft(tmp_path, CUSTOM.replace("local-1", "local-99"), name="9x"))
+    assert "config.yaml:3: masterType: 'local-99' is not a machine type of this service." in both
+    assert "JOB: A name should start with a letter" in both
 
 
-def test_check_locally_wrong_variables_name_flag_or_line(tmp_path: Path) -> None:
-    text = CUSTOM + "  env:\n    DEBUG: 1\n"
-    assert "config.yaml:6: env: has 1 for DEBUG; a value is a string" in refusal(draft(tmp_path, text))
-    message = refusal(draft(tmp_path, CUSTOM, env=(("TF_CONFIG", "1"),)))
-    assert "--env: sets TF_CONFIG, a variable of the service" in message
+WORDS: list[tuple[Word[Any], dict[str, object]]] = [
+    # a flag's type, and its words with their values, or with what is said of a wrong one
+    (DurationText(), {"10m": "600s", "10": "must be a duration such as 30s, 10m, 2h"}),
+    (
+        Variable(),
+        {
+            "HERE": ("HERE", "a=b"),
+            "A=b=c, d": ("A", "b=c, d"),
+            "A=": ("A", ""),
+            "MISSING": "MISSING is not set here; write MISSING=VALUE",
+            "=x": "[=x] has no name",
+        },
+    ),
+    (
+        NamedMount(),
+        {"a:/data": ("a", "/data"), "a": ("a", "")}
+        | dict.fromkeys(("/data:/data", ":/data", "a:", ""), "must look like imagenet:/data: a mount's name, no dir"),
+    ),
+    (
+        EngineOption(),
+        {
+            "slurm.qos=high": ("slurm", "qos", "", "high"),
+            "kubernetes.labels.example.com/team=a=b": ("kubernetes", "labels", "example.com/team", "a=b"),
+            "slurm.setup=module load a.b": ("slurm", "setup", "", "module load a.b"),
+            "qos=high": "[qos=high] is not an option of an engine; write slurm.qos=high or",
+            "slurm.qos": "is not an option of an engine",
+            "slurm.partition=x": "slurm has no option 'partition'; allowed: account, qos, constraint",
+            "kubernetes.labels=x": "must look like kubernetes.labels.KEY=VALUE.",
+            "slurm.qos.x=y": "must look like slurm.qos=VALUE.",
+        },
+    ),
+]
 
 
-def test_time_for_which_a_failed_replica_is_kept_is_the_apis_duration(tmp_path: Path) -> None:
-    kept = DurationText().convert("10m", None, None)
-    scheduling = draft(tmp_path, CUSTOM, keep_on_failure=kept).data["trainingInput"]["scheduling"]
-    assert scheduling == {"keepOnFailure": "600s"}
-    message = refusal(draft(tmp_path, CUSTOM, keep_on_failure=DurationText().convert("2d", None, None)))
-    assert "--keep-on-failure: must be more than 0s and at most 86400s (a day); this is 172800s." in message
-    with pytest.raises(click.BadParameter, match="must be a duration such as 30s, 10m, 2h"):
-        DurationText().convert("10", None, None)
-
-
-def test_variable_without_a_value_has_that_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_of_a_flag_is_its_value_or_refused_with_what_it_looks_like(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", "a=b")
-    kind = Variable()
-    found = [kind.convert(text, None, None) for text in ("HERE", "A=b=c, d", "A=")]
-    assert found == [("HERE", "a=b"), ("A", "b=c, d"), ("A", "")]
-    for text, says in (("MISSING", "MISSING is not set here; write MISSING=VALUE"), ("=x", "[=x] has no name")):
-        with pytest.raises(click.BadParameter) as caught:
-            kind.convert(text, None, None)
-        assert says in caught.value.message
-
-
-def test_mount_of_a_flag_is_a_name_and_a_path(tmp_path: Path) -> None:
-    kind = NamedMount()
-    assert [kind.convert(text, None, None) for text in ("a:/data", "a")] == [("a", "/data"), ("a", "")]
-    for text in ("/data:/data", ":/data", "a:", ""):
-        with pytest.raises(click.BadParameter) as caught:
-            kind.convert(text, None, None)
-        assert "must look like imagenet:/data: a mount's name, no directory." in caught.value.message
-    message = refusal(draft(tmp_path, CUSTOM, mount=(("a", "/usr"),)))
-    assert "--mount: must not be in the way of /usr; this is '/usr'." in message
-
-
-def test_engine_option_is_that_of_an_engine_with_a_key_where_it_is_a_mapping(tmp_path: Path) -> None:
-    kind = EngineOption()
-    texts = ("slurm.qos=high", "kubernetes.labels.example.com/team=a=b", "slurm.setup=module load a.b")
-    assert [kind.convert(text, None, None) for text in texts] == [
-        ("slurm", "qos", "", "high"),
-        ("kubernetes", "labels", "example.com/team", "a=b"),
-        ("slurm", "setup", "", "module load a.b"),
-    ]
-    for text, says in (
-        ("qos=high", "[qos=high] is not an option of an engine; write slurm.qos=high or"),
-        ("slurm.qos", "is not an option of an engine"),
-        ("slurm.partition=x", "slurm has no option 'partition'; allowed: account, qos, constraint"),
-        ("kubernetes.labels=x", "must look like kubernetes.labels.KEY=VALUE."),
-        ("slurm.qos.x=y", "must look like slurm.qos=VALUE."),
-    ):
-        with pytest.raises(click.BadParameter) as caught:
-            kind.convert(text, None, None)
-        assert says in caught.value.message
-    message = refusal(draft(tmp_path, CUSTOM, engine_option=(("slurm", "qos", "", "a b"),)))
-    assert "--engine-option: must be a name of letters" in message
+    wrong = []
+    for kind, words in WORDS:
+        for word, expected in words.items():
+            try:
+                found: object = kind.convert(word, None, None)
+            except click.BadParameter as error:
+                found = expected if str(expected) in error.message else error.message
+            if found != expected:
+                wrong.append((word, found))
+    assert not wrong
 
 
 def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:

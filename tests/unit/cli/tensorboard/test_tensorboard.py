@@ -391,23 +391,3 @@ def test_job_dir_of_another_machine_is_named_where_an_argument_names_gs(
     printed = typed()
     assert (printed.code, f"saw {EVENTS}: loss" in printed.err) == (0, True), printed.err
     assert "The directory /no/such/job-dir cannot be read on this machine" in printed.err
-
-
-def test_tensorboard_itself_shows_the_runs_of_a_job(
-    script: ScriptedServer, shown: Callable[[], Shown], tmp_path: Path
-) -> None:
-    from tensorboardX import SummaryWriter  # imports grpc
-
-    with SummaryWriter(str(tmp_path / "logs" / "train")) as writer:
-        writer.add_scalar("loss", 0.5, 1)
-    script.answers = [answer(tmp_path)]
-    running = shown()
-
-    def runs() -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/data/runs") as reply:
-            return json.load(reply)
-
-    until(runs)
-    assert runs() == ["logs/train"]
-    assert running.end(signal.SIGINT) == 130
-    until(lambda: not running.left())

@@ -22,7 +22,7 @@ from trainyard_server.api.middleware.request_ids import RequestIds
 from trainyard_server.api.middleware.request_times import RequestTimes
 from trainyard_server.api.middleware.security_headers import SecurityHeaders
 from trainyard_server.api.middleware.storage_names import StorageNames
-from trainyard_server.background import back_up_forever, flush_forever, measure_forever, notify_forever, tick_forever
+from trainyard_server.background import flush_forever, measure_forever, notify_forever, tick_forever
 from trainyard_server.config.settings import Settings
 from trainyard_server.context import Clock, system_clock
 from trainyard_server.control.leader_election import LeaderElection
@@ -72,9 +72,6 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
             )
             notifying = notify_forever(use_cases.sender, leadership, backend.notifier)
             loops = [asyncio.create_task(loop) for loop in (ticking, flushing, measuring, notifying)]
-            if use_cases.backup_schedule.is_on:
-                backing_up = back_up_forever(use_cases.backup_schedule, leadership, backend.notifier)
-                loops.append(asyncio.create_task(backing_up))
         if bus is not None:
             bus.start()
         try:

@@ -6,14 +6,12 @@ import time
 
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_protocol.errors import TrainyardError
 from trainyard_server.control.controller import Controller
 from trainyard_server.control.fair_share import FairShareUpdate
 from trainyard_server.control.idle_gpus import IdleGpus
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.control.retention import Retention
 from trainyard_server.control.usage_recording import UsageRecording
-from trainyard_server.services.backups.schedule import BackupSchedule, Interrupted
 from trainyard_server.services.health.health import Heartbeat
 from trainyard_server.services.measurements.written_metrics import WrittenMetrics
 from trainyard_server.services.notifications.sender import Sender
@@ -31,9 +29,6 @@ _REST = 2.0
 _TICK_FAILURE = "Jobs cannot be moved forward"
 
 _NOTIFY_S = 2.0
-
-_BACKUP_S = 10.0
-_BACKUP_FAILURE = "The backup of the schedule cannot be made"
 
 _MEASURE_S = 5.0
 _MEASURE_FAILURE = "Metrics in event files, and what runs used, cannot be recorded"
@@ -132,25 +127,3 @@ async def notify_forever(sender: Sender, leadership: LeaderElection, notifier: N
             else:
                 failures.resolved("Notifications cannot be sent", "Notifications are sent again.")
             await attempts.wait(_NOTIFY_S)
-
-
-async def back_up_forever(schedule: BackupSchedule, leadership: LeaderElection, notifier: Notifier) -> None:
-    """Make the backups of the schedule, in the process that ticks, until the notifier closes."""
-    failures = FailureLog(logger)
-
-    def is_closing() -> bool:
-        return notifier.closed
-
-    with notifier.subscribe("closing") as closing:
-        while not notifier.closed:
-            try:
-                made = await run_in_threadpool(schedule.step, is_closing) if leadership.is_held else None
-                if made is not None:
-                    failures.resolved(_BACKUP_FAILURE, "Backups of the schedule are made again.")
-            except Interrupted:
-                return
-            except TrainyardError as error:
-                logger.error("%s: %s", _BACKUP_FAILURE, error.message)  # noqa: TRY400 - the message says it all
-            except Exception as error:  # noqa: BLE001 - logged, and tried again
-                failures.record(_BACKUP_FAILURE, error)
-            await closing.wait(_BACKUP_S)

@@ -63,7 +63,7 @@ READER = SettingsReader(
         Settings: "",
         NetworkSettings: "network\nAn address other than loopback needs a certificate, or a TLS proxy in front of it.",
         NotificationOptions: "notifications\na mail server, and what webhooks may reach",
-        BackupOptions: "backups\nwhen they are made, and what is in them",
+        BackupOptions: "backups\nwhat is in them beside the data directory",
         OidcOptions: "single sign-on\nan OpenID Connect issuer for the dashboard",
         LogSettings: "",
     },
@@ -98,8 +98,6 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
     oidc.check()
     notifications = NotificationOptions(**given[NotificationOptions])
     notifications.check()
-    backups = BackupOptions(**given[BackupOptions])
-    backups.check()
     settings = Settings(**given[Settings])
     hosts = [*settings.allowed_hosts, *network.names, *_google_names(network.universe_domain)]
     settings = replace(
@@ -109,7 +107,7 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
         https_address=network.https_address,
         public_url=oidc.public_url,
         notifications=notifications,
-        backups=backups,
+        backups=BackupOptions(**given[BackupOptions]),
         oidc=oidc if oidc.issuer else None,
         storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
     )

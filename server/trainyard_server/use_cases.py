@@ -25,7 +25,6 @@ from trainyard_server.services.agents.packages import Packages
 from trainyard_server.services.attachments.attachments import Attachments
 from trainyard_server.services.backups.backups import Backups
 from trainyard_server.services.backups.examination import Examination
-from trainyard_server.services.backups.schedule import BackupSchedule
 from trainyard_server.services.google.custom_jobs import CustomJobs
 from trainyard_server.services.google.google_access import GoogleAccess
 from trainyard_server.services.google.google_resources import GoogleResources
@@ -183,9 +182,8 @@ class UseCases:
         self.object_storage = ObjectStorage(backend)
         self.exposition = Exposition(backend)
         self.backups = Backups(backend)
-        self.backup_schedule = BackupSchedule(backend, self.backups)
         self.examination = Examination(backend, self.job_details, cipher)
-        self.health = HealthChecks(backend, stopwatch, self.backup_schedule)
+        self.health = HealthChecks(backend, stopwatch)
         self.diagnosis = Diagnosis(backend)
         self.debugging = Debugging(backend)
 

@@ -1,5 +1,5 @@
-"""deploy/: the objects of a cluster are what Kubernetes knows, the unit of the server is what systemd knows, and both
-start a server and an agent that take their options."""
+"""deploy/: the objects of a cluster are what Kubernetes knows, the units are what systemd knows, and they start
+a server, an agent and a backup that take their options."""
 
 import copy
 import re
@@ -17,10 +17,12 @@ from beds.kubernetes.kustomize import DEPLOY, container, documents, named, objec
 from beds.open_engines import agent_settings
 from trainyard_agent.engines.kubernetes.api.access import CAPACITY_RULES, RULES
 from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
+from trainyard_cli.commands.service.backups import backup
 from trainyard_server import main as server_main
 
 VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
 UNIT = DEPLOY / "systemd/trainyard-server.service"
+BACKUP, TIMER = (DEPLOY / f"systemd/trainyard-backup.{kind}" for kind in ("service", "timer"))
 SERVER, AGENT = "trainyard-server", "trainyard-agent"
 SERVER_URL = "https://trainyard-server.trainyard-server.svc:8470"
 
@@ -106,22 +108,40 @@ def test_agent_may_do_what_it_calls_in_its_namespace_and_nothing_elsewhere() -> 
     assert role["rules"] == CAPACITY_RULES
 
 
-def test_unit_of_the_server_takes_its_options() -> None:
-    text = UNIT.read_text().replace("\\\n", " ")
+def started(unit: Path) -> list[str]:
+    """The words that a unit starts."""
+    text = unit.read_text().replace("\\\n", " ")
     (line,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
-    python, dash_m, module, *words = shlex.split(line.removeprefix("ExecStart="))
+    return shlex.split(line.removeprefix("ExecStart="))
+
+
+def test_unit_of_the_server_takes_its_options() -> None:
+    python, dash_m, module, *words = started(UNIT)
     assert (Path(python).name, dash_m, module) == ("python", "-m", "trainyard_server")
     given = vars(server_main.READER.parser().parse_args(words))
     assert given["token_file"] == ["admin=${CREDENTIALS_DIRECTORY}/admin-token"]
-    assert "LoadCredential=admin-token:" in text
+    assert "LoadCredential=admin-token:" in UNIT.read_text()
 
 
-def test_unit_of_the_server_is_what_systemd_knows_and_confines(tmp_path: Path) -> None:
+def test_unit_of_backups_calls_the_command_line_with_its_flags() -> None:
+    shell, dash_c, line = started(BACKUP)
+    assert (shell, dash_c) == ("/bin/sh", "-c")
+    _, program, name, *words = shlex.split(line.replace("%%", "%"))
+    assert (Path(program).name, name) == ("trainyard", "backup")
+    given = backup.make_context(name, words).params
+    assert (str(given["file"]), given["force"]) == ("$STATE_DIRECTORY/trainyard-$(date +%a).tar.gz", True)
+    assert str(given["token_file"]) == "$CREDENTIALS_DIRECTORY/admin-token"
+    assert "LoadCredential=admin-token:" in BACKUP.read_text()
+
+
+def test_units_are_what_systemd_knows_and_confines(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
-    unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/opt/trainyard/bin/python", sys.executable))
-    for command in (("verify",), ("security", "--offline=true", "--threshold=20")):  # 2.0 of 10
-        done = subprocess.run(["systemd-analyze", *command, str(unit)], capture_output=True, text=True, check=False)
+    units = [tmp_path / unit.name for unit in (UNIT, BACKUP, TIMER)]
+    for unit in units:
+        text = (UNIT.parent / unit.name).read_text()
+        unit.write_text(text.replace("/opt/trainyard/bin/python", sys.executable))
+    for command in (("verify", *units), ("security", "--offline=true", "--threshold=20", *units[:2])):  # 2.0 of 10
+        done = subprocess.run(["systemd-analyze", *command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Unknown" not in done.stderr

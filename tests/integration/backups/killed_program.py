@@ -9,17 +9,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from trainyard_cli.backups.archive import receive
 from trainyard_cli.backups.restoring import restore
 from trainyard_server.config.backup_options import BackupOptions
 from trainyard_server.config.settings import Settings
 from trainyard_server.use_cases import UseCases
 
 
-def back_up(data_dir: str, storage: str, directory: str) -> None:
-    options = BackupOptions(every_s=1e-6, keep=1000, directory=Path(directory), storage_dir=Path(storage))
-    settings = Settings(Path(data_dir), backups=options, durable=False)
-    cases = UseCases(settings, lambda: datetime.now(UTC))
-    cases.backup_schedule.step()
+def back_up(data_dir: str, storage: str, archive: str) -> None:
+    settings = Settings(Path(data_dir), backups=BackupOptions(storage_dir=Path(storage)), durable=False)
+    with UseCases(settings, lambda: datetime.now(UTC)).backups.open() as opened:
+        receive(opened.blocks, Path(archive), lambda _: None)
 
 
 def bring_back(archive: str, root: str) -> None:

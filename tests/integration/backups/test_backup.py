@@ -11,7 +11,7 @@ import pytest
 
 from beds import databases
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, running_agent, server
-from trainyard_cli.backups.archive import receive, unpack
+from trainyard_cli.backups.archive import receive
 from trainyard_cli.backups.restoring import restore
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_protocol.views.stored.backups import BackupManifest, ExaminationView
@@ -34,7 +34,7 @@ def storage(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 @contextmanager
-def service(tmp_path: Path, clock: Clock, **options: object) -> Iterator[Server]:
+def service(tmp_path: Path, clock: Clock) -> Iterator[Server]:
     """A server on a state directory with everything that a backup has."""
     state = tmp_path / "state"
     state.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def service(tmp_path: Path, clock: Clock, **options: object) -> Iterator[Server]
     quotas.write_text("{projects: {p: {vcpus: 64}}}")
     (state / "local.json").write_text(f'{{"quotas": "{quotas}", "mounts": "/absent/mounts.yaml"}}')
     files = (state / "token", state / "local.json")
-    backups = BackupOptions(storage_dir=state / "gcs", files=files, **options)  # type: ignore[arg-type]
+    backups = BackupOptions(storage_dir=state / "gcs", files=files)
     with server(state / "server", clock, backups=backups, quotas=quotas) as api:
         yield api
 
@@ -213,41 +213,6 @@ def test_damaged_archives_and_used_directories_are_refused(tmp_path: Path, clock
     (tmp_path / "used" / "file").unlink()
     restore(file, tmp_path / "used")
     assert (tmp_path / "used/server/trainyard.db").is_file()
-
-
-def test_schedule_makes_backups_keeps_the_newest_and_shows_a_failure(
-    tmp_path: Path, clock: Clock, storage: ObjectStore
-) -> None:
-    directory = tmp_path / "backups"
-    with service(tmp_path, clock, every_s=3600.0, keep=2, directory=directory) as api:
-        filled(api, storage)
-        schedule = api.use_cases.backup_schedule
-        assert schedule.check().status == "ok"
-        made = []
-        for _ in range(3):
-            made.append(schedule.step())
-            assert schedule.step() is None
-            clock.advance(3600)
-        assert sorted(directory.iterdir()) == made[1:]
-        assert schedule.check().status == "ok"
-        clock.advance(3600)
-        check = schedule.check()
-        assert (check.status, check.message) == ("degraded", "the newest backup is 2h 00m old")
-        checks = api.client.get("/healthz").json()["checks"]
-        assert checks["backups"]["status"] == "degraded"
-        (tmp_path / "elsewhere").write_text("")
-        directory.rename(tmp_path / "moved")
-        directory.symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(Exception, match="File exists"):
-            schedule.step()
-        directory.unlink()
-        (tmp_path / "moved").rename(directory)
-        assert "the last try has failed: File exists" in schedule.check().message
-        assert schedule.step() is None  # not at once
-        clock.advance(601)
-        assert schedule.step() is not None
-        assert schedule.check().status == "ok"
-        unpack(sorted(directory.iterdir())[-1])
 
 
 def test_contents_of_objects_are_links_where_the_file_system_has_them(tmp_path: Path, storage: ObjectStore) -> None:

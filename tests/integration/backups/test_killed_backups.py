@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from beds.waiting import until
 from integration.api.api_support import Clock, Server, running_agent, server
 from integration.backups import killed_program
 from trainyard_cli.backups.archive import unpack
@@ -93,7 +92,8 @@ def test_killed_backups_and_restores_leave_nothing_or_everything(tmp_path: Path)
     print(f"seed {seed}")
     dice = random.Random(seed)
     directory, target, gcs = tmp_path / "backups", tmp_path / "restored", tmp_path / "gcs"
-    backup = ("backup", tmp_path / "server", gcs, directory)
+    backup = ("backup", tmp_path / "server", gcs)
+    directory.mkdir()
     service, killed = StorageApi(gcs), 0
     with children() as program, server(tmp_path / "server", Clock()) as api:
         agent = running_agent(api, "logged")
@@ -101,16 +101,15 @@ def test_killed_backups_and_restores_leave_nothing_or_everything(tmp_path: Path)
         agent.exit()
         submitter = Submitter(api, service.store)
         submitter.submit()
-        program.run(*backup)
-        for _ in range(KILLS):
-            killed += program.run_killed(dice, *backup, meanwhile=submitter.submit)
-            for archive in directory.glob("trainyard-*.tar.gz"):
+        program.run(*backup, directory / "trainyard-first.tar.gz")
+        for number in range(KILLS):
+            archive = directory / f"trainyard-{number}.tar.gz"
+            killed += program.run_killed(dice, *backup, archive, meanwhile=submitter.submit)
+            if archive.exists():
                 check(archive, tmp_path, submitter)
-        second = datetime.now(UTC).replace(microsecond=0)
-        until(lambda: datetime.now(UTC).replace(microsecond=0) > second)  # names of archives have seconds
-        program.run(*backup)
+        newest = directory / "trainyard-newest.tar.gz"
+        program.run(*backup, newest)
         assert list((tmp_path / "server/backups-begun").iterdir()) == []
-        newest = max(directory.glob("trainyard-*.tar.gz"))
         jobs = check(newest, tmp_path, submitter)
         program.run("restore", newest, tmp_path / "first")
         for number in range(KILLS):

@@ -1,1 +1,1 @@
-"""Backups: archives of all that the service stores, their schedule, and the examination of what is stored."""
+"""Backups: archives of all that the service stores, and the examination of what is stored."""

@@ -21,7 +21,6 @@ from trainyard_protocol.fields import sized
 from trainyard_protocol.views.health import Check, CheckStatus, Health, worst
 from trainyard_protocol.wire.agents import AgentInfo, no_room
 from trainyard_server.context import Backend
-from trainyard_server.services.backups.schedule import BackupSchedule
 from trainyard_server.storage.agent_liveness import Stopwatch
 from trainyard_server.storage.db.base.probes import PATIENCE_S, DatabaseProbe, Unwritable
 from trainyard_server.storage.failures import Failure, failure_of, failure_reason
@@ -105,14 +104,12 @@ class Heartbeat:
 class HealthChecks:
     """The health checks of all parts. Close it after use."""
 
-    def __init__(self, backend: Backend, stopwatch: Stopwatch, backups: BackupSchedule) -> None:
+    def __init__(self, backend: Backend, stopwatch: Stopwatch) -> None:
         self._backend = backend
-        self._has_backups = backups.is_on
         self.heartbeat = Heartbeat(stopwatch)
         self._probe = DatabaseProbe(backend.store.url)
         self._database = Probe("database", self._ask_database, 1.5 * PATIENCE_S)
         self._disk = Probe("disk", self._ask_disk, 1.5 * PATIENCE_S)
-        self._backups = Probe("backups", backups.check, 1.5 * PATIENCE_S)
         # Not cached: callers wait for the first agent to connect.
         self._agents = Probe("agents", self._ask_agents, 0.5 * PATIENCE_S, fresh_s=0.0)
 
@@ -131,11 +128,6 @@ class HealthChecks:
             if agents.status is CheckStatus.DOWN:  # jobs can be accepted nevertheless
                 agents = agents.model_copy(update={"status": CheckStatus.DEGRADED})
             checks["agents"] = agents
-        if self._has_backups:
-            backups = await self._backups.check()
-            if backups.status is CheckStatus.DOWN:  # jobs run nevertheless
-                backups = backups.model_copy(update={"status": CheckStatus.DEGRADED})
-            checks["backups"] = backups
         return Health(status=worst(check.status for check in checks.values()), checks=checks)
 
     def admit(self, size: int = 0) -> None:

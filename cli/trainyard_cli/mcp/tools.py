@@ -3,7 +3,7 @@
 import functools
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
@@ -16,7 +16,6 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from trainyard_cli.client import LogQuery
-from trainyard_cli.mcp import dry_run as dry_runs
 from trainyard_cli.mcp import job_answers, log_excerpts, submitting
 from trainyard_cli.mcp.answers import (
     CancelAnswer,
@@ -30,6 +29,7 @@ from trainyard_cli.mcp.answers import (
     WhyAnswer,
 )
 from trainyard_cli.mcp.program_text import cut, plain, quoted
+from trainyard_cli.mcp.submitting import AgentRequest
 from trainyard_cli.mcp.user import McpUser
 from trainyard_cli.output.jobs import job_texts, queue_explanation
 from trainyard_cli.output.log.follow import summary_lines
@@ -138,10 +138,10 @@ class Tools:
         and line, and nothing is submitted. The answer has the job's name, its replicas, and what the queue says. Then
         call wait until the job has ended."""
         self._user.start_service()
-        request = _request(config, config_path, package_path, job, args, flags)
+        request = AgentRequest(config, config_path, package_path, job, args, flags)
         with closing(self._user.client(context, project)) as client:
             done = submitting.submit(client, request, self._user)
-        shown = dry_runs.text(done.dry_run)
+        shown = submitting.text(done.dry_run)
         if not done.job:
             return _result(done, f"Nothing was submitted. {shown}", is_error=True)
         if not done.is_new:
@@ -163,10 +163,10 @@ class Tools:
         """Check a job without submitting it: what is wrong, with file and line; else its replicas with their machine
         types, and whether it would start now or what it would wait for."""
         self._user.start_service()
-        request = _request(config, config_path, package_path, job, args, flags)
+        request = AgentRequest(config, config_path, package_path, job, args, flags)
         with closing(self._user.client(context, project)) as client:
             result = submitting.prepared(client, request).dry_run
-        return _result(result, dry_runs.text(result))
+        return _result(result, submitting.text(result))
 
     @_answered
     def list_jobs(
@@ -325,12 +325,6 @@ class Tools:
         had_ended = before in FINAL_JOB_STATES
         text = "had ended before: it is" if had_ended else "is being cancelled: it is"
         return _result(CancelAnswer(job=job, state=str(state), had_ended=had_ended), f"The job {job} {text} {state}.")
-
-
-def _request(
-    config: str, config_path: str, package_path: str, job: str, args: Sequence[Word], flags: Sequence[Word]
-) -> dry_runs.AgentRequest:
-    return dry_runs.AgentRequest(config, config_path, package_path, job, tuple(map(str, args)), tuple(map(str, flags)))
 
 
 def _name(job: str) -> str:

@@ -80,12 +80,8 @@ def test_dependencies_are_there_and_can_be_met() -> None:
             finished = how["condition"] == "service_completed_successfully"
             assert finished == (other in ONE_SHOT)
             assert how.get("required", True) == ("profiles" not in SERVICES[other])
-
-
-def test_every_one_shot_is_waited_for() -> None:
-    """Else `docker compose up --wait` takes its end for a failure."""
     waited_for = {other for name in SERVICES for other, _ in dependencies(name)}
-    assert waited_for >= ONE_SHOT
+    assert waited_for >= ONE_SHOT, "`docker compose up --wait` would take its end for a failure"
 
 
 def test_no_port_is_open_to_the_world() -> None:
@@ -199,20 +195,15 @@ def test_tokens_are_made_once_and_private(tmp_path: Path) -> None:
     assert (tmp_path / "agent").read_text().strip()
 
 
-def test_reach_of_what_answers_is_a_success() -> None:
+def test_reach_tells_what_answers_and_a_chore_that_is_none_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with scripted_server() as server:
         server.answers = [ok({})]
         assert chores("reach", f"{server.url}/healthz", server.url.replace("http:", "tcp:")) == 0
-
-
-def test_reach_of_what_does_not_answer_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert chores("reach", "http://127.0.0.1:1/healthz") == 1
-    assert chores("reach", "tcp://127.0.0.1:1") == 1
-    assert chores("reach", "tcp://127.0.0.1") == 1
-    assert chores("reach", f"unix://{tmp_path}/docker.sock") == 1
+    socket = f"unix://{tmp_path}/docker.sock"
+    for away in ("http://127.0.0.1:1/healthz", "tcp://127.0.0.1:1", "tcp://127.0.0.1", socket):
+        assert chores("reach", away) == 1, away
     assert "docker.sock: " in capsys.readouterr().err
-
-
-def test_chore_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert chores("nothing") == 2
     assert "chores.py CHORE" in capsys.readouterr().err

@@ -40,9 +40,10 @@ STOPS = """
 
 
 class Replica:
-    """A program's directory, its unpacked wheel, and a directory to start in."""
+    """A program's directory, its unpacked wheel, and a directory to start in. `of_supervisor`: it is in the group that
+    a supervisor signals, else an engine signals it alone."""
 
-    def __init__(self, root: Path, files: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, files: Mapping[str, str], *, of_supervisor: bool = False) -> None:
         self.source, self.site, self.job_dir = root / "source", root / "site", root / "job"
         self.start_in = root / "work"
         self.start_in.mkdir(parents=True)
@@ -56,7 +57,14 @@ class Replica:
             "PYTHONPATH": str(self.site),
             "TRAINYARD_JOB_DIR": str(self.job_dir),
             "CLUSTER_SPEC": json.dumps({"task": {"type": "worker", "index": 1}}),
+            **({TAG: "run/worker-replica-1"} if of_supervisor else {}),
         }
+
+    def stop(self, process: "subprocess.Popen[str]") -> None:
+        if TAG in self.environment:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.terminate()
 
     def start(
         self, *arguments: str, path: str = "", module: str = "", passes_job_dir: bool = False
@@ -133,16 +141,11 @@ def test_script_that_ends_in_any_way_ends_the_replica_so_and_keeps_its_files(
 
 @pytest.mark.parametrize("of_supervisor", [True, False])
 def test_script_gets_a_stop_once_from_a_supervisor_and_from_an_engine(tmp_path: Path, of_supervisor: bool) -> None:
-    replica = Replica(tmp_path, {"train.py": STOPS})
-    if of_supervisor:
-        replica.environment[TAG] = "run/worker-replica-1"
+    replica = Replica(tmp_path, {"train.py": STOPS}, of_supervisor=of_supervisor)
     with replica.start() as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        if of_supervisor:
-            os.killpg(process.pid, signal.SIGTERM)
-        else:
-            process.terminate()
+        replica.stop(process)
         process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, replica.kept()) == (1, {"stops": "1"})
 
@@ -167,16 +170,12 @@ IGNORES = (
 
 @pytest.mark.parametrize("of_supervisor", [True, False])
 def test_what_a_shell_has_started_saves_after_the_shell_has_died_of_a_stop(tmp_path: Path, of_supervisor: bool) -> None:
-    replica = Replica(tmp_path, {"run.sh": f"{sys.executable} train.py\necho never\n", "train.py": SAVES})
-    if of_supervisor:
-        replica.environment[TAG] = "run/worker-replica-1"
+    files = {"run.sh": f"{sys.executable} train.py\necho never\n", "train.py": SAVES}
+    replica = Replica(tmp_path, files, of_supervisor=of_supervisor)
     with replica.start(module="run.sh") as process:
         assert process.stdout is not None
         directory = Path(process.stdout.readline().strip())
-        if of_supervisor:
-            os.killpg(process.pid, signal.SIGTERM)
-        else:
-            process.terminate()
+        replica.stop(process)
         (directory / "ready" / "go").touch()
         out, _ = process.communicate(timeout=DEADLINE_S)
     kept = replica.kept()
@@ -186,10 +185,8 @@ def test_what_a_shell_has_started_saves_after_the_shell_has_died_of_a_stop(tmp_p
 @pytest.mark.parametrize("of_supervisor", [True, False])
 def test_what_ignores_a_stop_holds_the_launcher_up_for_the_grace_alone(tmp_path: Path, of_supervisor: bool) -> None:
     script = f"{sys.executable} train.py &\nwait\n"
-    replica = Replica(tmp_path, {"run.sh": script, "train.py": IGNORES})
+    replica = Replica(tmp_path, {"run.sh": script, "train.py": IGNORES}, of_supervisor=of_supervisor)
     replica.environment["TRAINYARD_GRACE_S"] = "0.4"
-    if of_supervisor:
-        replica.environment[TAG] = "run/worker-replica-1"
     with replica.start(module="run.sh") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -30,7 +30,7 @@ def test_gang_of_a_scale_tier_is_what_the_service_gave(tier: str, expected: dict
     assert replicas[0].task == Task("master", 0)
 
 
-def test_gang_of_a_custom_job_has_resources_and_accelerators_of_its_types() -> None:
+def test_gang_of_a_custom_job_has_resources_and_accelerators_of_its_types_legacy_ones_among_them() -> None:
     training_input = parse_training_input(
         {
             "scaleTier": "CUSTOM",
@@ -48,11 +48,8 @@ def test_gang_of_a_custom_job_has_resources_and_accelerators_of_its_types() -> N
         ("worker-replica-1", Resources(2, 13_000_000_000)),
         ("evaluator-replica-0", Resources(1, 2_000_000_000)),
     ]
-
-
-def test_legacy_gpu_type_brings_its_accelerators() -> None:
-    (master,) = gang(parse_training_input({"scaleTier": "CUSTOM", "masterType": "complex_model_l_gpu"}), CATALOG)
-    assert master.resources == Resources(32, 120_000_000_000, "NVIDIA_TESLA_K80", 8)
+    (legacy,) = gang(parse_training_input({"scaleTier": "CUSTOM", "masterType": "complex_model_l_gpu"}), CATALOG)
+    assert legacy.resources == Resources(32, 120_000_000_000, "NVIDIA_TESLA_K80", 8)
 
 
 def test_images_of_the_other_task_types_default_to_the_master() -> None:

@@ -9,13 +9,9 @@ from trainyard_protocol.job.runtimes import constraints_file, load_runtimes
 CPU, CUDA = "trainyard/runtime-jax-cpu:0.2", "trainyard/runtime-jax-cuda:0.2"
 
 
-def test_job_without_a_version_runs_in_the_shipped_image_of_its_devices() -> None:
-    assert load_runtimes().image_for("", gpus=False) == CPU
-    assert load_runtimes().image_for("", gpus=True) == CUDA
-
-
 def test_every_version_of_ai_platform_is_there_and_any_other_is_refused_with_the_list() -> None:
     table = load_runtimes()
+    assert [table.image_for("", gpus=gpus) for gpus in (False, True)] == [CPU, CUDA]
     theirs = [f"1.{minor}" for minor in range(16)] + [f"2.{minor}" for minor in range(1, 12)]
     assert table.offered == (*theirs, "2.15", "torch")
     assert {table.image_for(version, gpus=False) for version in theirs} == {"trainyard/runtime-tensorflow-cpu:0.2"}

@@ -77,12 +77,6 @@ def test_parse_finds_the_step_among_whatever_else_is_said(fields: dict[str, obje
     assert (mark.step if mark else None) == (step if len(line) <= MAX_LINE else None)
 
 
-def test_not_a_number_is_kept_as_such() -> None:
-    mark = parse('{"event": "x", "step": 3, "loss": NaN}')
-    assert mark is not None
-    assert math.isnan(mark.metrics["loss"])
-
-
 def test_of_very_many_metrics_the_first_are_taken() -> None:
     fields = {f"m{number}": number for number in range(300)}
     mark = parse(json.dumps({"event": "x", "step": 3} | fields))

@@ -346,18 +346,19 @@ def test_log_of_a_pod_that_was_removed_before_an_agent_saw_it_run_may_lack_lines
 def test_large_gang_whose_ends_have_long_messages_is_told_and_known_to_the_next_agent(
     api: FakeCluster, client: KubeClient, runtime: KubernetesRuntime, tmp_path: Path
 ) -> None:
-    """They must fit into its root, as when packages cannot be installed in any pod."""
-    tasks = [CHIEF, *(f"worker-replica-{number}" for number in range(120))]
+    """They must fit into its root, of 1 MiB, as when packages cannot be installed in any pod of a thousand."""
+    tasks = [CHIEF, *(f"worker-replica-{number}" for number in range(40))]
     runtime.place(order(*tasks))
     runtime.start(RUN, [Launch(task, (), {}, (), 0, image="i") for task in tasks])
-    end = {"exitCode": 128, "reason": "StartError", "message": "x" * 2000, "finishedAt": "2026-01-01T10:00:05Z"}
+    words = "x" * 40_000
+    end = {"exitCode": 128, "reason": "StartError", "message": words, "finishedAt": "2026-01-01T10:00:05Z"}
     for task in tasks:
         name = objects.pod_name(RUN, task)
         api.set_status(name, phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
     until(lambda: all(report.exit for report in runtime.observe(RUN)))
     reported = runtime.observe(RUN)
     first = min((report.exit for report in reported if report.exit), key=lambda end: end.order)
-    assert first.message == "x" * 2000 + "."
+    assert first.message == f"{words}."
     with closing(KubernetesRuntime(tmp_path, client, OWNER)) as next_one:
         assert next_one.observe(RUN) == reported
 

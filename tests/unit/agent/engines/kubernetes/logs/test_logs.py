@@ -133,7 +133,7 @@ def test_end_of_a_container_that_its_kubelet_has_lost_is_told_as_a_gap(tmp_path:
 
 def test_lines_of_nodes_in_any_zone_are_whole_and_in_utc(tmp_path: Path) -> None:
     """Followed, cut off, and taken up again by an agent that knows the position alone: the zone is the node's."""
-    offsets = ("Z", "+05:30", "+14:00", "+00:00", "-03:30", "-12:00")
+    offsets = ("Z", "+14:00", "-03:30")
     wrong = {}
     for offset in offsets:
         zone = datetime.fromisoformat(f"2026-01-01T00:00:00{offset}").tzinfo

@@ -153,8 +153,8 @@ class Server:
         self.clock = clock
         self.use_cases: UseCases = app.state.use_cases
 
-    def get(self, path: str, **params: Any) -> Any:
-        return self.done("GET", path, params=params)
+    def get(self, path: str, /, **params: Any) -> Any:
+        return self.done("GET", path, params=params or None)
 
     def done(self, method: str, path: str, who: dict[str, str] = ADMIN, **given: Any) -> Any:
         """The JSON of a call that succeeds."""

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from beds.databases import on_every_database
-from integration.api.api_support import AGENT, GB, KEY, START, Clock, ScriptedAgent, Server, running_agent, server
+from integration.api.api_support import GB, KEY, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.usage import UsageBatch, UsageSample
 from trainyard_protocol.views.views import ActiveJobsView
 from trainyard_protocol.wire.sync import RunReport, SyncRequest
 from trainyard_server.services.views.cluster import QUEUE_PAGE, ClusterView
@@ -23,11 +22,8 @@ def test_queue_stands_in_the_order_of_the_scheduler(api: Server) -> None:
     assert [job.job_id for job in page_of(api).queue] == ["low", "high", "middle"]
     api.tick()
     lines = page_of(api).queue
-    assert [(job.position, job.job_id, job.priority) for job in lines] == [
-        (1, "high", 9),
-        (2, "middle", 5),
-        (3, "low", 0),
-    ]
+    found = [(job.position, job.job_id, job.priority) for job in lines]
+    assert found == [(1, "high", 9), (2, "middle", 5), (3, "low", 0)]
     assert all(job.needs == "1 vCPU and 2.0 GB" for job in lines)
     assert all("no agent" in job.waiting.lower() for job in lines)
 
@@ -72,24 +68,18 @@ def test_what_is_left_of_a_run_that_is_over_is_told(api: Server) -> None:
     assert line.view.cpus_given == 1
 
 
-def test_cpus_that_the_replicas_of_a_run_share_count_once(api: Server) -> None:
-    agent = ScriptedAgent(api, cpus=1, mode="fit")
-    api.create(workerType="local-1", workerCount="3")
-    agent.sync()
-    api.tick()
-    (line,) = page_of(api).agents
-    assert (line.view.cpus_given, line.runs[0].cpus, line.runs[0].replicas) == (1, 1, 4)
-    (status,) = api.get("/trainyard/v1/status")["agents"]
-    assert status["cpus_given"] == 1
-
-
-def test_quotas_are_told_of_who_has_some(tmp_path: Path) -> None:
+def test_cpus_that_replicas_share_count_once_and_quotas_are_told_of_who_has_some(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.yaml"
     quotas.write_text("default: {runningJobs: 4}\nprojects: {named: {vcpus: 8}}")
     with server(tmp_path / "data", Clock(), quotas=quotas) as api:
-        ScriptedAgent(api).sync()
-        api.create()
+        agent = ScriptedAgent(api, cpus=1, mode="fit")
+        api.create(workerType="local-1", workerCount="3")
+        agent.sync()
         api.tick()
+        (line,) = page_of(api).agents
+        assert (line.view.cpus_given, line.runs[0].cpus, line.runs[0].replicas) == (1, 1, 4)
+        (status,) = api.get("/trainyard/v1/status")["agents"]
+        assert status["cpus_given"] == 1
         lines = {line.project: line.amounts for line in page_of(api).quotas}
     assert lines == {"named": [("jobs", 0, 4), ("vcpus", 0, 8)], "p": [("jobs", 1, 4)]}
 
@@ -99,22 +89,15 @@ def test_active_jobs_have_what_they_do_and_then_comes_the_queue(api: Server) -> 
     agent = running_agent(api, "first")
     agent.log('{"event": "progress", "step": 3, "steps": 9, "epoch": 1, "loss": 0.5}')
     api.use_cases.backend.progress.flush()
-    sample = UsageSample(run_id=agent.run.run_id, task="master-replica-0", time=START, cpu=1.5, memory_bytes=GB)
-    body = UsageBatch(samples=(sample,)).model_dump_json()
-    assert api.client.post("/agent/v1/usage", content=body, headers=AGENT).status_code == 200
+    agent.use(cpu=1.5, memory_bytes=GB)
     api.create("second", masterType="n1-standard-16")
     api.create("ended")
     api.cancel("ended")
     api.tick()
     view = ActiveJobsView.model_validate(api.get("/trainyard/v1/jobs:active"))
     first, second = view.jobs
-    assert (first.job_id, first.state, first.agent, first.running, first.replicas) == (
-        "first",
-        JobState.RUNNING,
-        "laptop",
-        1,
-        1,
-    )
+    assert (first.job_id, first.state, first.agent) == ("first", JobState.RUNNING, "laptop")
+    assert (first.running, first.replicas) == (1, 1)
     assert (first.first_step, first.step, first.steps, first.epoch) == (3, 3, 9, 1)
     assert (first.metric, first.value, first.cpu_used, first.memory_used_bytes) == ("loss", 0.5, 1.5, GB)
     assert first.step_at is not None

@@ -23,9 +23,7 @@ def jobs(api: Server) -> Server:
     for number in range(8):
         rate = ("0.3", "0.1", "0.03", "0.01")[number % 4]
         api.create(f"job_{number}", args=["--lr", rate, f"--seed={number}", "--epochs=5"])
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent.begin()
         loss = abs(float(rate) - 0.1) + number / 1000
         agent.log(*(json.dumps({"step": step, "loss": loss + 1 / step, "rate": 9}) for step in range(1, 101)))
         agent.exit(code=0)
@@ -36,11 +34,6 @@ def jobs(api: Server) -> Server:
 
 def named(*numbers: int) -> list[str]:
     return [f"p/job_{number}" for number in numbers]
-
-
-def refusal(api: Server, path: str, **params: Any) -> tuple[int, str]:
-    answer = api.client.get(path, params=params, headers=ADMIN)
-    return answer.status_code, answer.json()["error"]["message"]
 
 
 @on_every_database
@@ -61,8 +54,7 @@ def test_jobs_are_compared_and_judged(jobs: Server) -> None:
 
 
 def test_a_deleted_job_is_missing_and_others_are_compared(jobs: Server) -> None:
-    answer = jobs.client.request("DELETE", "/trainyard/v1/projects/p/jobs/job_1", headers=ADMIN)
-    assert answer.status_code == 200, answer.text
+    jobs.delete_job("job_1")
     view = jobs.get(COMPARE, job=[*named(0, 1, 2), "p/never"])
     assert view["missing"] == ["p/job_1", "p/never"]
     assert view["best"] == 1
@@ -70,20 +62,17 @@ def test_a_deleted_job_is_missing_and_others_are_compared(jobs: Server) -> None:
     assert [job["job_id"] for job in curves["jobs"]] == ["job_0"]
     page = jobs.client.get("/compare", params={"job": named(0, 1, 2)}, headers=ADMIN)
     assert "p/job_1 does not exist" in page.text
-    status, message = refusal(jobs, COMPARE, job=["p/job_1", "p/never"])
-    assert (status, message) == (404, "None of these jobs exists: p/job_1, p/never.")
+    gone = jobs.refusal("GET", COMPARE, 404, params={"job": ["p/job_1", "p/never"]})
+    assert gone["message"] == "None of these jobs exists: p/job_1, p/never."
 
 
-def test_points_of_several_jobs_are_bounded_together(jobs: Server) -> None:
+def test_points_of_several_jobs_are_bounded_and_what_cannot_be_compared_is_refused(jobs: Server) -> None:
     whole = jobs.get(CURVES, job=named(0, 1))["jobs"]
     assert [len(series["steps"]) for job in whole for series in job["curves"]["metrics"]] == [100] * 4
     few = jobs.get(CURVES, job=named(0, 1), points=100)["jobs"]
     assert all(len(series["steps"]) <= 25 for job in few for series in job["curves"]["metrics"])
     losses = jobs.get(CURVES, job=named(0), name="loss")["jobs"]
     assert [series["name"] for series in losses[0]["curves"]["metrics"]] == ["loss"]
-
-
-def test_what_cannot_be_compared_is_refused(jobs: Server) -> None:
     table: list[tuple[str, dict[str, Any], str]] = [
         (COMPARE, {}, "names 2 to 50 jobs"),
         (COMPARE, {"job": named(0, 0)}, "names 2 to 50 jobs"),
@@ -97,11 +86,7 @@ def test_what_cannot_be_compared_is_refused(jobs: Server) -> None:
         (CURVES, {"job": named(0), "points": ANSWER_POINTS + 1}, "must be from"),
     ]
     for path, params, text in table:
-        status, message = refusal(jobs, path, **params)
-        assert (status, text in message) == (400, True), (params, status, message)
-
-
-def test_projects_without_a_role_are_refused(jobs: Server) -> None:
+        jobs.refusal("GET", path, 400, text, params=params)
     assert jobs.client.get(COMPARE, params={"job": named(0, 1)}, headers=VERA).status_code == 200
     assert jobs.client.get(COMPARE, params={"job": named(0, 1)}).status_code == 401
     someone = Caller("someone", {"p": Role.VIEWER})

@@ -10,6 +10,7 @@ from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, ser
 from trainyard_protocol.job.config import text as config_text
 from trainyard_server.services.views import configs
 
+CHECK = "/trainyard/v1/projects/p/configs:check"
 GOOD = """\
 trainingInput:
   scaleTier: CUSTOM
@@ -19,11 +20,7 @@ trainingInput:
 
 
 def check(api: Server, config: str = GOOD, **given: Any) -> dict[str, Any]:
-    answer = api.client.post(
-        "/trainyard/v1/projects/p/configs:check", json={"config": config, "jobId": "job"} | given, headers=ADMIN
-    )
-    assert answer.status_code == 200, answer.text
-    problems: dict[str, Any] = answer.json()
+    problems: dict[str, Any] = api.done("POST", CHECK, json={"config": config, "jobId": "job"} | given)
     return problems
 
 
@@ -92,12 +89,7 @@ def test_check_what_is_given_beside_replaces_the_text_with_a_warning(api: Server
     assert answer["ok"]
     assert answer["job"]["trainingInput"]["args"] == ["--new"]
     assert answer["job"]["labels"] == {"c": "d"}
-    assert {(p["line"], p["severity"]) for p in answer["problems"]} == {
-        (5, "warning"),
-        (6, "warning"),
-        (7, "warning"),
-        (8, "warning"),
-    }
+    assert {(p["line"], p["severity"]) for p in answer["problems"]} == {(line, "warning") for line in (5, 6, 7, 8)}
 
 
 def test_check_what_is_wrong_beside_the_text_has_a_source_and_no_line(api: Server) -> None:
@@ -117,19 +109,19 @@ def test_check_what_is_wrong_beside_the_text_has_a_source_and_no_line(api: Serve
         (problem,) = answer["problems"]
         assert (answer["ok"], problem["source"], problem["line"]) == (False, source, None), problem
         assert expected in problem["message"]
-
-
-def test_check_bad_project_says_so(api: Server) -> None:
-    answer = api.client.post(
-        "/trainyard/v1/projects/-p/configs:check", json={"config": GOOD, "jobId": "j"}, headers=ADMIN
-    )
-    (problem,) = answer.json()["problems"]
+    (problem,) = api.done("POST", CHECK.replace("/p/", "/-p/"), json={"config": GOOD, "jobId": "j"})["problems"]
     assert problem["source"] == "project"
 
 
 @on_every_database
-def test_check_id_that_is_taken_suggests_one_that_is_free(api: Server) -> None:
+def test_id_that_is_taken_suggests_one_that_is_free(api: Server) -> None:
+    def suggested(like: str) -> str:
+        return str(api.get("/trainyard/v1/projects/p/jobs:suggest", like=like)["job_id"])
+
+    assert suggested("job") == "job"
     api.create("job")
+    assert suggested("job") == "job_2"
+    assert api.status("GET", "/trainyard/v1/projects/p/jobs:suggest", params={"like": "1"}) == 400
     answer = check(api)
     assert answer["problems"][0]["source"] == "job_id"
     assert "already exists" in answer["problems"][0]["message"]
@@ -152,12 +144,12 @@ def test_check_says_whether_it_would_start_here_now(api: Server) -> None:
     assert "no agent has connected" in check(api)["outlook"]["summary"]
     agent = ScriptedAgent(api, cpus=1)
     agent.sync()
+    image = "trainingInput:\n  masterConfig:\n    imageUri: a/b:1\n"
+    assert check(api, image)["problems"][0]["line"] == 3, "no agent can run it"
     now = check(api)["outlook"]
     assert (now["starts"], now["summary"]) == (True, "It would start now, on agent laptop.")
     api.create("first")
-    agent.sync()
-    api.tick()
-    agent.sync()
+    agent.turn()
     then = check(api)["outlook"]
     assert not then["starts"]
     assert "of which 0 are free" in then["summary"]
@@ -169,14 +161,7 @@ def test_check_more_than_the_quota_is_a_problem_of_no_line(tmp_path: Path) -> No
     quotas.write_text("default: {vcpus: 1}\n")
     with server(tmp_path / "data", Clock(), quotas=quotas) as limited:
         (problem,) = check(limited, GOOD.replace("local-1", "n1-standard-8"))["problems"]
-        assert problem["line"] is None
-        assert "exceeds the allowed maximum" in problem["message"]
-
-
-def test_check_image_that_no_agent_can_run_is_marked_at_the_image(api: Server) -> None:
-    ScriptedAgent(api).sync()
-    text = "trainingInput:\n  masterConfig:\n    imageUri: a/b:1\n"
-    assert check(api, text)["problems"][0]["line"] == 3
+        assert (problem["line"], "exceeds the allowed maximum" in problem["message"]) == (None, True)
 
 
 def test_check_while_too_many_are_checked_is_to_be_asked_again(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +169,7 @@ def test_check_while_too_many_are_checked_is_to_be_asked_again(api: Server, monk
     turns = api.use_cases.configs._turns
     for _ in range(configs._CONCURRENT):
         turns.acquire()
-    busy = api.client.post("/trainyard/v1/projects/p/configs:check", json={"config": GOOD, "jobId": "j"}, headers=ADMIN)
-    assert (busy.status_code, busy.json()["error"]["status"]) == (503, "UNAVAILABLE")
+    assert api.refusal("POST", CHECK, 503, json={"config": GOOD, "jobId": "j"})["status"] == "UNAVAILABLE"
     turns.release()
     assert check(api)["ok"]
     assert not check(api, "a: [")["ok"]
@@ -199,8 +183,7 @@ def test_config_as_sent_and_as_resolved(api: Server) -> None:
     assert config["resolved"]["trainingInput"]["scheduling"]["maxRunningTime"] == "604800s"
     assert [group["task_type"] for group in config["gang"]] == ["master", "worker", "ps"]
     assert (config["primary"], config["args"], config["job_dir"]) == ("chief", ["--lr", "0.1"], "gs://b/job")
-    assert config["clone"]["job_id"] == "job_2"
-    assert config["clone"]["job_dir"] == "gs://b/job_2"
+    assert (config["clone"]["job_id"], config["clone"]["job_dir"]) == ("job_2", "gs://b/job_2")
     resolved = config_text.read(config["resolved_text"]).data
     assert resolved == config["resolved"]
     lines = config["resolved_text"].splitlines()
@@ -227,21 +210,8 @@ def test_config_commands_have_the_line_that_reproduces_once_it_is_placed(api: Se
     assert names() == ["describe", "stream-logs", "why", "explain", "clone"]
     agent = ScriptedAgent(api)
     agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
     assert names()[-1] == "reproduce"
     explained = api.get("/trainyard/v1/projects/p/jobs/job/explain")["reproduce"]
     config = api.get("/trainyard/v1/projects/p/jobs/job/config")
     assert config["commands"][-1]["command"] == explained
-
-
-def test_suggest_is_the_id_itself_while_it_is_free(api: Server) -> None:
-    def suggested(like: str) -> str:
-        return str(api.get("/trainyard/v1/projects/p/jobs:suggest", like=like)["job_id"])
-
-    assert suggested("job") == "job"
-    api.create("job")
-    assert suggested("job") == "job_2"
-    answer = api.client.get("/trainyard/v1/projects/p/jobs:suggest", params={"like": "1"}, headers=ADMIN)
-    assert answer.status_code == 400

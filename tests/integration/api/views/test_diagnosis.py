@@ -3,12 +3,9 @@
 import os
 import subprocess
 import time
-from typing import Any
-
-import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, ScriptedAgent, Server, package_job
+from integration.api.api_support import ScriptedAgent, Server
 from trainyard_protocol.fields import sized
 from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth, worst
 from trainyard_protocol.wire.agents import RuntimeOffer
@@ -19,9 +16,7 @@ HEALTH = "/trainyard/v1/health"
 
 
 def looked(api: Server, path: str = f"{HEALTH}?deep=true") -> ServerHealth:
-    answer = api.client.get(path, headers=ADMIN)
-    assert answer.status_code == 200, answer.text
-    return ServerHealth.model_validate_json(answer.content)
+    return ServerHealth.model_validate(api.get(path))
 
 
 def problems(api: Server, check: str = "") -> list[Finding]:
@@ -29,34 +24,18 @@ def problems(api: Server, check: str = "") -> list[Finding]:
     return [one for one in found if one.check == check] if check else found
 
 
-def upload(api: Server, content: bytes) -> dict[str, Any]:
-    path = "/upload/trainyard/v1/projects/p/packages/a.tar.gz"
-    answer = api.client.post(path, content=content, headers=ADMIN)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
 def begin(api: Server, agent: ScriptedAgent) -> None:
     """A job whose run its agent has."""
     api.create()
-    api.tick()
-    agent.sync()
+    agent.turn()
 
 
 @on_every_database
-def test_health_without_deep_is_quick_and_says_more_than_healthz(api: Server, agent: ScriptedAgent) -> None:
+def test_server_with_nothing_wrong_finds_all_ok_and_is_quick_without_deep(api: Server, agent: ScriptedAgent) -> None:
     begin(api, agent)
     health = looked(api, HEALTH)
-    assert health.status is CheckStatus.OK
-    assert health.findings == ()
+    assert (health.status, health.findings, health.time) == (CheckStatus.OK, (), api.clock())
     assert health.live_runs == (agent.run.run_id,)
-    assert health.time == api.clock()
-
-
-@on_every_database
-def test_server_with_nothing_wrong_finds_all_ok(api: Server, agent: ScriptedAgent) -> None:
-    begin(api, agent)
     agent.start()
     findings = looked(api).findings
     assert {finding.status for finding in findings} == {"ok"}
@@ -116,9 +95,7 @@ def test_job_that_can_never_start_is_found(api: Server, agent: ScriptedAgent) ->
 
 
 def test_job_that_waits_for_an_engine_is_found(api: Server, agent: ScriptedAgent) -> None:
-    docker = RuntimeOffer(name="docker", problem="no Docker engine answers at x")
-    agent.info = agent.info.model_copy(update={"runtimes": (docker,)})
-    agent.sync()
+    agent.change(runtimes=(RuntimeOffer(name="docker", problem="no Docker engine answers at x"),)).sync()
     api.create(masterConfig={"imageUri": "gcr.io/p/i"}, pythonModule="")
     api.tick()
     (found,) = problems(api)
@@ -131,13 +108,11 @@ def test_packages_that_nobody_has_used_for_long_have_the_command_that_removes_th
     api: Server, agent: ScriptedAgent
 ) -> None:
     staging = api.use_cases.backend.settings.data_dir / "staging"
-    old, used, fresh = (upload(api, content) for content in (b"old", b"used", b"fresh"))
+    old, used, fresh = (api.upload(content) for content in (b"old", b"used", b"fresh"))
     for one in (old, used):
         before = time.time() - UPLOAD_KEPT_S - 60
         os.utime(staging / one["sha256"], (before, before))
-    body = {"jobId": "job", "trainingInput": package_job(packageUris=[used["uri"]])}
-    assert api.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN).status_code == 200
-
+    api.create(packageUris=[used["uri"]])
     (found,) = problems(api)
     assert (found.check, found.found.startswith("1 uploaded package of ")) == ("uploads", True)
     subprocess.run(["sh", "-c", found.command], check=True)
@@ -152,8 +127,6 @@ def test_worst_of_checks_is_the_whole() -> None:
     assert worst([CheckStatus.DEGRADED, CheckStatus.OK]) is CheckStatus.DEGRADED
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (268_435_456, "268 MB"), (3e12, "3.0 TB")]
-)
-def test_sizes_are_said_for_people(size: float, text: str) -> None:
-    assert sized(size) == text
+def test_sizes_are_said_for_people() -> None:
+    texts = {0: "0 B", 999: "999 B", 1500: "1.5 kB", 268_435_456: "268 MB", 3e12: "3.0 TB"}
+    assert {size: sized(size) for size in texts} == texts

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from integration.api.api_support import ADMIN, VERA, Clock, ScriptedAgent, Server, running_agent, server
+from integration.api.api_support import VERA, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.wire.logs import LogChunk, LogLine
 
 JOB = "/projects/p/jobs/job"
@@ -48,14 +48,7 @@ def test_page_of_a_job_that_succeeded_begins_with_its_curve_and_has_its_model_an
     (job_dir / "model").mkdir(parents=True)
     with server(tmp_path / "server", Clock(), job_dir_roots=(str(tmp_path),), one_user=True) as api:
         agent = running_agent(api, "job", args=["--note", "two words"], jobDir=str(job_dir))
-        report(
-            api,
-            agent,
-            *(
-                {"event": "progress", "step": step, "loss": loss, "rate": 7}
-                for step, loss in ((1, 3.0), (2, 0.5), (3, 0.75))
-            ),
-        )
+        agent.report_steps(loss=[3.0, 0.5, 0.75], rate=[7, 7, 7])
         agent.exit()
         page = api.client.get(JOB, headers=VERA).text
         assert '<path class="curve series-1"' in page
@@ -68,19 +61,17 @@ def test_page_of_a_job_that_succeeded_begins_with_its_curve_and_has_its_model_an
 
 
 def test_origin_is_on_the_page_with_its_diff_and_what_to_do_with_it(api: Server) -> None:
-    agent = running_agent(api, "good")
-    agent.exit()
+    running_agent(api, "good").exit()
     api.tick()
     api.create("other", pythonModule="other.task")
     api.create("job")
     git = {"commit": "3f2a1c9" + "0" * 33, "branch": "<main>", "dirty": True, "changed": ["a.py"], "diff": "+1"}
     origin = {"git": git, "rerun_of": "good"}
-    assert api.client.request("PUT", f"/trainyard/v1{JOB}/origin", json=origin, headers=ADMIN).status_code == 200
+    api.done("PUT", f"/trainyard/v1{JOB}/origin", json=origin)
     text = overview(api)
-    assert "Origin 3f2a1c9 (&lt;main&gt;, dirty, 1 file)" in text
-    assert "Rerun of good" in text
-    assert "trainyard jobs rerun job --project p" in text
-    assert "trainyard jobs diff good job --project p" in text
+    commands = ("trainyard jobs rerun job --project p", "trainyard jobs diff good job --project p")
+    for shown in ("Origin 3f2a1c9 (&lt;main&gt;, dirty, 1 file)", "Rerun of good", *commands):
+        assert shown in text
     page = api.client.get(JOB, headers=VERA).text
     (link,) = set(re.findall(r'href="([^"]*/origin/diff)"', page))
     assert api.client.get(link, headers=VERA).text == "+1"

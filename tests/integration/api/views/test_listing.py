@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from beds import databases
-from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server, package_job
+from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.sync import Stall
@@ -18,10 +18,6 @@ pytestmark = databases.on_every_database
 
 @pytest.fixture
 def jobs(api: Server) -> Server:
-    return with_jobs(api)
-
-
-def with_jobs(api: Server) -> Server:
     """Six jobs of three people in two projects, a minute apart; the first has succeeded, the second failed."""
     agent = ScriptedAgent(api, cpus=1)
     agent.sync()
@@ -33,14 +29,10 @@ def with_jobs(api: Server) -> Server:
         ("nightly", "p", ADMIN, {}),
         ("digits_3", "p", BOB, {"team": "vision"}),
     ):
-        body = {"jobId": name, "trainingInput": package_job(), "labels": labels}
-        answer = api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=who)
-        assert answer.status_code == 200, answer.text
+        api.create(name, who=who, project=project, labels=labels)
         api.clock.advance(60)
     for code in (0, 1):
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent.begin()
         agent.log('{"event": "progress", "step": 7, "steps": 9, "loss": 0.5}')
         agent.exit(code=code)
     api.use_cases.backend.progress.flush()
@@ -96,9 +88,7 @@ def test_trouble_is_what_failed_lately_and_what_stands_still(jobs: Server) -> No
     assert names(jobs, attention=True) == ["digits_2"]
     agent = ScriptedAgent(jobs, "second", cpus=1)
     agent.sync()
-    jobs.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
     with jobs.use_cases.backend.store.write() as writer:
         run = writer.run(agent.run.run_id)
         assert run is not None
@@ -112,16 +102,12 @@ def test_trouble_is_what_failed_lately_and_what_stands_still(jobs: Server) -> No
     assert names(jobs, attention=True) == [stalled]
 
 
-def test_pages_have_every_job_once(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_server.services.views.job_search.PAGE_SIZE", 4)
+def test_pages_have_every_job_once_and_more_than_are_counted(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for asked in ({}, {"text": "i"}, {"labels": ("team",)}):
-        first, second = names(jobs, page=1, **asked), names(jobs, page=2, **asked)
-        monkeypatch.setattr("trainyard_server.services.views.job_search.PAGE_SIZE", 50)
-        assert first + second == names(jobs, **asked)
-        monkeypatch.setattr("trainyard_server.services.views.job_search.PAGE_SIZE", 4)
-
-
-def test_more_than_are_counted_are_still_found(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = names(jobs, **asked)
+        with monkeypatch.context() as small:
+            small.setattr("trainyard_server.services.views.job_search.PAGE_SIZE", 4)
+            assert names(jobs, page=1, **asked) + names(jobs, page=2, **asked) == whole
     monkeypatch.setattr(job_queries, "COUNTED", 2)
     listing = jobs.use_cases.job_search.find(None, JobSearchRequest(text="digits"))
     assert [line.job_id for line in listing.jobs] == ["digits_3", "digits_2", "Digits_1"]
@@ -140,15 +126,11 @@ def test_question_that_cannot_be_understood_says_what_can(api: Server) -> None:
             api.use_cases.job_search.find(None, JobSearchRequest(**asked))
 
 
-def test_labels_that_were_changed_are_found(jobs: Server) -> None:
-    answer = jobs.client.patch(
-        "/v1/projects/p/jobs/nightly", params={"updateMask": "labels"}, json={"labels": {"team": "ops"}}, headers=ADMIN
-    )
-    assert answer.status_code == 200
+def test_labels_that_were_changed_or_that_many_jobs_have_are_found(
+    jobs: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.done("PATCH", "/v1/projects/p/jobs/nightly?updateMask=labels", json={"labels": {"team": "ops"}})
     assert names(jobs, labels=("team=ops",)) == ["nightly"]
-
-
-def test_label_that_many_jobs_have_finds_the_same(jobs: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for labels in (("team=vision",), ("stage",), ("stage", "team=vision")):
         rare = names(jobs, labels=labels)
         with monkeypatch.context() as many:

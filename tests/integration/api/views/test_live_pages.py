@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import pytest
 
-from integration.api.api_support import VERA, ScriptedAgent, Server, eventually, serving
+from integration.api.api_support import VERA, ScriptedAgent, Server, eventually, running_agent, serving
 from trainyard_server.storage.events.notifier import progress_topic
 
 JOB = "/projects/p/jobs/job"
@@ -27,21 +26,15 @@ def messages(url: str, path: str) -> Iterator[Messages]:
         yield (json.loads(next(lines).removeprefix("data: ")) for line in lines if line == "event: parts")
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/cluster", JOB, *(f"{JOB}/{tab}" for tab in ("logs", "metrics", "config", "files"))]
-)
-def test_stream_of_a_page_begins_with_its_parts(api: Server, path: str) -> None:
-    api.create("job")
-    agent = ScriptedAgent(api)
-    agent.sync()
-    agent.sync()
-    agent.start()
-    named = set(re.findall(r'id="live-([\w-]+)"', api.client.get(path, headers=VERA).text))
+def test_stream_of_a_page_begins_with_its_parts(api: Server) -> None:
+    running_agent(api)
     with serving(api.app) as url:
-        with messages(url, path) as parts:
-            assert set(next(parts)) == named
+        for path in ("/", "/cluster", JOB, *(f"{JOB}/{tab}" for tab in ("logs", "metrics", "config", "files"))):
+            named = set(re.findall(r'id="live-([\w-]+)"', api.client.get(path, headers=VERA).text))
+            with messages(url, path) as parts:
+                assert set(next(parts)) == named, path
+            assert named, path
         eventually(lambda: not api.app.state.dashboard.broadcaster._channels)
-    assert named
 
 
 def test_job_that_goes_on_sends_its_row_and_nothing_else(api: Server) -> None:
@@ -49,9 +42,7 @@ def test_job_that_goes_on_sends_its_row_and_nothing_else(api: Server) -> None:
         api.create(name)
     agent = ScriptedAgent(api, cpus=1)
     agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
     with serving(api.app) as url, messages(url, "/") as parts:
         whole = next(parts)["jobs"]
         assert len(whole["rows"]) == whole["frame"].count("data-same") == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server, package_job
+from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.services.views.live_table import LiveTable
 from trainyard_server.services.views.run_table import RunTable
@@ -81,16 +81,13 @@ class Pages:
 
 
 def submit(api: Server, name: str, project: str = "p", who: dict[str, str] = ALICE, **labels: str) -> None:
-    body = {"jobId": name, "trainingInput": package_job(), "labels": labels}
-    assert api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=who).status_code == 200
+    api.create(name, who=who, project=project, labels=labels)
 
 
 def running(api: Server) -> ScriptedAgent:
     agent = ScriptedAgent(api, cpus=1)
     agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
     return agent
 
 
@@ -152,8 +149,7 @@ def test_open_pages_show_after_any_changes_what_a_new_page_shows(api: Server) ->
                 submit(api, name, project, who, team=chance.choice(("vision", "text")))
                 names.append((project, name))
             case "start" if not agent.runs:
-                api.tick()
-                agent.sync()
+                agent.turn()
                 if agent.runs:
                     agent.start()
             case "report" if agent.runs:
@@ -166,12 +162,11 @@ def test_open_pages_show_after_any_changes_what_a_new_page_shows(api: Server) ->
             case "note" if names:
                 project, name = chance.choice(names)
                 path = f"/trainyard/v1/projects/{project}/jobs/{name}/note"
-                api.client.request("PUT", path, json={"note": chance.choice(("again", "fine"))}, headers=ADMIN)
+                api.done("PUT", path, json={"note": chance.choice(("again", "fine"))})
             case "label" if names:
                 project, name = chance.choice(names)
                 path = f"/v1/projects/{project}/jobs/{name}?updateMask=labels"
-                body = {"labels": {"team": chance.choice(("vision", "text"))}}
-                api.client.patch(path, json=body, headers=ADMIN)
+                api.done("PATCH", path, json={"labels": {"team": chance.choice(("vision", "text"))}})
         api.clock.advance(1)
         pages.read_again()
         if number % 3:

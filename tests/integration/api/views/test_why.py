@@ -1,5 +1,7 @@
 """`jobs why` over HTTP: what a waiting job is told, and what any other job does instead."""
 
+from datetime import timedelta
+
 from beds.databases import on_every_database
 from integration.api.api_support import ScriptedAgent, Server, running_agent
 from trainyard_protocol.states import Reason
@@ -19,8 +21,7 @@ def test_waiting_job_is_told_who_holds_what_it_needs_and_what_would_help(api: Se
     started = api.clock()
     api.create("large", workerType="local-1", workerCount="1")
     api.create("small", scheduling={"priority": 0})
-    api.tick(60)
-    agent.sync()
+    agent.turn(60)
     api.tick()
     answer = why(api, "large")
     assert (answer.kind, answer.needs, answer.position) == ("room", "2 vCPU and 4.0 GB", 1)
@@ -28,9 +29,7 @@ def test_waiting_job_is_told_who_holds_what_it_needs_and_what_would_help(api: Se
     assert (fit.agent, fit.home, fit.free, fit.lacks) == ("laptop", True, "1 vCPU and 6.0 GB", "lacks 1 vCPU")
     (holder,) = answer.holders
     assert (holder.job_id, holder.project, holder.priority) == ("first", "p", 9)
-    assert holder.running_since == started
-    assert holder.ends_by is not None
-    assert (holder.ends_by - started).total_seconds() == 3600
+    assert (holder.running_since, holder.ends_by) == (started, started + timedelta(hours=1))
     assert [change.message for change in answer.changes] == ["the end of first"]
     small = why(api, "small")
     assert [(ahead.job_id, ahead.position) for ahead in small.ahead] == [("large", 1)]
@@ -45,7 +44,6 @@ def test_job_that_does_not_wait_is_told_what_it_does(api: Server) -> None:
     assert nobody.kind == "no-agent"
     assert nobody.nothing.startswith("Nothing short of an agent")
     agent = ScriptedAgent(api)
-    agent.info = agent.info.model_copy(update={"agent_id": "a"})
     agent.sync()
     agent.activity = "installing trainer-0.0.0.tar.gz"
     agent.sync()
@@ -58,8 +56,7 @@ def test_job_that_does_not_wait_is_told_what_it_does(api: Server) -> None:
     assert rests.summary.startswith("It backs off: its next run starts at 20")
     assert rests.summary.endswith(". Its last run, 1, ended: The replica master 0 was killed by signal 9 (SIGKILL).")
     assert rests.changes == ()
-    api.tick(2)
-    agent.sync()
+    agent.turn(2)
     api.cancel()
     assert why(api).summary == "It does not wait: it is being cancelled. The job was cancelled by the user."
     agent.stopped("master-replica-0")
@@ -77,8 +74,7 @@ def both_kinds(api: Server, problem: str) -> ScriptedAgent:
     emulator = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:9"}
     docker = RuntimeOffer(name="docker", about="Docker engine 20.10", problem=problem, replica_environment=emulator)
     processes = RuntimeOffer(name="process", replica_environment=agent.info.replica_environment)
-    agent.info = agent.info.model_copy(update={"runtime": "process", "runtimes": (processes, docker)})
-    return agent
+    return agent.change(runtime="process", runtimes=(processes, docker))
 
 
 def test_image_waits_for_the_engine_and_runs_as_soon_as_it_answers(api: Server) -> None:
@@ -98,8 +94,7 @@ def test_where_a_run_is_and_why_is_told_by_describe_explain_and_the_log(api: Ser
     agent = both_kinds(api, "")
     agent.sync()
     api.create("image", **IMAGE)
-    api.tick()
-    agent.sync()
+    agent.turn()
     agent.choice = ("docker", "the job brings its image")
     agent.start()
     (run,) = api.detail("image")["runs"]
@@ -109,7 +104,7 @@ def test_where_a_run_is_and_why_is_told_by_describe_explain_and_the_log(api: Ser
     assert (explained["runtime"], explained["runtime_reason"]) == ("docker", "the job brings its image")
     message = "Its replicas run in containers: the job brings its image."
     assert api.events("image").count(message) == 1
-    assert message in [data["text"] for kind, data, _ in api.stream("image", follow="false") if kind == "log"]
+    assert message in api.texts("image", follow="false")
     agent.choice = ("docker", "")  # an agent that restarted
     agent.sync()
     assert api.detail("image")["runs"][0]["runtime_reason"] == "the job brings its image"

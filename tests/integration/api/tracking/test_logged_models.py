@@ -26,10 +26,7 @@ def created(program: Program, **body: Any) -> dict[str, Any]:
 
 
 def call(program: Program, method: str, path: str, **body: Any) -> Any:
-    url = f"{MODELS}/{path}"
-    answer = program.api.client.request(method, url, headers=program.headers, **({"json": body} if body else {}))
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return program.api.done(method, f"{MODELS}/{path}", program.headers, **({"json": body} if body else {}))
 
 
 @on_every_database
@@ -49,8 +46,8 @@ def test_models_are_made_finalized_tagged_measured_and_deleted(api: Server, tmp_
     assert ready["info"]["status"] == "LOGGED_MODEL_READY"
     metric = {"key": "auc", "value": 0.5, "step": 1, "timestamp": 9, "model_id": model_id}
     on_data = {**metric, "dataset_name": "test", "dataset_digest": "d", "value": 0.75}
-    program.done("runs/log-batch", run_id=program.run_id, metrics=[metric, on_data])
-    program.done("runs/log-metric", run_id=program.run_id, **{**metric, "step": 2, "value": "NaN"})
+    program.own("log-batch", metrics=[metric, on_data])
+    program.own("log-metric", **{**metric, "step": 2, "value": "NaN"})
     read = api.client.get(f"{MODELS}/{model_id}", headers=VERA).json()["model"]
     assert read["data"]["params"] == [{"key": "depth", "value": "3"}, {"key": "width", "value": "8"}]
     assert read["info"]["tags"] == [{"key": "d", "value": "e"}]
@@ -61,10 +58,9 @@ def test_models_are_made_finalized_tagged_measured_and_deleted(api: Server, tmp_
         {**on_data, **of_run},
         {"key": "auc", "value": "NaN", "timestamp": 9, "step": 2, **of_run},
     ]
-    program.done("runs/log-batch", run_id=program.run_id, metrics=[metric])  # again: it is kept once
-    again = api.client.get(f"{MODELS}/{model_id}", headers=VERA).json()["model"]
-    assert again["data"]["metrics"] == read["data"]["metrics"]
-    history = program.get("metrics/get-history", run_id=program.run_id, metric_key="auc").json()["metrics"]
+    program.own("log-batch", metrics=[metric])  # again: it is kept once
+    assert api.get(f"{MODELS}/{model_id}")["model"]["data"]["metrics"] == read["data"]["metrics"]
+    history = program.history("auc")["metrics"]
     assert [(point["step"], point["value"]) for point in history] == [(1, 0.5), (1, 0.75), (2, "NaN")]
     directory = tmp_path / "jobs" / "mine" / "mlflow" / "models" / model_id / "artifacts"
     (directory / "data").mkdir(parents=True)
@@ -89,15 +85,13 @@ def test_models_are_searched_and_sorted(api: Server) -> None:
         model_id = created(program, name=name, params=params, tags=[{"key": "k", "value": name}])["info"]["model_id"]
         if auc is not None:
             on = {"model_id": model_id, "dataset_name": f"data-{name}", "dataset_digest": "d"}
-            program.done("runs/log-metric", run_id=program.run_id, key="auc", value=auc, step=1, **on)
+            program.own("log-metric", key="auc", value=auc, step=1, **on)
     key = program.run_id.removeprefix("job-")
     call(program, "PATCH", f"m-{key}-2", status="LOGGED_MODEL_READY")
 
     def names(text: str = "", **more: Any) -> list[str]:
         body = {"experiment_ids": [experiment], "filter": text, **more}
-        answer = api.client.post(f"{MODELS}/search", json=body, headers=VERA)
-        assert answer.status_code == 200, answer.text
-        return [model["info"]["name"] for model in answer.json()["models"]]
+        return [model["info"]["name"] for model in api.done("POST", f"{MODELS}/search", VERA, json=body)["models"]]
 
     cases = {
         "": ["c", "b", "a"],
@@ -118,8 +112,8 @@ def test_models_are_searched_and_sorted(api: Server) -> None:
     assert names("metrics.auc > 0", datasets=[{"dataset_name": "data-b", "dataset_digest": "d"}]) == ["b"]
     assert names(experiment_ids=[]) == []
     body = {"experiment_ids": [experiment], "max_results": 2}
-    page = api.client.post(f"{MODELS}/search", json=body, headers=VERA).json()
-    rest = api.client.post(f"{MODELS}/search", json=body | {"page_token": page["next_page_token"]}, headers=VERA).json()
+    page = api.done("POST", f"{MODELS}/search", VERA, json=body)
+    rest = api.done("POST", f"{MODELS}/search", VERA, json=body | {"page_token": page["next_page_token"]})
     assert ([model["info"]["name"] for model in rest["models"]], rest.get("next_page_token")) == (["a"], None)
 
 
@@ -147,7 +141,6 @@ def test_models_are_changed_by_their_job_alone(api: Server) -> None:
             answer = api.client.request(method, f"{MODELS}/{path}", json=body, headers=headers)
             assert (answer.status_code, answer.json()["error_code"]) == (403, "PERMISSION_DENIED")
     assert other.post("logged-models", source_run_id=program.run_id).status_code == 403
-    wrong = api.client.request("PATCH", f"{MODELS}/{model_id}", json={"status": "X"}, headers=program.headers)
-    assert wrong.status_code == 400
+    assert api.status("PATCH", f"{MODELS}/{model_id}", program.headers, json={"status": "X"}) == 400
     for missing in ("m-99-1", "m-1-99", "x", "m-1"):
-        assert api.client.get(f"{MODELS}/{missing}", headers=ADMIN).status_code == 404
+        assert api.status("GET", f"{MODELS}/{missing}") == 404

@@ -1,7 +1,6 @@
 """MLflow's tracking API: what a program logs by the token of its run, and what people read."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +8,13 @@ import httpx
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import (
-    ADMIN,
-    ALICE,
-    VERA,
-    Clock,
-    ScriptedAgent,
-    Server,
-    package_job,
-    running_agent,
-    server,
-)
+from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_server.services.tracking import points
 from trainyard_server.storage.db.tables import job_values, tracking
 from trainyard_server.storage.db.tables.tracking import ValueKind
 
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[Server]:
-    with server(tmp_path, Clock()) as api:
-        yield api
 
 
 class Program:
@@ -68,8 +51,20 @@ class Program:
         run: dict[str, Any] = self.get("runs/get", run_id=run_id or self.run_id).json()["run"]
         return run
 
+    def own(self, call: str, **body: Any) -> Any:
+        """A call about the program's own run."""
+        return self.done(f"runs/{call}", **{"run_id": self.run_id} | body)
+
     def metric(self, key: str, value: float | str, step: int = 0, **more: Any) -> None:
-        self.done("runs/log-metric", run_id=self.run_id, key=key, value=value, step=step, timestamp=1, **more)
+        self.own("log-metric", key=key, value=value, step=step, timestamp=1, **more)
+
+    def create(self, name: str, **body: Any) -> str:
+        """The id of a further run."""
+        return str(self.done("runs/create", run_name=name, **body)["run"]["info"]["run_id"])
+
+    def history(self, key: str, **query: Any) -> dict[str, Any]:
+        page: dict[str, Any] = self.get("metrics/get-history", run_id=self.run_id, metric_key=key, **query).json()
+        return page
 
 
 def texts(values: list[dict[str, str]]) -> dict[str, str]:
@@ -77,8 +72,7 @@ def texts(values: list[dict[str, str]]) -> dict[str, str]:
 
 
 def files(api: Server, path: str) -> list[str]:
-    answer = api.client.get(ARTIFACTS, params={"path": path}, headers=VERA)
-    return [file["path"] for file in answer.json()["files"]]
+    return [file["path"] for file in api.done("GET", ARTIFACTS, VERA, params={"path": path})["files"]]
 
 
 def curves(api: Server, job_id: str = "job") -> dict[str, list[tuple[int, Any]]]:
@@ -94,13 +88,13 @@ def test_what_a_program_logs_is_curves_values_and_parameters_of_its_job(api: Ser
     assert program.done("experiments/create", name="mine") == {"experiment_id": own["experiment_id"]}
     run = program.get("runs/get", run_id=program.run_id).json()["run"]["info"]
     assert (run["experiment_id"], run["status"], run["run_name"]) == (own["experiment_id"], "RUNNING", "job")
-    program.done("runs/update", run_id=program.run_id, status="RUNNING")
+    program.own("update", status="RUNNING")
     values: tuple[float | str, ...] = (0.5, 0.25, "NaN")
     for step, value in enumerate(values):
         program.metric("val/loss", value, step)
     metrics = [{"key": f"m{n}", "value": n, "step": 7, "timestamp": 1} for n in range(999)]
-    program.done("runs/log-batch", run_id=program.run_id, metrics=metrics, params=[{"key": "lr", "value": "0.1"}])
-    program.done("runs/log-parameter", run_id=program.run_id, key="opt", value="x" * 900)
+    program.own("log-batch", metrics=metrics, params=[{"key": "lr", "value": "0.1"}])
+    program.own("log-parameter", key="opt", value="x" * 900)
     assert curves(api)["val/loss"] == [(0, 0.5), (1, 0.25), (2, "NaN")]
     assert len(curves(api)) == 1000
     read = api.get(f"{API}/runs/get", run_id=program.run_id)["run"]["data"]
@@ -132,12 +126,11 @@ def test_history_of_a_printed_metric_is_its_curve(api: Server, monkeypatch: pyte
     program.agent.log(*(json.dumps({"step": step, "loss": 1 / step}) for step in (1, 2, 4)))
     api.use_cases.backend.progress.flush()
     monkeypatch.setattr(points, "MAX_HISTORY", 2)
-    first = program.get("metrics/get-history", run_id=program.run_id, metric_key="loss").json()
-    token = first["next_page_token"]
-    rest = program.get("metrics/get-history", run_id=program.run_id, metric_key="loss", page_token=token).json()
+    first = program.history("loss")
+    rest = program.history("loss", page_token=first["next_page_token"])
     found = [(point["step"], point["value"]) for page in (first, rest) for point in page["metrics"]]
     assert (found, rest.get("next_page_token")) == ([(1, 1.0), (2, 0.5), (4, 0.25)], None)
-    assert program.get("metrics/get-history", run_id=program.run_id, metric_key="none").json() == {"metrics": []}
+    assert program.history("none") == {"metrics": []}
 
 
 @on_every_database
@@ -168,40 +161,39 @@ def test_a_program_logs_to_its_own_job_while_it_runs(api: Server) -> None:
         answer = program.post("runs/log-metric", run_id=run_id, key="a", value=1)
         assert (answer.status_code, answer.json()["error_code"]) == (403, "PERMISSION_DENIED")
     for path in ("/v1/projects/p/jobs", "/trainyard/v1/projects/p/jobs/other"):
-        assert api.client.get(path, headers=program.headers).status_code == 403
-    assert api.client.post(f"{API}/runs/log-metric", json={"key": "a", "value": 1}, headers=ADMIN).status_code == 403
+        assert api.status("GET", path, program.headers) == 403
+    assert api.status("POST", f"{API}/runs/log-metric", json={"key": "a", "value": 1}) == 403
     program.metric("a", 1.0)
-    program.done("runs/set-tag", run_id=program.run_id, key="a", value="b")
+    program.own("set-tag", key="a", value="b")
     program.done("logged-models", source_run_id=program.run_id)
     program.agent.exit()
     api.tick()
     assert program.post("runs/log-metric", run_id=program.run_id, key="a", value=1).status_code == 401
     key = int(program.run_id.removeprefix("job-"))
-    assert api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/job", headers=ADMIN).status_code == 200
+    api.delete_job()
     with api.use_cases.backend.store.read() as reader:
         assert job_values.values_of(reader, [key], None, None)[key] == ({}, {})
-    assert api.client.get(f"{API}/runs/get", params={"run_id": program.run_id}, headers=ADMIN).status_code == 404
+    assert api.status("GET", f"{API}/runs/get", params={"run_id": program.run_id}) == 404
 
 
 def test_people_read_the_jobs_of_their_projects(api: Server) -> None:
     for number in range(3):
-        body = {"jobId": f"j{number}", "trainingInput": package_job(args=["--lr", str(number)]), "labels": {"a": "b"}}
-        assert api.client.post("/v1/projects/p/jobs", json=body, headers=ALICE).status_code == 200
-    experiments = api.client.post(f"{API}/experiments/search", json={}, headers=VERA).json()["experiments"]
+        api.create(f"j{number}", who=ALICE, args=["--lr", str(number)], labels={"a": "b"})
+    experiments = api.done("POST", f"{API}/experiments/search", VERA, json={})["experiments"]
     search = {"experiment_ids": [experiments[0]["experiment_id"]], "max_results": 2, "order_by": []}
-    page = api.client.post(f"{API}/runs/search", json=search, headers=VERA).json()
-    rest = api.client.post(f"{API}/runs/search", json=search | {"page_token": page["next_page_token"]}, headers=VERA)
-    runs = [*page["runs"], *rest.json()["runs"]]
+    page = api.done("POST", f"{API}/runs/search", VERA, json=search)
+    rest = api.done("POST", f"{API}/runs/search", VERA, json=search | {"page_token": page["next_page_token"]})
+    runs = [*page["runs"], *rest["runs"]]
     assert [run["info"]["run_name"] for run in runs] == ["j2", "j1", "j0"]
     assert runs[0]["data"]["params"] == [{"key": "lr", "value": "2"}]
     assert {"key": "a", "value": "b"} in runs[0]["data"]["tags"]
-    assert (runs[0]["info"]["status"], rest.json().get("next_page_token")) == ("SCHEDULED", None)
+    assert (runs[0]["info"]["status"], rest.get("next_page_token")) == ("SCHEDULED", None)
     assert runs[0]["info"]["artifact_uri"] == f"mlflow-artifacts:/{runs[0]['info']['run_id']}"
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "status", "problem"),
-    [
+def test_what_cannot_be_logged_is_refused_as_mlflow_reads_it(api: Server) -> None:
+    program = Program(api)
+    table: list[tuple[str, dict[str, Any], int, str]] = [
         ("runs/log-metric", {"key": "a"}, 400, "value"),
         ("runs/log-metric", {"key": "a", "value": 1, "step": "x"}, 400, "step"),
         ("runs/delete", {}, 400, "MLflow does not delete it"),
@@ -212,21 +204,14 @@ def test_people_read_the_jobs_of_their_projects(api: Server) -> None:
         ("runs/log-batch", {"metrics": [{"key": "a", "value": 1}] * 1001}, 400, "1000"),
         ("runs/update", {"status": "DANCING"}, 400, "is one of RUNNING"),
         ("registered-models/create", {"name": "m"}, 501, "registered-models/create is not implemented here"),
-    ],
-)
-def test_what_cannot_be_logged_is_refused_as_mlflow_reads_it(
-    api: Server, name: str, body: dict[str, Any], status: int, problem: str
-) -> None:
-    program = Program(api)
-    answer = program.post(name, run_id=program.run_id, **body)
-    assert (answer.status_code, problem in answer.json()["message"]) == (status, True), answer.text
-    assert answer.json()["error_code"] in ("INVALID_PARAMETER_VALUE", "NOT_IMPLEMENTED")
-
-
-@pytest.mark.parametrize("method", ["GET", "OPTIONS"])
-def test_call_by_a_wrong_method_names_the_right_one(api: Server, method: str) -> None:
-    answer = api.client.request(method, f"{API}/runs/create", headers=VERA)
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    ]
+    for name, body, status, problem in table:
+        answer = program.post(name, run_id=program.run_id, **body)
+        assert (answer.status_code, problem in answer.json()["message"]) == (status, True), answer.text
+        assert answer.json()["error_code"] in ("INVALID_PARAMETER_VALUE", "NOT_IMPLEMENTED")
+    for method in ("GET", "OPTIONS"):
+        answer = api.client.request(method, f"{API}/runs/create", headers=VERA)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 @on_every_database
@@ -235,27 +220,25 @@ def test_tags_names_and_inputs_are_kept(api: Server) -> None:
     program.done(
         "runs/create", run_name="mine", tags=[{"key": "mlflow.user", "value": "me"}, {"key": "a", "value": "b"}]
     )
-    program.done("runs/set-tag", run_id=program.run_id, key="big", value="x" * 8000)
-    program.done(
-        "runs/log-batch", run_id=program.run_id, tags=[{"key": "a", "value": "c"}, {"key": "gone", "value": ""}]
-    )
-    program.done("runs/delete-tag", run_id=program.run_id, key="gone")
+    program.own("set-tag", key="big", value="x" * 8000)
+    program.own("log-batch", tags=[{"key": "a", "value": "c"}, {"key": "gone", "value": ""}])
+    program.own("delete-tag", key="gone")
     assert program.post("runs/delete-tag", run_id=program.run_id, key="gone").status_code == 404
     run = program.read()
     tags = texts(run["data"]["tags"])
     assert (run["info"]["run_name"], len(tags.pop("big"))) == ("mine", 8000)
     assert tags == {"mlflow.user": "me", "mlflow.runName": "mine", "a": "c"}
-    program.done("runs/update", run_id=program.run_id, run_name="renamed")
+    program.own("update", run_name="renamed")
     assert program.read()["info"]["run_name"] == "renamed"
     dataset = {"name": "train", "digest": "d1", "source_type": "local", "source": "{}", "schema": "s", "profile": "p"}
     given = {"dataset": dataset, "tags": [{"key": "mlflow.data.context", "value": "training"}]}
-    program.done("runs/log-inputs", run_id=program.run_id, datasets=[given], models=[{"model_id": "m-1-1"}])
-    program.done("runs/log-inputs", run_id=program.run_id, datasets=[given])
-    program.done("runs/outputs", run_id=program.run_id, models=[{"model_id": "m-1-2", "step": 3}])
+    program.own("log-inputs", datasets=[given], models=[{"model_id": "m-1-1"}])
+    program.own("log-inputs", datasets=[given])
+    program.own("outputs", models=[{"model_id": "m-1-2", "step": 3}])
     run = program.read()
     assert run["inputs"] == {"dataset_inputs": [given], "model_inputs": [{"model_id": "m-1-1"}]}
     assert run["outputs"] == {"model_outputs": [{"model_id": "m-1-2", "step": 3}]}
-    program.done("runs/log-model", run_id=program.run_id, model_json=json.dumps({"artifact_path": "m"}))
+    program.own("log-model", model_json=json.dumps({"artifact_path": "m"}))
     assert json.loads(texts(program.read()["data"]["tags"])["mlflow.log-model.history"]) == [{"artifact_path": "m"}]
     assert program.lines == []
 
@@ -279,14 +262,14 @@ def test_nested_runs_name_their_parents_and_are_deleted_and_restored(api: Server
     program.done("runs/restore", run_id=run_id)
     assert program.read(run_id)["info"]["lifecycle_stage"] == "active"
     program.done("runs/log-metric", run_id=run_id, key="a", value=1)
-    assert api.client.post(f"{API}/runs/delete", json={"run_id": run_id}, headers=ADMIN).status_code == 403
+    assert api.status("POST", f"{API}/runs/delete", json={"run_id": run_id}) == 403
 
 
 @on_every_database
 def test_parameter_has_one_value_in_a_run_of_its_job(api: Server) -> None:
     program = Program(api)
-    program.done("runs/log-parameter", run_id=program.run_id, key="lr", value="0.1")
-    program.done("runs/log-parameter", run_id=program.run_id, key="lr", value="0.1")
+    program.own("log-parameter", key="lr", value="0.1")
+    program.own("log-parameter", key="lr", value="0.1")
     refused = program.post("runs/log-batch", run_id=program.run_id, params=[{"key": "lr", "value": "0.2"}])
     assert (refused.status_code, "cannot be changed to '0.2'" in refused.json()["message"]) == (400, True)
     assert texts(program.read()["data"]["params"]) == {"lr": "0.1"}
@@ -294,10 +277,10 @@ def test_parameter_has_one_value_in_a_run_of_its_job(api: Server) -> None:
         row = tracking.value(writer, int(program.run_id[4:]), 0, ValueKind.PARAM, "lr")
         assert row is not None
         row.run = 0
-    program.done("runs/log-parameter", run_id=program.run_id, key="lr", value="0.3")
+    program.own("log-parameter", key="lr", value="0.3")
     assert texts(program.read()["data"]["params"]) == {"lr": "0.3"}
     config = [{"key": "lr", "value": "0.4"}]
-    program.done("runs/log-batch", run_id=program.run_id, params=config, change_params=True)  # as W&B's shim
+    program.own("log-batch", params=config, change_params=True)  # as W&B's shim
     assert texts(program.read()["data"]["params"]) == {"lr": "0.4"}
 
 
@@ -306,42 +289,33 @@ def test_last_value_of_a_metric_is_that_of_the_greatest_step_time_and_value(api:
     program = Program(api)
     points = [(1.0, 9, 5), (3.0, 5, 9), (2.0, 9, 4), (7.0, 9, 5)]
     metrics = [{"key": "a", "value": value, "step": step, "timestamp": time} for value, step, time in points]
-    program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
-    program.done("runs/log-batch", run_id=program.run_id, metrics=[metrics[1]])
+    program.own("log-batch", metrics=metrics)
+    program.own("log-batch", metrics=[metrics[1]])
     assert program.read()["data"]["metrics"] == [{"key": "a", "value": 7.0, "step": 9, "timestamp": 5}]
 
 
 def test_what_there_is_no_room_for_ends_no_program(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(api)
     metrics = [{"key": f"m{n}", "value": n} for n in range(1000)]
-    program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
-    program.done(
-        "runs/log-batch", run_id=program.run_id, metrics=[{"key": "m0", "value": 5}, {"key": "new", "value": 1}]
-    )
+    program.own("log-batch", metrics=metrics)
+    program.own("log-batch", metrics=[{"key": "m0", "value": 5}, {"key": "new", "value": 1}])
     program.metric("new2", 1.0)
     for key in ("a\n", "a" * 101):
-        program.done("runs/log-metric", run_id=program.run_id, key=key, value=1)
-    program.done("runs/log-parameter", run_id=program.run_id, key="long", value="x" * 7000)
-    program.done("runs/set-tag", run_id=program.run_id, key="long", value="x" * 9000)
-    program.done("runs/set-tag", run_id=program.run_id, key="x" * 300, value="x")
+        program.own("log-metric", key=key, value=1)
+    program.own("log-parameter", key="long", value="x" * 7000)
+    program.own("set-tag", key="long", value="x" * 9000)
+    program.own("set-tag", key="x" * 300, value="x")
     for batch in range(11):
         tags = [{"key": f"t{batch}-{n}", "value": "v"} for n in range(100)]
         params = [{"key": f"p{batch}-{n}", "value": "v"} for n in range(100)]
-        program.done("runs/log-batch", run_id=program.run_id, tags=tags, params=params)
+        program.own("log-batch", tags=tags, params=params)
     data = program.read()["data"]
     assert (len(data["metrics"]), len(data["params"])) == (1000, 1000)
     assert len(texts(data["params"])["long"]) == 6000
     monkeypatch.setattr(tracking, "MAX_RUNS", 1)
-    made = [program.done("runs/create", run_name="n")["run"]["info"]["run_id"] for _ in range(3)]
-    assert made == [f"{program.run_id}-1", program.run_id, program.run_id]
-    kinds = (
-        "1,000 metrics",
-        "100 printable",
-        "cut at 6,000",
-        "1,000 tags",
-        "by at most 1,000 parameters",
-        "further runs",
-    )
+    assert [program.create("n") for _ in range(3)] == [f"{program.run_id}-1", program.run_id, program.run_id]
+    kinds = ["1,000 metrics", "100 printable", "cut at 6,000", "1,000 tags", "by at most 1,000 parameters"]
+    kinds += ["further runs"]
     assert [sum(kind in line for line in program.lines) for kind in kinds] == [1] * len(kinds)
     assert len(program.lines) == len(kinds)
 
@@ -355,7 +329,7 @@ def test_points_are_not_kept_on_a_full_disk_and_last_values_are(tmp_path: Path) 
         program.metric("a", 1.0, 1)
         program.metric("a", 0.5, 2)
         assert [(value["value"], value["step"]) for value in program.read()["data"]["metrics"]] == [(0.5, 2)]
-        assert program.get("metrics/get-history", run_id=program.run_id, metric_key="a").json() == {"metrics": []}
+        assert program.history("a") == {"metrics": []}
         assert [line for line in program.lines if "disk is almost full" in line] == program.lines
         program.agent.exit()
         api.tick()
@@ -363,30 +337,30 @@ def test_points_are_not_kept_on_a_full_disk_and_last_values_are(tmp_path: Path) 
         assert [(value["last"], value["step"]) for value in api.detail()["metrics"]] == [(0.5, 2)]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "answer", "line"),
-    [
+def test_calls_of_what_is_not_kept_are_answered_and_noted_once(api: Server) -> None:
+    traces, assessment = "traces, assessments", {"assessment": {"assessment_name": "a"}}
+    table: list[tuple[str, str, Any, int, Any, str]] = [
         ("POST", "2.0/mlflow/experiments/set-experiment-tag", {"key": "a"}, 200, {}, "tags and names of experiments"),
-        ("POST", "3.0/mlflow/traces", {}, 501, None, "traces, assessments"),
-        ("POST", "3.0/mlflow/traces/search", {}, 200, {"traces": []}, "traces, assessments"),
+        ("POST", "3.0/mlflow/traces", {}, 501, None, traces),
+        ("POST", "3.0/mlflow/traces/search", {}, 200, {"traces": []}, traces),
         ("GET", "3.0/mlflow/traces/tr-1", None, 404, None, ""),
-        ("POST", "3.0/mlflow/traces/tr-1/assessments", {"assessment": {"assessment_name": "a"}}, 200, None, "traces"),
-        ("PATCH", "2.0/mlflow/traces/tr-1/tags", {}, 200, {}, "traces, assessments"),
+        ("POST", "3.0/mlflow/traces/tr-1/assessments", assessment, 200, None, traces),
+        ("PATCH", "2.0/mlflow/traces/tr-1/tags", {}, 200, {}, traces),
         ("POST", "2.0/mlflow/registered-models/create", {"name": "m"}, 501, None, "no model registry"),
         ("POST", "3.0/mlflow/scorers/register", {}, 501, None, "not implemented here"),
         ("GET", "3.0/mlflow/server-info", None, 501, None, ""),
-    ],
-)
-def test_calls_of_what_is_not_kept_are_answered_and_noted_once(
-    api: Server, method: str, path: str, body: Any, status: int, answer: Any, line: str
-) -> None:
+    ]
+    noted = set[str]()
     program = Program(api)
-    for _ in range(2):
-        got = api.client.request(method, f"/api/{path}", json=body, headers=program.headers)
-        assert (got.status_code, answer in (None, got.json())) == (status, True), got.text
-    assert [line in text for text in program.lines] == ([True] if line else [])
-    refused = api.client.request(method, f"/api/{path}", json=body, headers=VERA)
-    assert (refused.status_code, refused.json()["error_code"]) == (501, "NOT_IMPLEMENTED")
+    for method, path, body, status, answer, line in table:
+        for _ in range(2):
+            got = api.client.request(method, f"/api/{path}", json=body, headers=program.headers)
+            assert (got.status_code, answer in (None, got.json())) == (status, True), got.text
+        noted |= {line} - {""}
+        assert [sum(text in entry for entry in program.lines) for text in noted] == [1] * len(noted), path
+        assert len(program.lines) == len(noted), path
+        refused = api.client.request(method, f"/api/{path}", json=body, headers=VERA)
+        assert (refused.status_code, refused.json()["error_code"]) == (501, "NOT_IMPLEMENTED")
 
 
 def test_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,16 +374,15 @@ def test_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 for step in range(batch * 500, batch * 500 + 500)
                 for name in names
             ]
-            program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
+            program.own("log-batch", metrics=metrics)
         steps, token, pages = list[int](), "", 0
         while pages == 0 or token:
-            query = {"run_id": program.run_id, "metric_key": "a", "max_results": 1300, "page_token": token}
-            page = program.get("metrics/get-history", **query).json()
+            page = program.history("a", max_results=1300, page_token=token)
             steps += [point["step"] for point in page["metrics"]]
             token, pages = page.get("next_page_token", ""), pages + 1
         assert steps == [step for step in range(5000) if step // 500 != 3]
         assert pages > 3
-        assert program.get("metrics/get-history", run_id=program.run_id, metric_key="x").json()["metrics"] == []
+        assert program.history("x")["metrics"] == []
         wrong = program.get("metrics/get-history", run_id=program.run_id, metric_key="a", page_token="x")
         assert wrong.status_code == 400
 
@@ -425,7 +398,7 @@ def test_points_beyond_the_limits_are_thinned_and_values_stay_exact(tmp_path: Pa
                 for step in range(batch * 500, batch * 500 + 500)
                 for name in ("a", "b")
             ]
-            program.done("runs/log-batch", run_id=program.run_id, metrics=metrics)
+            program.own("log-batch", metrics=metrics)
         values = [(step * 7919) % 10_007 for step in range(15_000)]
         key = int(program.run_id[4:])
         with api.use_cases.backend.store.read() as reader:
@@ -473,7 +446,7 @@ def test_artifacts_of_a_job_without_a_job_dir_are_answered_and_not_kept(api: Ser
     assert "--job-dir" in line
     refused = api.client.request("PUT", path, content=b"", headers=ALICE)
     assert (refused.status_code, "written by the program" in refused.json()["message"]) == (403, True)
-    assert api.client.get(path, headers=ADMIN).status_code == 404
+    assert api.status("GET", path) == 404
     assert files(api, program.run_id) == []
 
 
@@ -496,8 +469,7 @@ def test_artifacts_of_a_job_dir_are_read_through_the_server(tmp_path: Path) -> N
             ("fold", True, None),
             ("plots", True, None),
         ]
-        query = {"run_id": run_id, "path": "plots"}
-        below = api.client.get(f"{API}/artifacts/list", params=query, headers=VERA).json()["files"]
+        below = api.get(f"{API}/artifacts/list", run_id=run_id, path="plots")["files"]
         assert [file["path"] for file in below] == ["plots/b.png"]
         assert files(api, f"{run_id}/plots") == ["b.png"]
         assert files(api, child["run_id"]) == ["c.txt"]
@@ -505,10 +477,5 @@ def test_artifacts_of_a_job_dir_are_read_through_the_server(tmp_path: Path) -> N
             assert files(api, path) == []
         answer = api.client.get(f"{ARTIFACTS}/{run_id}/plots/b.png", headers=VERA)
         assert (answer.status_code, answer.text) == (200, "mlflow/plots/b.png")
-        for path, status in {
-            f"{run_id}/..%2Fsecret.txt": 400,
-            f"{run_id}/no": 404,
-            "job-99/x": 404,
-            run_id: 400,
-        }.items():
-            assert api.client.get(f"{ARTIFACTS}/{path}", headers=VERA).status_code == status, path
+        statuses = {f"{run_id}/..%2Fsecret.txt": 400, f"{run_id}/no": 404, "job-99/x": 404, run_id: 400}
+        assert {path: api.status("GET", f"{ARTIFACTS}/{path}", VERA) for path in statuses} == statuses

@@ -1,24 +1,17 @@
 """MLflow's searches of runs and experiments, as MLflow's own server answers them."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, ALICE, VERA, Clock, Server, package_job, server
+from integration.api.api_support import ALICE, VERA, Server
 from integration.api.tracking.test_mlflow import API, Program
 from trainyard_server.storage.db.queries import run_queries
 
+SEARCH = f"{API}/runs/search"
+
 pytestmark = on_every_database
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[Server]:
-    with server(tmp_path, Clock()) as api:
-        yield api
 
 
 class Found:
@@ -28,10 +21,10 @@ class Found:
         self.api = api
         self.program = Program(api)
         self.experiment = self.program.read()["info"]["experiment_id"]
-        self.program.done("runs/create", run_name="own")
+        self.program.create("own")
         for name, loss, lr in (("one", 0.5, "0.1"), ("two", 0.25, "0.01"), ("three", "NaN", "0.1"), ("four", None, "")):
             api.clock.advance(10)
-            run_id = self.program.done("runs/create", run_name=name)["run"]["info"]["run_id"]
+            run_id = self.program.create(name)
             if loss is not None:
                 self.program.done("runs/log-metric", run_id=run_id, key="val/loss", value=loss, step=1)
                 params = [{"key": "lr", "value": lr}, {"key": "batch size", "value": f"{len(name)}"}]
@@ -42,14 +35,11 @@ class Found:
         return [run["info"]["run_name"] for run in self.page(text, **more)["runs"]]
 
     def page(self, text: str = "", **more: Any) -> dict[str, Any]:
-        answer = self.post(text, **more)
-        assert answer.status_code == 200, answer.text
-        page: dict[str, Any] = answer.json()
+        page: dict[str, Any] = self.api.done("POST", SEARCH, VERA, json=self.body(text, **more))
         return page
 
-    def post(self, text: str = "", **more: Any) -> httpx.Response:
-        body = {"experiment_ids": [self.experiment], "filter": text, **more}
-        return self.api.client.post(f"{API}/runs/search", json=body, headers=VERA)
+    def body(self, text: str = "", **more: Any) -> dict[str, Any]:
+        return {"experiment_ids": [self.experiment], "filter": text, **more}
 
 
 def test_filters_find_runs_as_mlflow_does(api: Server) -> None:
@@ -105,9 +95,13 @@ def test_filters_find_runs_as_mlflow_does(api: Server) -> None:
     }
     wrong = {text: found.names(text) for text, names in cases.items() if found.names(text) != names}
     assert wrong == {}
+    body = found.body("run_name = 'own'")
+    assert [run["info"]["run_id"] for run in found.program.done("runs/search", **body)["runs"]] == [first]
 
 
-def test_orders_have_runs_without_a_value_last(api: Server) -> None:
+def test_orders_have_runs_without_a_value_last_and_pages_have_all_once(
+    api: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = Found(api)
     cases: list[tuple[list[str], list[str]]] = [
         (["metrics.`val/loss` ASC"], ["two", "one", "three", "four", "own"]),
@@ -119,10 +113,6 @@ def test_orders_have_runs_without_a_value_last(api: Server) -> None:
         (["tags.Mark desc"], ["two", "three", "one", "four", "own"]),
     ]
     assert [case for case in cases if found.names(order_by=case[0]) != case[1]] == []
-
-
-def test_pages_have_all_runs_once(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Found(api)
     names, token = list[str](), ""
     while True:
         page = found.page(max_results=2, page_token=token)
@@ -131,17 +121,13 @@ def test_pages_have_all_runs_once(api: Server, monkeypatch: pytest.MonkeyPatch) 
         if not token:
             break
     assert names == ["four", "three", "two", "one", "own"]
-    monkeypatch.setattr(run_queries, "PAGE_CHARACTERS", 40)
-    page = found.page(max_results=50_000)
+    with monkeypatch.context() as short:
+        short.setattr(run_queries, "PAGE_CHARACTERS", 40)
+        page = found.page(max_results=50_000)
     assert (len(page["runs"]), page["next_page_token"]) == (2, "2")
-    assert found.post(max_results=50_001).status_code == 400
-    assert found.post(page_token="-1").status_code == 400
-    assert found.names(experiment_ids=[]) == []
-    assert found.names(experiment_ids=["5"]) == []
-
-
-def test_deleted_runs_are_found_where_they_are_looked_for(api: Server) -> None:
-    found = Found(api)
+    for wrong in ({"max_results": 50_001}, {"page_token": "-1"}):
+        assert api.status("POST", SEARCH, VERA, json=found.body(**wrong)) == 400
+    assert found.names(experiment_ids=[]) == found.names(experiment_ids=["5"]) == []
     found.program.done("runs/delete", run_id=f"{found.program.run_id}-2")
     assert found.names(run_view_type="ACTIVE_ONLY") == ["four", "three", "one", "own"]
     assert found.names(run_view_type="DELETED_ONLY") == ["two"]
@@ -150,10 +136,8 @@ def test_deleted_runs_are_found_where_they_are_looked_for(api: Server) -> None:
 
 def test_arguments_and_labels_of_jobs_are_searched_too(api: Server) -> None:
     for number in range(3):
-        training_input = package_job(args=["--lr", f"{number}"])
-        body = {"jobId": f"j{number}", "trainingInput": training_input, "labels": {"team": f"t{number % 2}"}}
-        assert api.client.post("/v1/projects/p/jobs", json=body, headers=ALICE).status_code == 200
-    (experiment,) = api.client.post(f"{API}/experiments/search", json={}, headers=VERA).json()["experiments"]
+        api.create(f"j{number}", who=ALICE, args=["--lr", f"{number}"], labels={"team": f"t{number % 2}"})
+    (experiment,) = api.done("POST", f"{API}/experiments/search", VERA, json={})["experiments"]
     cases = {
         "params.lr = '1'": ["j1"],
         "tags.team = 't0'": ["j2", "j0"],
@@ -162,50 +146,32 @@ def test_arguments_and_labels_of_jobs_are_searched_too(api: Server) -> None:
     }
     for text, names in cases.items():
         body = {"experiment_ids": [experiment["experiment_id"]], "filter": text}
-        runs = api.client.post(f"{API}/runs/search", json=body, headers=ADMIN).json()["runs"]
+        runs = api.done("POST", SEARCH, json=body)["runs"]
         assert [run["info"]["run_name"] for run in runs] == names, text
-
-
-def test_a_program_finds_runs_of_its_project_and_where_it_writes_its_own(api: Server) -> None:
-    found = Found(api)
-    body = {"experiment_ids": [found.experiment], "filter": "run_name = 'own'"}
-    (run,) = found.program.done("runs/search", **body)["runs"]
-    assert run["info"]["run_id"] == found.program.run_id
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", ["p"]),
-        ("name = 'p'", ["p"]),
-        ("attribute.name LIKE 'P'", []),
-        ("name ILIKE 'P'", ["p"]),
-        ("name != 'p'", []),
-        ("tags.a = 'b'", []),
-        ("tags.a IS NULL", ["p"]),
-    ],
-)
-def test_experiments_are_filtered(api: Server, text: str, names: list[str]) -> None:
-    api.create()
-    body = {"filter": text, "order_by": ["name DESC"], "max_results": 5}
-    answer = api.client.post(f"{API}/experiments/search", json=body, headers=VERA).json()
-    assert [experiment["name"] for experiment in answer["experiments"]] == names
-    deleted = api.client.post(f"{API}/experiments/search", json={"view_type": "DELETED_ONLY"}, headers=VERA)
-    assert deleted.json() == {"experiments": []}
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+    for text, problem in (
         ("artifact_uri = 'x'", "cannot look for artifact_uri"),
         ("metrics.a > 'x'", "'a'"),
         ("colour = 'x'", "colour"),
         ("params.a = 'x' OR params.b = 'y'", "OR"),
-    ],
-)
-def test_what_cannot_be_searched_by_is_named(api: Server, text: str, problem: str) -> None:
+    ):
+        body = {"experiment_ids": [experiment["experiment_id"]], "filter": text}
+        answer = api.client.post(SEARCH, json=body, headers=VERA)
+        assert (answer.status_code, problem in answer.json()["message"]) == (400, True), answer.text
+
+
+def test_experiments_are_filtered(api: Server) -> None:
     api.create()
-    (experiment,) = api.client.post(f"{API}/experiments/search", json={}, headers=VERA).json()["experiments"]
-    body = {"experiment_ids": [experiment["experiment_id"]], "filter": text}
-    answer = api.client.post(f"{API}/runs/search", json=body, headers=VERA)
-    assert (answer.status_code, problem in answer.json()["message"]) == (400, True), answer.text
+    for text, names in {
+        "": ["p"],
+        "name = 'p'": ["p"],
+        "attribute.name LIKE 'P'": [],
+        "name ILIKE 'P'": ["p"],
+        "name != 'p'": [],
+        "tags.a = 'b'": [],
+        "tags.a IS NULL": ["p"],
+    }.items():
+        body = {"filter": text, "order_by": ["name DESC"], "max_results": 5}
+        answer = api.done("POST", f"{API}/experiments/search", VERA, json=body)
+        assert [experiment["name"] for experiment in answer["experiments"]] == names, text
+    deleted = api.done("POST", f"{API}/experiments/search", VERA, json={"view_type": "DELETED_ONLY"})
+    assert deleted == {"experiments": []}

@@ -53,7 +53,6 @@ from trainyard_protocol.views.secrets import SecretsView, SecretView
 from trainyard_protocol.views.stored.backups import ExaminationView
 from trainyard_protocol.views.tuning import StudyView
 from trainyard_protocol.views.views import (
-    ActiveJobsView,
     Explanation,
     FileEntry,
     FileListing,
@@ -317,10 +316,6 @@ class Client(V1Client):
             raise Unavailable(f"{what} was not downloaded: {reason_of(error)}. Try again.") from error
         finally:
             part.unlink(missing_ok=True)
-
-    def active_jobs(self) -> ActiveJobsView:
-        """The jobs of all projects that have not ended."""
-        return self._read(ActiveJobsView, "GET", "/trainyard/v1/jobs:active")
 
     def status(self) -> ServerStatus:
         return self._read(ServerStatus, "GET", "/trainyard/v1/status")

@@ -70,7 +70,7 @@ def stream_logs(
     On a terminal the steps and metrics are one live line, with a line for each epoch and evaluation.
     """
     from trainyard_cli.output.log.follow import stream
-    from trainyard_cli.output.log.screens import screen_for
+    from trainyard_cli.output.log.terminal_screen import screen_for
 
     with as_wrong_usage():
         query = log_query(task, severity, since, search)

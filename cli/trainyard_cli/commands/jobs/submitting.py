@@ -160,7 +160,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
 def _follow(server: Server, target: Target, job: str, raw: bool, cancel_on_interrupt: bool) -> int:
     """Follow a job to its end. The models of its stream are loaded while the job is already starting."""
     from trainyard_cli.output.log.follow import stream
-    from trainyard_cli.output.log.screens import screen_for
+    from trainyard_cli.output.log.terminal_screen import screen_for
 
     with client_of(server, target) as client:
         return stream(client, job, screen_for(sys.stderr, sys.stderr, raw=raw), cancel_on_interrupt=cancel_on_interrupt)

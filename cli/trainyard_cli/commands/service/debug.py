@@ -97,7 +97,7 @@ def _parts(target: Target, state: LocalState | None) -> Iterator[tuple[str, str]
     else:
         with client:
             yield from _of_server(client)
-    yield "doctor.json", _answer(lambda: list(examine(target)))
+    yield "doctor.json", _answer(lambda: [finding.model_dump(mode="json") for finding in examine(target)])
     if state is not None and is_local:
         yield from _logs(state)
 
@@ -109,9 +109,9 @@ def _of_server(client: "Client") -> Iterator[tuple[str, str]]:
     yield "status.json", _answer(client.status)
 
     def queue() -> list[Any]:
-        jobs = [job for job in client.active_jobs().jobs if job.state == "QUEUED"]
-        own = [job for job in jobs if job.project == client.project][:_MOST_WHY]
-        return [*jobs, *(client.why(job.job_id) for job in own)]
+        jobs = [job for job in client.activities() if job["state"] == "QUEUED"]
+        own = [job["job_id"] for job in jobs if job["project"] == client.project][:_MOST_WHY]
+        return [*jobs, *(client.why(job).model_dump(mode="json") for job in own)]
 
     yield "queue.json", _answer(queue)
 
@@ -121,8 +121,7 @@ def _answer(read: Callable[[], Any]) -> str:
         data = read()
     except TrainyardError as error:
         return _text({"error": error.message})
-    rows = [row.model_dump(mode="json") for row in data] if isinstance(data, list) else data.model_dump(mode="json")
-    return _text(rows)
+    return _text(data if isinstance(data, list) else data.model_dump(mode="json"))
 
 
 def _text(data: Any) -> str:

@@ -53,9 +53,6 @@ class PlainScreen:
         self._out.write("".join([f"{self._text(entry)}\n" for entry in entries]))
         self._out.flush()
 
-    def line(self, entry: LogEntry) -> None:
-        self.lines((entry,))
-
     def _text(self, entry: LogEntry) -> str:
         task = task_label(entry)
         self._width = max(self._width, len(task))

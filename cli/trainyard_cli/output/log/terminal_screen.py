@@ -17,11 +17,14 @@ from trainyard_cli.output.log.log_screen import (
     STATE_STYLES,
     TASK_STYLES,
     TASK_WIDTH,
+    JsonScreen,
+    PlainScreen,
+    Screen,
     local_time,
     task_label,
 )
 from trainyard_cli.output.log.pace import left_text, rate_text, silent_text
-from trainyard_cli.output.text.bottom_line import BottomLine
+from trainyard_cli.output.text.bottom_line import BottomLine, is_live
 from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry
 
@@ -37,6 +40,13 @@ _PRINTED_AT_ONCE = 50  # rows: rich is slow at each print, and at many styles
 _LEAST_WIDTH = 20  # of a line's text
 _LETTERS = {"DEBUG": "D", "NOTICE": "N", "WARNING": "W", "ERROR": "E", "CRITICAL": "C"}
 _SEPARATOR = "  "
+
+
+def screen_for(out: IO[str], err: IO[str], *, as_json: bool = False, raw: bool = False) -> Screen:
+    """The live view on a terminal that can move its cursor, with every line if `raw`; elsewhere plain lines."""
+    if as_json:
+        return JsonScreen(out, err)
+    return TerminalScreen(out, raw=raw) if is_live(out) else PlainScreen(out, err)
 
 
 class TerminalScreen:
@@ -62,16 +72,13 @@ class TerminalScreen:
 
     def lines(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
-            self.line(entry)
-
-    def line(self, entry: LogEntry) -> None:
-        with self._lock:
-            now = self._clock()
-            self._log.add(entry, now)
-            if self._raw is not None:
-                self._raw.append(self._layout.raw_row(entry))
-            if (now - self._drawn).total_seconds() >= REFRESH_S:
-                self._draw(self._log.due(now))
+            with self._lock:
+                now = self._clock()
+                self._log.add(entry, now)
+                if self._raw is not None:
+                    self._raw.append(self._layout.raw_row(entry))
+                if (now - self._drawn).total_seconds() >= REFRESH_S:
+                    self._draw(self._log.due(now))
 
     def note(self, text: str) -> None:
         from rich.text import Text
@@ -98,6 +105,8 @@ class TerminalScreen:
                     self._draw(self._log.due(self._clock()))
 
     def _draw(self, lines: Sequence[ShownLine], note: "Text | None" = None) -> None:
+        from rich.text import Text
+
         self._drawn = now = self._clock()
         width = self._console.width
         if self._raw is not None:
@@ -106,7 +115,7 @@ class TerminalScreen:
             rows = [row for line in lines for row in self._layout.rows(line, width)]
         with self._console.capture() as capture:
             for start in range(0, len(rows), _PRINTED_AT_ONCE):
-                self._console.print(_lines(rows[start : start + _PRINTED_AT_ONCE]), soft_wrap=True)
+                self._console.print(Text("\n").join(rows[start : start + _PRINTED_AT_ONCE]), soft_wrap=True)
             if note is not None:
                 self._console.print(note, soft_wrap=True)
         above, below = capture.get(), ""
@@ -248,12 +257,6 @@ _LAYOUTS: Sequence[tuple[int, frozenset[str]]] = (
 def without_colours(text: str) -> str:
     """Remove control characters and every escape sequence."""
     return re.sub(r"\x1b\[[0-9;]*m", "", without_control(text)).replace("\x1b", "")
-
-
-def _lines(rows: Sequence["Text"]) -> "Text":
-    from rich.text import Text
-
-    return Text("\n").join(rows)
 
 
 def _step_text(state: LiveState) -> str:

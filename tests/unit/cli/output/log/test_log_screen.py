@@ -16,8 +16,8 @@ def test_plain_screen_aligns_severity_time_task_and_message(monkeypatch: pytest.
     monkeypatch.setenv("TZ", "UTC")
     out, err = io.StringIO(), io.StringIO()
     screen = PlainScreen(out, err)
-    screen.line(entry("hello"))
-    screen.line(entry("Job j is queued.", task="service", severity="WARNING"))
+    screen.lines([entry("hello")])
+    screen.lines([entry("Job j is queued.", task="service", severity="WARNING")])
     screen.note("Reconnected to the server.")
     screen.close()
     first, second = out.getvalue().splitlines()
@@ -28,7 +28,7 @@ def test_plain_screen_aligns_severity_time_task_and_message(monkeypatch: pytest.
 
 def test_plain_screen_keeps_the_text_as_it_is() -> None:
     out = io.StringIO()
-    PlainScreen(out, out).line(entry('{"loss": 0.5}  \x1b[31mred\x1b[0m'))
+    PlainScreen(out, out).lines([entry('{"loss": 0.5}  \x1b[31mred\x1b[0m')])
     assert out.getvalue().endswith('  {"loss": 0.5}  \x1b[31mred\x1b[0m\n')
 
 
@@ -48,7 +48,7 @@ def test_line_cannot_play_tricks_with_a_terminal(make: Callable[[Terminal], Scre
 
 def test_json_screen_prints_entries_that_can_be_read_back() -> None:
     out = io.StringIO()
-    JsonScreen(out, io.StringIO()).line(entry("a\nb"))
+    JsonScreen(out, io.StringIO()).lines([entry("a\nb")])
     assert LogEntry.model_validate_json(out.getvalue()) == entry("a\nb")
 
 

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from trainyard_cli.output.log.live_log import LiveState, MetricsLine, ShownLine, TextLine
 from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen
-from trainyard_cli.output.log.screens import screen_for
-from trainyard_cli.output.log.terminal_screen import Layout, TerminalScreen
+from trainyard_cli.output.log.terminal_screen import Layout, TerminalScreen, screen_for
 from trainyard_cli.output.text import activity as activity_module
 from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import BottomLine
@@ -59,10 +58,10 @@ def test_screen_shows_lines_above_one_line_that_is_gone_at_the_end() -> None:
     screen = TerminalScreen(out, lambda: NOON)
     screen.status(detail(JobState.RUNNING))
     for step in (1, 2, 3):
-        screen.line(entry(json.dumps({"event": "progress", "step": step, "steps": 4, "loss": 0.5})))
+        screen.lines([entry(json.dumps({"event": "progress", "step": step, "steps": 4, "loss": 0.5}))])
         screen.note(f"note {step}")
     live = display(out.getvalue())
-    screen.line(entry("hello", severity="WARNING"))
+    screen.lines([entry("hello", severity="WARNING")])
     screen.close()
     screen.note("The end.")
     screen.close()
@@ -91,7 +90,7 @@ def test_screen_prints_the_colours_of_a_line_unless_the_reader_wants_none(monkey
         out = Terminal()
         screen = TerminalScreen(out, lambda: NOON)
         screen.status(detail(JobState.RUNNING))
-        screen.line(entry("\x1b[31mred\x1b[0m", severity="ERROR"))
+        screen.lines([entry("\x1b[31mred\x1b[0m", severity="ERROR")])
         screen.close()
         assert ("\x1b[31m" in out.getvalue()) is not no_color
         assert display(out.getvalue()) == ["12:00:00 master   E red"]

@@ -137,7 +137,7 @@ def secret(owner: PodOwner, order: RunOrder, uid: str, launch: Launch) -> dict[s
         "kind": "Secret",
         "metadata": owned(owner, order, uid, run_name(order.run_id)),
         "immutable": True,
-        "stringData": {**_variables(launch), **{_key(n): f.value for n, f in enumerate(launch.secret_files)}},
+        "stringData": {**_variables(launch), **{file_key(n): f.value for n, f in enumerate(launch.secret_files)}},
     }
 
 
@@ -145,7 +145,7 @@ def pod(owner: PodOwner, order: RunOrder, launch: Launch, uid: str, *further: Po
     """One replica. `restartPolicy` Never: a run never starts over. A process namespace for the whole pod: a program
     that is process 1 would ignore SIGTERM."""
     name = pod_name(order.run_id, launch.task)
-    own = (_shared_memory(), _secret_files(order, launch), _job_dir(launch), _mounts(launch))
+    own = (_SHARED_MEMORY, _secret_files(order, launch), _job_dir(launch), _mounts(launch))
     parts = PodParts.together(*own, *further)
     metadata = owned(owner, order, uid, name)
     metadata["labels"][TASK] = launch.task
@@ -263,11 +263,9 @@ def _toleration(toleration: PodToleration) -> dict[str, Any]:
         "operator": toleration.operator,
         "value": toleration.value,
         "effect": toleration.effect,
+        "tolerationSeconds": toleration.toleration_seconds,
     }
-    fields = {name: value for name, value in fields.items() if value}
-    if toleration.toleration_seconds is not None:
-        fields["tolerationSeconds"] = toleration.toleration_seconds
-    return fields
+    return {name: value for name, value in fields.items() if value not in ("", None)}
 
 
 def _environment(order: RunOrder, launch: Launch) -> list[dict[str, Any]]:
@@ -297,16 +295,16 @@ def _variables(launch: Launch) -> dict[str, str]:
     return {f"variable-{number}": value for number, value in enumerate(launch.secrets.values())}
 
 
-def _key(number: int) -> str:
+def file_key(number: int) -> str:
+    """The key of a file in a Secret or a ConfigMap, as a file name may be none."""
     return f"file-{number}"
 
 
-def _shared_memory() -> PodParts:
-    """Shared memory, which data loaders and NCCL use and which counts as the replica's; a container has 64 MB else."""
-    return PodParts(
-        volumes=({"name": "shm", "emptyDir": {"medium": "Memory"}},),
-        mounts=({"name": "shm", "mountPath": "/dev/shm"},),  # noqa: S108 - in the pod
-    )
+_SHARED_MEMORY = PodParts(
+    volumes=({"name": "shm", "emptyDir": {"medium": "Memory"}},),
+    mounts=({"name": "shm", "mountPath": "/dev/shm"},),  # noqa: S108 - in the pod
+)
+"""What data loaders and NCCL use; it counts as the replica's memory. A container has 64 MB else."""
 
 
 def _secret_files(order: RunOrder, launch: Launch) -> PodParts:
@@ -314,7 +312,7 @@ def _secret_files(order: RunOrder, launch: Launch) -> PodParts:
         return PodParts()
     source = {"secretName": run_name(order.run_id), "defaultMode": 0o444}
     mounts = (
-        {"name": "secrets", "mountPath": file.path, "subPath": _key(number), "readOnly": True}
+        {"name": "secrets", "mountPath": file.path, "subPath": file_key(number), "readOnly": True}
         for number, file in enumerate(launch.secret_files)
     )
     return PodParts(volumes=({"name": "secrets", "secret": source},), mounts=tuple(mounts))

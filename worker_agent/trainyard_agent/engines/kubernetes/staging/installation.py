@@ -17,6 +17,7 @@ from trainyard_agent.engines.kubernetes.pods.objects import (
     DOMAIN,
     PodOwner,
     PodParts,
+    file_key,
     init_container_state,
     literal,
     owned,
@@ -77,13 +78,13 @@ def config_name(run_id: str) -> str:
 
 
 def config(owner: PodOwner, order: RunOrder, uid: str, contents: Sequence[bytes]) -> dict[str, Any]:
-    """The ConfigMap with the files. Its keys are numbers: a file name may be no key."""
+    """The ConfigMap with the files."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": owned(owner, order, uid, config_name(order.run_id)),
         "immutable": True,
-        "binaryData": {_key(number): base64.b64encode(content).decode() for number, content in enumerate(contents)},
+        "binaryData": {file_key(number): base64.b64encode(content).decode() for number, content in enumerate(contents)},
     }
 
 
@@ -91,7 +92,7 @@ def parts(order: RunOrder, launch: Launch, installation: Installation) -> PodPar
     limits = installation.limits
     source = {
         "name": config_name(order.run_id),
-        "items": [{"key": _key(number), "path": path} for number, path in enumerate(installation.files)],
+        "items": [{"key": file_key(number), "path": path} for number, path in enumerate(installation.files)],
     }
     room = {"sizeLimit": str(limits.disk_bytes)} if limits.disk_bytes else {}
     return PodParts(
@@ -126,10 +127,6 @@ def _container(order: RunOrder, launch: Launch, installation: Installation) -> d
             {"name": _ENVIRONMENT, "mountPath": "/tmp", "subPath": _TEMPORARY},  # noqa: S108 - in the pod
         ],
     }
-
-
-def _key(number: int) -> str:
-    return f"file-{number}"
 
 
 def activity(pod: Mapping[str, Any]) -> str:

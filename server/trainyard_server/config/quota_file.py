@@ -16,42 +16,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_file
-from trainyard_server.config.retention_entries import RetentionEntries
-from trainyard_server.config.sharing_entries import ProjectSharingEntries, SharingEntries
+from trainyard_protocol.job.training_input import Band
+from trainyard_server.config.quota_entries import SiteEntries
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.retention import ProjectRetentions
-from trainyard_server.domain.scheduling.quotas import GPUS, JOBS, VCPUS, Quotas
-from trainyard_server.domain.scheduling.sharing import Account, ShareStanding
+from trainyard_server.domain.scheduling.quotas import Quotas
+from trainyard_server.domain.scheduling.sharing import Account, ShareStanding, Sharing
 
 logger = logging.getLogger(__name__)
-
-_Limit = Annotated[int, Field(ge=0)] | None
-_Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._:/@\[\]-]+$")]
-
-
-class _Limits(RetentionEntries, ProjectSharingEntries):
-    running_jobs: _Limit = None
-    vcpus: _Limit = None
-    gpus: _Limit = None
-    accelerators: dict[str, _Limit] = Field(default_factory=dict)
-    images: list[_Pattern] | None = None
-
-    def named(self) -> dict[str, int | None]:
-        """The limits that the file sets, by name."""
-        names = {"running_jobs": JOBS, "vcpus": VCPUS, "gpus": GPUS}
-        plain = {name: getattr(self, key) for key, name in names.items() if key in self.model_fields_set}
-        return plain | {kind.upper(): limit for kind, limit in self.accelerators.items()}
-
-
-class _File(SharingEntries):
-    default: _Limits = _Limits()
-    projects: dict[str, _Limits] = Field(default_factory=dict)
 
 
 class QuotaFile:
@@ -91,24 +68,24 @@ def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
     path = path.resolve()  # messages name the file that a link leads to
     text, value = read_yaml_file(path)
     try:
-        file = _File.model_validate(value)
+        file = SiteEntries.model_validate(value)
     except ValidationError as error:
-        raise entry_problem(path, text, _File, error) from error
-    default = file.default.named()
-    sharing = file.sharing(file.default, file.projects)
-    projects = {name: _limits(default | own.named()) for name, own in file.projects.items()}
-    own = {
-        name: (entries if "keep_jobs" in entries.model_fields_set else file.default).keep_jobs
-        for name, entries in file.projects.items()
-    }
-    retention = ProjectRetentions(file.default.keep_jobs, own)
-    quotas = Quotas(_limits(default), projects, sharing, retention)
-    images = {
-        name: own.images if "images" in own.model_fields_set else file.default.images
-        for name, own in file.projects.items()
-    }
-    return quotas, AllowedImages(file.default.images, images)
-
-
-def _limits(named: dict[str, int | None]) -> dict[str, int]:
-    return {name: limit for name, limit in named.items() if limit is not None}
+        raise entry_problem(path, text, SiteEntries, error) from error
+    default = file.default
+    projects = {name: own.over(default) for name, own in file.projects.items()}
+    sharing = Sharing(
+        fair_share=file.fair_share and file.fair_share.rules(),
+        default=default.rules(),
+        projects={name: entries.rules() for name, entries in projects.items()},
+        run_limits={
+            Band(name.upper()): band.max_running_time
+            for name, band in file.bands.items()
+            if band.max_running_time is not None
+        },
+        overdue_after=file.overdue_after,
+        min_run=file.preemption.min_run,
+    )
+    limits = {name: entries.limits() for name, entries in projects.items()}
+    retention = ProjectRetentions(default.keep_jobs, {name: entries.keep_jobs for name, entries in projects.items()})
+    images = AllowedImages(default.images, {name: entries.images for name, entries in projects.items()})
+    return Quotas(default.limits(), limits, sharing, retention), images

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.lines.time_parsing import parse_duration
 from trainyard_protocol.settings import number, required, setting
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import StallPolicy
@@ -12,9 +11,11 @@ from trainyard_server.config.backup_options import BackupOptions
 from trainyard_server.config.network import read_host_name
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.config.oidc_options import OidcOptions
+from trainyard_server.config.quota_entries import read_keep_jobs
 from trainyard_server.config.token_files import read_token
 from trainyard_server.domain.access.permissions import Token
 from trainyard_server.domain.lifecycle.stalls import StallAction
+from trainyard_server.domain.retention import ALL
 
 GRACE_S = 30.0
 
@@ -45,15 +46,11 @@ def _job_dir_root(text: str) -> str:
 
 
 def _keep_jobs(text: str) -> float | None:
-    if text == "all":
-        return None
     try:
-        seconds = parse_duration(text).total_seconds()
+        time = read_keep_jobs(text)
     except ValueError as error:
-        raise InvalidArgument(f"is `all`, or {error}.") from error
-    if not seconds:
-        raise InvalidArgument("must be above 0: a job that ends must be there to be read.")
-    return seconds
+        raise InvalidArgument(f"{error}.") from error
+    return None if time == ALL else time.total_seconds()
 
 
 def _keep_audit(text: str) -> float | None:

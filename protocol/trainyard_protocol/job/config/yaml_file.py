@@ -43,9 +43,11 @@ def entry_problem(path: Path, text: str, model: type[BaseModel], error: Validati
     allowed there."""
     first = error.errors(include_url=False)[0]
     steps = first["loc"]
-    message = first["msg"].removeprefix("Value error, ")
-    if steps[-1:] == ("[key]",):  # 1.10 is the number 1.1 in YAML
+    message = first["msg"].removeprefix("Value error, ").removesuffix(".")
+    if steps[-1:] == ("[key]",):
         steps, message = steps[:-1], 'a version or name that YAML reads as a number needs quotes: "2.10"'
+        if first["type"] == "literal_error":
+            message = f"there is no such entry; allowed: {first['ctx']['expected']}"
     if first["type"] == "extra_forbidden":
         message = f"there is no such entry; allowed: {', '.join(_keys(model, steps[:-1]))}"
     entry = ".".join(map(str, steps)) or "the file"

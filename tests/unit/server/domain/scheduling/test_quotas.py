@@ -138,7 +138,7 @@ def test_file_has_the_images_of_a_project_instead_of_the_default_ones(tmp_path: 
     ("text", "message"),
     [
         ("default: {vcpus: 1}\nprojects:\n  a: {vcpus: 2}\n  b:\n    gpus: -1\n", ":5: projects.b.gpus: "),
-        ("default:\n  cpus: 4\n", ":2: default.cpus: there is no such entry; allowed: share, maxPriority, "),
+        ("default:\n  cpus: 4\n", ":2: default.cpus: there is no such entry; allowed: runningJobs, vcpus, "),
         ("projects:\n  a: {accelerators: {T4: many}}\n", ":2: projects.a.accelerators.T4: "),
         ("default:\n  images: [a b]\n", ":2: default.images.0: String should match pattern"),
         ("- 1\n", ":1: the file: "),

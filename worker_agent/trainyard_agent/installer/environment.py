@@ -19,11 +19,11 @@ BASE_FILE = "trainyard-base.pth"
 FRAMEWORKS = ("jax", "jaxlib", "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "torch")
 
 _INSTALLER = "trainyard-base"
-_FILES = ("METADATA", "INSTALLER", "entry_points.txt", "RECORD")
 _MOST_BYTES = 1 << 20  # of a file with paths
 _SEPARATORS = re.compile(r"[-_.]+")
 _ADDED = re.compile(r"import site; site\.addsitedir\((.*)\)")
 _HEADER = re.compile(r"^(?:Requires-Dist|Provides-Extra|Requires-Python):.*$", re.IGNORECASE | re.MULTILINE)
+_NAMED = re.compile(r"^(Name|Version): *(.*?) *$", re.IGNORECASE | re.MULTILINE)
 _LABEL = r"[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|post|rev|r|dev)[-_.]?\d*"
 _VERSION = re.compile(rf"v?(\d+!)?\d+(\.\d+)*({_LABEL})*(\+[a-z0-9]+([-_.][a-z0-9]+)*)?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -99,11 +99,12 @@ class Environment:
             if not info.exists():
                 info.mkdir()
                 head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-                (info / "METADATA").write_text(head + "".join(f"{line}\n" for line in headers), "utf-8")
-                (info / "INSTALLER").write_text(_INSTALLER, "utf-8")
-                (info / "entry_points.txt").write_text(entry_points, "utf-8")  # of setuptools, which may build
-                record = (f"{info.name}/{file},,\n" for file in _FILES)
-                (info / "RECORD").write_text("".join(record), "utf-8")
+                files = {"METADATA": head + "".join(f"{line}\n" for line in headers), "INSTALLER": _INSTALLER}
+                if entry_points:
+                    files["entry_points.txt"] = entry_points  # of setuptools, which may build
+                files["RECORD"] = "".join(f"{info.name}/{file},,\n" for file in (*files, "RECORD"))
+                for file, content in files.items():
+                    (info / file).write_text(content, "utf-8")
 
     def hide_base(self) -> None:
         """Take away what `show_base` has left."""
@@ -131,10 +132,11 @@ def _is_bases(info: Path) -> bool:
 def _distributions(path: list[str]) -> Iterator[tuple[str, str, list[str], str]]:
     for dist in metadata.distributions(path=list(dict.fromkeys(path))):
         text = (dist.read_text("METADATA") or "").partition("\n\n")[0]
+        # Without the descriptions, which `dist.metadata` parses with each look: a second of CPU for a large base.
+        named = {key.lower(): value for key, value in _NAMED.findall(text)} or dist.metadata
         headers = _HEADER.findall(text) if text else [f"Requires-Dist: {need}" for need in dist.requires or ()]
-        name = dist.metadata["Name"]
-        if name:
-            yield name, dist.version, headers, dist.read_text("entry_points.txt") or ""
+        if named["name"]:
+            yield named["name"], named["version"], headers, dist.read_text("entry_points.txt") or ""
 
 
 def drop_tree(venv: Path) -> None:

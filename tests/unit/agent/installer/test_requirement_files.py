@@ -4,6 +4,7 @@ from pathlib import Path
 
 from trainyard_agent.installer import declared
 from trainyard_agent.installer.indexes import Indexes
+from trainyard_agent.installer.output import Refused
 from trainyard_agent.installer.requirement_files import RequirementReader
 from trainyard_agent.installer.tree import SourceTree
 
@@ -44,6 +45,35 @@ def test_requirement_files_are_read_as_pip_reads_them(tmp_path: Path) -> None:
     assert not wrong
 
 
+def test_lines_that_lead_out_of_the_files_or_are_no_requirement_are_refused_with_their_numbers(tmp_path: Path) -> None:
+    out, root = tmp_path / "out", tmp_path / "program"
+    (out / "lib").mkdir(parents=True)
+    (out / "r.txt").write_text("somewhere\n")
+    root.mkdir()
+    outside = "{} is outside the uploaded files"
+    lines = {
+        "-r ../out/r.txt": outside.format("../out/r.txt"),
+        f"-c {out}/r.txt": outside.format(f"{out}/r.txt"),
+        f"-e {out}/lib": outside.format(f"{out}/lib"),
+        f"--find-links={out}/lib": outside.format(f"{out}/lib"),
+        f"x @ file://{out}/lib": outside.format(f"{out}/lib"),
+        f"x @ git+file://{out}/lib": outside.format(f"{out}/lib"),
+        "../out/lib[extra] ; python_version > '3'": outside.format("../out/lib"),
+        "-e ./lib": "./lib is not among the files that were uploaded",
+        "--target x": "--target is not an option of requ",
+    }
+    wrong = {}
+    for line, words in lines.items():
+        (root / "requirements.txt").write_text(f"six\n{line}\n")
+        try:
+            RequirementReader(SourceTree(root), Indexes(), {}).read(root / "requirements.txt")
+            wrong[line] = "it is read"
+        except Refused as refused:
+            if f"requirements.txt, line 2: {words}" not in str(refused):
+                wrong[line] = str(refused)
+    assert not wrong
+
+
 def test_options_of_requirement_files_are_settings_of_the_installation(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     text = """
@@ -57,11 +87,13 @@ def test_options_of_requirement_files_are_settings_of_the_installation(tmp_path:
     site = Indexes(default="https://site.example", extra=["https://s.example"])
     environment = {"USER_OF_INDEX": "u", "TOKEN": "secret"}
     read = RequirementReader(SourceTree(tmp_path), site, environment).read(tmp_path / "requirements.txt")
-    assert read.indexes.default == "https://u:secret@i.example/simple"
-    assert read.indexes.extra == ["https://s.example", "https://e.example"]
-    assert read.indexes.links == [str((tmp_path / "wheels").resolve())]
-    assert (read.indexes.trusted, read.hashes) == (["e.example"], True)
-    assert read.variables == {"USER_OF_INDEX", "TOKEN"}
+    assert read.indexes == Indexes(
+        default="https://u:secret@i.example/simple",
+        extra=["https://s.example", "https://e.example"],
+        links=[str((tmp_path / "wheels").resolve())],
+        trusted=["e.example"],
+    )
+    assert (read.hashes, read.variables) == (True, {"USER_OF_INDEX", "TOKEN"})
     assert "secret" not in read.indexes.shown()
     assert site.default == "https://site.example"
 

@@ -163,10 +163,7 @@ def output_options(function: Command) -> Command:
         return function(output=replace(chosen, flatten=flatten_keys(flatten)), **rest)
 
     wrapped = click.option(
-        "--format",
-        "format_",
-        metavar="EXPRESSION",
-        help="json, yaml, value(KEY,...), csv(KEY,...) or table(KEY,...).",
+        "--format", "format_", metavar="EXPRESSION", help="json, yaml, value(KEY,...), csv(KEY,...) or table(KEY,...)."
     )(wrapped)
     wrapped = click.option(
         "--flatten",

@@ -28,16 +28,14 @@ export function styleAmong(index, count) {
 /**
  * Content of a chart.
  * @typedef {object} Line
- * @property {number[]} x rising, except of points @property {(number|null)[]} y null: a gap
+ * @property {number[]} x rising @property {(number|null)[]} y null: a gap
  * @property {number} colour from 0 @property {number[]} [dash] @property {number} [width] @property {number} [opacity]
  * @property {"circle"|"diamond"|"cross"} [symbol] marks points, some of them where there are many; crosses are red and
  * lie at the upper edge, without y @property {(index: number) => string} [textOf] of a point, shown on hover @property {boolean} [stepped] level
- * until the next point @property {boolean} [points] no line @property {number[]} [shades] of the points, from 0 to 1
- * @property {boolean} [fills] the area between it and the line before it @property {string} [group] of lines in several charts
+ * until the next point @property {boolean} [points] no line @property {boolean} [fills] the area between it and the line before it @property {string} [group] of lines in several charts
  *
  * @typedef {object} Axis
- * @property {string} [title] @property {boolean} [log] @property {string[]} [order] names for the values 0, 1, 2, ...
- * @property {boolean} [whole] has whole numbers alone @property {string} [key] with another key the axis loses its zoom
+ * @property {string} [title] @property {boolean} [log] @property {boolean} [whole] has whole numbers alone @property {string} [key] with another key the axis loses its zoom
  *
  * @typedef {object} Picture
  * @property {Line[]} lines @property {Axis} x @property {Axis} y
@@ -78,7 +76,7 @@ export class Chart {
   /** Shows a picture, as soon as the chart is in sight. @param {Picture} picture */
   show(picture) {
     this.#picture = picture;
-    const keys = JSON.stringify([picture.x, picture.y].map(({ key, log, order }) => [key, log, order]));
+    const keys = JSON.stringify([picture.x, picture.y].map(({ key, log }) => [key, log]));
     const isOther = this.#keys !== keys;
     this.#keys = keys;
     if (isOther && (this.#zoom.x || this.#zoom.y)) this.reset();
@@ -109,7 +107,7 @@ export class Chart {
     const picture = this.#picture;
     if (!picture || !this.#isSeen || !this.#element.clientWidth) return;
     const theme = themed(picture.lines);
-    const look = JSON.stringify([theme, picture.x, picture.y, picture.together, picture.lines.map(({ x, y, shades, ...style }) => style)]);
+    const look = JSON.stringify([theme, picture.x, picture.y, picture.together, picture.lines.map(({ x, y, ...style }) => style)]);
     this.#element.picture = picture; // for whoever inspects the page
     if (look === this.#look && this.#plot) return this.#plot.setData(aligned(picture.lines));
     this.#look = look;
@@ -209,7 +207,6 @@ function themed(lines) {
   const value = (name) => style.getPropertyValue(name).trim();
   return {
     colours: Object.fromEntries(lines.map(({ colour }) => [colour, colourOf(colour)])),
-    text: value("--text"),
     dim: value("--dim"),
     line: value("--line"),
     strong: value("--line-strong"),
@@ -226,64 +223,50 @@ function sizeOf(element) {
 /** The columns that the library draws: x of all points in their order, and y of each line. It draws through what a line
  * does not have, and leaves a gap where it has null. */
 function aligned(lines) {
-  const orders = lines.map((line) => (line.points ? [...line.x.keys()].sort((a, b) => line.x[a] - line.x[b]) : null));
   const counts = new Map(); // how often the line that has an x most often has it
-  lines.forEach(({ x }, at) => {
+  for (const { x } of lines) {
     let times = 0;
-    for (let index = 0; index < x.length; index++) {
-      const here = x[orders[at]?.[index] ?? index];
-      times = index > 0 && here === x[orders[at]?.[index - 1] ?? index - 1] ? times + 1 : 1;
+    x.forEach((here, index) => {
+      times = index > 0 && here === x[index - 1] ? times + 1 : 1;
       if (times > (counts.get(here) ?? 0)) counts.set(here, times);
-    }
-  });
+    });
+  }
   const along = [];
   for (const x of Float64Array.from(counts.keys()).sort()) for (let times = counts.get(x); times > 0; times--) along.push(x);
-  return [along, ...lines.map((line, at) => columnOf(line, orders[at], along))];
+  return [along, ...lines.map((line) => columnOf(line, along))];
 }
 
-function columnOf({ x, y }, order, along) {
+function columnOf({ x, y }, along) {
   const column = new Array(along.length);
   let place = 0;
-  for (let index = 0; index < x.length; index++) {
-    const from = order?.[index] ?? index;
-    while (along[place] < x[from]) place += 1;
-    column[place] = y[from];
+  x.forEach((here, index) => {
+    while (along[place] < here) place += 1;
+    column[place] = y[index];
     place += 1;
-  }
+  });
   return column;
 }
 
 /** The whole range of x; points keep away from its ends. */
 function wholeOf({ x, lines }, low, high) {
-  if (x.order) return [-0.5, x.order.length - 0.5];
   if (low === null || low === undefined) return [x.log ? 1 : 0, x.log ? 10 : 1];
   if (!lines.some((line) => line.points)) return [low, high];
-  if (x.log) return [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
   return [low - (high - low) * 0.04, high + (high - low) * 0.04];
 }
 
 function heightOf(axis, low, high) {
-  if (axis.order) return [-0.5, axis.order.length - 0.5];
   if (axis.log) return window.uPlot.rangeLog(low ?? 1, high ?? 10, 10, false);
   return window.uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
 }
 
-function axisOf({ title, log, order, whole }, theme, isUpright) {
+function axisOf({ title, log, whole }, theme, isUpright) {
   const space = isUpright ? 2.4 * TICK_HEIGHT : TICK_WIDTH;
-  const names = order && {
-    splits: (plot) => {
-      const room = isUpright ? plot.over.clientHeight / TICK_HEIGHT : plot.over.clientWidth / TICK_WIDTH;
-      const step = Math.ceil(order.length / Math.max(1, room));
-      return order.map((_, index) => index).filter((index) => index % step === 0);
-    },
-    values: (_, splits) => splits.map((index) => cut(order[index] ?? "", 14)),
-  };
   const width = (_, values) => 14 + 6.5 * Math.max(2, ...(values ?? []).map((text) => text.length));
   return {
     stroke: theme.dim, font: theme.font, label: title ?? "", labelFont: theme.font, labelSize: 16, labelGap: 0, space, gap: 4,
     grid: { show: isUpright, stroke: theme.line, width: 1 }, ticks: { stroke: theme.strong, width: 1, size: 4 },
     size: isUpright ? width : 24, values: (_, splits) => splits.map((value) => (value === null ? "" : tickOf(value))),
-    ...(whole && !log ? { incrs: WHOLE } : {}), ...names,
+    ...(whole && !log ? { incrs: WHOLE } : {}),
   };
 }
 
@@ -334,22 +317,13 @@ function drawSymbols(plot, line, theme) {
     if (index % step || !Number.isFinite(y)) return;
     ctx.beginPath();
     outline(ctx, line.symbol, plot.valToPos(x, "x", true), y, size);
-    for (const [fill, opacity] of fillsOf(line, index, colour, theme)) {
-      ctx.globalAlpha = opacity;
-      ctx.fillStyle = fill;
+    if (line.symbol !== "cross") {
+      ctx.fillStyle = line.points ? colour : theme.surface;
       ctx.fill();
     }
     ctx.stroke();
   });
   ctx.restore();
-}
-
-/** Colours over each other: a shade is more or less of the line's colour over the page's. */
-function fillsOf(line, index, colour, theme) {
-  if (line.symbol === "cross") return [];
-  if (!line.points) return [[theme.surface, 1]];
-  const shade = line.shades?.[index] ?? 1;
-  return [[theme.line, line.opacity ?? 1], [colour, (line.opacity ?? 1) * shade]];
 }
 
 function outline(ctx, symbol, x, y, size) {
@@ -422,9 +396,4 @@ function placed(element, left, top) {
   element.style.left = `${left}px`;
   element.style.top = `${top}px`;
   return element;
-}
-
-/** A text of that many characters at most. */
-export function cut(text, most) {
-  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
 }

@@ -3,10 +3,10 @@ import { ApiError, call, jobPath } from "../base/api.js";
 import { el } from "../base/dom.js";
 import { styleAmong } from "./charts.js";
 import { CurveCharts, writeAddress } from "./curve_charts.js";
-import { Exploration } from "./exploration.js";
 import { findJobs } from "./find_jobs.js";
 import { swatch } from "./metrics_card.js";
 import { MetricsJob } from "./metrics_job.js";
+import { Parallel } from "./parallel.js";
 import { axesOf } from "./study_axes.js";
 
 const POINTS = 60_000; // of all curves together
@@ -22,7 +22,7 @@ const jobs = keys.map((key) => new MetricsJob(...key.split("/"), Math.floor(POIN
 const styles = new Map(jobs.map((job, index) => [job, styleAmong(index, jobs.length)]));
 const ended = new Set(); // jobs with all their curves
 const charts = new CurveCharts(write);
-const exploration = new Exploration(showSelected);
+const parallel = new Parallel(showSelected);
 let view = null;
 let version = "";
 
@@ -158,28 +158,22 @@ async function compare() {
   if (query.get("metric")) request.set("metric", query.get("metric"));
   try {
     view = await call("GET", `/trainyard/v1/jobs:compare?${request}`);
-    explore();
+    showParameters();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     byId("metrics-note").textContent = error.message;
   }
 }
 
-function explore() {
-  const trials = view.jobs.map((job, number) => ({
-    number, name: job.job_id, state: job.state, parameters: job.parameters, metrics: job.metrics, value: valueOf(job.metrics[view.metric]),
-  }));
-  byId("exploration").hidden = !view.metric || view.axes.length === 0;
-  if (byId("exploration").hidden) return;
+function showParameters() {
+  byId("parameters").hidden = !view.metric || view.axes.length === 0;
+  if (byId("parameters").hidden) return;
+  const trials = view.jobs.map(({ job_id: name, state, parameters, metrics }, number) => {
+    const metric = metrics[view.metric];
+    return { number, name, state, parameters, value: metric?.best ?? metric?.last ?? null };
+  });
   const axes = axesOf({ parameters: view.axes, trials, metric_tag: view.metric });
-  const others = view.metrics.filter((name) => name !== view.metric);
-  const choices = others.map((name) => ({ key: `\t${name}`, label: name, values: null, log: false, of: (job) => valueOf(job.metrics[name]) }));
-  const most = view.axes.reduce((a, b) => ((b.importance ?? -1) > (a.importance ?? -1) ? b : a));
-  exploration.show({ axes, choices, x: most.name, trials, goal: view.goal, best: view.best });
-}
-
-function valueOf(metric) {
-  return metric?.best ?? metric?.last ?? null;
+  parallel.show({ axes, trials, goal: view.goal, best: view.best });
 }
 
 function showSelected(selected, areSome) {

@@ -1,21 +1,20 @@
-// Page of a study: charts and the table of its trials, from the API. The ranges that are chosen hold for all of them.
+// Page of a study: charts and the table of its trials, from the API. The ranges that are chosen hold for both.
 import { call, jobPath } from "../base/api.js";
 import { note } from "../base/banner.js";
 import { Chart } from "./charts.js";
 import { formatted } from "./curves.js";
-import { Exploration, showEmpty, worstFirst } from "./exploration.js";
-import { axesOf, metricOf } from "./study_axes.js";
+import { Parallel } from "./parallel.js";
+import { axesOf, metricOf, worstFirst } from "./study_axes.js";
 import { TrialsTable } from "./study_table.js";
 
 const AGAIN_MS = 1000;
 const COMPARED = 8; // jobs in one comparison
-const NUMBER = "\ttrial"; // key of the trials' numbers, which no parameter has
 
 const { project, job } = document.getElementById("job").dataset;
 const byId = (id) => document.getElementById(id);
 const table = new TrialsTable(byId("trials"), byId("trials-pages"));
 const bestChart = new Chart(byId("best-chart"));
-const exploration = new Exploration(showSelected);
+const parallel = new Parallel(showSelected);
 let study = null;
 let version = "";
 let loading = false;
@@ -45,9 +44,7 @@ function show() {
   const hidden = study.count - study.trials.length;
   byId("study-note").textContent = hidden ? `Shown here are ${study.trials.length.toLocaleString("en")} of ${study.count.toLocaleString("en")} trials: the best and the newest.` : "";
   showBest();
-  const number = { key: NUMBER, label: "trial", values: null, log: false, of: (trial) => trial.number };
-  const most = study.parameters.reduce((a, b) => ((b.importance ?? -1) > (a?.importance ?? -1) ? b : a), study.parameters[0]);
-  exploration.show({ axes: axesOf(study), choices: [number], x: most?.name ?? NUMBER, trials: study.trials, goal: study.goal, best: study.best });
+  parallel.show({ axes: axesOf(study), trials: study.trials, goal: study.goal, best: study.best });
 }
 
 function showSelected(selected, areSome) {
@@ -64,7 +61,8 @@ function showBest() {
   const marks = (trials, colour, symbol) => ({
     x: trials.map((trial) => trial.number), y: trials.map(metricOf), colour, symbol, points: true, textOf: (at) => `Trial ${trials[at].number}: ${formatted(metricOf(trials[at]))}`,
   });
-  showEmpty("best-chart", measured.length === 0);
+  byId("best-chart").hidden = measured.length === 0;
+  byId("best-chart-empty").hidden = measured.length > 0;
   bestChart.show({
     lines: [
       { x: records.map(([number]) => number), y: records.map(([, value]) => value), colour: 0, stepped: true, width: 2 },

@@ -41,6 +41,12 @@ export function axesOf(study) {
   return [...axes, { key: "", label: study.metric_tag, values: null, log: false, whole: false, ...range, of: metricOf }];
 }
 
+/** The trials with a metric. */
+export function worstFirst(trials, goal) {
+  const sign = goal === "MAXIMIZE" ? 1 : -1;
+  return trials.filter((trial) => metricOf(trial) !== null).sort((a, b) => sign * (metricOf(a) - metricOf(b)) || b.number - a.number);
+}
+
 /** Place of a value on its axis, from 0 to 1; null for a trial that has none. */
 export function placeOf(axis, value) {
   if (value === null) return null;

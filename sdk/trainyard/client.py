@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from types import TracebackType
@@ -234,17 +233,14 @@ def _words(args: object) -> tuple[str, ...]:
     """The arguments of a program: words as they are, flags of a mapping as `--NAME=VALUE`. True is the flag alone,
     False and None leave it out; a list is the flag with each of its values. Raises InvalidArgument."""
     if isinstance(args, Mapping):
-        return tuple(word for name, value in args.items() for word in _flag(_name_of(str(name)), value))
+        names = {name: str(name) if str(name).startswith("-") else f"--{name}" for name in args}
+        return tuple(word for name, value in args.items() for word in _flag(names[name], value))
     if isinstance(args, str | bytes) or not isinstance(args, Iterable):
         raise InvalidArgument(
             f"args must be a list of words, such as ['--lr', 0.1], or a mapping, such as {{'lr': 0.1}}; this is "
             f"{quoted(args)}."
         )
     return tuple(map(str, args))
-
-
-def _name_of(name: str) -> str:
-    return name if name.startswith("-") else f"--{name}"
 
 
 def _flag(name: str, value: object) -> Iterator[str]:
@@ -314,8 +310,10 @@ class Job:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for pause in chain(_PAUSES_S, repeat(_LONGEST_PAUSE_S)):
-            with self._patiently():
+            try:
                 self._last = JobState(self._http.get_job(self.id, delays=RETRY_DELAYS)["state"])
+            except Unavailable as error:  # the job goes on without its server
+                logger.warning("%s", error.message)
             if self._last in FINAL_JOB_STATES:
                 break
             left = pause if deadline is None else deadline - time.monotonic()
@@ -325,14 +323,6 @@ class Job:
         if check and self._last is not JobState.SUCCEEDED:
             raise JobFailed(self.detail())
         return self._last
-
-    @contextmanager
-    def _patiently(self) -> Iterator[None]:
-        """Let a server that does not answer come back: the job goes on without it."""
-        try:
-            yield
-        except Unavailable as error:
-            logger.warning("%s", error.message)
 
     def logs(
         self, *, follow: bool = True, task: str = "", severity: str = "", since: str = "", search: str = ""

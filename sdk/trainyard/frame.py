@@ -15,10 +15,16 @@ def columns(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[object]]:
         "job_id": [job["jobId"] for job in jobs],
         "state": [job["state"] for job in jobs],
         "owner": [job.get("owner") for job in jobs],
-        **{name: [_time(job.get(field)) for job in jobs] for name, field in _TIMES.items()},
+        **{
+            name: [datetime.fromisoformat(time) if (time := job.get(field)) else None for job in jobs]
+            for name, field in _TIMES.items()
+        },
         "duration_s": [job.get("duration") for job in jobs],
         **{f"params.{name}": _numbers(texts) for name, texts in _inner(jobs, "params")},
-        **{f"metrics.{name}": [_number(value) for value in values] for name, values in _inner(jobs, "metrics")},
+        **{  # JSON has no NaN and no infinity, which are texts
+            f"metrics.{name}": [None if value is None else float(value) for value in values]
+            for name, values in _inner(jobs, "metrics")
+        },
         **{f"labels.{name}": texts for name, texts in _inner(jobs, "labels")},
     }
 
@@ -39,12 +45,3 @@ def _numbers(texts: Sequence[str | None]) -> Sequence[object]:
         int(text) if text is not None and text.isdecimal() else number
         for number, text in zip(numbers, texts, strict=True)
     ]
-
-
-def _number(value: float | str | None) -> float | None:
-    """A value of a metric; JSON has no NaN and no infinity, which are texts."""
-    return None if value is None else float(value)
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

@@ -13,15 +13,16 @@ _METRICS = 8
 
 def html(detail: JobDetail, address: str) -> str:
     """The job as HTML; `address` is its page in the dashboard. Everything that a user or a program wrote is escaped."""
+    primary = next(iter(detail.runs[-1].replicas), None) if detail.runs else None
     job_id = escape(str(detail.job["jobId"]))
     colour = _COLOURS.get(detail.state, "#0a55c4")
     parts = [
         f'<p><a href="{escape(address)}"><b>{job_id}</b></a> '
-        f'<span style="color: {colour}; font-weight: 600">{escape(detail.state)}</span>{_progress(detail)}</p>'
+        f'<span style="color: {colour}; font-weight: 600">{escape(detail.state)}</span>{_progress(primary)}</p>'
     ]
-    if reason := _reason(detail):
+    has_failed = detail.state in (JobState.FAILED, JobState.CANCELLED)
+    if reason := str(detail.job.get("errorMessage", "")) if has_failed else detail.waiting:
         parts.append(f'<pre style="white-space: pre-wrap; max-height: 12em; overflow: auto">{escape(reason)}</pre>')
-    primary = _primary(detail)
     digest = primary.metrics if primary is not None else None
     if digest is not None and digest.metrics:
         curve = digest.curve()
@@ -36,23 +37,11 @@ def failure(job_id: str, message: str) -> str:
     return f"<div><p><b>{escape(job_id)}</b></p><pre>{escape(message)}</pre></div>"
 
 
-def _primary(detail: JobDetail) -> ReplicaView | None:
-    return next(iter(detail.runs[-1].replicas), None) if detail.runs else None
-
-
-def _progress(detail: JobDetail) -> str:
-    primary = _primary(detail)
+def _progress(primary: ReplicaView | None) -> str:
     if primary is None or primary.step is None:
         return ""
     of = f" of {primary.steps:,}" if primary.steps else ""
     return f", step {primary.step:,}{of}"
-
-
-def _reason(detail: JobDetail) -> str:
-    """The reason of a failure, or of its waiting."""
-    if detail.state in (JobState.FAILED, JobState.CANCELLED):
-        return str(detail.job.get("errorMessage", ""))
-    return detail.waiting
 
 
 def _svg(curve: CurveDigest) -> str:

@@ -321,6 +321,9 @@ def finish(exit_code: int = 0, quiet: bool = False) -> None:
         run.finish(exit_code, quiet)
 
 
+atexit.register(finish)
+
+
 def define_metric(*_names: object, **_options: object) -> None:
     """Accepted, without effect: curves are over the steps."""
 
@@ -366,12 +369,6 @@ def _function(name: str) -> "Any":
 
 def _not_kept(name: str) -> None:
     _notice(f"wandb.{name} is accepted, but not kept.")
-
-
-@atexit.register
-def _finish_at_exit() -> None:
-    if run is not None:
-        run.finish()
 
 
 def _report(step: int, values: "Mapping[str, Any]") -> None:

@@ -447,20 +447,13 @@ class LogEntry(Wire):
     def of_array(cls, elements: Sequence[Any]) -> "LogEntry":
         """The line in an array of the API: its fields up to the text, and the kind of the line. Raises ValueError,
         TypeError."""
-        cursor, run, task, number, time, stream, severity, text, *kind = elements
-        return cls(
-            cursor=cursor,
-            run=run,
-            task=task,
-            number=number,
-            time=time,
-            stream=stream,
-            severity=severity,
-            text=text,
-            partial=kind == [1],
-            overwritten=kind == [2],
-            routine=kind == [3],
-        )
+        *values, text = elements[:8]
+        kind = list(elements[8:])
+        named = dict(zip(_BEFORE_TEXT, values, strict=True))
+        return cls(**named, text=text, partial=kind == [1], overwritten=kind == [2], routine=kind == [3])
+
+
+_BEFORE_TEXT = ("cursor", "run", "task", "number", "time", "stream", "severity")
 
 
 class LogSummary(Wire):

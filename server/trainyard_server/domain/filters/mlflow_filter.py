@@ -4,13 +4,16 @@ Comparisons are joined by AND alone, as MLflow has it. A name may stand in quote
 without `attributes.`. Source: mlflow/utils/search_utils.py of MLflow 3.17.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
+
+if TYPE_CHECKING:
+    from lark import Lark, Token
 
 MAX_LENGTH = 32_000
 """Limit of the characters of a filter."""
@@ -27,18 +30,44 @@ NUMERIC = ("=", "!=", "<", "<=", ">", ">=")
 TEXTUAL = ("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN")
 NULLS = ("IS NULL", "IS NOT NULL")
 
-_TOKEN = re.compile(
-    r"""\s*(?:
-      (?P<op><=|>=|!=|<>|=|<|>)
-    | (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
-    | '(?P<single>(?:[^']|'')*)'
-    | (?P<open>\() | (?P<close>\)) | (?P<comma>,)
-    | (?P<field>(?:`\w+`|\w+)\.(?:"[^"]*"|`[^`]*`|'[^']*'|[^\s"'`()=<>!,]+))
-    | "(?P<double>[^"]*)" | `(?P<back>[^`]*)`
-    | (?P<word>[^\s"'`()=<>!,]+)
-    )""",
-    re.X,
-)
+_GRAMMAR = r"""
+terms: (term (_AND term)*)?
+term: _field OP (NUMBER | SINGLE | DOUBLE | FIELD | BACK | WORD)
+    | _field IS NOT? NULL
+    | _field NOT? IN "(" (SINGLE | DOUBLE) (_COMMA (SINGLE | DOUBLE))* _COMMA? ")"
+order: (_field | RUN_NAME) DIRECTION?
+_field: FIELD | DOUBLE | BACK | WORD
+
+_AND.2: /AND(?![^\s"'`()=<>!,])/i
+IS.2: /IS(?![^\s"'`()=<>!,])/i
+NOT.2: /NOT(?![^\s"'`()=<>!,])/i
+IN.2: /IN(?![^\s"'`()=<>!,])/i
+NULL.2: /NULL(?![^\s"'`()=<>!,])/i
+DIRECTION.2: /(ASC|DESC)(?![^\s"'`()=<>!,])/i
+OP: /<=|>=|!=|<>|=|<|>|[^\s"'`()=<>!,]+/
+NUMBER.3: /[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(?![\w.])/
+SINGLE: /'([^']|'')*'/
+_COMMA: ","
+FIELD.2: /(`\w+`|\w+)\.("[^"]*"|`[^`]*`|'[^']*'|[^\s"'`()=<>!,]+)/
+DOUBLE: /"[^"]*"/
+BACK: /`[^`]*`/
+RUN_NAME.3: /run\s+name(?![^\s"'`()=<>!,])/i
+WORD: /[^\s"'`()=<>!,]+/
+%ignore /\s+/
+"""
+_SENTENCES = {
+    "DIRECTION": ("ASC or DESC", "has ASC or DESC behind a field"),
+    "OP": ("an operator", "has an operator behind a field"),
+    "NUMBER": ("a value", "has a value behind an operator"),
+    "FIELD": ("a field such as metrics.loss", "begins a comparison with a field"),
+    "IN": ("IN", "has IN here"),
+    "NULL": ("NULL", "has NULL here"),
+    "LPAR": ("(", "has a list in parentheses behind IN"),
+    "SINGLE": ("a text in quotes", "has lists of texts in quotes"),
+    "_COMMA": (", or )", "separates the values of a list by commas"),
+    "_AND": ("AND", "joins comparisons by AND"),
+}
+"""Of each kind of token that may follow: what an end lacks, and what another token is not."""
 
 
 class FieldKind(StrEnum):
@@ -120,33 +149,19 @@ MODELS = SearchGrammar(
 """The fields of logged models."""
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    raw: str
-
-    def is_word(self, *words: str) -> bool:
-        return self.kind == "word" and self.text.upper() in words
-
-
 def parse_filter(text: str, grammar: SearchGrammar) -> list[SearchTerm]:
     """The comparisons, all of which must hold. Raises InvalidArgument that names the term."""
-    parser = _FilterParser("filter", text, grammar)
-    terms = list[SearchTerm]()
-    while not parser.is_at_end:
-        if terms:
-            parser.expect_and()
-        if len(terms) >= MAX_TERMS:
-            raise _wrong("filter", f"has at most {MAX_TERMS} comparisons")
-        terms.append(parser.term())
-    return terms
+    terms = _parsed("filter", "terms", text)
+    if len(terms) > MAX_TERMS:
+        raise _wrong("filter", f"has at most {MAX_TERMS} comparisons")
+    return [_term(grammar, *term.children) for term in terms]
 
 
 def parse_orders(texts: Sequence[str], grammar: SearchGrammar) -> list[SearchOrder]:
     """The orders, the first counts most. Raises InvalidArgument that names the term."""
     if len(texts) > MAX_TERMS:
         raise _wrong("order_by", f"has at most {MAX_TERMS} fields")
-    return [_FilterParser("order_by", text, grammar).order() for text in texts]
+    return [_order(grammar, *_parsed("order_by", "order", text)) for text in texts]
 
 
 def matches(op: str, left: str | float | None, value: Operand) -> bool:
@@ -202,155 +217,98 @@ def _end_of_part(text: str, part: str, at: int) -> int:
     return found + len(part) if found >= 0 else -1
 
 
-class _FilterParser:
-    def __init__(self, argument: str, text: str, grammar: SearchGrammar) -> None:
-        if len(text) > MAX_LENGTH:
-            raise _wrong(argument, f"has at most {MAX_LENGTH:,} characters; this has {len(text):,}")
-        self._argument, self._grammar = argument, grammar
-        self._tokens = self._scan(text.rstrip().removesuffix(";").rstrip())
-        self._at = 0
+@cache
+def _parser() -> "Lark":
+    from lark import Lark  # takes 60 ms
 
-    @property
-    def is_at_end(self) -> bool:
-        return self._at >= len(self._tokens)
+    return Lark(_GRAMMAR, start=["terms", "order"], parser="lalr", maybe_placeholders=False)
 
-    def expect_and(self) -> None:
-        token = self._next("AND")
-        if not token.is_word("AND"):
-            raise self._wrong(f"joins comparisons by AND; this is {quoted(token.raw)}")
 
-    def term(self) -> SearchTerm:
-        field = self._field()
-        op = self._operator(field)
-        if op in NULLS:
-            return SearchTerm(field, op, None)
-        if op in ("IN", "NOT IN"):
-            return SearchTerm(field, op, self._list(field))
-        return SearchTerm(field, op, self._value(field, op))
+def _parsed(argument: str, start: str, text: str) -> list[Any]:
+    """The parts of what is at the start of the grammar."""
+    from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
-    def order(self) -> SearchOrder:
-        field = self._field(of_words=True)
-        if field.kind is FieldKind.DATASET:
-            raise self._wrong("sorts by metrics, params, tags and attributes, not by data sets")
-        descending = False
-        if not self.is_at_end:
-            direction = self._next("ASC or DESC")
-            if not direction.is_word("ASC", "DESC"):
-                raise self._wrong(f"has ASC or DESC behind a field; this is {quoted(direction.raw)}")
-            descending = direction.text.upper() == "DESC"
-        if not self.is_at_end:
-            raise self._wrong(f"has one field in each text; this goes on with {quoted(self._tokens[self._at].raw)}")
-        return SearchOrder(field, descending)
+    if len(text) > MAX_LENGTH:
+        raise _wrong(argument, f"has at most {MAX_LENGTH:,} characters; this has {len(text):,}")
+    try:
+        return _parser().parse(text.rstrip().removesuffix(";"), start).children
+    except UnexpectedCharacters as error:
+        rest = text[error.pos_in_stream :][:40].strip()
+        raise _wrong(argument, f"cannot be read from {quoted(rest)} on") from None
+    except UnexpectedToken as error:
+        lacking, wrong = next(
+            (sentence for kind, sentence in _SENTENCES.items() if kind in error.expected),
+            ("", "has one field in each text"),
+        )
+        if error.token.type == "$END":
+            raise _wrong(argument, f"ends where {lacking} is missing") from None
+        raise _wrong(argument, f"{wrong}; this is {quoted(str(error.token))}") from None
 
-    def _field(self, *, of_words: bool = False) -> SearchField:
-        token = self._next("a field such as metrics.loss")
-        if token.kind == "field":
-            before, _, key = token.text.partition(".")
-            before = before.strip("`")
-            kind = _KINDS.get(before)
-            if kind is None or kind not in self._grammar.kinds:
-                allowed = ", ".join(dict.fromkeys(f"{kind}s" for kind in FieldKind if kind in self._grammar.kinds))
-                raise self._wrong(f"has fields of {allowed}; this is {quoted(token.raw)}")
-            key = key[1:-1] if len(key) > 1 and key[0] == key[-1] and key[0] in "\"'`" else key
-        elif token.kind in ("word", "back", "double"):
-            kind, key = FieldKind.ATTRIBUTE, token.text
-            if of_words and token.text.lower() == "run" and not self.is_at_end:  # as in `Run Name DESC`
-                key = f"{key} {self._next('a field').text}"
-        else:
-            raise self._wrong(f"begins a comparison with a field; this is {quoted(token.raw)}")
-        if kind is FieldKind.ATTRIBUTE:
-            if key not in self._grammar.attributes:
-                allowed = ", ".join(dict.fromkeys(self._grammar.attributes.values()))
-                raise self._wrong(f"has no attribute {quoted(key)}; there are {allowed}")
-            key = self._grammar.attributes[key]
-        if kind is FieldKind.DATASET and key not in _DATASET_KEYS:
-            raise self._wrong(f"has name, digest and context of data sets; this is {quoted(token.raw)}")
-        return SearchField(kind, key)
 
-    def _operator(self, field: SearchField) -> str:
-        token = self._next("an operator")
-        op = "!=" if token.text == "<>" else token.text.upper()
-        if token.is_word("IS"):
-            op = "IS NOT NULL" if self._skip("NOT") else "IS NULL"
-            self._expect_word("NULL")
-        elif token.is_word("NOT"):
-            self._expect_word("IN")
-            op = "NOT IN"
-        allowed: tuple[str, ...] = NUMERIC if self._grammar.is_numeric(field) else TEXTUAL
-        if field.kind in (FieldKind.PARAM, FieldKind.TAG):
-            allowed += NULLS
-        if token.kind not in ("op", "word") or op not in allowed:
-            by = ", ".join(allowed)
-            raise self._wrong(f"compares {field.kind} {quoted(field.key)} by {by}; this is {quoted(op)}")
-        return op
+def _term(grammar: SearchGrammar, name: "Token", *others: "Token") -> SearchTerm:
+    field = _field("filter", grammar, name)
+    words = [token for token in others if token.type in ("OP", "IS", "NOT", "NULL", "IN")]
+    values = others[len(words) :]
+    op = " ".join(words).upper().replace("<>", "!=")
+    allowed: tuple[str, ...] = NUMERIC if grammar.is_numeric(field) else TEXTUAL
+    if field.kind in (FieldKind.PARAM, FieldKind.TAG):
+        allowed += NULLS
+    if op not in allowed:
+        by = ", ".join(allowed)
+        raise _wrong("filter", f"compares {field.kind} {quoted(field.key)} by {by}; this is {quoted(op)}")
+    if len(values) > MAX_VALUES:
+        raise _wrong("filter", f"has lists of at most {MAX_VALUES:,} values")
+    if op in ("IN", "NOT IN"):
+        return SearchTerm(field, op, tuple(map(_unquoted, values)))
+    return SearchTerm(field, op, _value(grammar, field, op, *values) if values else None)
 
-    def _value(self, field: SearchField, op: str) -> float | str:
-        token = self._next("a value")
-        if self._grammar.is_numeric(field):
-            if token.kind != "number":
-                raise self._wrong(f"compares {quoted(field.key)} with a number; this is {quoted(token.raw)}")
-            return float(token.text) if field.kind is FieldKind.METRIC or "." in token.text else _number(token.text)
-        if token.kind not in ("single", "double"):
-            raise self._wrong(f"compares {quoted(field.key)} with a text in quotes; this is {quoted(token.raw)}")
-        if op in ("LIKE", "ILIKE") and len(token.text) > _MAX_PATTERN:
-            raise self._wrong(f"has patterns of at most {_MAX_PATTERN} characters")
-        return token.text
 
-    def _list(self, field: SearchField) -> tuple[str, ...]:
-        values: list[str] = []
-        if self._next("(").kind != "open":
-            raise self._wrong(f"has a list in parentheses behind IN, for {quoted(field.key)}")
-        while True:
-            token = self._next("a text in quotes")
-            if token.kind not in ("single", "double"):
-                raise self._wrong(f"has lists of texts in quotes; this is {quoted(token.raw)}")
-            values.append(token.text)
-            end = self._next(", or )")
-            if end.kind == "close" or (end.kind == "comma" and self._skip_close()):
-                break
-            if end.kind != "comma":
-                raise self._wrong(f"separates the values of a list by commas; this is {quoted(end.raw)}")
-        if len(values) > MAX_VALUES:
-            raise self._wrong(f"has lists of at most {MAX_VALUES:,} values")
-        return tuple(values)
+def _value(grammar: SearchGrammar, field: SearchField, op: str, token: "Token") -> float | str:
+    if grammar.is_numeric(field):
+        if token.type != "NUMBER":
+            raise _wrong("filter", f"compares {quoted(field.key)} with a number; this is {quoted(str(token))}")
+        return float(token) if field.kind is FieldKind.METRIC or "." in token else _number(token)
+    if token.type not in ("SINGLE", "DOUBLE"):
+        raise _wrong("filter", f"compares {quoted(field.key)} with a text in quotes; this is {quoted(str(token))}")
+    text = _unquoted(token)
+    if op in ("LIKE", "ILIKE") and len(text) > _MAX_PATTERN:
+        raise _wrong("filter", f"has patterns of at most {_MAX_PATTERN} characters")
+    return text
 
-    def _skip(self, word: str) -> bool:
-        if not self.is_at_end and self._tokens[self._at].is_word(word):
-            self._at += 1
-            return True
-        return False
 
-    def _skip_close(self) -> bool:
-        if not self.is_at_end and self._tokens[self._at].kind == "close":
-            self._at += 1
-            return True
-        return False
+def _order(grammar: SearchGrammar, name: "Token", direction: str = "ASC") -> SearchOrder:
+    field = _field("order_by", grammar, name)
+    if field.kind is FieldKind.DATASET:
+        raise _wrong("order_by", "sorts by metrics, params, tags and attributes, not by data sets")
+    return SearchOrder(field, direction.upper() == "DESC")
 
-    def _expect_word(self, word: str) -> None:
-        token = self._next(word)
-        if not token.is_word(word):
-            raise self._wrong(f"has {word} here; this is {quoted(token.raw)}")
 
-    def _next(self, wanted: str) -> _Token:
-        if self.is_at_end:
-            raise self._wrong(f"ends where {wanted} is missing")
-        self._at += 1
-        return self._tokens[self._at - 1]
+def _field(argument: str, grammar: SearchGrammar, token: "Token") -> SearchField:
+    kind, key = (
+        FieldKind.ATTRIBUTE,
+        " ".join(_unquoted(token).split()) if token.type == "RUN_NAME" else _unquoted(token),
+    )
+    if token.type == "FIELD":
+        before, _, key = token.partition(".")
+        kind = _KINDS.get(before.strip("`"), kind)
+        if before.strip("`") not in _KINDS or kind not in grammar.kinds:
+            allowed = ", ".join(dict.fromkeys(f"{kind}s" for kind in FieldKind if kind in grammar.kinds))
+            raise _wrong(argument, f"has fields of {allowed}; this is {quoted(str(token))}")
+        key = key[1:-1] if len(key) > 1 and key[0] == key[-1] and key[0] in "\"'`" else key
+    if kind is FieldKind.ATTRIBUTE:
+        if key not in grammar.attributes:
+            allowed = ", ".join(dict.fromkeys(grammar.attributes.values()))
+            raise _wrong(argument, f"has no attribute {quoted(key)}; there are {allowed}")
+        key = grammar.attributes[key]
+    if kind is FieldKind.DATASET and key not in _DATASET_KEYS:
+        raise _wrong(argument, f"has name, digest and context of data sets; this is {quoted(str(token))}")
+    return SearchField(kind, key)
 
-    def _scan(self, text: str) -> list[_Token]:
-        tokens, at = [], 0
-        while at < len(text):
-            match = _TOKEN.match(text, at)
-            if match is None:
-                raise self._wrong(f"cannot be read from {quoted(text[at : at + 40].strip())} on")
-            kind = str(match.lastgroup)
-            value = match[kind]
-            tokens.append(_Token(kind, value.replace("''", "'") if kind == "single" else value, match[0].strip()))
-            at = match.end()
-        return tokens
 
-    def _wrong(self, message: str) -> InvalidArgument:
-        return _wrong(self._argument, message)
+def _unquoted(token: "Token") -> str:
+    if token.type == "SINGLE":
+        return token[1:-1].replace("''", "'")
+    return token[1:-1] if token.type in ("DOUBLE", "BACK") else str(token)
 
 
 def _number(text: str) -> float:

@@ -58,7 +58,7 @@ def parse(text: str, rename: Rename | None = None) -> Expression | None:
             name, value = rename(name, value)
         return _term(name, op, value)
 
-    return filter_syntax.parse(text, term, _OPERATORS, spaced_values=True)
+    return filter_syntax.parse(text, term, _OPERATORS)
 
 
 Common = Label | Term
@@ -124,7 +124,11 @@ def _term(name: FilterToken, op: FilterToken, value: FilterToken) -> Term:
         value_filters.check(field, op, value)
     elif field in _TIMES:
         if value.text != "*" or op.text not in _EQUALITY:
-            _check_time(value)
+            try:
+                _time(value.text)
+            except ValueError:
+                rule = "a time looks like 2026-11-20T10:00:00Z"
+                raise FilterError(value.column, f"{value.text!r} is not a time; {rule}.") from None
     elif op.text not in (*_EQUALITY, "~"):
         raise FilterError(op.column, f"{op.text} compares times; {field} takes : = != and ~.")
     text = value.text.upper() if field == "state" else value.text
@@ -153,15 +157,6 @@ def _check_pattern(field: str, value: FilterToken) -> None:
             value.column,
             f"~ takes text, `.`, `.*`, `^` at the start and `$` at the end; {problem!r} is written as \\{problem}.",
         )
-
-
-def _check_time(value: FilterToken) -> None:
-    try:
-        _time(value.text)
-    except ValueError:
-        raise FilterError(
-            value.column, f"{value.text!r} is not a time; a time looks like 2026-11-20T10:00:00Z."
-        ) from None
 
 
 def _condition(field: str, op: str, value: str, common: Collection[Common]) -> ColumnElement[bool]:
@@ -197,7 +192,7 @@ def _search(field: str, op: str, value: str) -> Callable[[Any, str], ColumnEleme
     if op == "~":
         return _pattern_like
     looks_inside = op == ":" and "*" not in value and (field in ("errorMessage", "note") or field.startswith(_INPUT))
-    return _contains if looks_inside else like
+    return (lambda column, value: column.icontains(value, autoescape=True)) if looks_inside else like
 
 
 def _states(op: str, value: str) -> set[JobState]:
@@ -271,11 +266,6 @@ def _compare(column: Any, op: str, time: datetime) -> ColumnElement[bool]:
         ">=": column >= time,
     }
     return and_(column.is_not(None), comparisons[op])
-
-
-def _contains(column: Any, value: str) -> ColumnElement[bool]:
-    contains: ColumnElement[bool] = column.icontains(value, autoescape=True)
-    return contains
 
 
 def _matches(pattern: str, text: str) -> bool:

@@ -117,27 +117,32 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
         opened.close()
 
 
-def test_jobs_submit_typed_in_a_shell_reaches_trainyard_with_its_words(shell: Shell) -> None:
-    printed = shell.run("jobs submit training --config config.yaml -- --epochs 5")
-    assert shell.recorded() == [["jobs", "submit", "training", "--config", "config.yaml", "--", "--epochs", "5"]]
-    assert "recorded 7 words" in printed
+WORDS = {
+    "jobs submit training --config config.yaml -- --epochs 5": (
+        ["submit", "training", "--config", "config.yaml", "--", "--epochs", "5"]
+    ),
+    """jobs submit training -- --note 'two  words; $HOME *' "" --x=1""": (
+        ["submit", "training", "--", "--note", "two  words; $HOME *", "", "--x=1"]
+    ),
+    **{
+        f"jobs {words}": words.split()
+        for words in (
+            *("describe a", "list", "cancel a", "stream-logs a", "update a", "explain a", "validate a"),
+            *("--help", "-h", "help", "submt training x", "Nosuch"),  # help, and verbs that were mistyped
+        )
+    },
+}
+"""Lines that are typed, and the words of each that trainyard gets."""
 
 
-def test_jobs_submit_with_quoted_words_keeps_each_word_whole(shell: Shell) -> None:
-    shell.run("""jobs submit training -- --note 'two  words; $HOME *' "" --x=1""")
-    assert shell.recorded() == [["jobs", "submit", "training", "--", "--note", "two  words; $HOME *", "", "--x=1"]]
-
-
-@pytest.mark.parametrize("verb", ["describe", "list", "cancel", "stream-logs", "update", "explain", "validate"])
-def test_every_verb_typed_in_bash_reaches_trainyard(verb: str, tmp_path: Path) -> None:
-    need_program("bash")
-    bash = Shell("bash", tmp_path)
-    try:
-        bash.run(INIT["bash"])
-        bash.run(f"jobs {verb} some_job")
-        assert bash.recorded() == [["jobs", verb, "some_job"]]
-    finally:
-        bash.close()
+def test_jobs_typed_in_a_shell_reaches_trainyard_with_its_words_each_whole(shell: Shell) -> None:
+    printed = [shell.run(line) for line in WORDS]
+    assert shell.recorded() == [["jobs", *words] for words in WORDS.values()]
+    assert "recorded 7 words" in printed[0]
+    assert not any("no such" in text.lower() for text in printed)
+    shell.run(INIT[shell.name])  # a second time changes nothing
+    shell.run("jobs list --limit 3")
+    assert shell.recorded()[len(WORDS) :] == [["jobs", "list", "--limit", "3"]]
 
 
 def test_jobs_without_a_verb_of_ours_is_still_the_builtin(shell: Shell) -> None:
@@ -151,28 +156,9 @@ def test_jobs_without_a_verb_of_ours_is_still_the_builtin(shell: Shell) -> None:
     assert shell.recorded() == []
 
 
-def test_help_and_a_mistyped_verb_reach_trainyard(shell: Shell) -> None:
-    lines = ("jobs --help", "jobs -h", "jobs help", "jobs submt training x", "jobs Nosuch")
-    for line in lines:
-        assert "no such" not in shell.run(line).lower()
-    assert shell.recorded() == [line.split() for line in lines]
-
-
-def test_shell_init_evaluated_twice_changes_nothing(shell: Shell) -> None:
-    shell.run(INIT[shell.name])
-    shell.run("jobs list --limit 3")
-    assert shell.recorded() == [["jobs", "list", "--limit", "3"]]
-
-
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"], indirect=True)
-def test_tab_after_the_start_of_a_verb_completes_it(shell: Shell) -> None:
-    shell.type_keys("jobs sub\tx y\r")
-    assert shell.wait_for_words() == ["jobs", "submit", "x", "y"]
-
-
-@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"], indirect=True)
-def test_tab_after_the_start_of_a_flag_completes_it(shell: Shell) -> None:
-    shell.type_keys("jobs submit training --conf\tc.yaml\r")
+def test_tab_after_the_start_of_a_verb_or_of_a_flag_completes_it(shell: Shell) -> None:
+    shell.type_keys("jobs sub\ttraining --conf\tc.yaml\r")
     assert shell.wait_for_words() == ["jobs", "submit", "training", "--config", "c.yaml"]
 
 

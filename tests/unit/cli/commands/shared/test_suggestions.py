@@ -6,7 +6,7 @@ import click
 import pytest
 
 from trainyard_cli.commands import tree
-from trainyard_cli.commands.shared.suggestions import LazyCommand, separated
+from trainyard_cli.commands.shared.suggestions import LazyCommand
 from trainyard_cli.main import run
 
 AFTER_DASHES = "Arguments of the training program go after --:\n  "
@@ -41,6 +41,12 @@ TYPED = {
         f"No such option: --epochs. {AFTER_DASHES}trainyard jobs submit training x --config c -- --epochs 5\n"
     ),
     "jobs submit training x epochs 5": "(epochs 5). Arguments of the training program go after --.\n",
+    "jobs validate --layers 32 64 --config=c -- --a b": (
+        f"Did you mean --labels? {AFTER_DASHES}trainyard jobs validate --config=c -- --layers 32 64 --a b\n"
+    ),
+    "jobs validate -v --fast --project x --lr=1 -": (
+        f"{AFTER_DASHES}trainyard jobs validate --project x -- -v --fast --lr=1 -\n"
+    ),
     "jobs validate --epochs=5 --config c": (
         f"No such option: --epochs. {AFTER_DASHES}trainyard jobs validate --config c -- --epochs=5\n"
     ),
@@ -93,16 +99,3 @@ def test_group_shows_of_a_command_what_the_command_says_of_itself() -> None:
     wrong = [place.name for place in places if not str(place.load().help).startswith(str(place.help).rstrip("."))]
     assert len(places) > 40
     assert not wrong
-
-
-def test_separated_words_are_all_there_and_known_flags_keep_their_values() -> None:
-    options = {"--config": True, "--flag": False}
-    table = {
-        "x --config c --epochs 5 --flag": ("x --config c --flag", "--epochs 5"),
-        "--config --lr -- 1": ("--config --lr", "1"),
-        "--layers 32 64 --config=c -- --a b": ("--config=c", "--layers 32 64 --a b"),
-        "-v --flag x --lr=1 -": ("--flag x", "-v --lr=1 -"),
-        "--config": ("--config", ""),
-    }
-    result = {words: tuple(map(" ".join, separated(words.split(), options))) for words in table}
-    assert result == table

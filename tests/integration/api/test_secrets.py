@@ -8,18 +8,7 @@ import httpx
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import (
-    ADMIN,
-    AGENT,
-    ALICE,
-    VERA,
-    Clock,
-    ScriptedAgent,
-    Server,
-    package_job,
-    running_agent,
-    server,
-)
+from integration.api.api_support import ADMIN, AGENT, ALICE, VERA, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.secrets import MAX_SECRETS, MAX_VALUE_BYTES
 from trainyard_protocol.wire.agents import AGENT_KEY
@@ -30,18 +19,12 @@ SECRETS = "/trainyard/v1/projects/p/secrets"
 VALUE = 'tökén "of" p'
 
 
-def call(api: Server, method: str, path: str, who: dict[str, str] = ADMIN, **given: Any) -> httpx.Response:
-    return api.client.request(method, path, headers=who, **given)
-
-
 def put(api: Server, name: str = "TOKEN", value: Any = VALUE, who: dict[str, str] = ADMIN) -> httpx.Response:
-    return call(api, "PUT", f"{SECRETS}/{name}", who, json={"value": value})
+    return api.client.put(f"{SECRETS}/{name}", json={"value": value}, headers=who)
 
 
-def submit(api: Server, *names: str, job_id: str = "job", project: str = "p") -> httpx.Response:
-    training_input = package_job(secrets=[{"name": name} for name in names])
-    body = {"jobId": job_id, "trainingInput": training_input}
-    return call(api, "POST", f"/v1/projects/{project}/jobs", json=body)
+def submit(api: Server, *names: str, project: str = "p") -> httpx.Response:
+    return api.submit(project=project, secrets=[{"name": name} for name in names])
 
 
 def run_of(api: Server, *names: str) -> ScriptedAgent:
@@ -49,13 +32,12 @@ def run_of(api: Server, *names: str) -> ScriptedAgent:
     agent = ScriptedAgent(api)
     agent.sync()
     assert submit(api, *names).status_code == 200
-    api.tick()
-    agent.sync()
+    agent.turn()
     return agent
 
 
 def given(api: Server, agent: ScriptedAgent, who: dict[str, str] = AGENT) -> httpx.Response:
-    return call(api, "GET", f"/agent/v1/runs/{agent.run.run_id}/secrets", who)
+    return api.client.get(f"/agent/v1/runs/{agent.run.run_id}/secrets", headers=who)
 
 
 @on_every_database
@@ -63,12 +45,12 @@ def test_admin_sets_submitters_list_and_the_agent_of_a_run_gets_the_value(api: S
     for who, status in ((VERA, 403), (ALICE, 403), (AGENT, 403), (ADMIN, 200)):
         assert put(api, who=who).status_code == status
     assert put(api, "OTHER").status_code == 200
-    assert [call(api, "GET", SECRETS, who).status_code for who in (VERA, ALICE)] == [403, 200]
+    assert [api.status("GET", SECRETS, who) for who in (VERA, ALICE)] == [403, 200]
     agent = run_of(api, "TOKEN")
 
     assert given(api, agent).json() == {"values": {"TOKEN": VALUE}}
 
-    other, used = call(api, "GET", SECRETS, ALICE).json()["secrets"]
+    other, used = api.done("GET", SECRETS, ALICE)["secrets"]
     assert (other["name"], other["last_used_by"]) == ("OTHER", "")
     assert (used["name"], used["set_by"], used["last_used_by"]) == ("TOKEN", "admin", "job")
     (entry,) = api.get("/trainyard/v1/audit", action="secrets.use")["entries"]
@@ -77,9 +59,8 @@ def test_admin_sets_submitters_list_and_the_agent_of_a_run_gets_the_value(api: S
     agent.start()
     ended = f"/agent/v1/runs/{agent.run.run_id}/secrets"
     agent.exit()
-    assert call(api, "GET", ended, AGENT).status_code == 404
-    assert call(api, "DELETE", f"{SECRETS}/TOKEN", ALICE).status_code == 403
-    assert [call(api, "DELETE", f"{SECRETS}/TOKEN").status_code for _ in range(2)] == [200, 404]
+    assert api.status("GET", ended, AGENT) == 404
+    assert [api.status("DELETE", f"{SECRETS}/TOKEN", who) for who in (ALICE, ADMIN, ADMIN)] == [403, 200, 404]
 
 
 def test_value_is_in_no_answer_and_nowhere_on_the_servers_disk(api: Server, tmp_path: Path) -> None:
@@ -92,9 +73,8 @@ def test_value_is_in_no_answer_and_nowhere_on_the_servers_disk(api: Server, tmp_
     pages = [f"/{job}", f"/{job}/config", f"/{job}/logs", "/"]
     calls = [f"/trainyard/v1/{job}{rest}" for rest in ("", "/why", "/explain", "/config", "/logs/download")]
     for path in (*pages, *calls, f"/v1/{job}", "/v1/projects/p/jobs", SECRETS, "/trainyard/v1/audit"):
-        answer = call(api, "GET", path)
-        assert answer.status_code == 200, path
-        assert value not in answer.text, path
+        answer = api.client.get(path, headers=ADMIN)
+        assert (answer.status_code, value in answer.text) == (200, False), path
     variables = api.get(f"/trainyard/v1/{job}/explain")["environment"]
     assert variables["TOKEN"] == "***"
     assert value not in agent.response.model_dump_json()
@@ -142,7 +122,7 @@ def test_job_that_refers_to_an_unknown_secret_is_refused_at_submit_and_fails_if_
     assert submit(api, "TOKEN", project="q").status_code == 400, "each project has secrets of its own"
 
     agent = run_of(api, "TOKEN")
-    call(api, "DELETE", f"{SECRETS}/TOKEN")
+    api.done("DELETE", f"{SECRETS}/TOKEN")
     answer = given(api, agent)
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "FAILED_PRECONDITION")
     message = answer.json()["error"]["message"]
@@ -158,8 +138,12 @@ def test_row_that_is_moved_to_another_secret_is_worth_nothing(api: Server) -> No
     with api.use_cases.backend.store.write() as writer:
         stolen, mine = (writer.session.get_one(SecretRow, ("p", name)) for name in ("TOKEN", "OTHER"))
         mine.ciphertext = stolen.ciphertext
-    answer = given(api, run_of(api, "OTHER"))
+    agent = run_of(api, "OTHER")
+    answer = given(api, agent)
     assert (answer.status_code, "was exchanged" in answer.text) == (400, True)
+    agent.start()
+    agent.exit()
+    assert given(api, running_agent(api, "without", agent=agent)).json() == {"values": {}}
 
 
 def test_key_that_is_lost_is_not_replaced_while_there_are_secrets(
@@ -183,9 +167,5 @@ def test_key_that_is_lost_is_not_replaced_while_there_are_secrets(
         key.write_bytes(content)
         assert given(api, agent).json() == {"values": {"TOKEN": VALUE}}
         key.unlink()
-        call(api, "DELETE", f"{SECRETS}/TOKEN")
+        api.done("DELETE", f"{SECRETS}/TOKEN")
         assert put(api, "B").status_code == 200, "nothing is lost with a new key"
-
-
-def test_job_without_secrets_is_given_none(api: Server) -> None:
-    assert given(api, running_agent(api)).json() == {"values": {}}

@@ -1,59 +1,30 @@
 """Reports of usage: what runs used, by project, user, month and label, and beyond the deletion of jobs."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import (
-    ADMIN,
-    AGENT,
-    ALICE,
-    BOB,
-    START,
-    Clock,
-    ScriptedAgent,
-    Server,
-    package_job,
-    server,
-)
-from trainyard_protocol.job.resources import Gpu
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from integration.api.api_support import ADMIN, ALICE, BOB, START, WITH_GPU, ScriptedAgent, Server, gpu_agent
 
 USAGE = "/trainyard/v1/usage"
 
 
 @pytest.fixture
-def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
-    with server(tmp_path / "server", clock) as api:
-        yield api
-
-
-@pytest.fixture
 def agent(api: Server) -> ScriptedAgent:
-    agent = ScriptedAgent(api, cpus=4, memory_gb=64)
-    gpus = (Gpu(id="GPU-0", type="NVIDIA_TESLA_T4"),)
-    agent.info = agent.info.model_copy(update={"capacity": agent.info.capacity.model_copy(update={"gpus": gpus})})
-    agent.sync()
-    return agent
+    return gpu_agent(api)
 
 
 def run(
     api: Server, agent: ScriptedAgent, job_id: str, who: dict[str, str], hours: float, code: int = 0, **given: Any
 ) -> None:
     """A job on one CPU, which ends after some hours."""
-    body = {"jobId": job_id, "trainingInput": package_job(**given), "labels": {"team": job_id[0]}}
-    assert api.client.post("/v1/projects/p/jobs", json=body, headers=who).status_code == 200
-    api.tick(600)
-    agent.sync()
-    agent.start()
+    api.create(job_id, who=who, labels={"team": job_id[0]}, **given)
+    agent.begin(600)
     api.clock.advance(hours * 3600)
     agent.exit(code=code)
-    api.tick()
-    agent.sync()
+    agent.turn()
 
 
 def rows(api: Server, *by: str, **params: str) -> dict[tuple[str, ...], tuple[Any, ...]]:
@@ -74,10 +45,10 @@ def test_usage_is_added_up_and_survives_the_jobs(api: Server, agent: ScriptedAge
     assert rows(api, "label:team") == {("a",): expected["alice",], ("b",): expected["bob",]}
     api.use_cases.usage_recording.step()
     for job in ("a1", "a2"):
-        api.client.request("DELETE", f"/trainyard/v1/projects/p/jobs/{job}", headers=ADMIN)
+        api.delete_job(job)
     assert rows(api, "user") == expected, "each run is recorded once, and for good"
     run(api, agent, "b2", BOB, 1)
-    assert api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/b2", headers=ADMIN).status_code == 200
+    api.delete_job("b2")
     assert rows(api, "user")["bob",][0] == 2, "a job is recorded before it is deleted"
 
 
@@ -87,9 +58,7 @@ def test_running_jobs_count_and_months_are_apart(api: Server, agent: ScriptedAge
     api.use_cases.usage_recording.step()
     api.clock.advance(timedelta(days=5).total_seconds())
     api.create("now")
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
     api.clock.advance(7200)
     assert rows(api, "month", since="2026-10") == {
         ("2026-10",): (1, 0, 1.0, 0.0, 0.0, 600.0),
@@ -105,19 +74,11 @@ def test_running_jobs_count_and_months_are_apart(api: Server, agent: ScriptedAge
 
 
 def test_idle_gpus_are_counted(api: Server, agent: ScriptedAgent) -> None:
-    accelerator = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}}
-    api.create("gpu", masterType="n1-standard-4", masterConfig=accelerator)
-    api.tick()
-    agent.sync()
-    agent.start()
-    run_id = agent.run.run_id
+    api.create("gpu", **WITH_GPU)
+    agent.begin()
     for minute in range(61):
-        used = 0.9 if minute > 30 else 0.01
-        gpu = GpuUsage(id="GPU-0", utilization=used, memory_total=16)
         api.clock.advance(60)
-        sample = UsageSample(run_id=run_id, task="master-replica-0", time=api.clock(), cpu=1.0, gpus=(gpu,))
-        content = UsageBatch(samples=(sample,)).model_dump_json()
-        assert api.client.post("/agent/v1/usage", content=content, headers=AGENT).status_code == 200
+        agent.use(gpu=0.9 if minute > 30 else 0.01)
     agent.exit()
     api.tick()
     api.use_cases.usage_recording.step()
@@ -129,7 +90,5 @@ def test_idle_gpus_are_counted(api: Server, agent: ScriptedAgent) -> None:
 
 def test_wrong_questions_are_refused(api: Server) -> None:
     for params in ({"by": ["owner"]}, {"since": "yesterday"}, {"since": "2026-11", "until": "2026-10"}):
-        answer = api.client.get(USAGE, params=params, headers=ADMIN)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"]
+        assert api.refusal("GET", USAGE, 400, params=params)["message"]
     assert api.client.get("/usage", params={"by": "label:team, month"}, headers=ADMIN).status_code == 200

@@ -13,9 +13,15 @@ from integration.shells import OPERATOR, Shell
 from trainyard_cli.commands.tree import trainyard
 from trainyard_cli.main import run
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.people import TokenRequest
-from trainyard_protocol.wire.agents import AGENT_KEY, Disk
+from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo, Disk
 from trainyard_protocol.wire.sync import SyncRequest
+
+SYNC = "/agent/v1/sync"
+
+
+def report_of(info: AgentInfo) -> str:
+    """The body of an agent's call that has no runs."""
+    return SyncRequest(agent=info, runs=()).model_dump_json()
 
 
 def agents(api: Server) -> dict[str, dict[str, Any]]:
@@ -32,16 +38,13 @@ def test_draining_agent_finishes_what_it_has_and_gets_nothing_new(api: Server) -
     drained = change(api, "PATCH", "laptop", draining=True)
     assert drained.json() == {"agents": [{"agent_id": "id-of-laptop", "name": "laptop", "runs": 1}]}
     api.create("second")
-    api.tick()
-    agent.sync()
+    agent.turn()
     assert agent.run.job_id == "first"
     assert agents(api)["laptop"]["draining"]
     why = api.get("/trainyard/v1/projects/p/jobs/second/why")
     assert why["agents"][0]["lacks"] == "draining: an operator lets it start nothing new"
     assert "trainyard agents drain laptop --undo" in why["changes"][0]["message"]
-    refused = change(api, "DELETE", "laptop")
-    assert refused.status_code == 400
-    assert refused.json()["error"]["message"] == (
+    assert api.refusal("DELETE", "/trainyard/v1/agents/laptop", 400)["message"] == (
         "The agent laptop has runs that have not ended: first of p. Run `trainyard agents drain laptop` and wait for "
         "them, or cancel them."
     )
@@ -55,14 +58,10 @@ def test_draining_agent_finishes_what_it_has_and_gets_nothing_new(api: Server) -
 @on_every_database
 def test_removed_agent_comes_back_once_an_operator_adds_its_name_again(api: Server) -> None:
     def add(name: str) -> dict[str, str]:
-        request = TokenRequest(owner=name, for_agent=True).model_dump(mode="json")
-        answer = api.client.post("/trainyard/v1/tokens", json=request, headers=ADMIN)
-        assert answer.status_code == 200, answer.text
-        return {**AGENT, "Authorization": f"Bearer {answer.json()['secret']}"}
+        return AGENT | api.token(owner=name, for_agent=True)[1]
 
     def status_of_sync(headers: dict[str, str]) -> int:
-        body = SyncRequest(agent=agent.info, runs=()).model_dump_json()
-        return api.client.post("/agent/v1/sync", content=body, headers=headers).status_code
+        return api.status("POST", SYNC, headers, content=report_of(agent.info))
 
     agent = ScriptedAgent(api)
     old = add("laptop")
@@ -71,12 +70,9 @@ def test_removed_agent_comes_back_once_an_operator_adds_its_name_again(api: Serv
     api.clock.advance(60)
     assert change(api, "DELETE", "laptop").status_code == 200
     add("another")
-    body = SyncRequest(agent=agent.info, runs=()).model_dump_json()
-    refused = api.client.post("/agent/v1/sync", content=body, headers=AGENT)
-    assert refused.status_code == 403
-    message = refused.json()["error"]["message"]
-    assert "An operator has removed the agent laptop" in message
-    assert "`trainyard agents add laptop`" in message
+    refused = api.refusal("POST", SYNC, 403, "An operator has removed", AGENT, content=report_of(agent.info))
+    assert "removed the agent laptop" in refused["message"]
+    assert "`trainyard agents add laptop`" in refused["message"]
     assert change(api, "DELETE", "laptop").status_code == 404
     new = add("laptop")
     assert agents(api) == {}, "it is back when it is heard"
@@ -84,8 +80,7 @@ def test_removed_agent_comes_back_once_an_operator_adds_its_name_again(api: Serv
     assert status_of_sync(new) == 200
     assert agents(api).keys() == {"laptop"}
     api.create()
-    api.tick()
-    agent.sync()
+    agent.turn()
     assert agent.run.job_id == "job", "it is not drained any more"
 
 
@@ -99,18 +94,15 @@ def test_token_of_an_agent_names_it_and_ends_with_it(shell: Shell) -> None:
     made = json.loads(shell("agents add rack-7 -o json")[1])
     assert (made["token"]["owner"], made["command"]) == ("rack-7", f"trainyard agent join {shell.url}")
     headers = {"Authorization": f"Bearer {token.strip()}", AGENT_KEY: "7" * 64}
-    about = api.client.get("/agent/v1/server", headers=headers).json()
-    assert about["agent"] == "rack-7"
-    assert api.client.get("/agent/v1/server", headers=AGENT).json()["agent"] == "", "the token of all"
-    info = ScriptedAgent(api, "some-host").info.model_copy(update={"host": "some-host"})
-    body = SyncRequest(agent=info, runs=()).model_dump_json()
-    assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 200
+    names = [api.done("GET", "/agent/v1/server", who)["agent"] for who in (headers, AGENT)]
+    assert names == ["rack-7", ""], "the latter is the token of all"
+    info = ScriptedAgent(api, "some-host", host="some-host").info
+    api.done("POST", SYNC, headers, content=report_of(info))
     assert shell("agents drain rack-7")[2] == "rack-7 starts no new run, and has none.\n"
     row = shell("agents list")[1].splitlines()[1].split()
     assert row[:5] == ["rack-7", info.agent_id[:12], "some-host", "draining", "fake"]
     full = Disk(path="/data", free_bytes=10**7, problem="has less than 250 MB left, 10.0 MB are free")
-    reported = SyncRequest(agent=info.model_copy(update={"disks": (full,)}), runs=()).model_dump_json()
-    assert api.client.post("/agent/v1/sync", content=reported, headers=headers).status_code == 200
+    api.done("POST", SYNC, headers, content=report_of(info.model_copy(update={"disks": (full,)})))
     shell("agents drain rack-7 --undo")
     nothing = "rack-7 starts nothing: /data has less than 250 MB left, 10.0 MB are free."
     listed = shell("agents list")
@@ -121,7 +113,7 @@ def test_token_of_an_agent_names_it_and_ends_with_it(shell: Shell) -> None:
     assert "The agent rack-7 has no room: /data has less than" in " ".join(shell("doctor")[1].split())
     assert "There is no agent rack-8. Agents: rack-7." in shell("agents remove rack-8")[2]
     assert shell("agents remove rack-7")[0] == 0
-    assert api.client.post("/agent/v1/sync", content=body, headers=headers).status_code == 401
+    assert api.status("POST", SYNC, headers, content=report_of(info)) == 401
     assert "No agent has joined yet" in shell("agents list")[2]
     shell(f"login {shell.url} --token-file -", ALICE["Authorization"].split()[1])
     code, _, printed = shell("agents add mine")
@@ -136,8 +128,7 @@ def test_machine_that_fails_runs_is_avoided_by_retries_then_drained_and_an_opera
 
     def fail(job: str) -> None:
         api.create(job)
-        api.tick()
-        bad.sync()
+        bad.turn()
         bad.exit(code=None, reason=Reason.HOST_FAILED, message="no device")
         api.cancel(job)
         api.tick()
@@ -154,9 +145,7 @@ def test_machine_that_fails_runs_is_avoided_by_retries_then_drained_and_an_opera
     assert view["draining"]
     assert view["drain_reason"].startswith("3 runs failed of it within an hour: p/three (HOST_FAILED)")
     api.create("six")
-    api.tick()
-    bad.sync()
-    other.sync()
+    bad.turn(0, other)
     assert (bad.runs, other.run.job_id) == ({}, "six")
     change(api, "PATCH", "laptop", draining=False)
     view = agents(api)["laptop"]
@@ -165,17 +154,14 @@ def test_machine_that_fails_runs_is_avoided_by_retries_then_drained_and_an_opera
 
 @on_every_database
 def test_machine_whose_gpus_have_errors_is_drained_once_for_each(api: Server) -> None:
-    agent = ScriptedAgent(api)
-    agent.sync()
     error = "Xid 79 (GPU has fallen off the bus) of the GPU at 0000:3b:00"
-    agent.info = agent.info.model_copy(update={"device_errors": (error,)})
+    agent = ScriptedAgent(api, device_errors=(error,))
     agent.sync()
     assert agents(api)["laptop"]["drain_reason"] == f"its GPUs have errors: {error}"
     change(api, "PATCH", "laptop", draining=False)
     agent.sync()
     assert not agents(api)["laptop"]["draining"], "an operator knows of it"
-    agent.info = agent.info.model_copy(update={"device_errors": (error, "2 uncorrected ECC errors of GPU-aa")})
-    agent.sync()
+    agent.change(device_errors=(error, "2 uncorrected ECC errors of GPU-aa")).sync()
     assert agents(api)["laptop"]["drain_reason"] == "its GPUs have errors: 2 uncorrected ECC errors of GPU-aa"
 
 
@@ -185,8 +171,7 @@ def test_job_whose_machine_is_lost_goes_on_with_fewer_workers_and_returns_to_all
     small.sync()
     large.sync()
     api.create(workerType="local-1", workerCount="3", scheduling={"minWorkers": 1})
-    api.tick()
-    large.sync()
+    large.turn()
     assert len(large.run.replicas) == 4
     large.start()
     change(api, "PATCH", "large", draining=True)
@@ -196,9 +181,7 @@ def test_job_whose_machine_is_lost_goes_on_with_fewer_workers_and_returns_to_all
         for task in tasks:
             agent.exit(task, code=None, reason=Reason.HOST_FAILED, run=run)
         api.tick()
-        api.tick(600)
-        large.sync()
-        small.sync()
+        large.turn(600, small)
 
     fail(large)
     assert [replica.task for replica in small.run.replicas] == ["master-replica-0", "worker-replica-0"]
@@ -212,9 +195,7 @@ def test_job_whose_machine_is_lost_goes_on_with_fewer_workers_and_returns_to_all
 @on_every_database
 def test_agents_of_one_name_get_names_of_their_own_and_an_operator_reaches_each_alone(api: Server) -> None:
     def machine(number: int) -> ScriptedAgent:
-        agent = ScriptedAgent(api, "vm")
-        agent.info = agent.info.model_copy(update={"agent_id": f"{number}bcd-of-vm"})
-        return agent
+        return ScriptedAgent(api, "vm", agent_id=f"{number}bcd-of-vm")
 
     machines = [machine(number) for number in range(3)]
     for agent in machines * 2:
@@ -228,10 +209,8 @@ def test_agents_of_one_name_get_names_of_their_own_and_an_operator_reaches_each_
     assert agents(api).keys() == {"vm-2", "vm-3"}, "a name stays"
     another = machine(4)
     assert another.sync().name == "vm"
-    refused = change(api, "DELETE", "bcd")
-    assert (refused.status_code, "There is no agent bcd." in refused.text) == (404, True)
-    another.info = another.info.model_copy(update={"name": "vm-3"})
-    assert another.sync().name == "vm-3-2"
+    api.refusal("DELETE", "/trainyard/v1/agents/bcd", 404, "There is no agent bcd.")
+    assert another.change(name="vm-3").sync().name == "vm-3-2"
 
 
 def test_token_that_two_machines_have_goes_with_the_last(shell: Shell) -> None:
@@ -241,9 +220,7 @@ def test_token_that_two_machines_have_goes_with_the_last(shell: Shell) -> None:
 
     def status_of_sync(agent_id: str, key: str) -> int:
         headers = {"Authorization": f"Bearer {token}", AGENT_KEY: key * 64}
-        info = ScriptedAgent(api, "any").info.model_copy(update={"agent_id": agent_id})
-        body = SyncRequest(agent=info, runs=()).model_dump_json()
-        return api.client.post("/agent/v1/sync", content=body, headers=headers).status_code
+        return api.status("POST", SYNC, headers, content=report_of(ScriptedAgent(api, "any", agent_id=agent_id).info))
 
     assert [status_of_sync("first", "1"), status_of_sync("second", "2")] == [200, 200]
     api.clock.advance(60)
@@ -263,9 +240,7 @@ def test_name_of_two_agents_is_asked_about_and_refused_where_nobody_can_answer(
     api = shell.api
     shell(f"login {shell.url} --token-file -", OPERATOR)
     for number in range(2):
-        agent = ScriptedAgent(api, "vm")
-        agent.info = agent.info.model_copy(update={"agent_id": f"abcd{number}", "name": f"vm{number}"})
-        agent.sync()
+        ScriptedAgent(api, f"vm{number}", agent_id=f"abcd{number}").sync()
     with api.use_cases.backend.store.write() as writer:  # as an older release has left them
         for row in writer.agents():
             row.info = {**row.info, "name": "vm"}

@@ -21,7 +21,7 @@ from integration.api.api_support import (
     ScriptedAgent,
     Server,
     eventually,
-    package_job,
+    running_agent,
     server,
     serving,
 )
@@ -32,19 +32,13 @@ from trainyard_server.services.attachments import attachments
 from trainyard_server.storage.db.tables.audit_trail import CheckAgain
 
 CHIEF = "master-replica-0"
+ATTACHMENTS = "/trainyard/v1/projects/p/jobs/job/attachments"
 COMMAND = {"command": ["nvidia-smi", "-l", "1"]}
 
 
 def run_job(api: Server, **training_input: Any) -> ScriptedAgent:
     """An agent that runs a job of alice's."""
-    agent = ScriptedAgent(api)
-    agent.sync()
-    body = {"jobId": "job", "trainingInput": package_job(**training_input)}
-    assert api.client.post("/v1/projects/p/jobs", json=body, headers=ALICE).status_code == 200
-    api.tick()
-    agent.sync()
-    agent.start()
-    return agent
+    return running_agent(api, who=ALICE, **training_input)
 
 
 @pytest.fixture
@@ -58,10 +52,8 @@ def url(api: Server) -> Iterator[str]:
         yield f"ws{url.removeprefix('http')}"
 
 
-def ask(
-    api: Server, who: dict[str, str] = ALICE, body: dict[str, Any] | None = None, job: str = "job"
-) -> httpx.Response:
-    return api.client.post(f"/trainyard/v1/projects/p/jobs/{job}/attachments", json=body or COMMAND, headers=who)
+def ask(api: Server, who: dict[str, str] = ALICE, body: dict[str, Any] | None = None) -> httpx.Response:
+    return api.client.post(ATTACHMENTS, json=body or COMMAND, headers=who)
 
 
 def stream(url: str, attachment_id: str, who: dict[str, str], number: int = 0) -> ClientConnection:
@@ -100,36 +92,28 @@ def test_owner_and_admins_attach_and_nobody_else_does(api: Server, agent: Script
     with stream(url, receipt["id"], ALICE):
         eventually(lambda: orders(agent))
         (order,) = agent.response.attachments
-    assert (order.id, order.run_id, order.task, list(order.command)) == (
-        receipt["id"],
-        agent.run.run_id,
-        CHIEF,
-        COMMAND["command"],
-    )
+    expected = (receipt["id"], agent.run.run_id, CHIEF, COMMAND["command"])
+    assert (order.id, order.run_id, order.task, list(order.command)) == expected
     assert ask(api, ADMIN).status_code == 200
     assert [ask(api, who).status_code for who in (BOB, VERA, AGENT, {})] == [403, 403, 403, 401]
-    rows = api.client.get("/trainyard/v1/audit?action=attachments.create", headers=ADMIN).json()["entries"]
+    rows = api.get("/trainyard/v1/audit", action="attachments.create")["entries"]
     seen = [(row["actor"], row["outcome"], row["subject"]) for row in rows]
     words = f"job/{CHIEF}: nvidia-smi -l 1"
-    assert ("alice", "done", words) in seen
-    assert ("admin", "done", words) in seen
+    assert {("alice", "done", words), ("admin", "done", words)} <= set(seen)
     assert {actor for actor, outcome, _ in seen if outcome == "refused"} >= {"bob", "vera"}
 
 
 def test_job_must_allow_it_unless_the_server_is_of_one_user(tmp_path: Path) -> None:
     with server(tmp_path / "many", Clock()) as api:
         run_job(api)
-        answer = ask(api)
-        assert answer.status_code == 400
-        assert "--enable-web-access" in answer.json()["error"]["message"]
+        api.refusal("POST", ATTACHMENTS, 400, "--enable-web-access", ALICE, json=COMMAND)
     with server(tmp_path / "single", Clock(), one_user=True) as api:
         run_job(api)
         assert ask(api).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
+def test_bad_request_says_what_is_allowed(api: Server, agent: ScriptedAgent) -> None:
+    table: list[tuple[dict[str, Any], str]] = [
         ({"command": ["true"], "ports": [80]}, "give one of the two"),
         ({"task": CHIEF}, "give one of the two"),
         ({"command": ["true"], "task": "worker-replica-7"}, f"has no worker-replica-7. Its replicas: {CHIEF}"),
@@ -138,13 +122,9 @@ def test_job_must_allow_it_unless_the_server_is_of_one_user(tmp_path: Path) -> N
         ({"ports": list(range(1, 19))}, "ports"),
         ({"command": ["x" * 70_000]}, "65536 characters"),
         ({"command": ["a\0b"]}, "NUL"),
-    ],
-)
-def test_bad_request_says_what_is_allowed(
-    api: Server, agent: ScriptedAgent, body: dict[str, Any], message: str
-) -> None:
-    answer = ask(api, body=body)
-    assert (answer.status_code, message in answer.json()["error"]["message"]) == (400, True), answer.text
+    ]
+    for body, says in table:
+        assert says in api.refusal("POST", ATTACHMENTS, 400, who=ALICE, json=body)["message"]
     assert agent.sync().attachments == ()
 
 
@@ -154,20 +134,16 @@ def test_replica_that_does_not_run_has_no_attachment(api: Server, agent: Scripte
         eventually(lambda: orders(agent) == [order])
         agent.exit(code=1)
         assert orders(agent) == []
-    answer = ask(api)
-    assert (answer.status_code, "does not run" in answer.json()["error"]["message"]) == (400, True)
-    assert ask(api, job="other").status_code == 404
+    api.refusal("POST", ATTACHMENTS, 400, "does not run", ALICE, json=COMMAND)
+    api.refusal("POST", ATTACHMENTS.replace("jobs/job", "jobs/other"), 404, who=ALICE, json=COMMAND)
+    assert "webAccessUris" not in api.job()["trainingOutput"]
 
 
 def test_running_job_that_allows_it_has_links_to_its_replicas(api: Server, agent: ScriptedAgent) -> None:
-    job = api.client.get("/v1/projects/p/jobs/job", headers=VERA).json()
-    page = "http://server/projects/p/jobs/job"
-    assert job["trainingOutput"]["webAccessUris"] == {CHIEF: f"{page}#terminal"}
+    assert api.job()["trainingOutput"]["webAccessUris"] == {CHIEF: "http://server/projects/p/jobs/job#terminal"}
     html = api.client.get("/projects/p/jobs/job", headers=VERA).text
-    assert 'id="terminal"' in html
-    assert f"jobs shell job {CHIEF} --project p" in html
-    agent.exit()
-    assert "webAccessUris" not in api.client.get("/v1/projects/p/jobs/job", headers=VERA).json()["trainingOutput"]
+    for shown in ('id="terminal"', f"jobs shell job {CHIEF} --project p"):
+        assert shown in html
 
 
 def test_what_is_sent_passes_in_both_directions_until_the_agent_ends_it(
@@ -216,34 +192,31 @@ def test_stream_is_for_its_caller_and_its_agent_alone(api: Server, agent: Script
     attachment_id = ask(api).json()["id"]
     another = {**AGENT, AGENT_KEY: "1" * 64}
     for who in (BOB, ADMIN):
-        assert close_of(stream(url, attachment_id, who)) == (
-            REFUSED,
-            "This shell, command or port forward does not exist or has ended.",
-        )
+        reason = "This shell, command or port forward does not exist or has ended."
+        assert close_of(stream(url, attachment_id, who)) == (REFUSED, reason)
     assert "belongs to an agent with another key" in str(close_of(stream(url, attachment_id, another))[1])
-    for who in ({}, {"Authorization": "Bearer wrong"}):
+    path = f"attachments/{attachment_id}/streams/0"
+    for who, asked, code in (
+        ({}, path, 401),
+        ({"Authorization": "Bearer wrong"}, path, 401),
+        (AGENT, path, 403),
+        (ALICE, "nothing", 404),
+    ):
         with pytest.raises(InvalidStatus) as refused:
-            stream(url, attachment_id, who)
-        assert refused.value.response.status_code == 401
-    with pytest.raises(InvalidStatus) as refused:
-        opened(f"{url}/trainyard/v1/attachments/{attachment_id}/streams/0", AGENT)
-    assert refused.value.response.status_code == 403
-    with pytest.raises(InvalidStatus) as refused:
-        opened(f"{url}/trainyard/v1/nothing", ALICE)
-    assert refused.value.response.status_code == 404
+            opened(f"{url}/trainyard/v1/{asked}", who)
+        assert refused.value.response.status_code == code
 
 
 def test_more_than_the_limit_of_a_caller_is_refused(tmp_path: Path) -> None:
     with server(tmp_path, clock := Clock(), attachments=2) as api:
         run_job(api, enableWebAccess=True)
-        first, _, third = (ask(api) for _ in range(3))
-        assert (third.status_code, "has 2 shells" in third.json()["error"]["message"]) == (429, True)
+        first, _ = (ask(api) for _ in range(2))
+        api.refusal("POST", ATTACHMENTS, 429, "has 2 shells", ALICE, json=COMMAND)
         assert ask(api, ADMIN).status_code == 200
         path = f"/trainyard/v1/attachments/{first.json()['id']}"
-        assert api.client.request("DELETE", path, headers=BOB).status_code == 200  # it is not his: nothing happens
-        assert ask(api).status_code == 429
-        api.client.request("DELETE", path, headers=ALICE)
-        assert ask(api).status_code == 200
+        for who, status in ((BOB, 429), (ALICE, 200)):  # to bob it is not there: nothing happens
+            api.done("DELETE", path, who)
+            assert ask(api).status_code == status
         clock.advance(200)  # their server was killed: nobody keeps them alive
         assert ask(api).status_code == 200
 
@@ -272,21 +245,21 @@ TOKEN_OF_ALICE = "/trainyard/v1/tokens/{token}"
 
 def alices(api: Server) -> tuple[dict[str, str], str]:
     """The header and the id of a new token of alice's, who is a submitter."""
-    assert api.client.request("PUT", MEMBER, json={"role": "submitter"}, headers=ADMIN).status_code == 200
-    made = api.client.post("/trainyard/v1/tokens", json={"description": "laptop"}, headers=ALICE).json()
-    return {"Authorization": f"Bearer {made['secret']}"}, made["token"]["token_id"]
+    assert api.set_role("alice", "submitter") == 200
+    token_id, who = api.token(ALICE, description="laptop")
+    return who, token_id
 
 
-@pytest.mark.parametrize("ending", [TOKEN_OF_ALICE, MEMBER])
-def test_revoked_token_and_lost_role_end_its_streams(api: Server, agent: ScriptedAgent, url: str, ending: str) -> None:
-    who, token_id = alices(api)
-    attachment_id = ask(api, who).json()["id"]
-    with stream(url, attachment_id, who) as client, stream(url, attachment_id, AGENT) as served:
-        client.send(b"\0typed")
-        assert served.recv(60) == b"\0typed"
-        api.client.request("DELETE", ending.format(token=token_id), headers=ADMIN)
-        assert close_of(client) == (REFUSED, "The token has expired or was revoked, or its owner has other roles.")
-    eventually(lambda: orders(agent) == [])
+def test_revoked_token_and_lost_role_end_its_streams(api: Server, agent: ScriptedAgent, url: str) -> None:
+    for ending in (TOKEN_OF_ALICE, MEMBER):
+        who, token_id = alices(api)
+        attachment_id = ask(api, who).json()["id"]
+        with stream(url, attachment_id, who) as client, stream(url, attachment_id, AGENT) as served:
+            client.send(b"\0typed")
+            assert served.recv(60) == b"\0typed"
+            api.done("DELETE", ending.format(token=token_id))
+            assert close_of(client) == (REFUSED, "The token has expired or was revoked, or its owner has other roles.")
+        eventually(lambda: orders(agent) == [])
 
 
 def test_attachment_that_was_asked_for_begins_only_for_who_still_may(
@@ -299,7 +272,7 @@ def test_attachment_that_was_asked_for_begins_only_for_who_still_may(
     without_role, role_in_flight, token_in_flight = (ask(api, who).json()["id"] for _ in range(3))
 
     def end(path: str) -> None:
-        assert api.client.request("DELETE", path, headers=ADMIN).status_code == 200
+        api.done("DELETE", path)
 
     def held(this: attachments.Attachments, attachment_id: str, check_again: CheckAgain) -> None:
         end(MEMBER if attachment_id == role_in_flight else TOKEN_OF_ALICE.format(token=token_id))

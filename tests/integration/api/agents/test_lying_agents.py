@@ -16,26 +16,12 @@ from trainyard_server.control.removal import remove_job
 from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.storage.db.base.models import JobRow, RunRow
 
+JOB = "/projects/p/jobs/job"
+VIEWS = ("", "why", "usage", "explain", "metrics", "metrics.csv", "logs", "logs/page", "logs/download")
 PAGES = (
-    "/",
-    "/cluster",
-    "/projects/p/jobs/job",
-    "/projects/p/jobs/job/logs",
-    "/projects/p/jobs/job/metrics",
-    "/projects/p/jobs/job/config",
-    "/v1/projects/p/jobs/job",
-    "/trainyard/v1/status",
-    "/trainyard/v1/health?deep=true",
-    "/trainyard/v1/jobs:active",
-    "/trainyard/v1/projects/p/jobs/job",
-    "/trainyard/v1/projects/p/jobs/job/why",
-    "/trainyard/v1/projects/p/jobs/job/usage",
-    "/trainyard/v1/projects/p/jobs/job/explain",
-    "/trainyard/v1/projects/p/jobs/job/metrics",
-    "/trainyard/v1/projects/p/jobs/job/metrics.csv",
-    "/trainyard/v1/projects/p/jobs/job/logs",
-    "/trainyard/v1/projects/p/jobs/job/logs/page",
-    "/trainyard/v1/projects/p/jobs/job/logs/download",
+    *("/", "/cluster", JOB, f"{JOB}/logs", f"{JOB}/metrics", f"{JOB}/config", f"/v1{JOB}"),
+    *(f"/trainyard/v1/{path}" for path in ("status", "health?deep=true", "jobs:active")),
+    *(f"/trainyard/v1{JOB}/{view}".rstrip("/") for view in VIEWS),
 )
 LOGS = "runs/r/replicas/master-replica-0/logs"
 TIMES = ("0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999-14:00")
@@ -117,7 +103,7 @@ def test_message_as_large_as_an_agent_sends_is_taken(api: Server) -> None:
     replicas = tuple(ReplicaReport(task=f"worker-replica-{n}", state="RUNNING", started_at=START) for n in range(1000))
     runs = tuple(RunReport(run_id=f"{n:032}", replicas=replicas) for n in range(6))
     body = SyncRequest(agent=agent.info, runs=runs).model_dump_json()
-    assert api.client.post("/agent/v1/sync", content=body, headers=AGENT).status_code == 200
+    api.done("POST", "/agent/v1/sync", AGENT, content=body)
     receipt = agent.log(*['{"a": ["\\\\", {}, "\\""]}' * 20] * 1000)
     receipt = agent.log("\x01" * 2**20)
     assert receipt.next == 1001
@@ -162,7 +148,7 @@ def test_no_lines_leave_a_traceback_in_the_servers_log(
     agent.exit(logs=False)
     assert {send(run, body) for body in bodies} == {200, 400}
     assert api.job("lied")["state"] == "SUCCEEDED"
-    assert api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/lied", headers=ADMIN).status_code == 200
+    api.delete_job("lied")
     assert {send(run, body) for body in bodies} == {400, 404}
 
     def deleted_at(number: int, name: str) -> None:
@@ -197,8 +183,7 @@ def test_no_lines_leave_a_traceback_in_the_servers_log(
 
 def test_run_is_open_to_the_key_of_its_agent_alone(api: Server) -> None:
     """Another agent's key, a false one or none: each call is refused, changes nothing and ends no call of the agent."""
-    path = "/upload/trainyard/v1/projects/p/packages/trainer.whl"
-    staged = api.client.post(path, content=b"package", headers=ADMIN).json()
+    staged = api.upload(name="trainer.whl")
     agent = running_agent(api, packageUris=[staged["uri"]])
     before = api.detail()
     info, run = agent.info.model_dump(mode="json"), agent.run.run_id

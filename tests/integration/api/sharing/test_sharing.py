@@ -7,10 +7,19 @@ from typing import Any
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import (
+    ADMIN,
+    ALICE,
+    BOB,
+    WITH_GPU,
+    Clock,
+    ScriptedAgent,
+    Server,
+    gpu_agent,
+    running_agent,
+    server,
+)
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.resources import Gpu
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_server.config.quota_file import load_quotas
 
 FILE = """
@@ -32,24 +41,20 @@ def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
 
 
 def submit(api: Server, job_id: str, who: dict[str, str] = ALICE, **scheduling: Any) -> tuple[int, str]:
-    body = {"jobId": job_id, "trainingInput": package_job(masterType="local-2", scheduling=scheduling)}
-    answer = api.client.post("/v1/projects/p/jobs", json=body, headers=who)
+    answer = api.submit(job_id, who, masterType="local-2", scheduling=scheduling)
     return answer.status_code, answer.json().get("error", {}).get("message", "")
 
 
 def start(api: Server, agent: ScriptedAgent, job_id: str, who: dict[str, str] = ALICE, **scheduling: Any) -> None:
     assert submit(api, job_id, who, **scheduling) == (200, "")
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
 
 
 def later(api: Server, agent: ScriptedAgent, seconds: float) -> None:
     """Time passes, in which the agent has called."""
     api.clock.advance(seconds)
     agent.sync()
-    api.tick()
-    agent.sync()
+    agent.turn()
 
 
 def state(api: Server, job_id: str) -> str:
@@ -71,8 +76,7 @@ def test_batch_job_gives_way_and_goes_on_at_no_cost(api: Server) -> None:
     api.tick(1)
     agent.stopped("master-replica-0")
     for _ in range(3):
-        api.tick()
-        agent.sync()
+        agent.turn()
     assert (state(api, "batch"), state(api, "normal")) == ("QUEUED", "PREPARING")
     events = "\n".join(api.events("batch"))
     assert "Preempted for the job normal of p, of the band normal." in events
@@ -80,8 +84,7 @@ def test_batch_job_gives_way_and_goes_on_at_no_cost(api: Server) -> None:
     agent.start()
     agent.exit()
     for _ in range(3):
-        api.tick()
-        agent.sync()
+        agent.turn()
     assert state(api, "batch") == "PREPARING", "it goes on"
 
 
@@ -109,8 +112,7 @@ def test_whoever_used_less_goes_first_and_why_says_so(api: Server) -> None:
     start(api, agent, "alices", ALICE)
     api.clock.advance(36_000)
     agent.exit()
-    api.tick()
-    agent.sync()
+    agent.turn()
     api.use_cases.usage_recording.step()
     start(api, agent, "running", ADMIN)
     assert submit(api, "first", ALICE) == (200, "")
@@ -127,8 +129,9 @@ def test_whoever_used_less_goes_first_and_why_says_so(api: Server) -> None:
 def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:
     file = tmp_path / "quotas.yaml"
     for text, expected in (
-        ("fairShare: {halfLife: 7}", "fairShare.halfLife: must be a duration such as"),
-        ("default: {bands: {urgent: admin}}", "default.bands.urgent"),
+        ("fairShare: {halfLife: 7}", r"fairShare.halfLife: must be a duration such as .*; this is '7'\.$"),
+        ("default: {keepJobs: 7}", "default.keepJobs: must be `all`, or a duration such as"),
+        ("default: {bands: {urgent: admin}}", "default.bands.urgent: there is no such entry; allowed: 'production', "),
         ("default: {share: 0}", "default.share"),
         ("default: {minGpuUse: {percent: 10}}", "default.minGpuUse.over"),
     ):
@@ -141,22 +144,11 @@ def test_idle_gpus_are_warned_of_and_then_end_the_job(tmp_path: Path, clock: Clo
     quotas = tmp_path / "quotas.yaml"
     quotas.write_text("default: {minGpuUse: {percent: 10, over: 30m}}")
     with server(tmp_path / "server", clock, quotas=quotas) as api:
-        agent = ScriptedAgent(api, cpus=4, memory_gb=64)
-        capacity = agent.info.capacity.model_copy(update={"gpus": (Gpu(id="GPU-0", type="NVIDIA_TESLA_T4"),)})
-        agent.info = agent.info.model_copy(update={"capacity": capacity})
-        agent.sync()
-        config = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}}
-        api.create("job", masterType="n1-standard-4", masterConfig=config)
-        api.tick()
-        agent.sync()
-        agent.start()
+        agent = running_agent(api, agent=gpu_agent(api), **WITH_GPU)
         states = []
         for minute, used in enumerate([0.5] * 31 + [0.02] * 40 + [0.9] * 31 + [0.02] * 62):
             clock.advance(60)
-            gpu = GpuUsage(id="GPU-0", utilization=used, memory_total=16)
-            sample = UsageSample(run_id=agent.run.run_id, task="master-replica-0", time=clock(), cpu=1.0, gpus=(gpu,))
-            content = UsageBatch(samples=(sample,)).model_dump_json()
-            assert api.client.post("/agent/v1/usage", content=content, headers=AGENT).status_code == 200
+            agent.use(gpu=used)
             api.use_cases.idle_gpus.step(minute * 60.0 + 60)
             states.append(state(api, "job"))
         events = [event for event in api.events("job") if "GPUs were used" in event]

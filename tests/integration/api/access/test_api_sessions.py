@@ -42,17 +42,12 @@ def test_used_session_is_renewed(api: Server, clock: Clock) -> None:
     assert api.client.get(JOBS, headers={"Cookie": line.partition(";")[0]}).status_code == 200
 
 
-def test_bearer_token_takes_precedence_over_the_session(api: Server) -> None:
+def test_bearer_token_takes_precedence_over_the_session_and_a_cookie_is_of_its_port(api: Server) -> None:
     vera = signed_in(api, "vera")
     assert call(api, "GET", JOBS, vera, {"Authorization": "Bearer wrong"}).status_code == 401
     basic = {"Authorization": "Basic YTpi"}  # that of a proxy in front of us
     assert call(api, "GET", JOBS, vera, basic).status_code == 200
-
-
-def test_cookie_of_another_port_is_ignored(api: Server) -> None:
-    vera = signed_in(api, "vera")
-    answer = call(api, "GET", JOBS, vera, {"Host": "server:8471"})
-    assert answer.status_code == 401
+    assert call(api, "GET", JOBS, vera, {"Host": "server:8471"}).status_code == 401
 
 
 def test_change_without_the_csrf_value_is_refused(api: Server) -> None:
@@ -65,17 +60,12 @@ def test_change_without_the_csrf_value_is_refused(api: Server) -> None:
         content = f"csrf={admin.csrf}"  # it counts in forms only
         answer = call(api, "POST", CANCEL, admin, {"Content-Type": kind}, content=content)
         assert answer.status_code == 403, kind
-    assert api.job()["state"] == "QUEUED"
-
-
-def test_csrf_value_in_a_form_field_leaves_the_body_readable(api: Server) -> None:
-    api.create()
-    admin = signed_in(api, "admin")
     assert call(api, "POST", CANCEL, admin, data={"csrf": "wrong"}).status_code == 403
+    assert api.job()["state"] == "QUEUED"
     assert call(api, "POST", CANCEL, admin, data={"csrf": admin.csrf}).status_code == 200
     answer = call(api, "POST", JOBS, admin, data={"csrf": admin.csrf, "x": "y"})
-    assert answer.status_code == 400
-    assert "Invalid JSON payload" in answer.text  # the route has read the form as what it takes: JSON
+    # The route has read the form as what it takes: JSON.
+    assert (answer.status_code, "Invalid JSON payload" in answer.text) == (400, True)
 
 
 def test_request_to_a_foreign_host_name_is_refused_whoever_makes_it(api: Server) -> None:
@@ -125,7 +115,7 @@ def test_page_of_the_http_address_changes_nothing_over_https(api: Server) -> Non
     assert ["Cross-site" in answer.text for answer in answers] == [True, False]
 
 
-def test_page_without_a_session_redirects_to_sign_in(api: Server) -> None:
+def test_page_without_a_session_redirects_to_sign_in_and_nothing_else_does(api: Server) -> None:
     for path, to in (
         ("/", "/sign-in"),
         ("/projects/p/jobs/j", "/sign-in?next=/projects/p/jobs/j"),
@@ -134,9 +124,6 @@ def test_page_without_a_session_redirects_to_sign_in(api: Server) -> None:
     ):
         answer = api.client.get(f"http://server{path}", headers=PAGE)
         assert (answer.status_code, answer.headers["location"]) == (303, to)
-
-
-def test_api_call_wrong_token_and_change_are_never_redirected_to_sign_in(api: Server) -> None:
     for path in (JOBS, "/trainyard/v1/status", "/agent/v1/sync", "/live/", "/upload/x"):
         assert api.client.get(path, headers=PAGE).status_code == 401, path
     assert api.client.get("/", headers=PAGE | {"Authorization": "Bearer wrong"}).status_code == 401
@@ -159,11 +146,13 @@ def test_every_response_has_the_security_headers(api: Server, monkeypatch: pytes
 
 def _check_headers(answer: httpx.Response) -> None:
     assert answer.headers["content-security-policy"].startswith("default-src 'none'; frame-ancestors 'none'")
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["referrer-policy"] == "same-origin"
-    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
-    assert answer.headers["x-frame-options"] == "DENY"
-    assert answer.headers["cache-control"] == "no-store"
+    assert {
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "same-origin",
+        "cross-origin-opener-policy": "same-origin",
+        "x-frame-options": "DENY",
+        "cache-control": "no-store",
+    }.items() <= dict(answer.headers).items()
 
 
 def test_websocket_without_a_token_is_refused(api: Server) -> None:

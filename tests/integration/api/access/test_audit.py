@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.access.test_session_streams import cookie
 from integration.api.api_support import (
     ADMIN,
     AGENT,
@@ -73,13 +72,6 @@ def record(api: Server) -> Recorder:
     return Recorder(api)
 
 
-def session_of(api: Server, name: str) -> dict[str, str]:
-    """The headers of a session's page."""
-    (token,) = [token for token in TOKENS if token.name == name]
-    session = api.use_cases.sessions.open(token.credential, api.clock())
-    return cookie("http://server", session) | {"X-CSRF-Token": session.csrf}
-
-
 # The request that does what the route is for; "TOKEN" is the id of a token that alice made.
 DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "sign-in": ({}, {"data": {"token": "alices-secret"}}),
@@ -111,16 +103,8 @@ DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "agents.drain": (ADMIN, {"json": {"draining": True}}),
     "agents.remove": (ADMIN, {}),
 }
-SUBJECTS = {
-    "jobs": "job",
-    "members": "x",
-    "secrets": "x",
-    "channels": "x",
-    "views": "x",
-    "agents": "laptop",
-    "packages": "a.whl",
-    "google-keys": "x",
-}
+SUBJECTS = {"jobs": "job", "agents": "laptop", "packages": "a.whl"}
+SUBJECTS |= dict.fromkeys(("members", "secrets", "channels", "views", "google-keys"), "x")
 
 
 _CUSTOM_JOBS = "/customJobs"
@@ -150,9 +134,9 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
     ScriptedAgent(api).sync()
     order = list(DONE)
     assert {route.action for route in CHANGES} == set(order), "a route with an action needs a request above"
-    made = api.client.post(TOKENS_PATH, json={}, headers=ALICE).json()["token"]["token_id"]
+    made, _ = api.token(ALICE)
     custom = of_custom_job(custom_job(packageUris=[]), "custom", "x")
-    assert api.client.post("/v1/projects/p/jobs", json=custom, headers=ALICE).status_code == 200
+    api.done("POST", JOBS, ALICE, json=custom)
     record._count += 2
     for route in sorted(CHANGES, key=lambda route: order.index(route.action or "")):
         action = route.action or ""
@@ -168,7 +152,7 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
         if route.path.endswith(_CUSTOM_JOBS):
             given = {"json": custom_job(packageUris=[])}
         if action == "sign-out":
-            who = session_of(api, "alice")
+            who = api.session("alice")
         (done,) = record(route.method, path, who, **given)
         owner = "admin" if who is ADMIN else "alice"
         assert (done.action, done.outcome, done.actor) == (action, "done", owner), record.answer.text
@@ -251,13 +235,12 @@ def test_sign_ins_have_the_name_of_who_signed_in(api: Server, record: Recorder) 
     assert (row.outcome, row.status, row.actor) == ("refused", 403, "agent")
     code = api.client.post("/trainyard/v1/sign-in-codes", headers=BOB).json()["code"]
     record._count += 1
-    assert record("POST", "/sign-in", session_of(api, "alice"), data={"code": code}) == [], "a question"
+    assert record("POST", "/sign-in", api.session("alice"), data={"code": code}) == [], "a question"
     (row,) = record("POST", "/sign-in", {}, data={"code": code})
     assert (row.outcome, row.status, row.actor) == ("done", 303, "bob")
     (row,) = record("POST", "/sign-in", {}, data={"code": code})
     assert (row.outcome, row.status, row.actor) == ("refused", 401, "")
-    alice = session_of(api, "alice")
-    (row,) = record("POST", "/sign-out", {"Cookie": alice["Cookie"]})
+    (row,) = record("POST", "/sign-out", {"Cookie": api.session("alice")["Cookie"]})
     assert (row.action, row.outcome, row.actor) == ("sign-out", "refused", "alice"), "without the page's value"
 
 
@@ -317,18 +300,15 @@ def _row(time: datetime) -> dict[str, Any]:
 @on_every_database
 def test_operators_see_all_and_admins_their_projects(api: Server, record: Recorder, clock: Clock) -> None:
     for project, person, role in (("q", "carl", "admin"), ("p", "carl", "viewer")):
-        path = f"/trainyard/v1/projects/{project}/members/{person}"
-        assert api.client.request("PUT", path, headers=ADMIN, json={"role": role}).status_code == 200
-    secret = api.client.post(TOKENS_PATH, json={"owner": "carl"}, headers=ADMIN).json()["secret"]
-    carl = {"Authorization": f"Bearer {secret}"}
+        assert api.set_role(person, role, project) == 200
+    _, carl = api.token(owner="carl")
     clock.advance(3600)
     for job in ("a", "b"):
         api.create(job)
 
     def seen(who: dict[str, str], **params: Any) -> list[tuple[str, str, str]]:
-        answer = api.client.get(AUDIT, params=params, headers=who)
-        assert answer.status_code == 200, answer.text
-        return [(row["action"], row["project"], row["subject"]) for row in answer.json()["entries"]]
+        rows = api.done("GET", AUDIT, who, params=params)["entries"]
+        return [(row["action"], row["project"], row["subject"]) for row in rows]
 
     everything = seen(ADMIN)
     assert len(everything) == 5
@@ -337,9 +317,9 @@ def test_operators_see_all_and_admins_their_projects(api: Server, record: Record
     assert seen(ADMIN, project="p", actor="admin", action="members.set") == [("members.set", "p", "carl")]
     assert seen(ADMIN, since="30m") == everything[:2]
     assert seen(ADMIN, until="30m") == everything[2:]
-    first = api.client.get(AUDIT, params={"pageSize": "2"}, headers=ADMIN).json()
+    first = api.get(AUDIT, pageSize="2")
     assert seen(ADMIN, pageSize="3", pageToken=first["next_page_token"]) == everything[2:]
-    assert api.client.get(AUDIT, params={"pageSize": "5"}, headers=ADMIN).json()["next_page_token"] == ""
+    assert api.get(AUDIT, pageSize="5")["next_page_token"] == ""
     for who, params, status in (
         (carl, {"project": "p"}, 403),
         (VERA, {}, 403),
@@ -347,24 +327,22 @@ def test_operators_see_all_and_admins_their_projects(api: Server, record: Record
         (ADMIN, {"pageToken": "x"}, 400),
         (ADMIN, {"pageSize": "-1"}, 400),
     ):
-        assert api.client.get(AUDIT, params=params, headers=who).status_code == status
+        assert api.status("GET", AUDIT, who, params=params) == status
 
 
 def test_each_event_of_a_job_has_its_actor(api: Server) -> None:
     agent = running_agent(api)
-    labels = {"json": {"labels": {"a": "b"}}, "params": {"updateMask": "labels"}}
-    assert api.client.patch(f"{JOBS}/job", headers=ADMIN, **labels).status_code == 200
+    api.done("PATCH", f"{JOBS}/job?updateMask=labels", json={"labels": {"a": "b"}})
     api.cancel()
     agent.sync()
     agent.stopped("master-replica-0")
     events = [(event["kind"], event["after"], event["actor"]) for event in api.detail()["events"]]
     assert {actor for _, _, actor in events} == {"admin", "trainyard", "agent laptop"}
-    for event in (
+    assert {
         ("created", "", "admin"),
         ("labels", "", "admin"),
         ("job", "PREPARING", "trainyard"),
         ("replica", "RUNNING", "agent laptop"),
         ("job", "CANCELLING", "admin"),
         ("job", "CANCELLED", "trainyard"),
-    ):
-        assert event in events
+    } <= set(events)

@@ -14,7 +14,6 @@ from integration.api.api_support import (
     ScriptedAgent,
     Server,
     eventually,
-    package_job,
     running_agent,
     server,
     serving,
@@ -85,22 +84,17 @@ def test_reader_with_too_many_streams_is_refused_until_one_ends(tmp_path: Path) 
 
 def test_owner_with_a_full_queue_cannot_submit_and_others_can(tmp_path: Path) -> None:
     with server(tmp_path, Clock(), queued_jobs=2) as api:
-
-        def submit(job_id: str, who: dict[str, str], project: str = "p", **query: str) -> httpx.Response:
-            body = {"jobId": job_id, "trainingInput": package_job()}
-            return api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=who, params=query)
-
-        assert [submit(name, ALICE).status_code for name in ("a", "b")] == [200, 200]
+        for name in ("a", "b"):
+            api.create(name, who=ALICE)
         for query in ({}, {"validateOnly": "true"}):
-            refused = submit("c", ALICE, **query)
-            assert refused.status_code == 429
-            assert "Retry-After" not in refused.headers
+            refused = api.submit("c", ALICE, params=query)
+            assert (refused.status_code, "Retry-After" in refused.headers) == (429, False)
             assert refused.json()["error"]["message"].startswith(
                 "alice has 2 queued jobs in the project p, the limit of this server (--queued-jobs)."
             )
-        assert submit("a", ALICE).status_code == 409  # a repeated submit is told so
-        assert submit("c", ALICE, project="q").status_code == 200
-        assert submit("c", BOB).status_code == 200
+        assert api.submit("a", ALICE).status_code == 409  # a repeated submit is told so
+        api.create("c", who=ALICE, project="q")
+        api.create("c", who=BOB)
         ScriptedAgent(api, cpus=1).sync()
         api.tick()
-        assert submit("d", ALICE).status_code == 200
+        api.create("d", who=ALICE)

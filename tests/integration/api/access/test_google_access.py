@@ -8,8 +8,7 @@ import httpx
 import pytest
 from google.auth import crypt, jwt
 
-from integration.api.access.test_session_streams import cookie
-from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, Clock, Server, server
+from integration.api.api_support import AGENT, ALICE, BOB, Clock, Server, server
 from trainyard_server.domain.access.google_grants import GRANT_TYPE
 from trainyard_server.services.people.guess_limits import PER_MINUTE
 
@@ -25,9 +24,7 @@ def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
 
 
 def key_of(api: Server, who: dict[str, str]) -> dict[str, Any]:
-    answer = api.client.post(KEYS, headers=who)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(api.done("POST", KEYS, who))
 
 
 def signed(api: Server, key: dict[str, Any], **claims: Any) -> str:
@@ -48,41 +45,34 @@ def access(api: Server, key: dict[str, Any], lasts_s: int = 3600) -> dict[str, s
     return {"Authorization": f"Bearer {answer.json()['access_token']}"}
 
 
-def status(api: Server, headers: dict[str, str]) -> int:
-    return api.client.get(ME, headers=headers).status_code
-
-
 def test_key_has_the_rights_of_its_token_and_no_more(api: Server) -> None:
     key = key_of(api, ALICE)
     assert (key["domain"], key["token_uri"]) == (DOMAIN, f"https://oauth2.{DOMAIN}/token")
     bearer = {"Authorization": f"Bearer {signed(api, key, scope='https://www.googleapis.com/auth/x')}"}
     for headers in (access(api, key), bearer):
-        assert api.client.get(ME, headers=headers).json() == api.client.get(ME, headers=ALICE).json()
-        assert api.client.get("/trainyard/v1/tokens?all=true", headers=headers).status_code == 403
-        assert api.client.post(KEYS, headers=headers).status_code == 401  # a key makes no keys
+        assert api.done("GET", ME, headers) == api.done("GET", ME, ALICE)
+        assert api.status("GET", "/trainyard/v1/tokens?all=true", headers) == 403
+        assert api.status("POST", KEYS, headers) == 401  # a key makes no keys
         assert api.client.post("/sign-in", data={"token": headers["Authorization"][7:]}).status_code == 401
 
 
 def test_key_ends_with_the_token_that_it_was_made_for(api: Server) -> None:
-    made = api.client.post("/trainyard/v1/tokens", headers=ADMIN, json={"expires_in_s": 600}).json()
-    key = key_of(api, {"Authorization": f"Bearer {made['secret']}"})
-    headers = access(api, key, lasts_s=600)
-    assert status(api, headers) == 200
-    api.client.request("DELETE", f"/trainyard/v1/tokens/{made['token']['token_id']}", headers=ADMIN)
-    assert status(api, headers) == 401
+    token_id, made = api.token(expires_in_s=600)
+    headers = access(api, key_of(api, made), lasts_s=600)
+    assert api.status("GET", ME, headers) == 200
+    api.done("DELETE", f"/trainyard/v1/tokens/{token_id}")
+    assert api.status("GET", ME, headers) == 401
 
 
 def test_revoked_key_ends_at_once_and_others_go_on(api: Server) -> None:
     key, other = key_of(api, ALICE), key_of(api, ALICE)
     headers, others = access(api, key), access(api, other)
-    # It is not bob's: no effect.
-    assert api.client.request("DELETE", f"{KEYS}/{key['number']}", headers=BOB).status_code == 200
-    assert status(api, headers) == 200
-    assert api.client.request("DELETE", f"{KEYS}/{key['number']}", headers=ALICE).status_code == 200
-    assert status(api, headers) == 401
+    for who, status in ((BOB, 200), (ALICE, 401)):  # it is not bob's: no effect
+        api.done("DELETE", f"{KEYS}/{key['number']}", who)
+        assert api.status("GET", ME, headers) == status
     refused = exchanged(api, signed(api, key, aud=key["token_uri"]))
     assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
-    assert status(api, others) == 200
+    assert api.status("GET", ME, others) == 200
 
 
 def test_token_endpoint_refuses_what_it_does_not_know_and_limits_guesses(api: Server) -> None:
@@ -97,17 +87,10 @@ def test_token_endpoint_refuses_what_it_does_not_know_and_limits_guesses(api: Se
 
 
 def test_agents_and_sessions_get_no_key(api: Server) -> None:
-    assert api.client.post(KEYS, headers=AGENT).status_code == 403
-    alice = api.use_cases.principals.of_secret("alices-secret")
-    assert alice is not None
-    session = api.use_cases.sessions.open(alice.credential, api.clock())
-    headers = cookie("http://server", session) | {"X-CSRF-Token": session.csrf}
-    assert api.client.post(KEYS, headers=headers).status_code == 401
+    assert [api.status("POST", KEYS, who) for who in (AGENT, api.session("alice"))] == [403, 401]
 
 
 def test_server_without_googles_names_says_how_to_get_them(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock) as api:
-        answer = api.client.post(KEYS, headers=ALICE)
-        assert answer.status_code == 400
-        assert "--google-port" in answer.json()["error"]["message"]
+        api.refusal("POST", KEYS, 400, "--google-port", ALICE)
         assert exchanged(api, "a.b.c").status_code == 400

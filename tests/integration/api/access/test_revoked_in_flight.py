@@ -7,13 +7,12 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import select
 
 from beds.databases import on_every_database
-from integration.api.access.test_people import TOKENS, call, give, made
-from integration.api.api_support import ADMIN, KEY, ScriptedAgent, Server, custom_job, package_job, running_agent
+from integration.api.access.test_people import TOKENS
+from integration.api.api_support import KEY, ScriptedAgent, Server, custom_job, package_job, running_agent
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.domain.access.sessions import SINGLE_SIGN_ON
 from trainyard_server.routes import ACCESS
@@ -83,22 +82,17 @@ OTHERS: Mapping[str, str] = {
 @pytest.fixture
 def agent(api: Server) -> ScriptedAgent:
     """An agent that runs `job`, beside one without runs; and something to change of each kind."""
-    put(api, f"{_P}/secrets/SECRET", {"value": "a value"})
+    api.done("PUT", f"{_P}/secrets/SECRET", json={"value": "a value"})
     agent = running_agent(api, "ended")
     agent.exit()
     api.tick()
     running_agent(api, "job", agent=agent, enableWebAccess=True, secrets=[{"name": "SECRET"}])
     ScriptedAgent(api, "idle").sync()
-    put(api, f"{_P}/views/view", {"query": "state=FAILED"})
-    put(api, f"{_P}/channels/channel", {"address": "https://example.com/x"})
-    assert give(api, "erna", "viewer") == 200
-    assert give(api, "carl", "admin", project="*") == 200
+    api.done("PUT", f"{_P}/views/view", json={"query": "state=FAILED"})
+    api.done("PUT", f"{_P}/channels/channel", json={"address": "https://example.com/x"})
+    assert api.set_role("erna", "viewer") == 200
+    assert api.set_role("carl", "admin", project="*") == 200
     return agent
-
-
-def put(api: Server, path: str, body: Any) -> None:
-    answer = call(api, "PUT", path, ADMIN, json=body)
-    assert answer.status_code == 200, answer.text
 
 
 def stored(store: Store) -> dict[str, list[str]]:
@@ -154,16 +148,16 @@ def test_every_action_is_among_the_calls_or_needs_no_check() -> None:
 @on_every_database
 def test_call_whose_token_is_revoked_in_flight_changes_nothing(api: Server, agent: ScriptedAgent, gate: Gate) -> None:
     wrong = []
-    victim, _ = made(api, owner="frida")
+    victim, _ = api.token(owner="frida")
     store = api.use_cases.backend.store
     for name, (path, body) in CALLS.items():
         for_agent = name.split()[1].startswith("/agent/")
-        token_id, who = made(api, owner="laptop" if for_agent else "carl", for_agent=for_agent)
-        call(api, "GET", "/agent/v1/server" if for_agent else "/trainyard/v1/me", who)  # its use is noted
+        token_id, who = api.token(owner="laptop" if for_agent else "carl", for_agent=for_agent)
+        api.status("GET", "/agent/v1/server" if for_agent else "/trainyard/v1/me", who)  # its use is noted
         headers = who | ({AGENT_KEY: KEY.secret} if for_agent else {})
         path = path.format(token=victim, run=agent.run.run_id)
-        gate.hold(partial(call, api, "DELETE", f"{TOKENS}/{token_id}", ADMIN))
-        answer = call(api, name.split()[0], path, headers, **({} if body is None else {"json": body}))
+        gate.hold(partial(api.done, "DELETE", f"{TOKENS}/{token_id}"))
+        answer = api.client.request(name.split()[0], path, headers=headers, **({} if body is None else {"json": body}))
         if answer.status_code != 401 or not gate.before or stored(store) != gate.before:
             wrong.append(f"{name}: {answer.status_code} {answer.text}")
         refused = api.get("/trainyard/v1/audit", pageSize=1)["entries"][0]
@@ -180,48 +174,43 @@ def test_call_changes_nothing_once_its_session_role_or_time_has_ended(
     tokens: list[tuple[str, dict[str, str]]] = []
 
     def by_token() -> dict[str, str]:
-        tokens.append(made(api, owner="carl", expires_in_s=60))
+        tokens.append(api.token(owner="carl", expires_in_s=60))
         return tokens[-1][1]
 
     def by_session() -> dict[str, str]:
-        session = use_cases.sessions.open(f"made:{made(api, owner='carl')[0]}", api.clock())
+        session = use_cases.sessions.open(f"made:{api.token(owner='carl')[0]}", api.clock())
         gate.hold(lambda: use_cases.revoked_sessions.revoke(session))
         return {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
 
     cases: dict[str, tuple[Callable[[], dict[str, str]], Callable[[], object] | None, int]] = {
         "session": (by_session, None, 401),
         "expiry": (by_token, lambda: api.clock.advance(60), 401),
-        "another role": (by_token, lambda: give(api, "carl", "viewer", project="*"), 403),
-        "further role": (by_token, lambda: give(api, "carl", "viewer", project="q"), 200),
+        "another role": (by_token, lambda: api.set_role("carl", "viewer", project="*"), 403),
+        "further role": (by_token, lambda: api.set_role("carl", "viewer", project="q"), 200),
     }
     wrong = []
     for name, (credentials, meanwhile, status) in cases.items():
-        assert give(api, "carl", "admin", project="*") == 200
+        assert api.set_role("carl", "admin", project="*") == 200
         headers = credentials()
-        call(api, "GET", "/trainyard/v1/me", headers)
+        api.status("GET", "/trainyard/v1/me", headers)
         if meanwhile is not None:
             gate.hold(meanwhile)
-        answer = call(api, "POST", TOKENS, headers, json={"owner": "dora"})
+        answer = api.client.post(TOKENS, headers=headers, json={"owner": "dora"})
         is_same = stored(use_cases.backend.store) == gate.before
         if (answer.status_code, is_same) != (status, status != 200):
             wrong.append(f"{name}: {answer.status_code} {answer.text}")
     assert not wrong, "\n".join(wrong)
 
 
-def answer_of(answer: httpx.Response) -> Any:
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
 @on_every_database
 def test_revoking_a_token_names_and_can_end_what_was_made_with_it(api: Server) -> None:
-    assert give(api, "carl", "admin", project="*") == 200
-    first, carl = made(api, owner="carl")
-    second, dora = made(api, who=carl, owner="dora")
-    third, _ = made(api, who=dora)
-    joins, _ = made(api, who=carl, owner="laptop", for_agent=True)
-    over, _ = made(api, who=carl, owner="carl", expires_in_s=1)
-    others, _ = made(api, owner="carl")
+    assert api.set_role("carl", "admin", project="*") == 200
+    first, carl = api.token(owner="carl")
+    second, dora = api.token(who=carl, owner="dora")
+    third, _ = api.token(who=dora)
+    joins, _ = api.token(who=carl, owner="laptop", for_agent=True)
+    over, _ = api.token(who=carl, owner="carl", expires_in_s=1)
+    others, _ = api.token(owner="carl")
     api.clock.advance(2)
     listed = {token["token_id"]: token["made_with"] for token in api.get(TOKENS, all="true")["tokens"]}
     file_token = listed[first]
@@ -229,40 +218,40 @@ def test_revoking_a_token_names_and_can_end_what_was_made_with_it(api: Server) -
     parents = [listed[token] for token in (second, third, joins, over, others)]
     assert parents == [first, second, first, first, file_token]
 
-    left = answer_of(call(api, "DELETE", f"{TOKENS}/{second}", ADMIN))["made"]
+    left = api.done("DELETE", f"{TOKENS}/{second}")["made"]
     assert [token["token_id"] for token in left["tokens"]] == [third]
     found = api.get(f"{TOKENS}/{first}/made")
     assert {token["token_id"] for token in found["tokens"]} == {third, joins}, "also what a revoked one has made"
-    ended = answer_of(call(api, "DELETE", f"{TOKENS}/{first}", ADMIN, params={"recursive": "true"}))
+    ended = api.done("DELETE", f"{TOKENS}/{first}", params={"recursive": "true"})
     assert {token["revoked_by"] for token in (ended, *ended["made"]["tokens"])} == {"admin"}
     valid = [token["token_id"] for token in api.get(TOKENS, all="true")["tokens"] if not token["revoked_at"]]
     assert {first, second, third, joins} & {*valid} == set()
     assert {over, others} <= {*valid}
 
-    assert call(api, "DELETE", f"{TOKENS}/{file_token}", ADMIN).status_code == 400
-    of_file = answer_of(call(api, "DELETE", f"{TOKENS}/{file_token}", ADMIN, params={"recursive": "true"}))
+    assert api.status("DELETE", f"{TOKENS}/{file_token}") == 400
+    of_file = api.done("DELETE", f"{TOKENS}/{file_token}", params={"recursive": "true"})
     assert (of_file["source"], of_file["revoked_at"]) == ("file", None)
     assert others in {token["token_id"] for token in of_file["made"]["tokens"]}
     assert api.get(f"{TOKENS}/{file_token}/made")["tokens"] == []
 
 
 def test_tokens_of_others_that_were_made_with_ones_own_are_an_operators(api: Server) -> None:
-    assert give(api, "carl", "admin", project="*") == 200
-    token_id, carl = made(api, owner="carl")
-    _, dora = made(api, who=carl, owner="dora")
-    own, again = made(api, who=carl)
-    call(api, "DELETE", "/trainyard/v1/projects/*/members/carl", ADMIN)
-    assert call(api, "GET", f"{TOKENS}/{token_id}/made", dora).status_code == 404
-    answer = answer_of(call(api, "DELETE", f"{TOKENS}/{token_id}", again, params={"recursive": "true"}))
+    assert api.set_role("carl", "admin", project="*") == 200
+    token_id, carl = api.token(owner="carl")
+    _, dora = api.token(who=carl, owner="dora")
+    own, again = api.token(who=carl)
+    api.done("DELETE", "/trainyard/v1/projects/*/members/carl")
+    assert api.status("GET", f"{TOKENS}/{token_id}/made", dora) == 404
+    answer = api.done("DELETE", f"{TOKENS}/{token_id}", again, params={"recursive": "true"})
     assert ([token["token_id"] for token in answer["made"]["tokens"]], answer["made"]["others"]) == ([own], 1)
-    assert call(api, "GET", "/trainyard/v1/me", again).status_code == 401
-    assert call(api, "GET", "/trainyard/v1/me", dora).status_code == 200
+    assert api.status("GET", "/trainyard/v1/me", again) == 401
+    assert api.status("GET", "/trainyard/v1/me", dora) == 200
 
 
 def test_token_that_was_made_after_single_sign_on_says_so(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api.use_cases.principals, "_single_sign_on", True)
     session = api.use_cases.sessions.open(f"{SINGLE_SIGN_ON}carl", api.clock())
     headers = {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
-    _, carl = made(api, headers)
-    (token,) = answer_of(call(api, "GET", TOKENS, carl))["tokens"]
+    _, carl = api.token(headers)
+    (token,) = api.done("GET", TOKENS, carl)["tokens"]
     assert (token["made_with"], token["owner"]) == ("single-sign-on", "carl")

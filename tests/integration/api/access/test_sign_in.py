@@ -5,7 +5,6 @@ import string
 from pathlib import Path
 
 import httpx
-import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
@@ -25,10 +24,7 @@ def cookie_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def code_for(api: Server, who: dict[str, str]) -> str:
-    answer = api.client.post(CODES, headers=who)
-    assert answer.status_code == 200, answer.text
-    code: str = answer.json()["code"]
-    return code
+    return str(api.done("POST", CODES, who)["code"])
 
 
 def test_token_opens_a_session_and_redirects_to_the_page(api: Server) -> None:
@@ -60,26 +56,19 @@ def test_wrong_token_is_reported_and_never_echoed(api: Server) -> None:
 
 def test_agent_token_cannot_sign_in_and_only_a_token_makes_a_code(api: Server) -> None:
     answer = enter(api, token="agent-secret")
-    assert answer.status_code == 403
-    assert "That is the token of a worker agent." in answer.text
+    assert (answer.status_code, "That is the token of a worker agent." in answer.text) == (403, True)
     assert "set-cookie" not in answer.headers
-    assert api.client.post(CODES, headers=AGENT).status_code == 403
-    session = api.use_cases.sessions.open(TOKENS[0].credential, api.clock())
-    headers = {"Cookie": f"trainyard-80={session.value}", "X-CSRF-Token": session.csrf}
-    assert api.client.post(CODES, headers=headers).status_code == 401
+    assert [api.status("POST", CODES, who) for who in (AGENT, api.session("admin"))] == [403, 401]
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"token=" + b"x" * 2**16, 413), (b"&".join([b"a=1"] * 101), 400)])
-def test_form_is_limited_in_size_before_sign_in(api: Server, body: bytes, status: int) -> None:
+def test_form_that_is_too_large_or_of_another_site_is_refused(api: Server) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert api.client.post("/sign-in", content=body, headers=form).status_code == status
     session = cookie_of(enter(api, token="alices-secret"))
-    assert api.client.post("/sign-out", content=body, headers=form | session).status_code == status
-
-
-def test_cross_site_sign_in_is_refused(api: Server) -> None:
-    assert enter(api, {"Sec-Fetch-Site": "cross-site"}, token="alices-secret").status_code == 403
-    assert enter(api, {"Origin": "https://evil.example"}, token="alices-secret").status_code == 403
+    for body, status in ((b"token=" + b"x" * 2**16, 413), (b"&".join([b"a=1"] * 101), 400)):
+        assert api.status("POST", "/sign-in", form, content=body) == status
+        assert api.status("POST", "/sign-out", form | session, content=body) == status
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+        assert enter(api, headers, token="alices-secret").status_code == 403
 
 
 @on_every_database
@@ -89,8 +78,7 @@ def test_code_signs_in_once(api: Server) -> None:
     assert answer.status_code == 303
     assert 'title="viewer">vera<' in api.client.get("/", headers=cookie_of(answer)).text
     again = enter(api, code=code)
-    assert again.status_code == 401
-    assert "was used already" in again.text
+    assert (again.status_code, "was used already" in again.text) == (401, True)
 
 
 def test_code_cannot_be_used_again_in_another_spelling_of_its_signature(api: Server) -> None:
@@ -145,7 +133,7 @@ def test_guesses_are_slowed_down_and_the_right_credential_is_always_taken(api: S
         assert enter(api, token=f"guess {number}").status_code == 401
         assert enter(api, code=f"guess {number}").status_code == 401
         assert bearer(f"guess-{number}").status_code == 401
-    made = api.client.post("/trainyard/v1/tokens", json={"description": "x"}, headers=ALICE).json()["secret"]
+    made = api.token(ALICE, description="x")[1]["Authorization"].split()[1]
     assert bearer("trainyard_guess").status_code == 401
     wrong = [enter(api, token="guess"), enter(api, code="guess"), bearer("guess"), bearer("trainyard_guess")]
     for answer in wrong:
@@ -175,9 +163,7 @@ def sign_out(api: Server, cookie: dict[str, str]) -> httpx.Response:
 
 
 def is_known(api: Server, cookie: dict[str, str]) -> bool:
-    answer = api.client.get("/trainyard/v1/me", headers=cookie)
-    assert answer.status_code in (200, 401)
-    return answer.status_code == 200
+    return {200: True, 401: False}[api.status("GET", "/trainyard/v1/me", cookie)]
 
 
 def ended(api: Server) -> int:
@@ -187,10 +173,11 @@ def ended(api: Server) -> int:
 
 def test_sign_out_needs_the_csrf_value(api: Server) -> None:
     cookie = cookie_of(enter(api, token="alices-secret"))
-    assert api.client.post("/sign-out", headers=cookie).status_code == 403
-    assert api.client.post("/sign-out", headers=cookie, data={"csrf": "wrong"}).status_code == 403
+    assert api.status("POST", "/sign-out", cookie) == 403
+    assert api.status("POST", "/sign-out", cookie, data={"csrf": "wrong"}) == 403
     refused = api.client.post("/sign-out", headers=cookie | {"Accept": "text/html"}, data={"csrf": "wrong"})
     assert (refused.status_code, refused.headers["Content-Type"]) == (403, "text/html; charset=utf-8")
+    assert api.status("POST", "/sign-out", cookie | ALICE) == 303, "by a token: nothing is revoked"
     assert is_known(api, cookie)
     assert sign_out(api, cookie).headers["set-cookie"].startswith("trainyard-80=; Path=/; Max-Age=0;")
 
@@ -246,9 +233,8 @@ def test_second_sign_out_redirects_to_the_sign_in_page(api: Server) -> None:
 
 def test_replaced_session_is_revoked(api: Server) -> None:
     old = cookie_of(enter(api, token="admin-secret"))
-    assert enter(api, old, token="wrong").status_code == 401
-    assert enter(api, old, token="agent-secret").status_code == 403
-    assert enter(api, old, code="wrong").status_code == 401
+    for fields, status in (({"token": "wrong"}, 401), ({"token": "agent-secret"}, 403), ({"code": "wrong"}, 401)):
+        assert enter(api, old, **fields).status_code == status
     assert is_known(api, old)
     new = cookie_of(enter(api, old, token="alices-secret"))
     assert [is_known(api, cookie) for cookie in (old, new)] == [False, True]
@@ -276,19 +262,11 @@ def test_link_for_another_account_asks_before_it_replaces_the_session(api: Serve
     assert enter(api, old, code=code_for(api, VERA)).status_code == 303, "an ended session is none"
 
 
-def test_sign_out_with_a_bearer_token_revokes_nothing(api: Server) -> None:
-    cookie = cookie_of(enter(api, token="alices-secret"))
-    assert api.client.post("/sign-out", headers=cookie | ALICE).status_code == 303
-    assert is_known(api, cookie)
-
-
 def test_sign_in_page_is_open_to_all_and_not_cached(api: Server) -> None:
     answer = api.client.get("/sign-in")
-    assert answer.status_code == 200
-    assert answer.headers["cache-control"] == "no-store"
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     assert "script-src 'self'" in answer.headers["content-security-policy"]
-    assert "trainyard dashboard" in answer.text
-    assert "Sign out" not in answer.text
+    assert ("trainyard dashboard" in answer.text, "Sign out" in answer.text) == (True, False)
     signed_in = api.client.get("/sign-in", headers=cookie_of(enter(api, token="admin-secret")))
     assert "You are signed in as the admin." in signed_in.text
     with_token = api.client.get("/sign-in", headers=ADMIN)

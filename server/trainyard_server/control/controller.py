@@ -153,12 +153,9 @@ class Controller:
             step = decisions.step(job, now, self._policy, self._end_of_log(job))
             if step is None:
                 return
-            run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
             with writer.whole():
-                _apply(writer, row, run, step, now)
-                self._observe(run, step, now)
-                self._blame(writer, row, run, step, now)
-            moves.topics += [job_topic(key), *_agent_topics(writer, run)]
+                topics = self._carry_out(writer, row, step, now)
+            moves.topics += topics
             moves.releases |= step.run is RunState.ENDED or step.job not in (None, JobState.RUNNING)
             if step.job is not None:
                 moves.telling.add(key)
@@ -324,9 +321,11 @@ class Controller:
         a job waits for the same, with another position or more room, as after each start."""
         with self._looking:
             noted = self._workload.notes
-            keys = [key for key, why in self._notes.items() if all_words or _is_other(noted.get(key), why)]
+            others = {key for key, why in self._notes.items() if key not in noted or noted[key].kind != why.kind}
+            keys = [key for key in self._notes if all_words or key in others]
             some = {key: self._notes[key] for key in keys[:_NOTES_AT_ONCE]}
-            new = [key for key, why in some.items() if _is_new_kind(noted.get(key), why)]
+            # Only another kind of reason is an event: positions change all the time.
+            new = [key for key, why in some.items() if key in noted and key in others and why.kind != "backoff"]
             events = {
                 key: Event("waiting", f"Job {self._workload.queue[key].job_id} waits: {some[key].reason}.")
                 for key in new
@@ -430,14 +429,17 @@ class Controller:
         with backend.store.write() as writer:
             if job_snapshot(writer, key) != job:
                 return True  # it has changed since it was read: decide again
-            row = writer.job_by_key(key)
-            run = writer.run(step.of_restart) if step.of_restart else writer.live_run(key)
-            _apply(writer, row, run, step, now)
-            self._observe(run, step, now)
-            self._blame(writer, row, run, step, now)
-            topics = [job_topic(key), *_agent_topics(writer, run)]
+            topics = self._carry_out(writer, writer.job_by_key(key), step, now)
         backend.notifier.publish(*topics)
         return True
+
+    def _carry_out(self, writer: Writer, row: JobRow, step: decisions.Transition, now: datetime) -> list[str]:
+        """Apply a transition, count it, and blame the machine for it. Returns the topics to publish."""
+        run = writer.run(step.of_restart) if step.of_restart else writer.live_run(row.key)
+        _apply(writer, row, run, step, now)
+        self._observe(run, step, now)
+        self._blame(writer, row, run, step, now)
+        return [job_topic(row.key), *_agent_topics(writer, run)]
 
     def _observe(self, run: RunRow | None, step: decisions.Transition, now: datetime) -> None:
         """Count the move of a run for monitoring."""
@@ -551,13 +553,3 @@ def _job_values(
             return {"stop_message": step.stop_message}
         case _:
             return {"ended_at": now, "error_message": step.error_message, "verdict": verdict}
-
-
-def _is_other(before: WaitingNote | None, why: scheduler.Waiting) -> bool:
-    """Whether a job waits for something else than before."""
-    return before is None or before.kind != why.kind
-
-
-def _is_new_kind(before: WaitingNote | None, why: scheduler.Waiting) -> bool:
-    """Whether the waiting is an event: only for a reason of a new kind, since positions change all the time."""
-    return before is not None and why.kind not in (before.kind, "backoff")

@@ -21,8 +21,9 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
 
     Raises OSError while its files cannot be removed, also LockTimeout while a backup begins.
     """
-    job = _ended(backend, key)
-    if job is None:
+    with backend.store.read() as reader:
+        job = reader.find_job(key)
+    if job is None or job.state not in FINAL_JOB_STATES:
         return False
     with backend.removal_lock.removing():
         with backend.store.read() as reader:
@@ -41,12 +42,6 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
     logger.info("%s deleted the job %s of %s, which was %s", by, job.job_id, job.project, job.state)
     backend.notifier.publish(job_topic(key))
     return True
-
-
-def _ended(backend: Backend, key: int) -> JobRow | None:
-    with backend.store.read() as reader:
-        job = reader.find_job(key)
-    return job if job is not None and job.state in FINAL_JOB_STATES else None
 
 
 def _remove_files(backend: Backend, job: JobRow) -> None:

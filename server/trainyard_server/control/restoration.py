@@ -9,8 +9,7 @@ can call have called and have stopped what this server does not know, nothing st
 import fcntl
 import logging
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import BinaryIO
 
@@ -43,7 +42,8 @@ class Restoration:
         path = self._backend.settings.data_dir / RESTORED_MARK
         if self._backend.settings.rehearsal or not path.is_file():
             return
-        with _locked(self._backend, path.name) as file:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # for one server process at a time
             mark = RestoredMark.model_validate_json(file.read())
             if not mark.is_noted:
                 self._note(mark.of)
@@ -64,7 +64,11 @@ class Restoration:
                 writer.mark_restored(agent, min(agent.last_seen, silent_since))
                 for run, _ in live_runs(writer, agent.agent_id):
                     if run.part_of is None and run.beside is None:
-                        writer.add_event(run.job_key, Event("restored", _notice(of, run.number), run.number), now)
+                        notice = (
+                            f"The service was restored from a backup of {_minute(of)}: run {run.number} continues if "
+                            "its agent still has it; otherwise a new run starts."
+                        )
+                        writer.add_event(run.job_key, Event("restored", notice, run.number), now)
 
     def called(self, writer: Writer, agent: AgentRow, has: Collection[str], now: datetime) -> set[int]:
         """Record that an agent of the backup is back, and has these runs. Returns the jobs of those that it has not."""
@@ -97,14 +101,11 @@ class Restoration:
         if self._backend.agent_liveness.stopwatch() - self._held_since <= CALLS_AGAIN_S:
             return True
         with self._backend.store.read() as reader:
-            if any(self._runs_more(agent) for agent in reader.agents()):
-                return True
+            for agent in reader.agents():
+                if agent.orphaned_runs and not agent.restored and self._backend.agent_liveness.is_alive(agent):
+                    return True  # it is stopping runs that are not live
         self._held_since = None
         return False
-
-    def _runs_more(self, agent: AgentRow) -> bool:
-        """Whether the agent has reported processes of runs that are not live, and is stopping them."""
-        return bool(agent.orphaned_runs) and not agent.restored and self._backend.agent_liveness.is_alive(agent)
 
     def _is_gone(self, reader: Reader, agent: AgentRow) -> bool:
         """Whether an agent that has not called runs nothing any more. Its lease may have become longer since the
@@ -148,14 +149,6 @@ class Restoration:
         return touched
 
 
-@contextmanager
-def _locked(backend: Backend, name: str) -> Iterator[BinaryIO]:
-    """A file of the data directory, for one server process at a time."""
-    with (backend.settings.data_dir / name).open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
-
-
 def _overwrite(file: BinaryIO, mark: RestoredMark) -> None:
     """Write in place, under the lock that the file has."""
     file.seek(0)
@@ -163,13 +156,6 @@ def _overwrite(file: BinaryIO, mark: RestoredMark) -> None:
     file.truncate()
     file.flush()
     os.fsync(file.fileno())
-
-
-def _notice(of: datetime, run: int) -> str:
-    return (
-        f"The service was restored from a backup of {_minute(of)}: run {run} continues if its agent still has it; "
-        "otherwise a new run starts."
-    )
 
 
 def _minute(moment: datetime) -> str:

@@ -82,6 +82,12 @@ MOVED = "job"
 
 _ACTOR_LENGTH = 128
 
+_OF_JOBS: tuple[type[Table], ...] = (
+    *(RunRow, EventRow, JobLabelRow, JobOriginRow, JobParameterRow, JobMetricRow, MetricAlertRow, NoticeRow),
+    *(LoggedMetricsRow, TrackedRunRow, TrackedValueRow, LoggedModelRow),
+)
+"""Rows that a job has by its key."""
+
 
 class ConcurrentUpdate(Exception):
     """The row has changed since it was read: read it again and decide again."""
@@ -257,30 +263,26 @@ class Writer(Reader):
             for job in jobs
             for name, value in job.row.labels.items()
         ]
-        if labels:
-            self._session.execute(insert(JobLabelRow), labels)
         parameters = [
             {"job_key": job.row.key, "name": name, "value": value, "number": number_of(value)}
             for job in jobs
             for name, value in parameters_of(job.row.training_input.get("args") or ()).items()
         ]
-        if parameters:
-            self._session.execute(insert(JobParameterRow), parameters)
         alerts = [
             {"job_key": job.row.key, "position": position, "metric": name, "operator": operator, "bound": bound}
             for job in jobs
             for position, notification in enumerate(job.parsed[0].notifications)
             for name, operator, bound in filter(None, map(bound_of, dict.fromkeys(notification.events)))
         ]
-        if alerts:
-            self._session.execute(insert(MetricAlertRow), alerts)
         events = [
             self._event_row(job.row.key, number, event, job.now, job.actor)
             for job in jobs
             for number, event in enumerate(job.events, start=1)
         ]
-        if events:
-            self._session.execute(insert(EventRow), events)
+        tables = (JobLabelRow, labels), (JobParameterRow, parameters), (MetricAlertRow, alerts), (EventRow, events)
+        for table, rows in tables:
+            if rows:
+                self._session.execute(insert(table), rows)
 
     def add_run(self, job: JobRow, parts: Sequence[Part], now: datetime, message: str) -> RunRow:
         """Add a run in PREPARING, and move the job to PREPARING. The first part has the primary."""
@@ -511,18 +513,7 @@ class Writer(Reader):
         runs = select(RunRow.run_id).where(RunRow.job_key == job.key)
         for statement in (
             delete(ReplicaRow).where(ReplicaRow.run_id.in_(runs)),
-            delete(RunRow).where(RunRow.job_key == job.key),
-            delete(EventRow).where(EventRow.job_key == job.key),
-            delete(JobLabelRow).where(JobLabelRow.job_key == job.key),
-            delete(JobOriginRow).where(JobOriginRow.job_key == job.key),
-            delete(JobParameterRow).where(JobParameterRow.job_key == job.key),
-            delete(JobMetricRow).where(JobMetricRow.job_key == job.key),
-            delete(LoggedMetricsRow).where(LoggedMetricsRow.job_key == job.key),
-            delete(TrackedRunRow).where(TrackedRunRow.job_key == job.key),
-            delete(TrackedValueRow).where(TrackedValueRow.job_key == job.key),
-            delete(LoggedModelRow).where(LoggedModelRow.job_key == job.key),
-            delete(NoticeRow).where(NoticeRow.job_key == job.key),
-            delete(MetricAlertRow).where(MetricAlertRow.job_key == job.key),
+            *(delete(row).where(row.__table__.c.job_key == job.key) for row in _OF_JOBS),
             delete(JobRow).where(JobRow.key == job.key),
         ):
             self._session.execute(statement.execution_options(synchronize_session=False))
@@ -539,7 +530,9 @@ class Writer(Reader):
         self.changes.jobs.add(job.key)
         self._session.refresh(job)
         self._session.execute(delete(JobLabelRow).where(JobLabelRow.job_key == job.key))
-        self._add_labels(job)
+        self._session.add_all(
+            JobLabelRow(job_key=job.key, name=name, value=value) for name, value in job.labels.items()
+        )
         self.add_event(job.key, Event("labels"), now)
 
     def set_note(self, job: JobRow, note: str) -> None:
@@ -611,13 +604,6 @@ class Writer(Reader):
 
     def add_event(self, job_key: int, event: Event, now: datetime) -> None:
         self._add_events({job_key: event}, now)
-
-    def _add_labels(self, job: JobRow) -> None:
-        labels = job.labels.items()
-        if not labels:
-            return
-        self._session.add_all(JobLabelRow(job_key=job.key, name=name, value=value) for name, value in labels)
-        self._session.flush()
 
     def _add_events(self, events: Mapping[int, Event], now: datetime) -> None:
         """Add an event of each of these jobs, in two statements, or one where each had others in this transaction."""

@@ -184,13 +184,6 @@ class Reader:
         rows = select(JobRow).where(JobRow.key.in_(keys)).order_by(JobRow.key.desc())
         return self._session.scalars(rows).all(), len(keys) < len(sizes)
 
-    def newest_jobs(self, projects: Sequence[str], below: int | None, limit: int) -> Sequence[JobRow]:
-        """The newest jobs of these projects, without trials, from the first whose key is below `below`."""
-        query = select(JobRow).where(JobRow.project.in_(projects), JobRow.study_key.is_(None))
-        if below is not None:
-            query = query.where(JobRow.key < below)
-        return self._session.scalars(query.order_by(JobRow.key.desc()).limit(limit)).all()
-
     def common_labels(self, labels: Iterable[Label]) -> frozenset[Label]:
         """Those of the labels that many jobs have: to look at each job is faster than a list of these jobs."""
         counts = {

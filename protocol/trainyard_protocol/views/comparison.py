@@ -18,8 +18,7 @@ class ComparedMetric(Wire):
 
 
 class ComparedJob(Wire):
-    """A job of a comparison. A parameter that other jobs have, all with the same value, and this one has not, is
-    `not set`."""
+    """A job of a comparison."""
 
     project: str
     job_id: str
@@ -46,7 +45,7 @@ class ComparisonView(Wire):
     """Jobs beside each other. `missing`: names of jobs that do not exist. `differing` has the fields in which the jobs
     differ and all results, `equal` the others; `left_out` further fields are in neither. `metric` is what the jobs are
     judged by, with the `goal` MAXIMIZE or MINIMIZE, "" where its name does not tell; `best` is the place of the best
-    job. `axes` are the parameters in which the jobs differ."""
+    job. `axes` are the parameters of the study whose trials all of the jobs are, none for other jobs."""
 
     jobs: tuple[ComparedJob, ...]
     missing: tuple[str, ...] = ()

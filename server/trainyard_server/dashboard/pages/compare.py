@@ -15,6 +15,7 @@ from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
+from trainyard_server.services.views.comparison_fields import PARAMETERS
 from trainyard_server.services.views.comparisons import FEWEST_JOBS, job_names
 from trainyard_server.storage.events.notifier import job_topic
 
@@ -68,7 +69,8 @@ def _importances(view: ComparisonView) -> list[ParameterAxis]:
 
 def _most_important(view: ComparisonView, job: ComparedJob) -> list[tuple[str, str]]:
     """The parameters of a job in which the jobs differ, the most important first."""
-    names = [axis.name for axis in _importances(view)] + [axis.name for axis in view.axes]
+    differing = [row.name for row in view.differing if row.section == PARAMETERS]
+    names = [axis.name for axis in (*_importances(view), *view.axes)] or differing
     given = [(name, job.parameters[name]) for name in dict.fromkeys(names) if name in job.parameters]
     return given[:_BEST_PARAMETERS]
 

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.comparison import ComparedJob, ComparedMetric, ComparisonView
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.domain.metrics.summary import MetricSummary, ordered, rated
-from trainyard_server.domain.tuning.inferred_space import inferred_space
 from trainyard_server.services.views.comparison_fields import MOST_FIELDS, Fields, best_places, compared, fields_of
 from trainyard_server.services.views.studies import axes
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.tables import job_values, origins
+from trainyard_server.storage.db.tables import job_values, origins, studies
 
 FEWEST_JOBS, MOST_JOBS = 2, 50
 
@@ -63,11 +63,12 @@ class Comparisons:
             metrics = [values[job.key].metrics for job in jobs]
             measured = ordered(dict.fromkeys(name for job in metrics for name in job))
             metric = _judged_by(measured, metric)
-            spec, parameters = inferred_space(given)
+            spec, searched = _space(reader, jobs)
+            parameters = [values | own for values, own in zip(given, searched, strict=True)]
             numbers = [_number(summaries, metric) for summaries in metrics]
             ended = [
-                (completed, number)
-                for job, completed, number in zip(jobs, parameters, numbers, strict=True)
+                (own, number)
+                for job, own, number in zip(jobs, searched, numbers, strict=True)
                 if number is not None and job.state is JobState.SUCCEEDED
             ]
             lower = lower_is_better(metric)
@@ -84,13 +85,21 @@ class Comparisons:
                 metric=metric,
                 goal="" if lower is None else "MINIMIZE" if lower else "MAXIMIZE",
                 best=best[0] if best else None,
-                axes=tuple(axes(spec, ended)),
+                axes=tuple(axes(spec, ended)) if spec is not None else (),
             )
 
     def keys(self, names: Sequence[JobName]) -> list[int]:
         """The keys of those of the jobs that exist."""
         with self._backend.store.read() as reader:
             return [job.key for name in names if (job := reader.job(*name)) is not None]
+
+
+def _space(reader: Reader, jobs: Sequence[JobRow]) -> tuple[HyperparameterSpec | None, list[Mapping[str, str]]]:
+    """The search space of the study whose trials all of the jobs are, and their parameters in it; nothing otherwise."""
+    trials = [trial for job in jobs if (trial := studies.trial_of(reader, job)) is not None]
+    if len(trials) < len(jobs) or len({study.key for _, study in trials}) > 1:
+        return None, [{} for _ in jobs]
+    return reader.job_input(trials[0][1])[0].hyperparameters, [trial.parameters for trial, _ in trials]
 
 
 def _fields(reader: Reader, jobs: Sequence[JobRow]) -> list[Fields]:

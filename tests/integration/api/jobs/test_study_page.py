@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from integration.api.api_support import ADMIN, ScriptedAgent, Server
-from integration.api.jobs.test_studies import SPEC, create, finish, runs
+from integration.api.jobs.test_studies import SPEC, create, finish, finish_with, runs
 
 VALUES = (0.6, 0.8, 0.7, 0.95)
 
@@ -49,8 +49,7 @@ def test_charts_have_the_trials_their_best_and_the_axes(api: Server, agent: Scri
     lr, layers = found["parameters"]
     assert (lr["name"], lr["low"], lr["high"], lr["values"]) == ("lr", 0.001, 0.1, [])
     assert (layers["type"], layers["importance"]) == ("INTEGER", None)  # there are too few trials
-    refused = api.client.get("/trainyard/v1/projects/p/jobs/study.1/study", headers=ADMIN)
-    assert "study.1 has no trials" in refused.text
+    api.refusal("GET", "/trainyard/v1/projects/p/jobs/study.1/study", 400, "study.1 has no trials")
 
 
 def test_pages_tell_the_metric_of_a_trial_and_what_a_study_came_to(api: Server, agent: ScriptedAgent) -> None:
@@ -91,3 +90,17 @@ def test_clone_of_a_trial_is_a_job_with_an_id_and_a_directory_of_its_own(api: Se
     config = api.get("/trainyard/v1/projects/p/jobs/study.2/config")
     assert (config["clone"]["job_id"], config["clone"]["job_dir"]) == ("study_2", "")
     assert config["clone"]["args"][:2] == ["--epochs", "3"]
+
+
+def test_comparison_of_trials_has_the_space_of_their_study(api: Server) -> None:
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    create(api, maxTrials=2, maxParallelTrials=1)
+    api.tick()
+    for number, value in enumerate(VALUES[:2], 1):
+        finish_with(agent, runs(agent)[number], {"step": 1, "accuracy": value})
+    api.use_cases.backend.progress.flush()
+    found = api.get("/trainyard/v1/jobs:compare", job=["p/study.1", "p/study.2"])
+    assert [axis["name"] for axis in found["axes"]] == ["lr", "layers"]
+    assert (found["metric"], found["best"]) == ("accuracy", 1)
+    assert api.get("/trainyard/v1/jobs:compare", job=["p/study", "p/study.2"])["axes"] == []

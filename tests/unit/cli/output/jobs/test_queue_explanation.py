@@ -1,6 +1,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from trainyard_cli.output.jobs.queue_explanation import text
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import (
@@ -45,22 +47,30 @@ WAITS = QueueExplanationView(
 )
 
 
-def test_waiting_job_is_explained_in_tables_and_changes() -> None:
-    printed = text(WAITS, "p", NOW).splitlines()
-    assert printed[0] == "large: QUEUED. It waits: needs 2 vCPU."
-    assert printed[1] == "It needs 2 vCPU. Its priority is 3, its position 4."
-    assert any(line.split()[0] == "vm" and line.endswith("lacks 1 vCPU") for line in printed if line)
-    assert any(line.endswith("has room, reserved for jobs ahead") for line in printed)
-    (first,) = [line for line in printed if "first (q)" in line]
-    assert "runs for 02:00" in first
-    (gone,) = [line for line in printed if line.startswith("  gone ")]
-    assert "ended, being stopped" in gone
-    assert "  and 2 more" in printed
-    assert printed[-3:] == [
-        "It would start now with any one of:",
-        "  - a priority above 5 (it has 3)",
-        "A submitted job's request cannot be changed: cancel the job and submit it again.",
-    ]
+def test_waiting_job_is_explained_in_tables_and_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    assert (
+        text(WAITS, "p", NOW)
+        == """\
+large: QUEUED. It waits: needs 2 vCPU.
+It needs 2 vCPU. Its priority is 3, its position 4.
+
+  AGENT  HAS     FREE    FOR THIS JOB
+  vm     2 vCPU  1 vCPU  lacks 1 vCPU
+  other  4 vCPU  3 vCPU  has room, reserved for jobs ahead
+
+  HELD BY    AGENT  HOLDS   PRIORITY  SINCE                 ENDS AT THE LATEST
+  first (q)  vm     1 vCPU  9         runs for 02:00        2026-11-20 13:00:00 +0000
+  gone       vm     1 vCPU  0         ended, being stopped
+
+  AHEAD  JOB       PRIORITY  NEEDS
+  1      next (q)  5         1 vCPU
+  and 2 more
+
+It would start now with any one of:
+  - a priority above 5 (it has 3)
+A submitted job's request cannot be changed: cancel the job and submit it again."""
+    )
 
 
 def test_explanation_without_a_change_a_named_holder_or_a_wait_says_so() -> None:

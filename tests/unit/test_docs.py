@@ -10,12 +10,12 @@ import yaml
 from trainyard_protocol.errors import TrainyardError
 
 ROOT = Path(__file__).parents[2]
-PAGES: dict[Path, str] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["pages"]()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_generated_page_is_what_the_code_says(page: Path) -> None:
-    assert page.read_text(encoding="utf-8") == PAGES[page], "run: make docs"
+def test_generated_pages_are_what_the_code_says() -> None:
+    made: dict[Path, str] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["pages"]()
+    assert len(made) >= 7
+    assert [page.name for page, text in made.items() if page.read_text(encoding="utf-8") != text] == [], "make docs"
 
 
 def test_every_error_stands_in_the_tree_at_the_top_of_its_file() -> None:

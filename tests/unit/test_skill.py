@@ -7,8 +7,6 @@ from pathlib import Path
 import yaml
 
 from beds.site import pages
-from trainyard_cli.mcp.server import tools
-from trainyard_cli.mcp.user import McpUser
 from trainyard_cli.settings import Target
 
 _, FRONT, BODY = (pages.DOCS / "SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
@@ -23,6 +21,9 @@ def test_skill_has_front_matter_and_few_words() -> None:
 
 
 def test_skill_has_a_row_for_each_tool() -> None:
+    from trainyard_cli.mcp.server import tools  # takes seconds, which each worker would pay that collects this module
+    from trainyard_cli.mcp.user import McpUser
+
     assert [tool for tool, _ in ROWS] == [tool.name for tool in tools(McpUser(Target(Path())))]
 
 

@@ -4,14 +4,15 @@ import json
 import re
 import shutil
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mcp
 import pytest
-from mcp.client.stdio import stdio_client
 
 from beds.services.ai_agent import call, ended
 from e2e.harness import REPOSITORY, Service, local
+
+if TYPE_CHECKING:
+    import mcp
 
 pytestmark = pytest.mark.e2e
 
@@ -26,6 +27,9 @@ HOSTILE = """
 
 
 async def test_agent_trains_the_template_reads_a_failure_and_compares(service: Service) -> None:
+    import mcp
+    from mcp.client.stdio import stdio_client
+
     shutil.copytree(REPOSITORY / "trainer_template" / "trainer", service.work / "trainer")
     server = mcp.StdioServerParameters(command="trainyard", args=["mcp"], env=service.environment, cwd=service.work)
     async with stdio_client(server) as streams, mcp.ClientSession(*streams) as agent:
@@ -33,7 +37,7 @@ async def test_agent_trains_the_template_reads_a_failure_and_compares(service: S
         await use(agent, service)
 
 
-async def use(agent: mcp.ClientSession, service: Service) -> None:
+async def use(agent: "mcp.ClientSession", service: Service) -> None:
     config = service.config(pythonModule="trainer.task", **local())
     given: dict[str, Any] = {"config_path": str(config), "package_path": str(service.work / "trainer")}
     text, content = await call(agent, "submit", job="digits", args=["--epochs", 2], **given)
@@ -56,7 +60,7 @@ async def use(agent: mcp.ClientSession, service: Service) -> None:
     assert re.fullmatch(r"trainyard-mcp/\S+ \(mcp \S+\)", row["user_agent"])
 
 
-async def check_log(agent: mcp.ClientSession) -> None:
+async def check_log(agent: "mcp.ClientSession") -> None:
     """The excerpt begins with the cause, is bounded, and has nothing that could pass for more than data."""
     text, log = await call(agent, "logs", job="hostile")
     first, opening, cause, *_ = text.splitlines()

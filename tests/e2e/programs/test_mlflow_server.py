@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import mcp
 import pytest
-from mcp.client.stdio import stdio_client
 
 from beds.services.ai_agent import call
 from beds.waiting import until
@@ -507,6 +505,9 @@ def of_comparison(service: Service, job: str) -> Values:
 
 
 def of_agents(service: Service, job: str) -> Values:
+    import mcp
+    from mcp.client.stdio import stdio_client
+
     async def asked() -> Values:
         server = mcp.StdioServerParameters(command="trainyard", args=["mcp"], env=service.environment, cwd=service.work)
         async with stdio_client(server) as streams, mcp.ClientSession(*streams) as agent:

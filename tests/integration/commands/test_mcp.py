@@ -1,24 +1,28 @@
 """The tools of `trainyard mcp` against a server whose agent plays a trainer, called with the client of MCP's makers."""
 
 from pathlib import Path
-from typing import Any
-
-import mcp
+from typing import TYPE_CHECKING, Any
 
 from beds.services.ai_agent import call, ended
 from integration.commands.test_python_client import client
 from trainyard import Client
-from trainyard_cli.mcp.server import mcp_server
-from trainyard_cli.mcp.user import McpUser
 from trainyard_cli.settings import chosen_target
+
+if TYPE_CHECKING:
+    import mcp
 
 __all__ = ["client"]
 
 PROGRAM = "trainingInput:\n  pythonModule: trainer.task\n"
 
 
-def own_agent() -> mcp.Client:
+def own_agent() -> "mcp.Client":
     """An AI agent of the user whose token is in the environment."""
+    import mcp  # takes seconds, which each worker would pay that collects this module
+
+    from trainyard_cli.mcp.server import mcp_server
+    from trainyard_cli.mcp.user import McpUser
+
     return mcp.Client(mcp_server(McpUser(chosen_target({}))))
 
 
@@ -27,7 +31,7 @@ async def test_agent_submits_finds_the_cause_of_a_failure_and_compares(client: C
         await submits_finds_the_cause_and_compares(agent)
 
 
-async def submits_finds_the_cause_and_compares(agent: mcp.Client) -> None:
+async def submits_finds_the_cause_and_compares(agent: "mcp.Client") -> None:
     given = {"config": PROGRAM, "package_path": "trainer", "flags": ["--labels", "team=a"]}
     text, good = await call(agent, "submit", job="good", args=["--lr", 0.1], **given)
     assert text.startswith("Submitted the job good: it is QUEUED.\nThe job is valid.\nIt would start now")
@@ -80,7 +84,7 @@ async def test_job_that_is_not_valid_is_refused_with_its_lines(client: Client) -
     assert client.jobs() == []
 
 
-async def refuses_with_lines(agent: mcp.Client) -> None:
+async def refuses_with_lines(agent: "mcp.Client") -> None:
     config = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standrd-4\n  workerCount: two\n"
     text, content = await call(agent, "submit", config=config)
     assert text.startswith("ERROR: Nothing was submitted. Not accepted:\n- config:3: masterType: ")

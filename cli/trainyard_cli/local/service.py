@@ -117,7 +117,7 @@ def up(
             "set TRAINYARD_SERVER and TRAINYARD_TOKEN."
         )
     state.create()
-    with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
+    with state.lock(notify):
         for _ in range(_PORT_ATTEMPTS - 1):
             try:
                 _start_missing(state, changes, notify, report, timeout_s)
@@ -157,7 +157,8 @@ def serve_google(state: LocalState, notify: Notify, *, wanted: bool, report: Not
     elif running is None or (str(port) in running.command) is not wanted:
         if running is not None:
             report("starting the server again")
-            _stop_part(state, "server", notify)
+            with state.lock(notify):
+                state.stop("server")
         try:
             up(state, {"google_port": port if wanted else 0}, notify, report=report)
         except TrainyardError as error:
@@ -184,14 +185,10 @@ def _start_as_before(state: LocalState, options: Options, notify: Notify, report
         if is_free(options.server_port):
             raise
         notify(f"Another program has bound port {options.server_port}: the server gets another one.")
-        _stop_part(state, "agent", notify)
+        with state.lock(notify):
+            state.stop("agent")
         state.save(replace(state.options(), server_port=0))
         up(state, changes, notify, report=report)
-
-
-def _stop_part(state: LocalState, name: ProcessName, notify: Notify) -> None:
-    with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
-        state.stop(name)
 
 
 def down(state: LocalState, notify: Notify) -> bool:
@@ -201,7 +198,7 @@ def down(state: LocalState, notify: Notify) -> bool:
     """
     if not state.root.is_dir() or not state.exists():
         return False
-    with state.lock(lambda: notify("Waiting for another `trainyard up` or `down` to finish...")):
+    with state.lock(notify):
         interrupted = _running_jobs(state)
         stopped = [state.stop("agent")]
         try:

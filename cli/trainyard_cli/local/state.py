@@ -254,13 +254,13 @@ class LocalState:
         return ""
 
     @contextmanager
-    def lock(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """Lock for `up` and `down`. `waiting` is called once if it is held by another process."""
+    def lock(self, notify: Callable[[str], None]) -> Iterator[None]:
+        """Lock for `up` and `down`. `notify` gets a line if it is held by another process."""
         with _open_private(self.root / "lock", "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                notify("Waiting for another `trainyard up` or `down` to finish...")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

@@ -167,10 +167,10 @@ def test_lock_lets_one_in_at_a_time(state: LocalState) -> None:
     waiting = threading.Event()
 
     def second() -> None:
-        with state.lock(waiting.set):
+        with state.lock(lambda _: waiting.set()):
             order.append("second")
 
-    with state.lock(lambda: None):
+    with state.lock(print):
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(10)

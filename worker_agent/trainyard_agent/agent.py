@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard_agent.attachments.attachments import ReplicaAttachments
-from trainyard_agent.control.launch import launches
+from trainyard_agent.control.launch import TrackingAddresses, launches
 from trainyard_agent.control.log_shipper import SILENT_EVERY, LogShipper
 from trainyard_agent.control.reconcile import (
     Action,
@@ -36,7 +36,6 @@ from trainyard_agent.control.reconcile import (
 )
 from trainyard_agent.control.server_clock import ServerClock
 from trainyard_agent.control.start_deadline import START_DEADLINE_S, StartDeadline
-from trainyard_agent.control.tracking import TrackingAddresses
 from trainyard_agent.host.clock import Clock
 from trainyard_agent.lease.lease import Lease
 from trainyard_agent.lease.majority import Majority
@@ -174,7 +173,14 @@ class Agent:
     async def run(self) -> None:
         """Run until cancelled. Replicas keep running; staging in progress is cancelled."""
         loop = asyncio.get_running_loop()
-        unsubscribe = self._runtime.subscribe(lambda: _call_soon(loop, self._wake))
+
+        def wake() -> None:
+            """From another thread, which may be later than the loop."""
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._woken.set)
+                loop.call_soon_threadsafe(self._ship_woken.set)  # the last lines of a replica that has ended
+
+        unsubscribe = self._runtime.subscribe(wake)
         try:
             await self._recover_when_possible()
             async with asyncio.TaskGroup() as loops:
@@ -210,10 +216,6 @@ class Agent:
         if self._usage_s:
             await self._report_usage()
         return answered
-
-    def _wake(self) -> None:
-        self._woken.set()
-        self._ship_woken.set()  # the last lines of a replica that has ended
 
     async def _recover(self) -> None:
         if self._recovered:
@@ -279,8 +281,10 @@ class Agent:
         await self._enforce_lease()
         self._woken.clear()
         await self._enforce_start_deadline()
-        retry = any(retry.at <= self._clock.monotonic() for retry in self._retries.values())
-        if retry or await self._has_changed():
+        sent = self._sent
+        if any(retry.at <= self._clock.monotonic() for retry in self._retries.values()) or (
+            sent is not None and (self._info().reported() != sent.agent or await self._reports() != sent.runs)
+        ):
             self._changed.set()
         if not self._is_quiet():
             return WATCH_S
@@ -300,13 +304,6 @@ class Agent:
                 for replica in replicas
             )
         )
-
-    async def _has_changed(self) -> bool:
-        """Whether a report would differ from the last one."""
-        before = self._sent
-        if before is None:
-            return False
-        return self._info().reported() != before.agent or await self._reports() != before.runs
 
     # Sync.
 
@@ -503,13 +500,14 @@ class Agent:
         self._woken.set()
 
     def _actions(self, response: SyncResponse, local: Mapping[str, LocalRun]) -> list[Action]:
+        info = self._info()
         return reconcile(
             response.runs,
             local,
             self._stager.status(),
             self._given_up.keys(),
             self._parts.states(),
-            no_images=_why_no_images(self._info()),
+            no_images="" if info.runs_images else info.engine_problem or "this agent starts no containers",
         )
 
     async def _try_all(self, actions: Sequence[Action], retries: Mapping[tuple[str, type[Action]], _Retry]) -> None:
@@ -684,17 +682,6 @@ class Agent:
                 await self._stop(run_id, grace_s, Reason.GIVEN_BACK)
                 self._start_deadline.give_back(run_id, message)
                 _log.warning("run %s is given back: %s", run_id, message)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """From another thread, which may be later than the loop."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(call)
-
-
-def _why_no_images(info: AgentInfo) -> str:
-    """The reason why no job with an image can start now; "" if one can."""
-    return "" if info.runs_images else info.engine_problem or "this agent starts no containers"
 
 
 def _log_failure(what: str, error: Exception) -> None:

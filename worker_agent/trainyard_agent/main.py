@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from trainyard_agent.agent import Agent
-from trainyard_agent.control.tracking import TrackingAddresses
+from trainyard_agent.control.launch import TrackingAddresses
 from trainyard_agent.engines import registry
 from trainyard_agent.engines.capacity import BadCapacity
 from trainyard_agent.engines.contract import Engine, SettingsRefused

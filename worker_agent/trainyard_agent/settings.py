@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from trainyard_agent.control.launch import THROUGH_STORAGE
 from trainyard_agent.control.start_deadline import START_DEADLINE_S
-from trainyard_agent.control.tracking import THROUGH_STORAGE
 from trainyard_agent.host import job_users
 from trainyard_agent.host.accelerators import parse_tpus
 from trainyard_agent.monitoring.usage_reporter import USAGE_S

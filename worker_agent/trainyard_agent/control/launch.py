@@ -1,10 +1,10 @@
 """Translation of a run order into the launches of its replicas. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
 
-from trainyard_agent.control.tracking import THROUGH_STORAGE
 from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.fields import seconds
@@ -15,6 +15,22 @@ from trainyard_protocol.wire.sync import RunOrder
 
 _ANY_COMMAND = ("/usr/bin/env",)
 """In place of the entry point of a user's image, which may be a program of its own."""
+
+THROUGH_STORAGE = "storage"
+"""In place of the server's address for MLflow's clients: that of gs:// in the environment of replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingAddresses:
+    """The server's address for MLflow's clients in processes and in containers, "" where they reach none. `ca_file`:
+    the certificates of an https:// server, where processes find them."""
+
+    processes: str = ""
+    containers: str = ""
+    ca_file: str = ""
+
+    def uri_in(self, runtime: str) -> str:
+        return self.processes if runtime == "process" else self.containers
 
 
 def launches(

@@ -7,7 +7,7 @@ begins each log that was there before it with an empty chunk, to ask the server.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainyard_agent.runtimes.base import LogSlice, Runtime
@@ -90,7 +90,11 @@ class LogShipper:
                 progress.quiet_rounds = 0
         self._round += 1
         skips_silent = self._round % SILENT_EVERY > 0 and not self.is_silent and self._runtime.traits.tells_changes
-        pending = [key for key, progress in self._progress.items() if self._is_due(progress, skips_silent)]
+        pending = [
+            key
+            for key, progress in self._progress.items()
+            if not progress.complete and not (skips_silent and progress.quiet_rounds >= SILENT_ROUNDS)
+        ]
         if not pending:
             return False
         quiet = await asyncio.to_thread(self._quiet, pending)
@@ -113,10 +117,6 @@ class LogShipper:
     def is_complete(self, key: Key) -> bool:
         """Whether the server has the complete log, or has refused it."""
         return key in self._progress and self._progress[key].complete
-
-    @staticmethod
-    def _is_due(progress: _Progress, skips_silent: bool) -> bool:
-        return not progress.complete and not (skips_silent and progress.quiet_rounds >= SILENT_ROUNDS)
 
     def _quiet(self, keys: Iterable[Key]) -> set[Key]:
         """Those whose logs have nothing new: most of them, most of the time. They take no thread and no slot."""
@@ -194,15 +194,11 @@ class LogShipper:
 
     def _log_end(self, key: Key, last: LogSlice) -> LogEnd:
         digest = LogDigest(chain=None)
-        for lines in self._all(key):
-            digest.extend((line.stream, line.text) for line in lines)
-        return _end(digest, last)
-
-    def _all(self, key: Key) -> Iterator[Sequence[LogLine]]:
         number = 0
         while lines := self._runtime.read_log(*key, number, *self._limits).lines:
-            yield lines
+            digest.extend((line.stream, line.text) for line in lines)
             number += len(lines)
+        return _end(digest, last)
 
 
 def _end(digest: LogDigest, last: LogSlice) -> LogEnd:

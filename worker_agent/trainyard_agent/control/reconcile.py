@@ -101,7 +101,10 @@ def reconcile(
     start here now, or ""."""
     ordered = {order.run_id: order for order in orders}
     unordered = sorted((local.keys() | staging.keys() | given_up | parts.keys()) - ordered.keys())
-    actions: list[Action] = [_stop_or_remove(run_id, local.get(run_id)) for run_id in unordered]
+    actions: list[Action] = []
+    for run_id in unordered:
+        run = local.get(run_id)
+        actions.append(Stop(run_id, run.grace_s) if run is not None and run.alive else Remove(run_id))
     for order in ordered.values():
         run_id = order.run_id
         if run_id in local:
@@ -114,12 +117,6 @@ def reconcile(
         else:
             actions += _advance(order, staging.get(run_id), parts.get(run_id), no_images)
     return sorted(actions, key=lambda action: not isinstance(action, Stop | Remove))
-
-
-def _stop_or_remove(run_id: str, local: LocalRun | None) -> Action:
-    if local is not None and local.alive:
-        return Stop(run_id, local.grace_s)
-    return Remove(run_id)
 
 
 def _advance(order: RunOrder, staging: Staging | None, part: PartState | None, no_images: str) -> list[Action]:

@@ -69,10 +69,6 @@ class Claim:
     why: str = ""
 
 
-def _claims_package_jobs(wanted: TrainingInput, _uses_gpus: bool) -> Claim | None:
-    return None if wanted.image_uri else Claim()
-
-
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
     """An engine that an agent has opened.
@@ -86,7 +82,7 @@ class OpenEngine:
     runtime: Runtime
     stager: Stager
     offer: Callable[[], RuntimeOffer]
-    claim: Callable[[TrainingInput, bool], Claim | None] = _claims_package_jobs
+    claim: Callable[[TrainingInput, bool], Claim | None] = lambda wanted, _: None if wanted.image_uri else Claim()
     describe: Callable[[AgentInfo], AgentInfo] = lambda info: info
     closed: str = ""
     written: tuple[Path, ...] = ()

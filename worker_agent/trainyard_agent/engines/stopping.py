@@ -28,7 +28,8 @@ def stop_runs(
             try:
                 runtime = stack.enter_context(engine.attach(settings))
                 handles = runtime.recover()
-                counts[engine] = sum(_alive(runtime, handle) for handle in handles)
+                reports = [report for handle in handles for report in runtime.observe(handle.run_id)]
+                counts[engine] = sum(report.exit is None for report in reports)
                 stopped.append((runtime, _stop(runtime, handles, grace_of, reason)))
             except Exception as error:  # noqa: BLE001 - raised below
                 failure = failure or error
@@ -40,10 +41,6 @@ def stop_runs(
     if failure is not None:
         raise failure
     return counts
-
-
-def _alive(runtime: Runtime, handle: Handle) -> int:
-    return sum(report.exit is None for report in runtime.observe(handle.run_id))
 
 
 def _stop(

@@ -11,8 +11,3 @@ def identity() -> str:
     except OSError:
         namespace = "unknown"
     return f"{socket.gethostname()} {namespace}"
-
-
-def path_in_process(entry: Path, path: Path) -> Path:
-    """A path in the file system of the process with this /proc entry."""
-    return entry / "root" / path.relative_to("/")

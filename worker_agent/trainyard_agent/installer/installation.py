@@ -172,7 +172,7 @@ class EnvironmentInstaller:
             return "what the program's project needs", lambda: self._project(str(step["directory"]))
         path = self._files.path(named, "The program")
         works: dict[str, Callable[[Path], list[str]]] = {
-            "requirements": self._requirements,
+            "requirements": self._file,
             "script": self._script,
             "pyproject": self._pyproject,
             "poetry": self._poetry,
@@ -224,9 +224,6 @@ class EnvironmentInstaller:
         if not requirements:
             return []
         return self._file(self._write("requirements", requirements))
-
-    def _requirements(self, path: Path) -> list[str]:
-        return self._file(path)
 
     def _file(self, path: Path, indexes: Indexes | None = None, options: Sequence[str] = ()) -> list[str]:
         """Install a requirement file."""
@@ -356,12 +353,9 @@ class EnvironmentInstaller:
     @property
     def _files_or_none(self) -> SourceTree:
         """The tree; without one a directory with nothing of the program."""
-        if self._tree is not None or self._steps_need_files():
+        if self._tree is not None or any(step["what"] != "packages" for step in self._steps):
             return self._files
         return SourceTree(self._temporary)
-
-    def _steps_need_files(self) -> bool:
-        return any(step["what"] != "packages" for step in self._steps)
 
 
 def _registries(lock: dict[str, Any], default: str) -> list[str]:

@@ -64,7 +64,8 @@ class LogCopier(threading.Thread, ABC):
                 note = self._round(mask)
                 if note is not None:
                     if not self._closing.is_set():
-                        write_json(self._directory / DONE, {**note, **self._file()})
+                        number = {"file": self._number} if self._number else {}
+                        write_json(self._directory / DONE, {**note, **number})
                     return
                 failure = ""
             except (EngineUnavailable, OSError) as error:
@@ -77,9 +78,6 @@ class LogCopier(threading.Thread, ABC):
                 _log.exception("the %s is not read now, trying again", self.name)
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, self.longest_pause_s)
-
-    def _file(self) -> dict[str, int]:
-        return {"file": self._number} if self._number else {}
 
     def _lose_copy(self) -> None:
         """End a log whose copy is gone: it may lack any number of lines. Raises OSError."""

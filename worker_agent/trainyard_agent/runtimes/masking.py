@@ -63,7 +63,8 @@ class Mask:
         forms = {form for value in values for form in _forms(value) if len(form) >= least}
         self._forms: dict[bytes, list[bytes]] = {}
         for form in sorted(forms, key=len, reverse=True):  # the longest that matches is masked
-            self._forms.setdefault(form[: _width_of(form)], []).append(form)
+            width = next(width for width in _PREFIXES if len(form) >= width)
+            self._forms.setdefault(form[:width], []).append(form)
         self.longest = max(map(len, forms), default=0)
         self._widths = sorted({len(prefix) for prefix in self._forms}, reverse=True)
         self._candidate = _candidates(self._forms, self._widths)
@@ -206,10 +207,6 @@ def _in_base64(data: bytes, offsets: Iterable[int]) -> Iterator[bytes]:
                 form = encoded.rstrip(b"=")[_OF_BOTH[before] :]
                 if not before or len(form) >= _MIN_INNER:
                     yield form
-
-
-def _width_of(form: bytes) -> int:
-    return next(width for width in _PREFIXES if len(form) >= width)
 
 
 def _candidates(prefixes: Iterable[bytes], widths: Iterable[int]) -> re.Pattern[bytes]:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from trainyard_agent.engines.contract import ENVIRONMENTS, has_run
-from trainyard_agent.host import machine_id, process_tags
+from trainyard_agent.host import process_tags
 from trainyard_agent.runtimes import supervisor
 from trainyard_agent.runtimes.base import Orphan
 from trainyard_agent.runtimes.run_directories import is_run_id
@@ -55,7 +55,7 @@ def _tagged(variables: list[str]) -> tuple[Path, str] | None:
 
 def _is_orphaned(entry: Path, agent_dir: Path, run_id: str, state_dir: Path) -> bool:
     """Whether its run no longer exists. Raises OSError for a process that this user may not inspect."""
-    inside = machine_id.path_in_process(entry, agent_dir)
+    inside = entry / "root" / agent_dir.relative_to("/")  # as the process sees it
     (entry / "root").readlink()
     if agent_dir != state_dir and inside.exists():
         return False  # of another installation

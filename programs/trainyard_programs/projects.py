@@ -105,32 +105,29 @@ def of(root: Path) -> Project | None:
         steps += [_project_step(dependencies=False)] if is_built else []
         return Project(root, tuple(steps), tuple(files), is_built, is_local, (lock,))
     listed: list[str] = []
+
+    def install(what: str, file: str) -> None:
+        steps.append({"what": what, "file": file})
+        files.append(file)
+        listed.append(file)
+
     if (root / REQUIREMENTS).is_file():
+        install("requirements", REQUIREMENTS)
         read, has_local = _requirement_files(root, REQUIREMENTS)
-        steps.append({"what": "requirements", "file": REQUIREMENTS})
         files += read
         is_local |= has_local
-        listed.append(REQUIREMENTS)
     is_static = bool(table) and "dependencies" not in table.get("dynamic", ())
     if is_static and table.get("dependencies"):
-        steps.append({"what": "pyproject", "file": PYPROJECT})
-        files.append(PYPROJECT)
-        listed.append(PYPROJECT)
+        install("pyproject", PYPROJECT)
     elif not is_built and _tool(pyproject, "poetry").get("dependencies"):
-        steps.append({"what": "poetry", "file": PYPROJECT})
-        files.append(PYPROJECT)
-        listed.append(PYPROJECT)
+        install("poetry", PYPROJECT)
     if is_built:
         declaring = [PYPROJECT] if pyproject else [name for name in SETUP_FILES if (root / name).is_file()]
         steps.append(_project_step(dependencies=not is_static))
         files += [name for name in (PYPROJECT, *SETUP_FILES) if (root / name).is_file()]
         listed += [name for name in declaring if name not in listed]
-    if not steps:
-        conda = next((name for name in CONDA_FILES if (root / name).is_file()), "")
-        if conda:
-            steps.append({"what": "conda", "file": conda})
-            files.append(conda)
-            listed.append(conda)
+    if not steps and (conda := next((name for name in CONDA_FILES if (root / name).is_file()), "")):
+        install("conda", conda)
     if not steps and not table:
         return None
     return Project(root, tuple(steps), tuple(dict.fromkeys(files)), is_built, is_local, tuple(listed))

@@ -54,23 +54,16 @@ def test_revoke_ends_every_cookie_of_the_session_and_no_other(store: Store) -> N
     assert row.until == NOW + LONGEST
 
 
-async def test_waiting_ends_with_the_notification(store: Store) -> None:
+@pytest.mark.parametrize("is_notified", [True, False])
+async def test_waiting_ends_with_a_notification_and_without_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_notified: bool
+) -> None:
+    monkeypatch.setattr(principals, "_POLL_S", 1000.0 if is_notified else 0.01)
     session, notifier = SESSIONS.open(ALICE.credential, NOW), Notifier()
     waiting = waiting_for(session, store, notifier)
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
-    await asyncio.to_thread(server(store, notifier).revoke, session)
-    async with asyncio.timeout(60):
-        assert await waiting
-
-
-async def test_waiting_ends_when_the_notification_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(principals, "_POLL_S", 0.01)
-    session = SESSIONS.open(ALICE.credential, NOW)
-    waiting = waiting_for(session, store, Notifier())
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await asyncio.to_thread(server(store).revoke, session)  # by a server without notifications to this one
+    await asyncio.to_thread(server(store, notifier if is_notified else None).revoke, session)
     async with asyncio.timeout(60):
         assert await waiting
 

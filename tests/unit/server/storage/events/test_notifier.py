@@ -56,13 +56,6 @@ async def test_listener_is_called_before_subscribers_are_woken() -> None:
     assert order == ["('a',) before False"]
 
 
-async def test_subscription_that_has_ended_leaves_nothing() -> None:
-    notifier = Notifier()
-    with notifier.subscribe("a"), notifier.subscribe("a"):
-        assert len(notifier._subscriptions["a"]) == 2
-    assert not notifier._subscriptions
-
-
 async def test_close_wakes_everyone_for_good() -> None:
     notifier = Notifier()
     with notifier.subscribe("a") as subscription:

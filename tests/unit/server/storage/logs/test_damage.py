@@ -108,7 +108,7 @@ def test_verify_of_a_stream_with_damaged_lines_says_how_many(tmp_path: Path) -> 
     assert store.count("p", "j", MASTER) == len(sent)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_index_that_was_damaged_is_rebuilt_with_every_cursor(tmp_path: Path, seed: int) -> None:
     before = written(tmp_path)
     whole = (tmp_path / INDEX).read_bytes()
@@ -170,7 +170,7 @@ def test_line_that_index_and_segment_lost_leaves_its_cursor_empty(tmp_path: Path
 def test_file_torn_anywhere_is_repaired(tmp_path: Path, name: Path) -> None:
     before = written(tmp_path, 2)
     whole = {path: (tmp_path / path).read_bytes() for path in (SEGMENT, INDEX)}
-    for size in range(0, len(whole[name]), 3):
+    for size in range(0, len(whole[name]), 7):
         for path, data in whole.items():
             (tmp_path / path).write_bytes(data[:size] if path == name else data)
         assert_agents_complete(tmp_path, before)

@@ -43,12 +43,6 @@ def test_point_round_trips(one: UsagePoint) -> None:
     assert list(unpacked(raw, len(one.gpus))) == [one]
 
 
-def test_damaged_and_incomplete_records_are_skipped() -> None:
-    raw = bytearray(b"".join(packed(point(n)) for n in range(4)))
-    raw[size_of(0) + 9] ^= 1
-    assert [p.time for p in unpacked(bytes(raw[:-3]), 0)] == [START, START + 10]
-
-
 def test_few_points_are_sorted_by_time_and_not_downsampled() -> None:
     points = [point(n, n / 10) for n in range(50)]
     assert thinned(points, 50) == points
@@ -78,19 +72,6 @@ def test_unknown_values_are_ignored_in_a_mean() -> None:
     assert few.gpus[0].memory_bytes == 7
     assert few.gpus[0].utilization is not None
     assert 0.5 <= few.gpus[0].utilization <= 1.0
-
-
-def test_repeated_downsampling_keeps_the_beginning() -> None:
-    """A job of many days: its first day does not shrink to one point."""
-    kept: list[UsagePoint] = []
-    for n in range(30_000):
-        kept.append(point(n, 1.0 if n < 3000 else 0.0))
-        if len(kept) > 200:
-            kept = thinned(kept, 100)
-    assert len(kept) <= 200
-    early = [p for p in kept if p.time <= START + 5 * 3000]
-    assert len(early) >= 4
-    assert all(p.cpu == pytest.approx(1.0) for p in early[:-1])
 
 
 @pytest.fixture
@@ -165,7 +146,7 @@ from trainyard_server.storage.usage.store import UsageStore
 from trainyard_server.storage.usage.records import UsagePoint
 
 store, mine = UsageStore(Path(sys.argv[1]), most=50), int(sys.argv[2])
-for n in range(200):
+for n in range(100):
     store.add("p", "j", {Stream(1, "master-replica-0"): [UsagePoint(1_700_000_000.0 + 10 * n + mine, 1.0, mine, ())]})
 """
 
@@ -181,5 +162,5 @@ def test_several_processes_write_and_one_reads(tmp_path: Path) -> None:
     finally:
         assert [writer.wait(120) for writer in writers] == [0, 0, 0]
     found = series(store)
-    assert found[0].time <= START + 1000
-    assert found[-1].time >= START + 1990
+    assert found[0].time <= START + 500
+    assert found[-1].time >= START + 990

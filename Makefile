@@ -37,7 +37,6 @@ demo: $(VENV)/.demo ## train the digits on this machine, end to end
 test: $(VENV)/.dev ## show every promise once, on every engine: a quarter of an hour
 	@scripts/test-tools.sh
 	@PYTHONPATH=tests $(BIN)/python -m beds.kubernetes.build
-	@echo "Left out (make test-all runs them): chaos, attacks, failures of clusters, TensorFlow, Google's clients, long trainings"
 	$(BIN)/python -m pytest $(XDIST) -m "not long" $(PYTEST_ARGS)
 
 test-all: $(VENV)/.dev ## run every test that this machine can run

@@ -4,6 +4,7 @@ import fcntl
 import os
 import random
 import signal
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -70,12 +71,22 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, usual)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name what `make test` leaves out, above pytest's last line, which counts the rest and the minutes."""
+    if config.option.markexpr == "not long":
+        terminalreporter.write_line(
+            "Left out (make test-all runs them): chaos, attacks, failures of clusters, TensorFlow, Google's clients, "
+            "long trainings"
+        )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which tests stay in one process when several run beside each other (pytest-xdist's `--dist loadgroup`): those
     of a file, since they share its fixtures; all with a container engine, of which there is one, and with them all
-    in a browser, unless it has a network of its own; all on Kubernetes and all on Slurm, which they share; all that
-    train, since each of them takes every core. What takes longest begins first."""
+    in a browser, unless it has a network of its own, when two processes share the browser's files; all on Kubernetes
+    and all on Slurm, which they share; all that train, since each of them takes every core. What takes longest begins
+    first."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
         if _is_long(item):
@@ -113,7 +124,8 @@ def _may_run_again(item: pytest.Item) -> bool:
     return not looks_for_rare_failures and (starts_processes or _group(item) in _GROUPS_FIRST)
 
 
-_GROUPS_FIRST = ("engine", "browser", "training", "kubernetes", "slurm")
+_BROWSERS = ("browser", "other browser")
+_GROUPS_FIRST = ("engine", *_BROWSERS, "training", "kubernetes", "slurm")
 _TRAINING = (
     "trainer_library/",
     "trainer_template/",
@@ -122,15 +134,26 @@ _TRAINING = (
     "tests/unit/test_benchmarks.py",
 )
 _LONG_TRAININGS = (
+    "trainer_template/tests/test_task.py::test_network_with_batch_norm_dropout_and_bfloat16_needs_no_other_loop",
+    "trainer_template/tests/test_task.py::test_one_of_two_on_a_job_dir_ends_and_harms_nothing",
     "trainer_template/tests/test_task.py::test_sigterm_to_a_worker_saves_and_the_same_command_ends_as_if_undisturbed",
+    "models/test_gpt2.py::"
+    "test_gpt2_trains_on_text_by_its_own_tokenizer_in_two_processes_of_which_the_chief_has_the_files",
     "test_compilation.py::test_second_start_of_a_gang_and_its_evaluator_compiles_nothing_and_trains_bitwise_equal",
+    "test_fine_tuning.py::test_divided_state_is_saved_by_each_process_and_a_killed_gang_ends_as_if_undisturbed",
+    "test_fine_tuning.py::test_language_model_on_text_of_ones_own_with_a_tokenizer_that_a_second_start_finds",
     "test_fine_tuning.py::test_processes_that_decode_give_the_same_training_and_name_a_broken_file",
+    "test_fine_tuning.py::test_several_inputs_and_labels_train_with_a_callback_and_predict",
     "test_own.py::test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_after_a_kill",
     "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill",
+    "test_training.py::"
+    "test_evaluator_gets_sigterm_and_evaluates_the_last_checkpoint_of_a_training_that_has_ended_alone",
     "test_training.py::"
     "test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_command_resumes_bitwise_equal",
     "test_training.py::test_sigterm_to_a_worker_stops_all_at_one_step_and_another_number_of_replicas_resumes",
     "test_training.py::test_sigterm_to_a_worker_in_an_evaluation_stops_all_and_the_same_command_begins_with_it",
+    "test_training.py::test_what_does_not_come_in_time_is_named_in_one_line_and_the_exit_code_is_1",
+    "training/test_optimizers.py::test_optimizers_with_a_key_or_the_loss_resume_to_the_same_bits_in_each_layout",
 )
 _BROWSER = "tests/browser/"
 
@@ -145,7 +168,7 @@ def _group(item: pytest.Item) -> str:
     if {"engine", "own_engine"} & fixtures or item.get_closest_marker("containers"):
         return "engine"
     if path.startswith(_BROWSER):
-        return "browser" if quiet_network.is_possible() else "engine"
+        return _BROWSERS[zlib.crc32(path.encode()) % 2] if quiet_network.is_possible() else "engine"
     return "training" if path.startswith(_TRAINING) else path
 
 

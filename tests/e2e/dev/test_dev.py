@@ -59,12 +59,12 @@ def test_shell_is_in_the_code_which_follows_what_is_edited_and_keeps_the_job_whi
     shell.sendline("until grep -q edited train.py; do sleep 0.1; done; python train.py")
     shell.expect(r"[\r\n]edited\r\n")
     stays_in(service, shell, "typed")
+    other = on_terminal(service, code, "jobs", "shell", "typed")
     assert left(shell) == 3
-    shell = on_terminal(service, code, "jobs", "shell", "typed")
-    stays_in(service, shell, "typed")
+    stays_in(service, other, "typed")
     service.done("jobs", "dev", "typed", "--no-shell", "--rm", cwd=code)
     service.wait_for("typed", "CANCELLED")
-    shell.close()
+    other.close()
 
 
 def on_terminal(service: Service, directory: Path, *words: str) -> "pexpect.spawn[str]":

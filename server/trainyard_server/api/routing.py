@@ -22,7 +22,7 @@ from trainyard_server.domain.access.route_access import SOCKET, UNRECORDED, Acce
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class _Decorator(Protocol):
+class RouteDecorator(Protocol):
     def __call__(self, function: _Function, /) -> _Function: ...
 
 
@@ -58,20 +58,20 @@ class Router:
 
     def get(
         self, path: str, access: Access, what: str, action: str | None = None, **options: Unpack[_Options]
-    ) -> _Decorator:
+    ) -> RouteDecorator:
         """A route that changes nothing, unless it has an action."""
         return self.add("GET", path, access, what, action, **options)
 
-    def post(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
+    def post(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> RouteDecorator:
         return self.add("POST", path, access, what, action, **options)
 
-    def put(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
+    def put(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> RouteDecorator:
         return self.add("PUT", path, access, what, action, **options)
 
-    def patch(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
+    def patch(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> RouteDecorator:
         return self.add("PATCH", path, access, what, action, **options)
 
-    def delete(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> _Decorator:
+    def delete(self, path: str, access: Access, what: str, action: str, **options: Unpack[_Options]) -> RouteDecorator:
         return self.add("DELETE", path, access, what, action, **options)
 
     def add(
@@ -87,7 +87,7 @@ class Router:
         body_limit: int | None = None,
         is_upload: bool = False,
         **options: Unpack[_RouteOptions],
-    ) -> _Decorator:
+    ) -> RouteDecorator:
         """`what` it is for, in words; `action` is its name in the audit, or UNRECORDED. `body_limit` is in bytes: a
         route that takes more than the server's limit. An upload limits its body itself."""
         limit = body_limit or self._body_limit
@@ -114,7 +114,7 @@ class Router:
             **options,
         )
 
-    def socket(self, path: str, access: Access, what: str) -> _Decorator:
+    def socket(self, path: str, access: Access, what: str) -> RouteDecorator:
         """A WebSocket. What it is for was created, and audited, by another route."""
         row = Route(SOCKET, self._prefix + path, access, what, UNRECORDED)
 

@@ -12,8 +12,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.middleware.csrf import bearer
-from trainyard_server.api.routing import Router
-from trainyard_server.domain.access.route_access import UNRECORDED, Access
+from trainyard_server.api.tracking.mlflow_router import MlflowRouter
 from trainyard_server.services.tracking.messages import (
     CreateRun,
     DeleteTag,
@@ -28,7 +27,6 @@ from trainyard_server.services.tracking.messages import (
     LogParam,
     MetricHistory,
     NamedExperiment,
-    NothingToSay,
     OfRun,
     OneExperiment,
     OneRun,
@@ -42,203 +40,125 @@ from trainyard_server.services.tracking.points import MAX_HISTORY
 _MAX_BODY = 1 << 20  # bytes, as MLflow's server has it
 _MAX_INPUTS = 1 << 22  # with the schemas and profiles of data sets
 
-router = Router(prefix="/api/2.0", body_limit=_MAX_BODY)
+router = MlflowRouter(body_limit=_MAX_BODY)
 
 Json = dict[str, Any]
 
 
-@router.get(
-    "/mlflow/experiments/get-by-name",
-    Access.PERSON,
-    "MLflow: an experiment, which is a project",
-    response_model=OneExperiment,
-)
+@router.call("GET", "/mlflow/experiments/get-by-name", "an experiment, which is a project", OneExperiment)
 def experiment_by_name(cases: Cases, caller: AuthenticatedCaller, experiment_name: str) -> Json:
     return {"experiment": cases.run_search.experiment(caller, name=experiment_name)}
 
 
-@router.get("/mlflow/experiments/get", Access.PERSON, "MLflow: an experiment by its id", response_model=OneExperiment)
+@router.call("GET", "/mlflow/experiments/get", "an experiment by its id", OneExperiment)
 def experiment(cases: Cases, caller: AuthenticatedCaller, experiment_id: str) -> Json:
     return {"experiment": cases.run_search.experiment(caller, wanted_id=experiment_id)}
 
 
-@router.post(
-    "/mlflow/experiments/create",
-    Access.PERSON,
-    "MLflow: the experiment of a job's project",
-    UNRECORDED,
-    response_model=ExperimentId,
-)
+@router.call("POST", "/mlflow/experiments/create", "the experiment of a job's project", ExperimentId)
 def create_experiment(body: NamedExperiment, cases: Cases, caller: AuthenticatedCaller) -> Json:
     """The project of the calling job, whatever name it asks for. People make projects with their first job."""
     found = cases.run_search.experiment(caller, name=body.name)
     return {"experiment_id": found["experiment_id"]}
 
 
-@router.post(
-    "/mlflow/experiments/search",
-    Access.PERSON,
-    "MLflow: the projects that you see",
-    UNRECORDED,
-    response_model=Experiments,
-    response_model_exclude_none=True,
-)
+@router.call("POST", "/mlflow/experiments/search", "the projects that you see", Experiments)
 def search_experiments(body: SearchExperiments, cases: Cases, caller: AuthenticatedCaller) -> Json:
     found, token = cases.run_search.experiments(caller, body)
     return {"experiments": found, "next_page_token": token or None}
 
 
-@router.post(
-    "/mlflow/runs/create",
-    Access.PERSON,
-    "MLflow: a further run of the calling job",
-    UNRECORDED,
-    response_model=OneRun,
-    response_model_exclude_none=True,
-)
+@router.call("POST", "/mlflow/runs/create", "a further run of the calling job", OneRun)
 def create_run(body: CreateRun, request: Request, cases: Cases) -> Json:
     """A further run, whose metrics and parameters its job has with the run's name before theirs."""
     return {"run": cases.tracking.create_run(bearer(request), body)}
 
 
-@router.get(
-    "/mlflow/runs/get",
-    Access.PERSON,
-    "MLflow: a run, which is a job",
-    response_model=OneRun,
-    response_model_exclude_none=True,
-)
+@router.call("GET", "/mlflow/runs/get", "a run, which is a job", OneRun)
 def get_run(
     request: Request, cases: Cases, caller: AuthenticatedCaller, run_id: str = "", run_uuid: str = ""
 ) -> Response:
     return JSONResponse({"run": cases.tracking.run(caller, bearer(request), run_id or run_uuid)})
 
 
-@router.post(
-    "/mlflow/runs/update",
-    Access.PERSON,
-    "MLflow: the status and the name of a run",
-    UNRECORDED,
-    response_model=UpdatedRun,
-    response_model_exclude_none=True,
-)
+@router.call("POST", "/mlflow/runs/update", "the status and the name of a run", UpdatedRun)
 def update_run(body: UpdateRun, request: Request, cases: Cases) -> Json:
     """Set the name of a run, and the status of a further one; a job's own follows its program."""
     return {"run_info": cases.tracking.update_run(bearer(request), body)["info"]}
 
 
-@router.post(
-    "/mlflow/runs/delete", Access.PERSON, "MLflow: delete a further run", UNRECORDED, response_model=NothingToSay
-)
+@router.call("POST", "/mlflow/runs/delete", "delete a further run")
 def delete_run(body: OfRun, request: Request, cases: Cases) -> Json:
     """Delete a further run. The job's own is deleted with its job."""
     cases.tracking.delete_run(bearer(request), body.wanted)
     return {}
 
 
-@router.post(
-    "/mlflow/runs/restore", Access.PERSON, "MLflow: restore a further run", UNRECORDED, response_model=NothingToSay
-)
+@router.call("POST", "/mlflow/runs/restore", "restore a further run")
 def restore_run(body: OfRun, request: Request, cases: Cases) -> Json:
     """Restore a further run that was deleted."""
     cases.tracking.delete_run(bearer(request), body.wanted, restore=True)
     return {}
 
 
-@router.post(
-    "/mlflow/runs/search",
-    Access.PERSON,
-    "MLflow: the runs of projects",
-    UNRECORDED,
-    response_model=FoundRuns,
-    response_model_exclude_none=True,
-)
+@router.call("POST", "/mlflow/runs/search", "the runs of projects", FoundRuns)
 def search_runs(body: SearchRuns, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Response:
     """The runs that a filter finds, the newest first unless another order is asked for."""
     runs, token = cases.run_search.runs(caller, bearer(request), body)
     return JSONResponse({"runs": runs} | ({"next_page_token": token} if token else {}))
 
 
-@router.post(
-    "/mlflow/runs/log-metric", Access.PERSON, "MLflow: a value of a metric", UNRECORDED, response_model=NothingToSay
-)
+@router.call("POST", "/mlflow/runs/log-metric", "a value of a metric")
 def log_metric(body: LogMetric, request: Request, cases: Cases) -> Json:
     cases.tracking.log(bearer(request), body.wanted, metrics=[body])
     return {}
 
 
-@router.post(
-    "/mlflow/runs/log-parameter", Access.PERSON, "MLflow: a parameter", UNRECORDED, response_model=NothingToSay
-)
+@router.call("POST", "/mlflow/runs/log-parameter", "a parameter")
 def log_parameter(body: LogParam, request: Request, cases: Cases) -> Json:
     cases.tracking.log(bearer(request), body.wanted, params=[body])
     return {}
 
 
-@router.post(
-    "/mlflow/runs/log-batch",
-    Access.PERSON,
-    "MLflow: metrics, parameters and tags",
-    UNRECORDED,
-    response_model=NothingToSay,
-)
+@router.call("POST", "/mlflow/runs/log-batch", "metrics, parameters and tags")
 def log_batch(body: LoggedBatch, request: Request, cases: Cases) -> Json:
     may_change = body.change_params
     cases.tracking.log(bearer(request), body.run_id, body.metrics, body.params, body.tags, may_change=may_change)
     return {}
 
 
-@router.post("/mlflow/runs/set-tag", Access.PERSON, "MLflow: a tag", UNRECORDED, response_model=NothingToSay)
+@router.call("POST", "/mlflow/runs/set-tag", "a tag")
 def set_tag(body: LogParam, request: Request, cases: Cases) -> Json:
     """A tag of a run; the labels and the note of a job are for people."""
     cases.tracking.log(bearer(request), body.wanted, tags=[body])
     return {}
 
 
-@router.post("/mlflow/runs/delete-tag", Access.PERSON, "MLflow: delete a tag", UNRECORDED, response_model=NothingToSay)
+@router.call("POST", "/mlflow/runs/delete-tag", "delete a tag")
 def delete_tag(body: DeleteTag, request: Request, cases: Cases) -> Json:
     cases.tracking.delete_tag(bearer(request), body.wanted, body.key)
     return {}
 
 
-@router.post(
-    "/mlflow/runs/log-inputs",
-    Access.PERSON,
-    "MLflow: data sets of a run",
-    UNRECORDED,
-    response_model=NothingToSay,
-    body_limit=_MAX_INPUTS,
-)
+@router.call("POST", "/mlflow/runs/log-inputs", "data sets of a run", body_limit=_MAX_INPUTS)
 def log_inputs(body: LogInputs, request: Request, cases: Cases) -> Json:
     cases.tracking.log_inputs(bearer(request), body)
     return {}
 
 
-@router.post("/mlflow/runs/outputs", Access.PERSON, "MLflow: models of a run", UNRECORDED, response_model=NothingToSay)
+@router.call("POST", "/mlflow/runs/outputs", "models of a run")
 def log_outputs(body: LogOutputs, request: Request, cases: Cases) -> Json:
     cases.tracking.log_outputs(bearer(request), body.wanted, body.models)
     return {}
 
 
-@router.post(
-    "/mlflow/runs/log-model",
-    Access.PERSON,
-    "MLflow: a model of older clients, which is a tag",
-    UNRECORDED,
-    response_model=NothingToSay,
-)
+@router.call("POST", "/mlflow/runs/log-model", "a model of older clients, which is a tag")
 def log_model(body: LogModelText, request: Request, cases: Cases) -> Json:
     cases.tracking.log_model(bearer(request), body.wanted, body.model_json)
     return {}
 
 
-@router.get(
-    "/mlflow/metrics/get-history",
-    Access.PERSON,
-    "MLflow: the logged points of a metric",
-    response_model=MetricHistory,
-    response_model_exclude_none=True,
-)
+@router.call("GET", "/mlflow/metrics/get-history", "the logged points of a metric", MetricHistory)
 def history(
     cases: Cases,
     caller: AuthenticatedCaller,

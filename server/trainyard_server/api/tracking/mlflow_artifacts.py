@@ -9,26 +9,19 @@ from starlette.concurrency import run_in_threadpool
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.own.files import Download, disposition
-from trainyard_server.api.routing import Router
-from trainyard_server.domain.access.route_access import UNRECORDED, Access
-from trainyard_server.services.tracking.messages import ArtifactList, NothingToSay
+from trainyard_server.api.tracking.mlflow_router import MlflowRouter
+from trainyard_server.services.tracking.messages import ArtifactList
 
 _ARTIFACTS = "/mlflow-artifacts/artifacts"
 _PATH = f"{_ARTIFACTS}/{{path:path}}"
 _ANY_BODY = {"requestBody": {"required": False, "content": {"application/octet-stream": {}}}}
 
-router = Router(prefix="/api/2.0")
+router = MlflowRouter()
 
 Json = dict[str, Any]
 
 
-@router.get(
-    "/mlflow/artifacts/list",
-    Access.PERSON,
-    "MLflow: artifacts of a run",
-    response_model=ArtifactList,
-    response_model_exclude_none=True,
-)
+@router.call("GET", "/mlflow/artifacts/list", "artifacts of a run", ArtifactList)
 def of_run(
     request: Request, cases: Cases, caller: AuthenticatedCaller, run_id: str = "", run_uuid: str = "", path: str = ""
 ) -> Json:
@@ -36,19 +29,13 @@ def of_run(
     return cases.artifacts.of_run(caller, bearer(request), run_id or run_uuid, path)
 
 
-@router.get(
-    _ARTIFACTS,
-    Access.PERSON,
-    "MLflow: artifacts of a run, by its address",
-    response_model=ArtifactList,
-    response_model_exclude_none=True,
-)
+@router.call("GET", _ARTIFACTS, "artifacts of a run, by its address", ArtifactList)
 def listing(cases: Cases, caller: AuthenticatedCaller, path: str = "") -> Json:
     """A directory of a run's artifacts: `path` begins with the run's id."""
     return cases.artifacts.listing(caller, path)
 
 
-@router.get(_PATH, Access.PERSON, "MLflow: an artifact", response_class=Download)
+@router.call("GET", _PATH, "an artifact", None, response_class=Download)
 def download(path: str, cases: Cases, caller: AuthenticatedCaller) -> Response:
     """A file of a run's artifacts: the path begins with the run's id."""
     content = cases.artifacts.content(caller, path)
@@ -56,14 +43,8 @@ def download(path: str, cases: Cases, caller: AuthenticatedCaller) -> Response:
     return Download(content.blocks, headers=headers)
 
 
-@router.put(
-    _PATH,
-    Access.PERSON,
-    "MLflow: an artifact of a job without a job-dir, which is not kept",
-    UNRECORDED,
-    response_model=NothingToSay,
-    openapi_extra=_ANY_BODY,
-    is_upload=True,
+@router.call(
+    "PUT", _PATH, "an artifact of a job without a job-dir, which is not kept", openapi_extra=_ANY_BODY, is_upload=True
 )
 async def put(path: str, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Json:
     """Answers a program, whose job's log says that artifacts need a job-dir; people are refused."""
@@ -73,13 +54,7 @@ async def put(path: str, request: Request, cases: Cases, caller: AuthenticatedCa
     return {}
 
 
-@router.delete(
-    _PATH,
-    Access.PERSON,
-    "MLflow: an artifact of a job without a job-dir: there is none",
-    UNRECORDED,
-    response_model=NothingToSay,
-)
+@router.call("DELETE", _PATH, "an artifact of a job without a job-dir: there is none")
 def delete(path: str, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Json:
     cases.artifacts.refuse(caller, bearer(request), path)
     return {}

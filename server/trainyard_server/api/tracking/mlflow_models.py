@@ -7,8 +7,7 @@ from fastapi.responses import JSONResponse, Response
 
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.middleware.csrf import bearer
-from trainyard_server.api.routing import Router
-from trainyard_server.domain.access.route_access import UNRECORDED, Access
+from trainyard_server.api.tracking.mlflow_router import MlflowRouter
 from trainyard_server.services.tracking.messages import (
     ArtifactList,
     CreateLoggedModel,
@@ -16,7 +15,6 @@ from trainyard_server.services.tracking.messages import (
     FoundLoggedModels,
     LoggedModelParams,
     LoggedModelTags,
-    NothingToSay,
     OneLoggedModel,
     SearchLoggedModels,
 )
@@ -25,77 +23,61 @@ _MAX_BODY = 1 << 20
 _MODELS = "/mlflow/logged-models"
 _MODEL = f"{_MODELS}/{{model_id}}"
 
-router = Router(prefix="/api/2.0", body_limit=_MAX_BODY)
+router = MlflowRouter(body_limit=_MAX_BODY)
 
 Json = dict[str, Any]
 
 
-@router.post(_MODELS, Access.PERSON, "MLflow: a model of the calling job", UNRECORDED, response_model=OneLoggedModel)
+@router.call("POST", _MODELS, "a model of the calling job", OneLoggedModel)
 def create(body: CreateLoggedModel, request: Request, cases: Cases) -> Json:
     """A model, whose artifacts the program writes to the job-dir."""
     return {"model": cases.logged_models.create(bearer(request), body)}
 
 
-@router.post(
-    f"{_MODELS}/search", Access.PERSON, "MLflow: the models of projects", UNRECORDED, response_model=FoundLoggedModels
-)
+@router.call("POST", f"{_MODELS}/search", "the models of projects", FoundLoggedModels)
 def search(body: SearchLoggedModels, request: Request, cases: Cases, caller: AuthenticatedCaller) -> Response:
     """The models that a filter finds, among the 10,000 newest."""
     models, token = cases.logged_models.search(caller, bearer(request), body)
     return JSONResponse({"models": models} | ({"next_page_token": token} if token else {}))
 
 
-@router.get(_MODEL, Access.PERSON, "MLflow: a model that a program has logged", response_model=OneLoggedModel)
+@router.call("GET", _MODEL, "a model that a program has logged", OneLoggedModel)
 def get(
     model_id: str, request: Request, cases: Cases, caller: AuthenticatedCaller, allow_deleted: bool = False
 ) -> Json:
     return {"model": cases.logged_models.model(caller, bearer(request), model_id, allow_deleted=allow_deleted)}
 
 
-@router.patch(_MODEL, Access.PERSON, "MLflow: the status of a model", UNRECORDED, response_model=OneLoggedModel)
+@router.call("PATCH", _MODEL, "the status of a model", OneLoggedModel)
 def finalize(model_id: str, body: FinalizeLoggedModel, request: Request, cases: Cases) -> Json:
     return {"model": cases.logged_models.finalize(bearer(request), model_id, body.status)}
 
 
-@router.delete(_MODEL, Access.PERSON, "MLflow: delete a model", UNRECORDED, response_model=NothingToSay)
+@router.call("DELETE", _MODEL, "delete a model")
 def delete(model_id: str, request: Request, cases: Cases) -> Json:
     """Delete a model; its artifacts stay."""
     cases.logged_models.delete(bearer(request), model_id)
     return {}
 
 
-@router.patch(f"{_MODEL}/tags", Access.PERSON, "MLflow: tags of a model", UNRECORDED, response_model=OneLoggedModel)
+@router.call("PATCH", f"{_MODEL}/tags", "tags of a model", OneLoggedModel)
 def set_tags(model_id: str, body: LoggedModelTags, request: Request, cases: Cases) -> Json:
     return {"model": cases.logged_models.set_tags(bearer(request), model_id, body.tags)}
 
 
-@router.delete(
-    f"{_MODEL}/tags/{{key:path}}",
-    Access.PERSON,
-    "MLflow: delete a tag of a model",
-    UNRECORDED,
-    response_model=NothingToSay,
-)
+@router.call("DELETE", f"{_MODEL}/tags/{{key:path}}", "delete a tag of a model")
 def delete_tag(model_id: str, key: str, request: Request, cases: Cases) -> Json:
     cases.logged_models.delete_tag(bearer(request), model_id, key)
     return {}
 
 
-@router.post(
-    f"{_MODEL}/params", Access.PERSON, "MLflow: parameters of a model", UNRECORDED, response_model=NothingToSay
-)
+@router.call("POST", f"{_MODEL}/params", "parameters of a model")
 def add_params(model_id: str, body: LoggedModelParams, request: Request, cases: Cases) -> Json:
     cases.logged_models.add_params(bearer(request), model_id, body.params)
     return {}
 
 
-@router.get(
-    f"{_MODEL}/artifacts/directories",
-    Access.PERSON,
-    "MLflow: artifacts of a model",
-    response_model=ArtifactList,
-    response_model_exclude_none=True,
-)
+@router.call("GET", f"{_MODEL}/artifacts/directories", "artifacts of a model", ArtifactList)
 def artifacts(
     model_id: str, request: Request, cases: Cases, caller: AuthenticatedCaller, artifact_directory_path: str = ""
 ) -> Json:

@@ -102,45 +102,29 @@ class LoggedModels:
         if status not in _STATUSES:
             allowed = ", ".join(_STATUSES)
             raise InvalidArgument(Violation("status", f"is one of {allowed}; this is {quoted(status)}."))
-
-        def change(row: LoggedModelRow) -> None:
-            row.status = status
-
-        return self._change(secret, wanted, change)
+        return self._change(secret, wanted, lambda _row: {"status": status})
 
     def set_tags(self, secret: str, wanted: str, tags: Sequence[KeyValue]) -> Json:
         """Raises PermissionDenied, NotFound."""
-
-        def change(row: LoggedModelRow) -> None:
-            row.tags = row.tags | _texts(tags)
-
-        return self._change(secret, wanted, change)
+        return self._change(secret, wanted, lambda row: {"tags": row.tags | _texts(tags)})
 
     def delete_tag(self, secret: str, wanted: str, key: str) -> None:
         """Raises PermissionDenied, NotFound."""
 
-        def change(row: LoggedModelRow) -> None:
+        def change(row: LoggedModelRow) -> Json:
             if key not in row.tags:
                 raise NotFound(f"The model {quoted(wanted)} has no tag {quoted(key)}.")
-            row.tags = {name: value for name, value in row.tags.items() if name != key}
+            return {"tags": {name: value for name, value in row.tags.items() if name != key}}
 
         self._change(secret, wanted, change)
 
     def add_params(self, secret: str, wanted: str, params: Sequence[KeyValue]) -> None:
         """Raises PermissionDenied, NotFound."""
-
-        def change(row: LoggedModelRow) -> None:
-            row.params = row.params | _texts(params)
-
-        self._change(secret, wanted, change)
+        self._change(secret, wanted, lambda row: {"params": row.params | _texts(params)})
 
     def delete(self, secret: str, wanted: str) -> None:
         """Delete a model; its artifacts stay. Raises PermissionDenied, NotFound."""
-
-        def change(row: LoggedModelRow) -> None:
-            row.deleted_at = self._backend.clock()
-
-        self._change(secret, wanted, change)
+        self._change(secret, wanted, lambda _row: {"deleted_at": self._backend.clock()})
 
     def search(self, caller: Caller, secret: str, request: SearchLoggedModels) -> tuple[list[Json], str]:
         """A page of models, and the token of the next one. Raises InvalidArgument."""
@@ -177,8 +161,8 @@ class LoggedModels:
             raise _missing(wanted)
         return job, row
 
-    def _change(self, secret: str, wanted: str, change: Callable[[LoggedModelRow], None]) -> Json:
-        """Change a model of the calling job. A change that makes it too large is not kept."""
+    def _change(self, secret: str, wanted: str, change: Callable[[LoggedModelRow], Json]) -> Json:
+        """Change columns of a model of the calling job. A change that makes it too large is not kept."""
         now, is_noted = self._backend.clock(), False
         with self._backend.store.write() as writer:
             target, parsed = self._access.of_token(writer, secret), parsed_model(wanted)
@@ -186,21 +170,20 @@ class LoggedModels:
             if parsed is None or parsed[0] != key:
                 raise PermissionDenied(f"The model {quoted(wanted)} is not of this job, {target.run_id}.")
             tracking.lock(writer, key)
-            if parsed[1] == _UNKEPT:
-                row = _unkept(target, "model", self._backend)
-                change(row)
-                return self._json(target.job, row, key)
-            stored = logged_models.model(writer, *parsed)
-            if stored is None or stored.deleted_at is not None:
+            is_kept = parsed[1] != _UNKEPT
+            row = logged_models.model(writer, *parsed) if is_kept else _unkept(target, "model", self._backend)
+            if row is None or row.deleted_at is not None:
                 raise _missing(wanted)
-            before = stored.tags, stored.params
-            change(stored)
-            if _size(stored) > MAX_CHARACTERS:
-                stored.tags, stored.params = before
-                is_noted = note(writer, key, target.run, NotKept.MODELS, now)
-            stored.updated_at = now
-            writer.session.flush()
-            answer = self._json(target.job, stored, key)
+            before = row.tags, row.params
+            for column, value in change(row).items():
+                setattr(row, column, value)
+            if is_kept:
+                if _size(row) > MAX_CHARACTERS:
+                    row.tags, row.params = before
+                    is_noted = note(writer, key, target.run, NotKept.MODELS, now)
+                row.updated_at = now
+                writer.session.flush()
+            answer = self._json(target.job, row, key)
         if is_noted:
             self._controller.write_log_soon(key)
         return answer

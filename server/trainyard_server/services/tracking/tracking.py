@@ -127,7 +127,9 @@ class Tracking:
             not_kept |= _set_tags(writer, target, {tag.key: tag.value for tag in tags})
             if metrics:
                 now_ms = int(now.timestamp() * 1000)
-                not_kept |= points.add(writer, target, metrics, now_ms, self._limits, room=self._has_room())
+                settings = self._backend.settings
+                room = shutil.disk_usage(settings.data_dir).free >= settings.disk_reserve
+                not_kept |= points.add(writer, target, metrics, now_ms, self._limits, room=room)
                 not_kept |= add_model_metrics(writer, target, metrics, now_ms)
             is_noted = self._note(writer, target, not_kept)
         self._follow(target, has_points=bool(metrics), is_noted=is_noted)
@@ -226,10 +228,6 @@ class Tracking:
             self._controller.write_log_soon(target.job.key)
         if has_points:
             self._backend.notifier.publish(log_topic(target.job.key), progress_topic(target.job.key))
-
-    def _has_room(self) -> bool:
-        settings = self._backend.settings
-        return shutil.disk_usage(settings.data_dir).free >= settings.disk_reserve
 
 
 def _prefix(name: str) -> str:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from trainyard_protocol.errors import NotFound
 from trainyard_server.api.dependencies import Cases, JsonOnly
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import UNRECORDED, Access
-from trainyard_server.services.google.google_resources import no_prediction
+from trainyard_server.services.google.google_resources import no_prediction, not_found
 
 router = Router(prefix="/v1/projects/{project}", dependencies=[JsonOnly])
 
@@ -14,12 +13,14 @@ _LOCATION = "/locations/{location}"
 
 
 @router.get(":getConfig", Access.VIEWER, "the project's config, which is empty")
-def get_config(project: str, cases: Cases) -> dict[str, Any]:  # noqa: ARG001 - it is the same for all
-    return cases.google_resources.config()
+def get_config(project: str) -> dict[str, Any]:  # noqa: ARG001 - it is the same for all
+    """The config has no service account: jobs use the credentials of their agents."""
+    return {"config": {}}
 
 
 @router.post(":predict", Access.VIEWER, "refused: no prediction here", UNRECORDED)
 @router.post(":explain", Access.VIEWER, "refused: no explanations here", UNRECORDED)
+@router.post("/models", Access.VIEWER, "refused", UNRECORDED)
 def predict(project: str) -> dict[str, Any]:  # noqa: ARG001
     raise no_prediction()
 
@@ -35,19 +36,20 @@ def get_location(project: str, location: str, cases: Cases) -> dict[str, Any]:
 
 
 @router.get("/operations", Access.VIEWER, "none: jobs are no long-running operations")
-def list_operations(project: str) -> dict[str, Any]:  # noqa: ARG001
-    """Jobs are not long-running operations, so there are none."""
+@router.get("/models", Access.VIEWER, "none: no prediction here")
+def empty_list(project: str) -> dict[str, Any]:  # noqa: ARG001
     return {}
 
 
 @router.get("/operations/{operation}", Access.VIEWER, "not found")
 @router.post("/operations/{operation}:cancel", Access.VIEWER, "not found", UNRECORDED)
-def operation(project: str, operation: str, cases: Cases) -> dict[str, Any]:
-    return cases.google_resources.operation(f"projects/{project}/operations/{operation}")
+def operation(project: str, operation: str) -> dict[str, Any]:
+    raise not_found("operation", f"projects/{project}/operations/{operation}")
 
 
 @router.get(f"{_LOCATION}/operations", Access.VIEWER, "none: jobs are no long-running operations")
-def list_location_operations(project: str, location: str, cases: Cases) -> dict[str, Any]:
+@router.get(f"{_LOCATION}/studies", Access.VIEWER, "none: no Vizier here")
+def empty_location_list(project: str, location: str, cases: Cases) -> dict[str, Any]:
     cases.google_resources.check_location(project, location)
     return {}
 
@@ -56,22 +58,12 @@ def list_location_operations(project: str, location: str, cases: Cases) -> dict[
 @router.post(f"{_LOCATION}/operations/{{operation}}:cancel", Access.VIEWER, "not found", UNRECORDED)
 def location_operation(project: str, location: str, operation: str, cases: Cases) -> dict[str, Any]:
     cases.google_resources.check_location(project, location)
-    return cases.google_resources.operation(f"projects/{project}/locations/{location}/operations/{operation}")
-
-
-@router.get("/models", Access.VIEWER, "none: no prediction here")
-def list_models(project: str) -> dict[str, Any]:  # noqa: ARG001
-    return {}
+    raise not_found("operation", f"projects/{project}/locations/{location}/operations/{operation}")
 
 
 @router.get("/models/{rest:path}", Access.VIEWER, "not found")
 def get_model(project: str, rest: str) -> dict[str, Any]:
-    raise NotFound(f"Field: name Error: The model projects/{project}/models/{rest} was not found.")
-
-
-@router.post("/models", Access.VIEWER, "refused", UNRECORDED)
-def create_model(project: str) -> dict[str, Any]:  # noqa: ARG001
-    raise no_prediction()
+    raise not_found("model", f"projects/{project}/models/{rest}")
 
 
 @router.post("/models/{rest:path}", Access.VIEWER, "refused", UNRECORDED)
@@ -81,16 +73,9 @@ def change_model(project: str, rest: str) -> dict[str, Any]:  # noqa: ARG001
     raise no_prediction()
 
 
-@router.get(f"{_LOCATION}/studies", Access.VIEWER, "none: no Vizier here")
-def list_studies(project: str, location: str, cases: Cases) -> dict[str, Any]:
-    cases.google_resources.check_location(project, location)
-    return {}
-
-
 @router.get(f"{_LOCATION}/studies/{{rest:path}}", Access.VIEWER, "not found")
 def get_study(project: str, location: str, rest: str) -> dict[str, Any]:
-    name = f"projects/{project}/locations/{location}/studies/{rest}"
-    raise NotFound(f"Field: name Error: The study {name} was not found.")
+    raise not_found("study", f"projects/{project}/locations/{location}/studies/{rest}")
 
 
 @router.post(f"{_LOCATION}/studies", Access.VIEWER, "refused", UNRECORDED)

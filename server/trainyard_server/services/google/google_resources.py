@@ -33,10 +33,6 @@ class GoogleResources:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def config(self) -> dict[str, Any]:
-        """The project's config. It has no service account: jobs use the credentials of their agents."""
-        return {"config": {}}
-
     def locations(self, project: str) -> dict[str, Any]:
         """The regions that jobs may name, or one for all."""
         regions = self._backend.settings.regions or (ANY_REGION,)
@@ -52,11 +48,7 @@ class GoogleResources:
         """Raises NotFound for a region that jobs may not name."""
         regions = self._backend.settings.regions
         if region not in regions if regions else not _REGION.fullmatch(region):
-            raise _not_found("location", f"projects/{project}/locations/{region}")
-
-    def operation(self, name: str) -> dict[str, Any]:
-        """Raises NotFound: jobs are no operations, and nothing else runs."""
-        raise _not_found("operation", name)
+            raise not_found("location", f"projects/{project}/locations/{region}")
 
     def _capability(self) -> dict[str, Any]:
         with self._backend.store.read() as reader:
@@ -74,7 +66,8 @@ def no_prediction() -> FailedPrecondition:
     )
 
 
-def _not_found(kind: str, name: str) -> NotFound:
+def not_found(kind: str, name: str) -> NotFound:
+    """The error of a resource that there is not, as the API words it."""
     return NotFound(f"Field: name Error: The {kind} {name} was not found.")
 
 

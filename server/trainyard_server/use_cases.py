@@ -139,7 +139,8 @@ class UseCases:
         self.secrets.check_key()
         self.audit = Audit(backend, audit_file)
         self.agents = Agents(backend, self.controller)
-        self.agent_sync = AgentSync(backend, self.controller, run_tokens, _peer_key(key))
+        peer_key = hmac.digest(key, b"answers of agents to each other", hashlib.sha256).hex()
+        self.agent_sync = AgentSync(backend, self.controller, run_tokens, peer_key)
         allow_local = settings.notifications.local_webhooks or (settings.one_user and not settings.https_address)
         webhooks = Webhooks(key, allow_local=allow_local)
         self.sender = Sender(backend, webhooks, Mail(settings.notifications))
@@ -210,10 +211,6 @@ def _backend(settings: Settings, clock: Clock, stopwatch: Stopwatch) -> Backend:
         default_job_dirs=DefaultJobDirs.noted(settings.data_dir, settings.new_default_job_dir, clock()),
         observations=Observations(),
     )
-
-
-def _peer_key(key: bytes) -> str:
-    return hmac.digest(key, b"answers of agents to each other", hashlib.sha256).hex()  # the key signs other things too
 
 
 def _store(settings: Settings) -> Store:

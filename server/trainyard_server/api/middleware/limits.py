@@ -1,6 +1,6 @@
 """Limits by caller as middleware. It runs behind the authentication, which sets the caller and the row of the route."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -28,10 +28,7 @@ class LimitCheck:
         try:
             match: Match = scope["state"]["match"]
             (self._limits.storage if match.route.is_storage else self._limits.rate).check(caller.name)
-            with self._slot(caller, match):
+            with self._limits.streams.slot(caller.name) if match.is_stream else nullcontext():
                 await self._app(scope, receive, send)
         except TooManyRequests as error:
             await error_response(Request(scope), error)(scope, receive, send)
-
-    def _slot(self, caller: Caller, match: Match) -> AbstractContextManager[None]:
-        return self._limits.streams.slot(caller.name) if match.is_stream else nullcontext()

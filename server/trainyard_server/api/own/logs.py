@@ -17,7 +17,7 @@ from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.logs.formats import LogFormat, compact
 from trainyard_server.services.logs.pages import MOST
 from trainyard_server.storage.failures import FailureLog, failure_reason
-from trainyard_server.storage.logs.filter import LogFilter
+from trainyard_server.storage.logs.filter import LogFilter, parse_filter
 
 router = Router(prefix="/trainyard/v1/projects/{project}/jobs/{job_id}")
 
@@ -59,7 +59,7 @@ def _filter(
 ) -> LogFilter:
     """Lines of these `task`s, of one `run`, with at least this `severity`, since a time or a duration ago (`since`),
     that contain `search` (in any case)."""
-    return cases.log_streaming.filter(task or (), severity, since, search, run)
+    return parse_filter(task or (), severity, since, search, cases.backend.clock(), run)
 
 
 Filter = Annotated[LogFilter, Depends(_filter)]
@@ -127,8 +127,7 @@ async def first(
     after: Annotated[int, Query(le=_MAX_CURSOR, json_schema_extra={"minimum": 0})] = 0,
 ) -> LogMatch:
     """The cursor of the first line that passes the filter, after a cursor."""
-    result = await cases.log_pages.first(project, job_id, after, log_filter)
-    return LogMatch(cursor=result.cursor, looked=result.looked, more=result.more)
+    return await cases.log_pages.first(project, job_id, after, log_filter)
 
 
 @router.get("/logs/download", Access.VIEWER, "its whole log as a file", response_class=TextStream)

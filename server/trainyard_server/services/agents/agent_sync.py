@@ -212,7 +212,9 @@ class AgentSync:
                 offer = backend.membership.offer(agent_id, reaches, me.sent_members)
             if offer.members:
                 lease_s = SHORT_LEASE_S
-            elif not fronts_engine and self._has_company(reader, agent_id):
+            elif not fronts_engine and (
+                self._others_alive(reader, agent_id, 1) or revisions.others_run(reader, agent_id)
+            ):
                 lease_s = backend.settings.lease_s
             addresses = offer.addresses or ({} if fronts_engine else backend.membership.neighbours(agent_id))
             peers = Peers(key=self._peer_key, addresses=addresses) if addresses else None
@@ -232,10 +234,6 @@ class AgentSync:
         settings = self._backend.settings
         votes = answer.peers is not None and not settings.long_leases and self._backend.membership.may_vote(agent_id)
         return min(settings.longest_hold_s, HOLD_S) if votes else settings.longest_hold_s
-
-    def _has_company(self, reader: Reader, agent_id: str) -> bool:
-        """Whether another agent is alive, or has a live run."""
-        return bool(self._others_alive(reader, agent_id, 1)) or revisions.others_run(reader, agent_id)
 
     def _others_alive(self, reader: Reader, agent_id: str, enough: int) -> Sequence[str]:
         """Agents other than this one that are alive: `enough` or more of them, or all. Those that were heartbeat last

@@ -51,7 +51,8 @@ class ObjectStorage:
                 f"You are {caller}. Jobs of this service run with the rights of its user, and load what is in its "
                 "buckets, so only operators and jobs write to them."
             )
-        for bucket, role in ((call.reads, Role.VIEWER), (call.writes, _role_to_write(call))):
+        role_to_write = Role.ADMIN if call.kind in _OF_ADMINS else Role.SUBMITTER
+        for bucket, role in ((call.reads, Role.VIEWER), (call.writes, role_to_write)):
             if bucket:
                 self._check_bucket(caller, bucket, role)
         if call.kind is Kind.SET_POLICY:
@@ -134,7 +135,3 @@ def check_bucket_name(name: object) -> None:
         raise InvalidArgument(
             Violation("bucket", f"{shown(str(name))!r} is not a bucket name: it must have {BUCKET_RULE}.")
         )
-
-
-def _role_to_write(call: StorageCall) -> Role:
-    return Role.ADMIN if call.kind in _OF_ADMINS else Role.SUBMITTER

@@ -95,7 +95,11 @@ class Diagnosis:
                 for run, gang in live_runs(reader)
                 for problem in self._of_run(reader, run, gang, names.get(run.agent_id, run.agent_id), now)
             ]
-            problems += [_of_queued(job) for job in reader.queued() if job.waiting_kind in _STUCK]
+            problems += [
+                _problem("jobs", f"{_name(job)} is QUEUED and {job.waiting}.", *_STUCK[job.waiting_kind])
+                for job in reader.queued()
+                if job.waiting_kind in _STUCK
+            ]
             counts = reader.job_counts(visible=None)
         yield from problems
         if not problems:
@@ -194,10 +198,6 @@ def _of_failure(failure: Failure) -> Finding:
     if not failure.is_damage:
         return Finding(check="database", status="unknown", found=f"{found} {failure.remedy}")
     return _problem("database", found, "Some or all jobs cannot be read, and no new one is safe.", failure.remedy)
-
-
-def _of_queued(job: JobRow) -> Finding:
-    return _problem("jobs", f"{_name(job)} is QUEUED and {job.waiting}.", *_STUCK[job.waiting_kind])
 
 
 def _since_stopping(reader: Reader, run: RunRow) -> datetime:

@@ -83,7 +83,9 @@ class ProgramPacking:
         except subprocess.TimeoutExpired:
             raise InvalidArgument(f"The program was not read within {_TIMEOUT_S:.0f} s: {_ADVICE}") from None
         finally:
-            _end(process)
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
         if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGSEGV):
             raise InvalidArgument(f"The files of the program could not be read: {_ADVICE}")
         if process.returncode:
@@ -94,10 +96,3 @@ class ProgramPacking:
 
 _SHOWN = 4000
 _ADVICE = "leave out files that are not its source, or submit it with the command line."
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    """End the process, if it has not ended."""
-    if process.poll() is None:
-        process.kill()
-        process.communicate()

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Violation
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.job.hyperparameters import Algorithm, HyperparameterSpec
+from trainyard_protocol.job.hyperparameters import Algorithm
 from trainyard_protocol.job.training_input import Job, TrainingInput
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_server.domain.tuning.measurements import Measurement
@@ -69,7 +69,8 @@ def web_access_uris(job: JobRow, site: str) -> dict[str, Any]:
 
 def training_outputs(reader: Reader, jobs: Sequence[JobRow]) -> dict[int, dict[str, Any]]:
     """The `trainingOutput` of the jobs of a list, by key. A study's has counts alone: trials take long to read."""
-    specs = {job.key: spec for job in jobs if (spec := _spec_of(reader, job)) is not None}
+    studied = {job.key: reader.job_input(job)[0].hyperparameters for job in jobs if _may_be_study(job)}
+    specs = {key: spec for key, spec in studied.items() if spec is not None}
     counts = studies.counts(reader, specs) if specs else {}
     taken = studies.metrics_of(reader, specs) if specs else {}
     tags = {key: tag_of(spec, taken.get(key, "")) for key, spec in specs.items()}
@@ -82,11 +83,6 @@ def training_outputs(reader: Reader, jobs: Sequence[JobRow]) -> dict[int, dict[s
 def whole_second(time: datetime) -> str:
     """A time of the v1 API: in whole seconds."""
     return rfc3339(time.replace(microsecond=0))
-
-
-def _spec_of(reader: Reader, job: JobRow) -> HyperparameterSpec | None:
-    """The hyperparameters of a study. Other rows are not parsed."""
-    return reader.job_input(job)[0].hyperparameters if _may_be_study(job) else None
 
 
 def _may_be_study(job: JobRow) -> bool:

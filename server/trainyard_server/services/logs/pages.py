@@ -1,10 +1,10 @@
 """Pages of a job's log in both directions, the search for one line, and the whole log as text."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from functools import partial
 
 from trainyard_protocol.errors import InvalidArgument, Violation
+from trainyard_protocol.views.log_views import LogMatch
 from trainyard_server.context import Backend
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.formats import as_text
@@ -15,15 +15,6 @@ MOST = 1000  # lines of a page
 
 _TEXT_LINES = 5000  # that are read together for the whole log as text
 _FIRST_STEPS = 50  # reads of one search for a line
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """`cursor`: of the line that was found; None: there is none up to `looked`. `more`: the log goes on there."""
-
-    cursor: int | None
-    looked: int
-    more: bool
 
 
 class LogPages:
@@ -57,7 +48,7 @@ class LogPages:
             read = partial(logs.read_back, project, job_id, before, log_filter, max_lines=limit)
         return await self._threads.run(read)
 
-    async def first(self, project: str, job_id: str, after: int, log_filter: LogFilter) -> SearchResult:
+    async def first(self, project: str, job_id: str, after: int, log_filter: LogFilter) -> LogMatch:
         """The first line after a cursor that passes a filter. Raises InvalidArgument."""
         if after < 0:
             raise InvalidArgument(Violation("after", f"must be 0 or more; this is {after}."))
@@ -65,11 +56,12 @@ class LogPages:
             read = partial(self._backend.logs.read, project, job_id, after, log_filter, max_lines=1)
             result = await self._threads.run(read)
             if result.entries:
-                return SearchResult(result.entries[0].cursor, result.entries[0].cursor, True)
+                cursor = result.entries[0].cursor
+                return LogMatch(cursor=cursor, looked=cursor, more=True)
             after = result.last
             if not result.more:
-                return SearchResult(None, after, False)
-        return SearchResult(None, after, True)
+                return LogMatch(cursor=None, looked=after, more=False)
+        return LogMatch(cursor=None, looked=after, more=True)
 
     async def text(self, project: str, job_id: str, log_filter: LogFilter) -> AsyncIterator[bytes]:
         """All lines that there are now as text, with time, run and replica."""

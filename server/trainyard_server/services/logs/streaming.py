@@ -1,7 +1,7 @@
 """Server-sent events of a job: its log lines and the changes of its states."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
@@ -12,7 +12,7 @@ from trainyard_server.services.logs.formats import KEEPALIVE, LogFormat, moved_o
 from trainyard_server.services.logs.job_status import JobStatus, JobStatusReader
 from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import job_topic, log_topic
-from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter, parse_filter
+from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter
 
 _PAUSE_S = 0.03  # between two reads for one reader: a line and the end that follows it come apart
 _CURSOR_EVERY_S = 1.0  # while a filter matches nothing, a client that asked for batches gets its cursor
@@ -35,10 +35,6 @@ class LogStreaming:
         """The key of the job. Raises NotFound."""
         with self._backend.store.read() as reader:
             return known_job(reader, project, job_id).key
-
-    def filter(self, tasks: Sequence[str], severity: str, since: str, search: str, run: int | None = None) -> LogFilter:
-        """Raises InvalidArgument with all violations."""
-        return parse_filter(tasks, severity, since, search, self._backend.clock(), run)
 
     async def stream(
         self,

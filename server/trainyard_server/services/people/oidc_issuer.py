@@ -131,8 +131,10 @@ class OidcIssuer:
         if metadata.get("issuer") != issuer:
             raise IssuerFailed(f"it calls itself {metadata.get('issuer')!r:.200}, and --oidc-issuer is {issuer!r}")
         endpoints = {name: metadata.get(name) for name in _ENDPOINTS}
+        # An issuer of this machine may have http:// endpoints.
+        schemes = ("https://", "http://") if issuer.startswith("http://") else "https://"
         for name, url in endpoints.items():
-            if not isinstance(url, str) or not url.startswith(("https://", *_plain(issuer))):
+            if not isinstance(url, str) or not url.startswith(schemes):
                 raise IssuerFailed(f"its {name} is not an https:// address")
         methods = metadata.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         in_body = "client_secret_basic" not in methods and "client_secret_post" in methods
@@ -188,11 +190,6 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
 def _signs(key: Mapping[str, Any]) -> bool:
     """Whether the key can check signatures. One for another purpose or of an unknown type would spoil the set."""
     return key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig" and "d" not in key
-
-
-def _plain(issuer: str) -> tuple[str, ...]:
-    """An issuer of this machine may have http:// endpoints."""
-    return ("http://",) if issuer.startswith("http://") else ()
 
 
 def _reason(answer: Mapping[str, Any]) -> str:

@@ -51,26 +51,8 @@ def create_app(settings: Settings, clock: Clock = system_clock, stopwatch: Stopw
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loops = []
         if settings.run_loops:
-            ticking = tick_forever(
-                use_cases.controller,
-                use_cases.retention,
-                leadership,
-                backend.notifier,
-                settings.tick_s,
-                use_cases.audit,
-                use_cases.health.heartbeat,
-                backend.observations,
-            )
-            flushing = flush_forever(backend.progress, backend.notifier, settings.tick_s)
-            measuring = measure_forever(
-                use_cases.written_metrics,
-                use_cases.usage_recording,
-                use_cases.idle_gpus,
-                use_cases.fair_share,
-                leadership,
-                backend.notifier,
-            )
-            notifying = notify_forever(use_cases.sender, leadership, backend.notifier)
+            ticking, flushing = tick_forever(use_cases, leadership), flush_forever(use_cases)
+            measuring, notifying = measure_forever(use_cases, leadership), notify_forever(use_cases, leadership)
             loops = [asyncio.create_task(loop) for loop in (ticking, flushing, measuring, notifying)]
         if bus is not None:
             bus.start()

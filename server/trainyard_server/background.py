@@ -3,23 +3,14 @@
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 from starlette.concurrency import run_in_threadpool
 
-from trainyard_server.control.controller import Controller
-from trainyard_server.control.fair_share import FairShareUpdate
-from trainyard_server.control.idle_gpus import IdleGpus
 from trainyard_server.control.leader_election import LeaderElection
-from trainyard_server.control.retention import Retention
-from trainyard_server.control.usage_recording import UsageRecording
-from trainyard_server.services.health.health import Heartbeat
-from trainyard_server.services.measurements.written_metrics import WrittenMetrics
-from trainyard_server.services.notifications.sender import Sender
-from trainyard_server.services.people.audit import Audit
 from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC, QUEUE_TOPIC, Notifier, progress_topic
 from trainyard_server.storage.failures import FailureLog
-from trainyard_server.storage.observations import Observations
-from trainyard_server.storage.progress import ProgressTracker
+from trainyard_server.use_cases import UseCases
 
 logger = logging.getLogger(__name__)
 
@@ -31,32 +22,23 @@ _TICK_FAILURE = "Jobs cannot be moved forward"
 _NOTIFY_S = 2.0
 
 _MEASURE_S = 5.0
-_MEASURE_FAILURE = "Metrics in event files, and what runs used, cannot be recorded"
 
 
-async def tick_forever(
-    controller: Controller,
-    retention: Retention,
-    leadership: LeaderElection,
-    notifier: Notifier,
-    tick_s: float,
-    audit: Audit,
-    heartbeat: Heartbeat,
-    observations: Observations,
-) -> None:
+async def tick_forever(cases: UseCases, leadership: LeaderElection) -> None:
     """Tick every `tick_s` and whenever the queue changes, until the notifier closes. A failure is logged once for each
     cause, and the next tick tries again."""
-    failures = FailureLog(logger)
+    failures, heartbeat = FailureLog(logger), cases.health.heartbeat
+    notifier, tick_s = cases.backend.notifier, cases.backend.settings.tick_s
 
     def tick() -> None:
         if leadership.held():
             began = time.monotonic()
-            controller.tick()
-            observations.round_ended(time.monotonic() - began)
-            retention.step()
+            cases.controller.tick()
+            cases.backend.observations.round_ended(time.monotonic() - began)
+            cases.retention.step()
         else:
-            controller.observe_agents()
-        audit.write_counts()
+            cases.controller.observe_agents()
+        cases.audit.write_counts()
 
     with notifier.subscribe(QUEUE_TOPIC) as queue:
         while not notifier.closed:
@@ -74,56 +56,55 @@ async def tick_forever(
             await queue.wait(tick_s)
 
 
-async def flush_forever(progress: ProgressTracker, notifier: Notifier, every_s: float) -> None:
-    """Write the progress that this process has read every `every_s`, and once more when the notifier closes."""
-    failures = FailureLog(logger)
-    with notifier.subscribe("closing") as closing:
-        while not notifier.closed:
-            await closing.wait(every_s)
-            try:
-                notifier.publish(*map(progress_topic, await run_in_threadpool(progress.flush)))
-            except Exception as error:  # noqa: BLE001 - logged, and tried again
-                failures.record("Steps cannot be written", error)
-            else:
-                failures.resolved("Steps cannot be written", "Steps are written again.")
+async def flush_forever(cases: UseCases) -> None:
+    """Write the progress that this process has read every `tick_s`, and once more when the notifier closes."""
+    backend = cases.backend
+
+    async def flush() -> None:
+        backend.notifier.publish(*map(progress_topic, await run_in_threadpool(backend.progress.flush)))
+
+    await _repeat(backend.notifier, "closing", backend.settings.tick_s, flush, "Steps cannot be written")
 
 
-async def measure_forever(
-    written: WrittenMetrics,
-    recording: UsageRecording,
-    idle_gpus: IdleGpus,
-    fair_share: FairShareUpdate,
-    leadership: LeaderElection,
-    notifier: Notifier,
-) -> None:
+async def measure_forever(cases: UseCases, leadership: LeaderElection) -> None:
     """Record the metrics in event files, and what ended runs used, in the process that ticks, until the notifier
     closes. How accounts stand is computed in each process."""
-    failures = FailureLog(logger)
-    with notifier.subscribe("closing") as closing:
-        while not notifier.closed:
-            await closing.wait(_MEASURE_S)
-            try:
-                if leadership.is_held and not notifier.closed:
-                    await run_in_threadpool(written.step, time.monotonic())
-                    await run_in_threadpool(recording.step)
-                    await run_in_threadpool(idle_gpus.step, time.monotonic())
-                await run_in_threadpool(fair_share.step, time.monotonic())
-            except Exception as error:  # noqa: BLE001 - logged, and tried again
-                failures.record(_MEASURE_FAILURE, error)
-            else:
-                failures.resolved(_MEASURE_FAILURE, "Metrics in event files, and what runs used, are recorded again.")
+    notifier = cases.backend.notifier
+
+    async def measure() -> None:
+        if leadership.is_held and not notifier.closed:
+            await run_in_threadpool(cases.written_metrics.step, time.monotonic())
+            await run_in_threadpool(cases.usage_recording.step)
+            await run_in_threadpool(cases.idle_gpus.step, time.monotonic())
+        await run_in_threadpool(cases.fair_share.step, time.monotonic())
+
+    failure = "Metrics in event files, and what runs used, cannot be recorded"
+    await _repeat(notifier, "closing", _MEASURE_S, measure, failure)
 
 
-async def notify_forever(sender: Sender, leadership: LeaderElection, notifier: Notifier) -> None:
+async def notify_forever(cases: UseCases, leadership: LeaderElection) -> None:
     """Notify of events of jobs, in the process that ticks, until the notifier closes."""
+    notifier = cases.backend.notifier
+
+    async def notify() -> None:
+        if leadership.is_held and not notifier.closed:
+            await cases.sender.step()
+
+    await _repeat(notifier, NOTIFICATIONS_TOPIC, _NOTIFY_S, notify, "Notifications cannot be sent")
+
+
+async def _repeat(
+    notifier: Notifier, topic: str, every_s: float, step: Callable[[], Awaitable[None]], failure: str
+) -> None:
+    """Do a step every so often and whenever the topic is published, until the notifier closes and once more then. A
+    failure is logged once for each cause, and the next step tries again."""
     failures = FailureLog(logger)
-    with notifier.subscribe(NOTIFICATIONS_TOPIC) as attempts:
+    with notifier.subscribe(topic) as subscription:
         while not notifier.closed:
+            await subscription.wait(every_s)
             try:
-                if leadership.is_held:
-                    await sender.step()
+                await step()
             except Exception as error:  # noqa: BLE001 - logged, and tried again
-                failures.record("Notifications cannot be sent", error)
+                failures.record(failure, error)
             else:
-                failures.resolved("Notifications cannot be sent", "Notifications are sent again.")
-            await attempts.wait(_NOTIFY_S)
+                failures.resolved(failure, f"{failure.replace('cannot be', 'are')} again.")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ import pytest
 from sqlalchemy import event
 
 from beds.mounts import SmallDisk, small_disk
-from integration.api.api_support import ADMIN, AGENT, Clock, ScriptedAgent, Server, package_job, server, serving
+from integration.api.api_support import ADMIN, AGENT, Clock, ScriptedAgent, Server, running_agent, server, serving
 from trainyard_protocol.views.health import Check, CheckStatus
 from trainyard_server.background import tick_forever
 from trainyard_server.control.leader_election import LeaderElection
@@ -43,9 +44,9 @@ def api(disk: SmallDisk, clock: Clock) -> Iterator[Server]:
         yield running
 
 
-def submit(api: Server, job_id: str = "job") -> httpx.Response:
-    body = {"jobId": job_id, "trainingInput": package_job()}
-    return api.client.post("/v1/projects/p/jobs", json=body, headers=ADMIN)
+def upload(api: Server, content: bytes = b"x") -> httpx.Response:
+    path = "/upload/trainyard/v1/projects/p/packages/a.tar.gz"
+    return api.client.post(path, content=content, headers=ADMIN)
 
 
 def assert_unavailable(answer: httpx.Response, *words: str) -> None:
@@ -103,27 +104,23 @@ def test_healthz_is_degraded_without_an_agent_and_ok_without_its_name(api: Serve
 
 
 def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk: SmallDisk) -> None:
-    submit(api, "before").raise_for_status()
-    agent = ScriptedAgent(api)
-    agent.sync()
-    agent.start()
+    agent = running_agent(api, "before")
     disk.fill()
 
-    assert_unavailable(submit(api), "disk", "full")
+    assert_unavailable(api.submit(), "disk", "full")
     assert_unavailable(api.client.post("/v1/projects/p/jobs/before:cancel", headers=ADMIN), "full")
     request = {"start": 0, "blocks": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["x" * 9999]}]}
     logs = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
     assert_unavailable(api.client.post(logs, json=request, headers=AGENT), "full")
-    upload = api.client.post("/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x" * 9999, headers=ADMIN)
-    assert_unavailable(upload, "full")
+    assert_unavailable(upload(api, b"x" * 9999), "full")
     code, answer = health(api)
     assert (code, answer["status"], answer["checks"]["disk"]["status"]) == (503, "down", "down")
     assert api.job("before")["state"] == "RUNNING"  # what is known can still be read
 
     disk.free()
 
-    submit(api).raise_for_status()
-    assert submit(api).status_code == 409  # what failed had left nothing, and this is there
+    api.create()
+    assert api.submit().status_code == 409  # what failed had left nothing, and this is there
     assert api.client.post(logs, json=request, headers=AGENT).json()["next"] == 1
     agent.end_log()
     agent.exit(logs=False)
@@ -145,9 +142,8 @@ def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Serv
     let_go(api)
     disk.forbid_writes()
 
-    assert_unavailable(submit(api), "the database")
-    upload = api.client.post("/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN)
-    assert_unavailable(upload, "the data directory cannot be written")
+    assert_unavailable(api.submit(), "the database")
+    assert_unavailable(upload(api), "the data directory cannot be written")
     code, answer = health(api)
     assert (code, answer["checks"]["disk"]["status"]) == (503, "down")
     assert answer["checks"]["disk"]["message"] == "the data directory cannot be written"
@@ -155,7 +151,7 @@ def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Serv
     let_go(api)
     disk.allow_writes()
 
-    submit(api).raise_for_status()
+    api.create()
     assert health(api)[0] == 200
 
 
@@ -166,11 +162,11 @@ def test_database_that_another_process_locks_is_waited_for_and_then_refused(
     monkeypatch.setattr(probes, "PATIENCE_S", 0.05)
     api.use_cases.health._probe = probes.DatabaseProbe(api.use_cases.backend.store.url)
     api.use_cases.backend.store.close()  # connections of the new patience
-    submit(api, "before").raise_for_status()
+    api.create("before")
     other = sqlite3.connect(disk.path / "data" / "trainyard.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
-    assert_unavailable(submit(api), "locked by another process")
+    assert_unavailable(api.submit(), "locked by another process")
     code, answer = health(api)
     assert (code, answer["checks"]["database"]["message"]) == (503, "the database is locked by another process")
     assert api.job("before")["state"] == "QUEUED"
@@ -178,7 +174,7 @@ def test_database_that_another_process_locks_is_waited_for_and_then_refused(
     other.execute("ROLLBACK")
     other.close()
 
-    submit(api).raise_for_status()
+    api.create()
     assert health(api)[0] == 200
 
 
@@ -187,7 +183,7 @@ def test_damaged_database_says_everywhere_that_it_does_not_pass_and_what_to_do(
 ) -> None:
     remedy = "cannot repair this: stop it, and restore the database"
     for number in range(30):
-        submit(api, f"job{number}").raise_for_status()
+        api.create(f"job{number}")
     api.use_cases.backend.store.close()
     with sqlite3.connect(disk.path / "data" / "trainyard.db") as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -204,7 +200,7 @@ def test_damaged_database_says_everywhere_that_it_does_not_pass_and_what_to_do(
     assert (code, seen["checks"]["database"]["status"]) == (503, "down")
     assert seen["checks"]["database"]["message"] == "the database is damaged"
     assert remedy in seen["checks"]["database"]["advice"]
-    findings = api.client.get("/trainyard/v1/health?deep=true", headers=ADMIN).json()["findings"]
+    findings = api.get("/trainyard/v1/health", deep="true")["findings"]
     damage = [one for one in findings if one["check"] == "database" and one["status"] == "problem"]
     assert damage, findings
     assert all(remedy in one["advice"] for one in damage)
@@ -219,7 +215,7 @@ def test_damaged_database_says_everywhere_that_it_does_not_pass_and_what_to_do(
 
 def test_damage_that_one_statement_meets_is_down_until_the_next_start(api: Server, disk: SmallDisk) -> None:
     """The probe of a health check reads little of the database."""
-    submit(api).raise_for_status()
+    api.create()
     assert health(api)[1]["checks"]["database"]["status"] == "ok"
     met = sqlite3.DatabaseError("database disk image is malformed")
 
@@ -237,17 +233,14 @@ def test_damage_that_one_statement_meets_is_down_until_the_next_start(api: Serve
 
 def test_below_the_reserve_nothing_new_is_taken_and_jobs_go_on(disk: SmallDisk, clock: Clock) -> None:
     with server(disk.path / "data", clock, disk_reserve=0) as api:
-        submit(api, "before").raise_for_status()
+        api.create("before")
     with server(disk.path / "data", clock, disk_reserve=2**40) as api:
         agent = ScriptedAgent(api)
         agent.sync()
 
-        assert_unavailable(submit(api), "accepts nothing new", "Free some space")
-        upload = api.client.post("/upload/trainyard/v1/projects/p/packages/a.tar.gz", content=b"x", headers=ADMIN)
-        assert_unavailable(upload, "accepts nothing new")
-        body = {"jobId": "job", "trainingInput": package_job()}
-        checked = api.client.post("/v1/projects/p/jobs?validateOnly=true", json=body, headers=ADMIN)
-        assert checked.status_code == 200
+        assert_unavailable(api.submit(), "accepts nothing new", "Free some space")
+        assert_unavailable(upload(api), "accepts nothing new")
+        api.create(params={"validateOnly": "true"})
 
         agent.start()
         agent.exit()
@@ -259,7 +252,7 @@ def test_below_the_reserve_nothing_new_is_taken_and_jobs_go_on(disk: SmallDisk, 
 async def test_ticks_that_fail_say_so_once_and_go_on(
     api: Server, disk: SmallDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    submit(api).raise_for_status()
+    api.create()
     ScriptedAgent(api).sync()
     controller, notifier = api.use_cases.controller, api.use_cases.backend.notifier
     leadership = LeaderElection(api.use_cases.backend.store, time.monotonic, 15.0)
@@ -279,10 +272,14 @@ async def test_ticks_that_fail_say_so_once_and_go_on(
             controller.tick()
 
     with caplog.at_level(logging.INFO):
-        heartbeat = api.use_cases.health.heartbeat
-        retention, audit = api.use_cases.retention, api.use_cases.audit
-        observations = api.use_cases.backend.observations
-        await tick_forever(Counting(), retention, leadership, notifier, 0.01, audit, heartbeat, observations)  # type: ignore[arg-type]
+        cases = api.use_cases
+        backend = SimpleNamespace(
+            notifier=notifier, settings=SimpleNamespace(tick_s=0.01), observations=cases.backend.observations
+        )
+        loop = SimpleNamespace(
+            backend=backend, controller=Counting(), health=cases.health, retention=cases.retention, audit=cases.audit
+        )
+        await tick_forever(loop, leadership)  # type: ignore[arg-type]
 
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.exc_info for record in records if record.exc_info] == []
@@ -342,10 +339,7 @@ async def test_answer_of_a_probe_counts_for_a_while() -> None:
 def test_log_stream_that_meets_a_locked_out_disk_ends_without_its_end(
     api: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit(api).raise_for_status()
-    agent = ScriptedAgent(api)
-    agent.sync()
-    agent.start()
+    agent = running_agent(api)
     agent.log("one")
     kinds: list[str] = []
 

@@ -14,14 +14,10 @@ _INFO = "trainyard_program-0.0.0.dist-info"
 
 
 def build(
-    directory: Path,
-    files: Mapping[str, str | bytes],
-    steps: Sequence[Mapping[str, Any]],
-    members: Sequence[tarfile.TarInfo] = (),
-    launcher: str = "",
+    directory: Path, files: Mapping[str, str | bytes], steps: Sequence[Mapping[str, Any]], launcher: str = ""
 ) -> Path:
-    """Write one into a directory, which is made. `files`: contents by path; `members`: further ones, such as links. The
-    digest is that of all files that are not Python."""
+    """Write one into a directory, which is made. `files`: contents by path. The digest is that of all files
+    that are not Python."""
     directory.mkdir(parents=True, exist_ok=True)
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -30,8 +26,6 @@ def build(
             info = tarfile.TarInfo(path)
             info.size, info.mode = len(data), 0o644
             archive.addfile(info, io.BytesIO(data))
-        for info in members:
-            archive.addfile(info)
     deciding = sorted((path, str(content)) for path, content in files.items() if not path.endswith(".py"))
     digest = hashlib.sha256(json.dumps([deciding, list(steps)]).encode()).hexdigest()
     manifest = {"version": 1, "module": "train", "install": {"digest": digest, "steps": list(steps)}}

@@ -238,15 +238,6 @@ async def test_job_with_an_image_goes_back_to_the_queue_without_an_engine(world:
     assert world.exit(CHIEF).message == "It needs the image gcr.io/p/i, and no Docker engine answers at x."
 
 
-async def test_engine_that_starts_later_is_reported_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.use_real_time()
-    held = hold_syncs(world, monkeypatch)
-    async with looping(world.new_agent()):
-        await until(held.is_set)
-        world.info = INFO.model_copy(update={"runs_images": True})
-        await until(lambda: world.server.requests[-1].agent == world.info)
-
-
 class NotifyingRuntime(FakeRuntime):
     """Counts its observations and looks at logs, and tells of a change when the test says so."""
 
@@ -425,6 +416,8 @@ async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
     world.server.order(RUN, CHIEF)
     async with looping(world.new_agent()):
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING] and held.is_set())
+        world.info = INFO.model_copy(update={"runs_images": True})  # its engine starts later
+        await until(lambda: world.server.requests[-1].agent == world.info)
         world.clock.advance(10)
         await until(lambda: world.states_or_none(RUN) == [ReplicaState.EXITED])
         await until(lambda: world.server.complete == {(RUN, CHIEF)})
@@ -475,37 +468,21 @@ async def ended_and_removed(world: World, runtime: FailsToRemove) -> None:
     world.server.orders.clear()
 
 
-async def test_action_that_fails_is_tried_again_after_a_growing_pause(world: World) -> None:
+async def test_action_that_fails_is_tried_again_after_a_growing_pause_until_it_succeeds(world: World) -> None:
     runtime = FailsToRemove(world.host)
-    await ended_and_removed(world, runtime)
-
-    await world.steps(5)
-    assert runtime.attempts == 1
-    for attempts, longest in enumerate((0.2, 0.4, 0.8, 1.6, 3.0, 3.0), start=1):
-        world.clock.advance(0.49 * longest)
-        await world.steps(2)
-        assert runtime.attempts == attempts
-        world.clock.advance(longest)
-        await world.steps(2)
-        assert runtime.attempts == attempts + 1
-
-
-async def test_pause_after_failures_ends_with_a_success(world: World) -> None:
-    runtime = FailsToRemove(world.host, failures=4)
-    await ended_and_removed(world, runtime)
-    for _ in range(5):
-        await world.steps(1)
-        world.clock.advance(3)
-    await world.steps(1)
-    assert RUN not in world.host.runs
-
-    runtime.attempts, runtime.left = 0, 1000
-    await ended_and_removed(world, runtime)
-    await world.steps(1)
-    assert runtime.attempts == 1
-    world.clock.advance(0.2)
-    await world.steps(1)
-    assert runtime.attempts == 2
+    for last in (6, 1):  # after a success the pauses are short again
+        runtime.attempts, runtime.left = 0, last
+        await ended_and_removed(world, runtime)
+        await world.steps(5)
+        assert runtime.attempts == 1
+        for attempts, longest in enumerate((0.2, 0.4, 0.8, 1.6, 3.0, 3.0)[:last], start=1):
+            world.clock.advance(0.49 * longest)
+            await world.steps(2)
+            assert runtime.attempts == attempts
+            world.clock.advance(longest)
+            await world.steps(2)
+            assert runtime.attempts == attempts + 1
+        assert RUN not in world.host.runs
 
 
 @pytest.mark.parametrize("case", ["remove fails", "stop takes long"])

@@ -196,10 +196,11 @@ def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(dr
 
 
 def test_reserve_holds_real_room_until_the_end_also_of_a_killed_supervisor(driver: Driver, runs: Path) -> None:
-    for run_id, end in (
-        (RUN, lambda: driver.runtime.stop(RUN, 5.0)),
-        (OTHER, partial(driver.lab.kill_supervisor, OTHER, TASK)),
-    ):
+    ends: dict[str, Callable[[], object]] = {
+        RUN: lambda: driver.runtime.stop(RUN, 5.0),
+        OTHER: lambda: driver.lab.kill_supervisor(OTHER, TASK),
+    }
+    for run_id, end in ends.items():
         start(driver, "echo up; exec sleep 1000", run_id)
         driver.until(partial(running, driver, run_id))
         reserve = runs / run_id / TASK / supervisor.RESERVE

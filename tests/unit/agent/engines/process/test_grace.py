@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from contract.runtimes.runtime_labs import Driver
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.wire.sync import ExitReport
 from unit.agent.shells import RUN, TASK, start
 
 LONG_S = 600.0
@@ -61,36 +62,29 @@ def test_what_a_shell_has_started_has_the_grace_though_the_shell_has_died(driver
     assert not wrong
 
 
-def _stopped(driver: Driver, script: str, *graces_s: float) -> tuple[ExitReport, list[str]]:
-    """Start a program until it is ready, stop it so often; its end and its lines."""
+def _stopped(driver: Driver, script: str, *graces_s: float) -> tuple[int | None, list[str]]:
+    """Start a program until it is ready, stop it so often; its exit code and its lines."""
     start(driver, script)
     driver.until(lambda: "ready" in driver.texts(RUN, TASK))
     for grace_s in graces_s:
         driver.runtime.stop(RUN, grace_s)
     ended = driver.end(RUN, TASK)
-    return ended, driver.wait_for_log(RUN, TASK)
+    assert ended.reason is Reason.STOPPED
+    return ended.code, driver.wait_for_log(RUN, TASK)
 
 
-def test_what_goes_on_after_the_grace_is_killed_and_named(driver: Driver) -> None:
-    ended, lines = _stopped(driver, f"{IGNORES}", 0.3)
-
-    assert (ended.code, ended.reason) == (143, Reason.STOPPED)
+@pytest.mark.parametrize("graces_s", [(0.3,), (LONG_S, 0.1)])
+def test_what_goes_on_after_the_grace_is_killed_and_named(driver: Driver, graces_s: tuple[float, ...]) -> None:
+    """A second stop cuts the grace."""
+    code, lines = _stopped(driver, IGNORES, *graces_s)
     (message,) = [line for line in lines if "trainyard" in line]
-    assert message.startswith("WARNING: trainyard: not ended 0.")
+    assert code == 143
+    assert message.startswith("WARNING: trainyard: not ended ")
     assert "s after SIGTERM, and killed: sh (pid " in message
 
 
-def test_second_stop_cuts_the_grace_of_what_a_shell_has_left(driver: Driver) -> None:
-    ended, lines = _stopped(driver, IGNORES, LONG_S, 0.1)
-
-    assert (ended.code, ended.reason) == (143, Reason.STOPPED)
-    assert any("and killed: sh (pid " in line for line in lines)
-
-
 def test_program_that_has_ended_in_the_grace_leaves_no_word_of_it(driver: Driver) -> None:
-    ended, lines = _stopped(driver, "echo ready; exec sleep 1000", LONG_S)
-
-    assert (ended.code, lines) == (143, ["ready"])
+    assert _stopped(driver, "echo ready; exec sleep 1000", LONG_S) == (143, ["ready"])
 
 
 def test_what_a_program_leaves_that_ends_by_itself_is_killed_at_once(driver: Driver) -> None:

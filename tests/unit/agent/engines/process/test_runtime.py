@@ -40,19 +40,21 @@ def test_replica_sees_a_clean_environment_of_its_own(
 ) -> None:
     monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
     monkeypatch.setenv("SOMETHING_ELSE", "x")
-    (line,) = python(
-        driver,
-        "import os, json; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))",
-        environment={"TF_CONFIG": "{}"},
-        gpus=("GPU-1", "GPU-2"),
-    )
+    cpu = max(os.sched_getaffinity(0))
+    source = """
+import json, os, sys
+here = {"cwd": os.getcwd(), "input": sys.stdin.read(), "cpus": [*os.sched_getaffinity(0)]}
+print(json.dumps({**os.environ, **here, "files": sorted(os.listdir("/proc/self/fd"))}))
+"""
+    (line,) = python(driver, source, environment={"TF_CONFIG": "{}"}, gpus=("GPU-1", "GPU-2"), cpus=(cpu,))
 
     seen = json.loads(line)
     directory = tmp_path / "state" / "runs" / RUN / TASK
     assert seen["TF_CONFIG"] == "{}"
     assert seen["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
     assert seen["PYTHONUNBUFFERED"] == "1"
-    assert seen["cwd"] == str(directory / "work")
+    assert (seen["cwd"], seen["input"], seen["cpus"]) == (str(directory / "work"), "", [cpu])
+    assert seen["files"] == ["0", "1", "2", "3"]  # 3 is the listing itself
     assert seen["PATH"].startswith(f"{Path(sys.executable).parent}{os.pathsep}")
     assert "SOMETHING_ELSE" not in seen
     assert '"secret"' not in line
@@ -66,21 +68,11 @@ def test_environment_hides_devices_that_were_not_granted() -> None:
     assert environment["PATH"] == "/venv/bin:/bin"
 
 
-def test_replica_is_held_to_its_cpus(driver: Driver) -> None:
-    cpu = max(os.sched_getaffinity(0))
-    assert python(driver, "import os; print(os.sched_getaffinity(0))", cpus=(cpu,)) == [f"{{{cpu}}}"]
-
-
 def test_replica_with_cpus_that_are_not_there_could_not_be_started(driver: Driver) -> None:
     assert python(driver, "print('never')", cpus=(999_999,)) == []
     ended = driver.end(RUN, TASK)
     assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
     assert "999999" in ended.message
-
-
-def test_replica_has_no_input_and_no_open_files_of_ours(driver: Driver) -> None:
-    source = "import os, sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd')))"
-    assert python(driver, source) == ["'' ['0', '1', '2', '3']"]  # 3 is the listing itself
 
 
 def test_replica_that_prints_to_a_closed_pipe_ends_as_programs_do(driver: Driver) -> None:

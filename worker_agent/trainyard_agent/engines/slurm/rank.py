@@ -60,9 +60,13 @@ class RankSupervisor(Supervisor):
 
     def stop(self) -> None:
         """Slurm takes the replica away. It has sent SIGTERM to every process of it: once is enough."""
-        if not self._stopping and not self._taken:
+        if not self._is_stopping:
             self._taken, self._stopped_at = True, time.monotonic()
         self._kill_at = min(self._kill_at, time.monotonic() + self._grace_s)
+
+    @property
+    def _is_stopping(self) -> bool:  # replaces that of the supervisor, which knows no stop of Slurm's
+        return self._stopping or self._taken
 
     def end_before_start(self) -> None:
         self._taken = not read(self._run, _STOP)

@@ -10,13 +10,13 @@ from urllib.parse import urlencode
 from fastapi import Query, Request
 
 from trainyard_protocol.views.comparison import ComparedJob, ComparisonView
-from trainyard_protocol.views.tuning import ParameterAxis
 from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page
 from trainyard_server.domain.access.route_access import Access
 from trainyard_server.services.views.comparison_fields import PARAMETERS
 from trainyard_server.services.views.comparisons import FEWEST_JOBS, job_names
+from trainyard_server.services.views.studies import by_importance
 from trainyard_server.storage.events.notifier import job_topic
 
 router = Router()
@@ -48,13 +48,13 @@ def compare_view(
             "best": best,
             "best_parameters": [] if best is None else _most_important(view, best),
             "best_value": None if best is None else best.metrics[view.metric].best,
-            "importances": _importances(view),
+            "importances": by_importance(view.axes),
             "left_out": view.left_out + len(view.differing) - len(shown),
             "names": existing,
             "now": cases.backend.clock(),
             "sections": [(title, list(rows)) for title, rows in groupby(shown, lambda row: row.section)],
             "several_projects": len({compared.project for compared in view.jobs}) > 1,
-            "version": zlib.crc32(_charted(view).encode()),
+            "version": zlib.crc32(view.model_dump_json(include={"jobs", "axes", "metric", "best"}).encode()),
             "view": view,
         }
 
@@ -62,21 +62,12 @@ def compare_view(
     return View("compare.html", read, topics, every_s=_EVERY_S)
 
 
-def _importances(view: ComparisonView) -> list[ParameterAxis]:
-    rated = [axis for axis in view.axes if axis.importance is not None]
-    return sorted(rated, key=lambda axis: axis.importance or 0.0, reverse=True)
-
-
 def _most_important(view: ComparisonView, job: ComparedJob) -> list[tuple[str, str]]:
     """The parameters of a job in which the jobs differ, the most important first."""
     differing = [row.name for row in view.differing if row.section == PARAMETERS]
-    names = [axis.name for axis in (*_importances(view), *view.axes)] or differing
+    names = [axis.name for axis in (*by_importance(view.axes), *view.axes)] or differing
     given = [(name, job.parameters[name]) for name in dict.fromkeys(names) if name in job.parameters]
     return given[:_BEST_PARAMETERS]
-
-
-def _charted(view: ComparisonView) -> str:
-    return view.model_dump_json(include={"jobs", "axes", "metric", "best"})
 
 
 def _without(names: list[str], name: str) -> str:

@@ -66,7 +66,8 @@ def new_view(
         if not caller.may_anywhere(Role.SUBMITTER):
             return {"start": None}
         projects = _projects(cases, caller)
-        filled = _clone(cases, caller, origin, sweep) if origin else _blank(cases, project or _first(projects))
+        first = _DEFAULT_PROJECT if _DEFAULT_PROJECT in projects or not projects else projects[0]
+        filled = _clone(cases, caller, origin, sweep) if origin else _blank(cases, project or first)
         return {
             "clones": filled["from"],
             "examples": EXAMPLES,
@@ -117,10 +118,6 @@ def _clone(cases: UseCases, caller: Caller, origin: str, sweep: str) -> dict[str
         "labels": ", ".join(f"{key}={value}" for key, value in clone.labels.items()),
         "from": {"project": project, "job_id": job_id, "job_dir": config.job_dir},
     }
-
-
-def _first(projects: list[str]) -> str:
-    return _DEFAULT_PROJECT if _DEFAULT_PROJECT in projects or not projects else projects[0]
 
 
 @cache

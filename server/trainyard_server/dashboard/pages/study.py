@@ -8,10 +8,11 @@ from typing import Any
 from fastapi import Request
 
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.tuning import StudyCharts, TrialPoint
+from trainyard_protocol.views.tuning import StudyCharts
 from trainyard_protocol.views.views import JobDetail
 from trainyard_server.dashboard.pages.job_header import events_context, job_view
 from trainyard_server.dashboard.views import View
+from trainyard_server.services.views.studies import by_importance
 from trainyard_server.storage.events.notifier import PROGRESS_TOPIC
 from trainyard_server.use_cases import UseCases
 
@@ -27,15 +28,11 @@ def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> 
             final.append(charts)
         live = [trial for trial in charts.trials if trial.state not in FINAL_JOB_STATES]
         return {
-            "best": _best(charts),
+            "best": next((trial for trial in charts.trials if trial.number == charts.best), None),
             "charts": charts,
             "commands": _commands(project, job_id),
             "ended": sum(count for state, count in charts.counts.items() if state in FINAL_JOB_STATES),
-            "importances": sorted(
-                (parameter for parameter in charts.parameters if parameter.importance is not None),
-                key=lambda parameter: parameter.importance or 0.0,
-                reverse=True,
-            ),
+            "importances": by_importance(charts.parameters),
             "is_final": charts.state in FINAL_JOB_STATES,
             "live": live[:_SHOWN_LIVE],
             "live_count": sum(count for state, count in charts.counts.items() if state not in FINAL_JOB_STATES),
@@ -55,10 +52,6 @@ def study_view(request: Request, cases: UseCases, project: str, job_id: str) -> 
         topics=(lambda _key: PROGRESS_TOPIC,),  # that of its trials
         with_events=True,
     )
-
-
-def _best(charts: StudyCharts) -> TrialPoint | None:
-    return next((trial for trial in charts.trials if trial.number == charts.best), None)
 
 
 def _commands(project: str, job_id: str) -> Mapping[str, str]:

@@ -105,7 +105,9 @@ class ServiceAccountKeys:
             key_id = _header(text)["kid"]
             credential, number, expires, public = self._unsign("google key", key_id)
             key_expires = _time(expires)
-            claims = jwt.decode(text, RSAKey.import_key(_pem(public)), registry=_Headers(algorithms=["RS256"])).claims
+            key = serialization.load_der_public_key(public)
+            pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+            claims = jwt.decode(text, RSAKey.import_key(pem), registry=_Headers(algorithms=["RS256"])).claims
             issued, ends = _claimed(claims, "iat"), _claimed(claims, "exp")
         except _UNREADABLE:
             return None
@@ -152,11 +154,6 @@ def _header(text: str) -> Mapping[str, Any]:
 
 def _claimed(claims: Mapping[str, Any], name: str) -> datetime:
     return datetime.fromtimestamp(float(claims[name]), UTC)
-
-
-def _pem(public: bytes) -> bytes:
-    key = serialization.load_der_public_key(public)
-    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _seconds(time: datetime) -> str:

@@ -196,13 +196,9 @@ class AccessTable:
     def methods_of(self, path: str) -> Sequence[str]:
         """The methods that have a row for the path: for the longest row, where a job's name could end with its verb."""
         matching = [row for rows in self._patterns.values() for row, pattern in rows if pattern.fullmatch(path)]
-        longest = max((row.path for row in matching), key=_literal_length, default="")
+        # The longest by its characters outside parameters.
+        longest = max((row.path for row in matching), key=lambda path: len(re.sub(r"\{[^}]*\}", "", path)), default="")
         return sorted(row.method for row in matching if row.path == longest)
-
-
-def _literal_length(path: str) -> int:
-    """The number of characters outside parameters."""
-    return len(re.sub(r"\{[^}]*\}", "", path))
 
 
 def _expression(path: str) -> str:

@@ -74,7 +74,7 @@ class ConfigDraft:
     def problems(self, error: TrainyardError) -> Iterator[Problem]:
         """The problems of a refused job, for the text and the values beside it, in the order of the text."""
         violations = error.violations or (Violation("", error.message),)
-        for violation in sorted(violations, key=self._line):
+        for violation in sorted(violations, key=lambda violation: position_of(self.text.root, violation).start.line):
             source = self._source(violation)
             problem = Problem(message=violation_message(violation), field=violation.field, source=source)
             if source == "project":
@@ -92,9 +92,6 @@ class ConfigDraft:
                 says_none = source == "job_id" and not self.text.root.child(_spelling(self.text.data, "jobId"))
                 return source if source in self.beside or source == "project" or says_none else "config"
         return "config"
-
-    def _line(self, violation: Violation) -> int:
-        return position_of(self.text.root, violation).start.line
 
 
 def unreadable(error: NotReadable) -> Problem:

@@ -53,17 +53,13 @@ def next_lanes(waiting: Sequence[Lane], in_flight: Collection[Lane], served: Seq
     free, running = list(waiting), list(in_flight)
     while len(running) < IN_FLIGHT:
         full = full_lanes(running)
-        free = [lane for lane in free if not _is_full(lane, full)]
+        free = [lane for lane in free if lane.project not in full.projects and lane.receiver not in full.receivers]
         if not free:
             break
         counts = Counter(lane.project for lane in running)
         ranks = [(counts[lane.project], turns.get(lane.project, -1)) for lane in free]
         running.append(free.pop(ranks.index(min(ranks))))
     return running[len(in_flight) :]
-
-
-def _is_full(lane: Lane, full: FullLanes) -> bool:
-    return lane.project in full.projects or lane.receiver in full.receivers
 
 
 def _at_least(counts: Mapping[str, int], bound: int) -> frozenset[str]:

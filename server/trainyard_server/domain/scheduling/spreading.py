@@ -116,7 +116,8 @@ def _largest_first(shares: Sequence[ResourceShare], rooms: Rooms[_Agent]) -> Spr
     """First fit, the largest replicas and the largest agents first: where the order leaves too much room unused."""
     left = [_Left(agent, room) for room, agents in reversed(rooms.agents) for agent in agents]
     order = range(len(shares))
-    for number in sorted(order, key=lambda number: _size_of(shares[number]), reverse=True):
+    sizes = [(share.gpus, share.vcpus, share.memory_bytes) for share in shares]
+    for number in sorted(order, key=sizes.__getitem__, reverse=True):
         if not any(room.claim(number, shares[number]) for room in left):
             return ()
     parts = [(room.agent, sorted(room.taken)) for room in left if room.taken]
@@ -142,10 +143,6 @@ class _Left(Generic[_Agent]):
         self._gpus[kind] -= share.gpus
         self.taken.append(number)
         return True
-
-
-def _size_of(share: ResourceShare) -> tuple[int, int, int]:
-    return share.gpus, share.vcpus, share.memory_bytes
 
 
 _MOST_NAMED = 5

@@ -1,6 +1,6 @@
 """Suggestions: the smallest changes that would start a waiting job now. Pure: each one is tested with a plan."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from trainyard_protocol.job.machines import GIGABYTE, Catalog, MachineType, Repl
 from trainyard_protocol.views.views import SuggestionView
 from trainyard_server.domain.scheduling.placement import Cluster
 from trainyard_server.domain.scheduling.quotas import Quotas, amount
-from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
+from trainyard_server.domain.scheduling.resources import AgentSnapshot
 from trainyard_server.domain.scheduling.scheduler import Planner, in_order
 from trainyard_server.domain.scheduling.spreading import NOTHING_SHARED, SharedDirs
 from trainyard_server.domain.snapshots import JobSnapshot
@@ -93,7 +93,8 @@ def _smaller(job: JobSnapshot, situation: Situation) -> Iterator[SuggestionView]
     """Smaller machines for one role, the workers first; then for all roles."""
     anew = replace(job, created_at=situation.now)
     planner = situation.up_to(anew)
-    present = [role for role in ("worker", "ps", "evaluator", "master") if any(_of(job.gang, role))]
+    types = {request.task.type for request in job.gang}
+    present = [role for role in ("worker", "ps", "evaluator", "master") if role in types]
     for roles in [*([role] for role in present), *([present] if len(present) > 1 else [])]:
         old = next(request for request in job.gang if request.task.type == roles[0])
         fields = " and ".join(_ROLES[role] for role in _ROLES if role in roles)
@@ -180,7 +181,8 @@ message."""
 
 def _end(job: JobSnapshot, situation: Situation, name_of: Callable[[int], str]) -> Iterator[SuggestionView]:
     running = {gang.key: gang for agent in situation.agents for gang in agent.gangs if not gang.ended}
-    for gang in sorted(running.values(), key=_held)[:_MAX_TRIES]:
+    smallest = sorted(running.values(), key=lambda gang: (gang.devices, gang.vcpus, gang.memory_bytes, gang.key))
+    for gang in smallest[:_MAX_TRIES]:
         agents = tuple(
             replace(agent, gangs=tuple(other for other in agent.gangs if other.key != gang.key))
             for agent in situation.agents
@@ -235,10 +237,6 @@ def _carries(machine: MachineType, requested: Resources) -> bool:
     return requested.accelerator_count in machine.accelerators.get(requested.accelerator_type, ())
 
 
-def _of(gang: Iterable[ReplicaRequest], role: str) -> list[ReplicaRequest]:
-    return [request for request in gang if request.task.type == role]
-
-
 def _less(gang: Sequence[ReplicaRequest], than: Sequence[ReplicaRequest]) -> bool:
     """Whether no replica requests more than before."""
     return all(
@@ -248,7 +246,3 @@ def _less(gang: Sequence[ReplicaRequest], than: Sequence[ReplicaRequest]) -> boo
         == (other.resources.accelerator_type, other.resources.accelerator_count)
         for smaller, other in zip(gang, than, strict=True)
     )
-
-
-def _held(gang: Gang) -> tuple[int, int, int, int]:
-    return (gang.devices, gang.vcpus, gang.memory_bytes, gang.key)

@@ -354,7 +354,11 @@ def _stopped_early(study: StudySnapshot) -> StopTrials | None:
     rule = study.spec.stops_early
     if rule is None:
         return None
-    counted = [(trial, _curve(trial)) for trial in study.trials if trial.state is not JobState.FAILED]
+    counted = [
+        (trial, TrialCurve(trial.measurements, trial.not_finite))
+        for trial in study.trials
+        if trial.state is not JobState.FAILED
+    ]
     curves = [curve for _, curve in counted]
     completed = [curve for trial, curve in counted if trial.state is JobState.SUCCEEDED and not trial.stopped_early]
     for place, (trial, curve) in enumerate(counted):
@@ -363,10 +367,6 @@ def _stopped_early(study: StudySnapshot) -> StopTrials | None:
         if reason := reason_to_stop(rule, curve, curves[:place], completed, maximize=study.maximizes):
             return StopTrials((trial.number,), f"{_THE_TRIAL_WAS}stopped early by {reason}.", early=True)
     return None
-
-
-def _curve(trial: TrialSnapshot) -> TrialCurve:
-    return TrialCurve(trial.measurements, trial.not_finite)
 
 
 def _stop_all(study: StudySnapshot, message: str) -> StopTrials | None:

@@ -20,7 +20,6 @@ from trainyard_server.domain.reports import bounded
 from trainyard_server.services.agents.agent_keys import agents_with
 from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.storage.db.base.models import ReplicaRow, RunRow
-from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
 from trainyard_server.storage.logs.store import Stream
 from trainyard_server.storage.usage.records import NOTHING, GpuPoint, UsagePoint
@@ -47,7 +46,8 @@ class UsageQueries:
                 if run.run_id in reported
             }
             jobs = {run_id: reader.job_by_key(run.job_key) for run_id, run in runs.items()}
-            names = {run.agent_id: _agent_name(reader, run.agent_id) for run in runs.values()}
+            agents = {run.agent_id: reader.agent(run.agent_id) for run in runs.values()}
+            names = {key: "" if agent is None else str(agent.info["name"]) for key, agent in agents.items()}
             gangs = {(replica.run_id, replica.task): replica for replica in reader.replicas(runs)}
         points_by_run: dict[str, dict[Stream, list[UsagePoint]]] = {}
         for sample in batch.samples:
@@ -169,9 +169,3 @@ def _sample(run_id: str, replica: ReplicaRow, point: UsagePoint) -> UsageSample:
 
 def _time(time: float) -> datetime:
     return datetime.fromtimestamp(time, UTC)
-
-
-def _agent_name(reader: Reader, agent_id: str) -> str:
-    """The name of an agent that has been read before, so without a query."""
-    agent = reader.agent(agent_id)
-    return "" if agent is None else str(agent.info["name"])

@@ -64,7 +64,7 @@ class Comparisons:
             measured = ordered(dict.fromkeys(name for job in metrics for name in job))
             metric = _judged_by(measured, metric)
             spec, searched = _space(reader, jobs)
-            parameters = [values | own for values, own in zip(given, searched, strict=True)]
+            parameters = [{**values, **own} for values, own in zip(given, searched, strict=True)]
             numbers = [_number(summaries, metric) for summaries in metrics]
             ended = [
                 (own, number)

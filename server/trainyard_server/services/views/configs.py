@@ -1,7 +1,7 @@
 """Validation of configs before submission, and the resolved configs of jobs."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from threading import BoundedSemaphore
 from typing import Any
@@ -135,6 +135,8 @@ class Configs:
         resolved = resolving.resolved(training_input, replicas)
         resolved_text = resolving.as_yaml(resolving.document(resolved, labels))
         tasks = [request.task.name for request in requests]
+        # The job-dir of a trial is within its study's, and has its checkpoints.
+        own = {key: value for key, value in sent.items() if not is_trial or key != "jobDir"}
         return JobConfig(
             sent=resolving.document(training_input.canonical(), labels),
             sent_text=resolving.as_yaml(resolving.document(sent, labels)),
@@ -147,7 +149,7 @@ class Configs:
             job_dir=training_input.job_dir,
             labels=labels,
             commands=(*clone.commands(project, job_id, new_id, sent, labels, tasks), *self._reproduce(project, job_id)),
-            clone=clone.clone(job_id, new_id, _without_job_dir(sent) if is_trial else sent, labels),
+            clone=clone.clone(job_id, new_id, own, labels),
         )
 
     def sweep_clone(self, project: str, job_id: str, metric: str) -> CloneView | None:
@@ -226,11 +228,6 @@ def _clone_id(reader: Reader, project: str, job_id: str) -> str:
 
     like = job_id.replace(".", "_")
     return like if like != job_id and not is_taken(like) else clone.next_id(like, is_taken)
-
-
-def _without_job_dir(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's is within its study's, and has its checkpoints."""
-    return {key: value for key, value in sent.items() if key != "jobDir"}
 
 
 def _queue(reader: Reader) -> list[JobSnapshot] | None:

@@ -96,7 +96,7 @@ class JobDetails:
             gangs = _by_run(reader.replicas(parts), parts)
             events = reader.events(job.key) if with_events else ()
             digests = reader.digests(parts) if with_events else {}
-            names = _agent_names(reader)
+            names = {row.agent_id: str(row.info["name"]) for row in reader.agents(removed=True)}
             output = training_output(reader, job) if with_trials else training_outputs(reader, [job])[job.key]
             metric = _trial_metric(reader, job)
             origin = origins.summary(reader, job) if with_events else None
@@ -351,10 +351,6 @@ def _with_restarts(runs: Iterable[tuple[int | None, RunView]]) -> tuple[RunView,
             gang = gangs[beside]
             gangs[beside] = gang.model_copy(update={"restarts": (*gang.restarts, view)})
     return tuple(gangs.values())
-
-
-def _agent_names(reader: Reader) -> dict[str, str]:
-    return {row.agent_id: str(row.info["name"]) for row in reader.agents(removed=True)}
 
 
 def _chosen(job: JobRow, runs: Sequence[RunRow], restarts: Sequence[RunRow], number: int | None) -> RunRow:

@@ -155,7 +155,7 @@ def _holder(reader: Reader, row: JobRow, agent: AgentSnapshot, gang: Gang) -> Ho
         state=row.state,
         priority=row.priority,
         agent=agent.name,
-        holds=_amount(gang, agent),
+        holds=describe(gang.vcpus, gang.memory_bytes, gang.accelerators(agent.capacity)),
         running_since=row.started_at if running else None,
         ends_by=_limit(row.started_at, job.max_running_s) if running else None,
         left_over=gang.ended,
@@ -167,10 +167,6 @@ def _limit(since: datetime | None, seconds: float) -> datetime | None:
         return None if since is None else since + timedelta(seconds=seconds)
     except OverflowError:
         return None  # beyond the last date
-
-
-def _amount(gang: Gang, agent: AgentSnapshot) -> str:
-    return describe(gang.vcpus, gang.memory_bytes, gang.accelerators(agent.capacity))
 
 
 def _ahead(

@@ -1,6 +1,6 @@
 """Use cases of studies: a study with its trials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -122,7 +122,7 @@ class Studies:
             max_trials=spec.max_trials,
             planned_trials=spec.planned_trials,
             max_parallel_trials=spec.max_parallel_trials,
-            early_stopping=_early_stopping(spec),
+            early_stopping=spec.stops_early.words if spec.stops_early is not None else "",
             message=study.failure,
             counts=dict(study.counts),
             count=len(study.trials),
@@ -181,11 +181,6 @@ def _examples(study: StudySnapshot) -> list[int]:
     return [trial.key for trial in study.trials if trial.state is JobState.SUCCEEDED][:_EXAMPLES]
 
 
-def _early_stopping(spec: HyperparameterSpec) -> str:
-    rule = spec.stops_early
-    return "" if rule is None else rule.words
-
-
 def _ended(trials: Sequence[TrialSnapshot]) -> list[tuple[Mapping[str, str], float]]:
     """The parameters and the metric of the trials that succeeded."""
     return [
@@ -215,6 +210,12 @@ def axes(spec: HyperparameterSpec, ended: Sequence[tuple[Mapping[str, str], floa
             )
         )
     return result
+
+
+def by_importance(parameters: Iterable[ParameterAxis]) -> list[ParameterAxis]:
+    """The parameters with an importance, the most important first."""
+    rated = [parameter for parameter in parameters if parameter.importance is not None]
+    return sorted(rated, key=lambda parameter: parameter.importance or 0.0, reverse=True)
 
 
 def _point(trial: TrialSnapshot, activity: str) -> TrialPoint:

@@ -69,6 +69,8 @@ def test_filter_that_is_good_is_read(text: str, expected: object) -> None:
         ("jobId:a)", 8, "does not belong here"),
         ("jobId>a", 6, "compares times"),
         ("createTime>yesterday", 12, "is not a time"),
+        ("createTime>0001-01-01T00:00:00+14:00", 12, "is not a time"),  # beyond the calendar
+        ("(jobId:a = b)", 10, "a field's name is expected"),
         ("jobId:a ! b", 9, "is not understood"),
         ("jobId:'a b", 7, "is not understood"),
         ("AND", 1, "a field's name is expected"),
@@ -117,11 +119,6 @@ def test_filter_of_many_stars_takes_linear_time() -> None:
 def test_star_is_any_text(pattern: str, text: str) -> None:
     expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None
     assert _matches(pattern, text) == expected
-
-
-def test_filter_with_a_time_beyond_the_calendar_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="is not a time"):
-        parse("createTime>0001-01-01T00:00:00+14:00")
 
 
 @given(st.text(alphabet='jobIdstate:=*()<>!- ANDORT"\\lbs._Z12', max_size=40))

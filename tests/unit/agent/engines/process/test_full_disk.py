@@ -61,6 +61,10 @@ def running(driver: Driver, run_id: str) -> bool:
     return driver.reports(run_id)[TASK].state is ReplicaState.RUNNING
 
 
+def is_gone(path: Path) -> bool:
+    return not path.exists()
+
+
 def refuse(monkeypatch: pytest.MonkeyPatch, refuses: Callable[[Path], bool]) -> None:
     """A full disk for the agent's own writes to paths that `refuses` selects."""
 
@@ -197,8 +201,8 @@ def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(dr
 
 def test_reserve_holds_real_room_until_the_end_also_of_a_killed_supervisor(driver: Driver, runs: Path) -> None:
     ends: dict[str, Callable[[], object]] = {
-        RUN: lambda: driver.runtime.stop(RUN, 5.0),
-        OTHER: lambda: driver.lab.kill_supervisor(OTHER, TASK),
+        RUN: partial(driver.runtime.stop, RUN, 5.0),
+        OTHER: partial(driver.lab.kill_supervisor, OTHER, TASK),
     }
     for run_id, end in ends.items():
         start(driver, "echo up; exec sleep 1000", run_id)
@@ -207,7 +211,7 @@ def test_reserve_holds_real_room_until_the_end_also_of_a_killed_supervisor(drive
         assert reserve.stat().st_blocks * 512 >= 1 << 16
         end()
         driver.wait_for_exits(run_id)
-        driver.until(lambda reserve=reserve: not reserve.exists())
+        driver.until(partial(is_gone, reserve))
 
 
 def test_note_of_the_end_on_a_full_disk_takes_the_place_of_the_reserve(

@@ -74,7 +74,7 @@ def load_quotas(path: Path | None) -> tuple[Quotas, AllowedImages]:
     default = file.default
     projects = {name: own.over(default) for name, own in file.projects.items()}
     sharing = Sharing(
-        fair_share=file.fair_share and file.fair_share.rules(),
+        fair_share=None if file.fair_share is None else file.fair_share.rules(),
         default=default.rules(),
         projects={name: entries.rules() for name, entries in projects.items()},
         run_limits={

@@ -36,7 +36,9 @@ class Retention:
         self._backend = backend
         self._policy = backend.retention
         self._stopwatch = stopwatch
-        self._begin_anew()
+        self._surveyed = 0  # the key of the last job that was looked at
+        self._ended: dict[int, EndedJob] = {}  # by key
+        self._jobs: deque[int] = deque()  # to remove
         self._next_at = self._next_audit_at = stopwatch()
         self._failures = FailureLog(logger)
 
@@ -71,7 +73,8 @@ class Retention:
         try:
             if not self._jobs and not self._survey():
                 self._jobs.extend(removals(self._ended.values(), self._backend.clock(), policy))
-                self._surveyed, self._ended = 0, {}
+                self._surveyed = 0
+                self._ended.clear()
             self._remove()
         except Exception as error:  # noqa: BLE001 - logged, and tried again
             self._failures.record("Old jobs cannot be removed", error)
@@ -82,9 +85,9 @@ class Retention:
         return False
 
     def _begin_anew(self) -> None:
-        self._surveyed = 0  # the key of the last job that was looked at
-        self._ended: dict[int, EndedJob] = {}  # by key
-        self._jobs: deque[int] = deque()  # to remove
+        self._surveyed = 0
+        self._ended.clear()
+        self._jobs.clear()
 
     def _survey(self) -> bool:
         """Look at the next jobs. False after the last one. A study is kept and removed with its trials, whose keys are

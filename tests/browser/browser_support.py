@@ -1,6 +1,6 @@
 """Shared by the browser tests: a server with a scripted agent, viewports, and accessibility checks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any
@@ -48,6 +48,19 @@ class Viewport(Enum):
     @property
     def scheme(self) -> Any:
         return self.value[2]
+
+
+def in_each_viewport(page: Page) -> Iterator[Viewport]:
+    """The viewports, with the window of the page as large and of the same scheme."""
+    for viewport in Viewport:
+        page.set_viewport_size({"width": viewport.width, "height": viewport.height})
+        page.emulate_media(color_scheme=viewport.scheme)
+        yield viewport
+
+
+def is_within_window(page: Page) -> bool:
+    """Whether the page is no wider than its window."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
 class DashboardServer:

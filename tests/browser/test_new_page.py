@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from browser.browser_support import DashboardServer, Open, Viewport, axe
+from browser.browser_support import DashboardServer, Open, axe, in_each_viewport, is_within_window
 from integration.api.api_support import ADMIN, eventually
 
 GOOD = """\
@@ -399,38 +399,35 @@ def test_viewer_cannot_submit(dashboard: DashboardServer, open_page: Open) -> No
     page.errors.clear()  # type: ignore[attr-defined]  # the browser logs the 403
 
 
-@pytest.mark.parametrize("viewport", Viewport)
-def test_new_job_page_in_each_viewport(
-    dashboard: DashboardServer, open_page: Open, tmp_path: Path, viewport: Viewport
-) -> None:
+def test_new_job_page_in_each_viewport(dashboard: DashboardServer, open_page: Open, tmp_path: Path) -> None:
+    def check() -> None:
+        for viewport in in_each_viewport(page):
+            assert axe(page, viewport) == []
+            assert is_within_window(page)
+
     dashboard.agent("gpu-host", cpus=32, memory_gb=128)
     dashboard.agent("small", cpus=2)
-    page = open_page("/new?project=research", viewport=viewport)
-    assert axe(page, viewport) == []
+    page = open_page("/new?project=research")
+    check()
     drop(page, *files(tmp_path, {"train.py": SCRIPT, "requirements.txt": "numpy\n", ".env": "TOKEN=a-secret\n"}))
     page.get_by_label(re.compile("^Arguments")).fill("--epochs 20 --learning-rate 0.003")
     expect_taken(page)
     page.locator("#plan summary").first.click()
-    assert axe(page, viewport) == []
-    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    check()
     wrong = SHOWN.replace("workerCount: 3", "workerCount: three").replace('"2.11"', "2.10")
     type_config(page, wrong.replace("maxRunningTime", "maxRunTime"))
     expect(page.locator("#status")).to_have_text("3 problems")
     expect(page.locator(".numbers .p-error")).to_have_text(["6", "8", "10"])
-    assert axe(page, viewport) == []
-    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    check()
 
 
-@pytest.mark.parametrize("viewport", [Viewport.LIGHT, Viewport.NARROW])
-def test_clone_of_a_job_with_long_values_fits_the_window(
-    dashboard: DashboardServer, open_page: Open, viewport: Viewport
-) -> None:
+def test_clone_of_a_job_with_long_values_fits_the_window(dashboard: DashboardServer, open_page: Open) -> None:
     long, words = "a" * 128, ["--" + "b" * 300, "c" * 300]
     dashboard.submit(long, labels={"d" * 60: "e" * 60}, args=words, jobDir=f"gs://bucket/{'f' * 300}", region="g" * 300)
-    page = open_page(f"/new?from=p/{long}", viewport=viewport)
+    page = open_page(f"/new?from=p/{long}")
     expect(page.get_by_role("tab", name="YAML")).to_have_attribute("aria-selected", "true")
     expect_taken(page)
-    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    assert [viewport for viewport in in_each_viewport(page) if not is_within_window(page)] == []
 
 
 def test_clone_of_a_missing_job_is_an_error_page(dashboard: DashboardServer, open_page: Open) -> None:

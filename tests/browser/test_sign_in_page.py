@@ -6,19 +6,19 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, Open, Viewport, axe
+from browser.browser_support import DashboardServer, Open, axe, in_each_viewport
 from integration.api.api_support import ALICE
 from trainyard_cli.commands.service.dashboard import write_page
 from trainyard_cli.local.host_names import DASHBOARD_HOST
 
 
-@pytest.mark.parametrize("viewport", Viewport)
-def test_page_shows_where_the_token_is(dashboard: DashboardServer, open_page: Open, viewport: Viewport) -> None:
-    page = open_page("/", role="", viewport=viewport)
+def test_page_shows_where_the_token_is(dashboard: DashboardServer, open_page: Open) -> None:
+    page = open_page("/", role="")
     expect(page).to_have_url(f"{dashboard.url}/sign-in")
     expect(page.get_by_text("trainyard dashboard")).to_be_visible()
     expect(page.get_by_label("Token")).to_be_focused()
-    assert axe(page, viewport) == []
+    for viewport in in_each_viewport(page):
+        assert axe(page, viewport) == []
 
 
 def test_wrong_token_is_refused_and_the_right_one_signs_in_and_out(dashboard: DashboardServer, open_page: Open) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browser.browser_support import DashboardServer, Open, Viewport, axe
+from browser.browser_support import DashboardServer, Open, axe, in_each_viewport, is_within_window
 from browser.link import linked
 from browser.quiet_network import QuietNetwork
 from browser.showcase import ShowClock
@@ -92,8 +92,8 @@ def dashboard(studies: tuple[DashboardServer, ScriptedAgent]) -> DashboardServer
     return studies[0]
 
 
-def opened(open_page: Open, viewport: Viewport = Viewport.LIGHT, **given: Any) -> Page:
-    page = open_page(STUDY, viewport=viewport, **given)
+def opened(open_page: Open) -> Page:
+    page = open_page(STUDY)
     expect(page.locator("#parallel path")).to_have_count(12)
     return page
 
@@ -102,9 +102,8 @@ def rows(page: Page) -> Locator:
     return page.locator("#trials tbody tr")
 
 
-@pytest.mark.parametrize("viewport", Viewport)
-def test_study_is_shown(open_page: Open, viewport: Viewport) -> None:
-    page = opened(open_page, viewport)
+def test_study_is_shown_in_each_viewport(open_page: Open) -> None:
+    page = opened(open_page)
     expect(page.locator("#live-verdict")).to_contain_text("0.97 held_out_accuracy of trial 11")
     expect(page.locator("#live-verdict")).to_contain_text("11 of 12 trials ended")
     expect(page.locator("#live-now tbody tr")).to_have_count(1)
@@ -113,9 +112,10 @@ def test_study_is_shown(open_page: Open, viewport: Viewport) -> None:
     expect(page.locator("#live-importance tbody tr").first).to_contain_text("%")
     expect(rows(page)).to_have_count(12)
     expect(rows(page).first).to_contain_text("best")  # the best first
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.locator("details.ranges summary").click()
-    assert axe(page, viewport) == []
+    for viewport in in_each_viewport(page):
+        assert axe(page, viewport) == []
+        assert is_within_window(page)
 
 
 def test_ranges_select_trials_by_keyboard_and_by_dragging(open_page: Open) -> None:

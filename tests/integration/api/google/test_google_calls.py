@@ -70,27 +70,22 @@ def test_compressed_body_is_read_within_the_limits(api: Server) -> None:
     assert "must be gzip" in status(job, "br")[1]
 
 
-def test_answer_has_the_selected_fields_and_errors_are_whole(api: Server) -> None:
+def test_answer_has_the_selected_fields_errors_are_whole_and_a_method_is_overridden(api: Server) -> None:
     api.create("a")
     answer = api.client.get(f"{JOBS}/a?fields=jobId,trainingInput(masterType)&prettyPrint=true", headers=ADMIN)
     assert answer.json() == {"jobId": "a", "trainingInput": {"masterType": "local-1"}}
     assert answer.text.startswith('{\n  "jobId": "a",')
-    missing = api.client.get(f"{JOBS}/b?fields=jobId", headers=ADMIN)
-    assert (missing.status_code, missing.json()["error"]["status"]) == (404, "NOT_FOUND")
-    wrong = api.client.get(f"{JOBS}?fields=jobs(", headers=ADMIN)
-    assert (wrong.status_code, "Field: fields Error" in wrong.text) == (400, True)
-    jsonp = api.client.get(f"{JOBS}?callback=f", headers=ADMIN)
-    assert (jsonp.status_code, "JSONP" in jsonp.text) == (400, True)
-
-
-def test_overridden_method_is_that_of_the_call(api: Server) -> None:
-    api.create("a")
-    patched = api.client.post(
-        f"{JOBS}/a?updateMask=labels", json={"labels": {"x": "y"}}, headers={**ADMIN, "X-HTTP-Method-Override": "PATCH"}
-    )
-    assert patched.json()["labels"] == {"x": "y"}
-    wrong = api.client.post(JOBS, headers={**ADMIN, "X-HTTP-Method-Override": "TRACE"})
-    assert (wrong.status_code, "must be one of GET, PUT, PATCH, DELETE" in wrong.text) == (400, True)
+    for path, code, says in (
+        ("/b?fields=jobId", 404, '"NOT_FOUND"'),
+        ("?fields=jobs(", 400, "Field: fields Error"),
+        ("?callback=f", 400, "JSONP"),
+    ):
+        api.refusal("GET", f"{JOBS}{path}", code, says)
+    # An overridden method is that of the call.
+    patch, trace = ({**ADMIN, "X-HTTP-Method-Override": method} for method in ("PATCH", "TRACE"))
+    patched = api.done("POST", f"{JOBS}/a?updateMask=labels", patch, json={"labels": {"x": "y"}})
+    assert patched["labels"] == {"x": "y"}
+    api.refusal("POST", JOBS, 400, "must be one of GET, PUT, PATCH, DELETE", trace)
 
 
 def part(call: str, content_id: str = "<a + 1>") -> str:
@@ -138,27 +133,17 @@ def test_calls_of_a_batch_are_in_the_audit_with_their_own_names(api: Server) -> 
 def test_runtime_version_is_one_of_the_shipped_file_or_of_an_agents(tmp_path: Path) -> None:
     with server(tmp_path, Clock()) as api:
         api.create("a", runtimeVersion="1.14")
-        job = {"jobId": "b", "trainingInput": package_job(runtimeVersion="9.9")}
-        refused = api.client.post(JOBS, json=job, headers=ADMIN)
-        assert refused.status_code == 400
-        message = refused.json()["error"]["message"]
-        assert message.startswith(
-            "Field: runtime_version Error: '9.9' is not a runtime version of this service. Known: 1.0"
-        )
-        agent = ScriptedAgent(api)
-        agent.info = agent.info.model_copy(update={"runtime_versions": ("9.9",)})
-        agent.sync()
+        refused = api.submit("b", runtimeVersion="9.9")
+        says = "Field: runtime_version Error: '9.9' is not a runtime version of this service. Known: 1.0"
+        assert (refused.status_code, refused.json()["error"]["message"].startswith(says)) == (400, True)
+        ScriptedAgent(api, runtime_versions=("9.9",)).sync()
         api.create("b", runtimeVersion="9.9")
-        again = api.client.post(
-            JOBS, json={**job, "jobId": "c", "trainingInput": package_job(runtimeVersion="9")}, headers=ADMIN
-        )
-        assert "torch, 9.9." in again.json()["error"]["message"]
+        assert "torch, 9.9." in api.submit("c", runtimeVersion="9").json()["error"]["message"]
 
 
 def test_region_that_the_site_does_not_have_is_refused_in_the_services_words(tmp_path: Path) -> None:
     with server(tmp_path, Clock(), regions=("europe-west1", "us-central1")) as api:
-        job = {"jobId": "a", "trainingInput": package_job(region="mars")}
-        refused = api.client.post(JOBS, json=job, headers=ADMIN)
+        refused = api.submit("a", region="mars")
         assert (refused.status_code, refused.json()["error"]["message"]) == (
             400,
             "Field: region Error: The provided GCE region 'mars' is not available. "

@@ -27,7 +27,9 @@ from trainyard_storage.proxy import RemoteBackend
 from trainyard_storage.server import StorageServer
 
 SECRET = "s3cret" * 6
-PEOPLE = {"vera": "viewer", "sam": "submitter", "anna": "admin"}
+PEOPLE = {"vera": ("p", "viewer"), "sam": ("p", "submitter"), "anna": ("p", "admin"), "other": ("q", "admin")}
+"""Names, each with a project and a role there."""
+
 UPLOAD = "/upload/storage/v1/b/{}/o?uploadType=media&name={}"
 
 
@@ -56,7 +58,7 @@ def in_thread(app: StorageApp) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Front:
-    """A server before a storage, behind a socket. The people of PEOPLE have their roles in the project p."""
+    """A server before a storage, behind a socket."""
 
     url: str
     api: Server
@@ -66,6 +68,18 @@ class Front:
     def ask(self, method: str, path: str, who: str = "sam", **given: Any) -> httpx.Response:
         headers = {**self.people[who], **given.pop("headers", {})}
         return self.client.request(method, path, headers=headers, **given)
+
+    def upload(self, name: str, content: Any, who: str = "sam", bucket: str = "ours", **headers: str) -> Any:
+        answer = self.ask("POST", UPLOAD.format(bucket, name), who, content=content, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def token(self, who: str) -> str:
+        return self.people[who]["Authorization"].removeprefix("Bearer ")
+
+    def last_row(self) -> tuple[str, str, str]:
+        (row,) = self.ask("GET", "/trainyard/v1/audit?pageSize=1", "operator").json()["entries"]
+        return row["action"], row["subject"], row["outcome"]
 
 
 @pytest.fixture(scope="module")
@@ -79,23 +93,20 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
         httpx.Client(base_url=url, trust_env=False, timeout=60) as client,
     ):
         people = {"operator": ADMIN, "agent": AGENT, "alice": ALICE, "nobody": {}}
-        for name in (*PEOPLE, "other"):
-            made = api.client.post("/trainyard/v1/tokens", json={"owner": name}, headers=ADMIN).json()
-            people[name] = {"Authorization": f"Bearer {made['secret']}"}
-            project, role = ("p", PEOPLE[name]) if name in PEOPLE else ("q", "admin")
-            path = f"/trainyard/v1/projects/{project}/members/{name}"
-            assert api.client.request("PUT", path, json={"role": role}, headers=ADMIN).status_code == 200
+        for name, (project, role) in PEOPLE.items():
+            people[name] = api.token(owner=name)[1]
+            assert api.set_role(name, role, project) == 200
         found = Front(url, api, client, people)
         assert found.ask("POST", "/storage/v1/b?project=p", json={"name": "ours"}).status_code == 200
-        assert found.ask("POST", UPLOAD.format("ours", "x"), content=b"mine").status_code == 200
+        found.upload("x", b"mine")
         yield found
 
 
 def test_bucket_is_its_projects(front: Front) -> None:
     theirs = front.ask("POST", "/storage/v1/b?project=q", "other", json={"name": "theirs"})
     assert theirs.status_code == 200
-    front.ask("POST", UPLOAD.format("theirs", "x"), "other", content=b"theirs")
-    front.ask("POST", UPLOAD.format("unowned", "x"), "operator", content=b"made elsewhere")
+    front.upload("x", b"theirs", "other", "theirs")
+    front.upload("x", b"made elsewhere", "operator", "unowned")
     read, write = ("GET", "/storage/v1/b/ours/o/x"), ("POST", UPLOAD.format("ours", "y"))
     bucket = "/storage/v1/b/ours"
     copy = "/storage/v1/b/{}/o/x/rewriteTo/b/{}/o/copy"
@@ -138,7 +149,7 @@ def test_bucket_is_its_projects(front: Front) -> None:
 
 def test_job_dir_shows_no_bucket_of_another_project(front: Front) -> None:
     """The submitter of a job chooses its job-dir, and the server reads it with what it knows of the storage."""
-    front.ask("POST", UPLOAD.format("ours", "run/model"), content=b"mine")
+    front.upload("run/model", b"mine")
     for who, project, status in (("sam", "p", 200), ("other", "q", 404)):
         job = {"jobId": "spy", "trainingInput": {**package_job(), "jobDir": "gs://ours/run"}}
         assert front.ask("POST", f"/v1/projects/{project}/jobs", who, json=job).status_code == 200
@@ -194,7 +205,7 @@ def test_new_bucket_has_one_name_for_every_reader_of_json(front: Front, monkeypa
 def test_batch_has_streamed_answers_and_no_large_ones(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch holds its answers in memory. An answer that is streamed waits for the end of the connection meanwhile."""
     monkeypatch.setattr(batch, "MAX_ANSWERS", 2000)
-    front.ask("POST", UPLOAD.format("ours", "large"), content=b"x" * 10_000)
+    front.upload("large", b"x" * 10_000)
     query = "X-HTTP-Method-Override: GET\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\nalt=media"
     calls = ("GET /storage/v1/b/ours/o/none", f"POST /storage/v1/b/ours/o/large\r\n{query}")
     body = "".join(f"--x\r\nContent-Type: application/http\r\n\r\n{call}\r\n" for call in calls) + "--x--"
@@ -212,11 +223,14 @@ def test_query_in_a_body_may_be_of_a_download_and_too_long(front: Front) -> None
     assert (long.status_code, longest.status_code) == (200, 400), longest.text
     raw = front.ask("POST", "/storage/v1/b/ours/o", content=b"prefix=\xff", headers=headers)
     assert (raw.status_code, "must be encoded" in raw.text) == (400, True)
+    # A body of a call that has none is left out.
+    for method, path, status in (("GET", "/storage/v1/b/ours/o", 200), ("DELETE", "/storage/v1/b/ours/o/none", 404)):
+        assert front.ask(method, path, content=b"body").status_code == status
 
 
 def test_batch_has_calls_below_the_address_that_its_client_knows(front: Front, tmp_path: Path) -> None:
     """At the storage itself, and at the front of an agent's machine. Both have a secret in their addresses."""
-    token = front.people["sam"]["Authorization"].removeprefix("Bearer ")
+    token = front.token("sam")
     proxy = StorageApp(RemoteBackend(front.url, None, tmp_path), None)
     with local_storage(tmp_path / "gcs") as own, in_thread(proxy) as port, httpx.Client() as client:
         for base in (own, f"http://127.0.0.1:{port}/{token}"):
@@ -245,7 +259,7 @@ def test_batch_has_calls_below_the_address_that_its_client_knows(front: Front, t
 
 def test_calls_of_nobody_at_an_agents_front_hold_up_no_job(front: Front, tmp_path: Path) -> None:
     """Each has a secret that no server has taken, and sends no body."""
-    tokens = [front.people[name]["Authorization"].removeprefix("Bearer ") for name in ("sam", "anna")]
+    tokens = [front.token(name) for name in ("sam", "anna")]
     limits = Limits(strangers=4, callers=4)
     proxy = StorageApp(RemoteBackend(front.url, None, tmp_path), None, limits)
     with in_thread(proxy) as port, httpx.Client() as client, ExitStack() as stack:
@@ -258,11 +272,6 @@ def test_calls_of_nobody_at_an_agents_front_hold_up_no_job(front: Front, tmp_pat
             )
         statuses += [client.get(path.format(token)).status_code for token in tokens]
     assert statuses == [200, 401, 200, 200]
-
-
-def test_body_of_a_call_that_has_none_is_left_out(front: Front) -> None:
-    for method, path, status in (("GET", "/storage/v1/b/ours/o", 200), ("DELETE", "/storage/v1/b/ours/o/none", 404)):
-        assert front.ask(method, path, content=b"body").status_code == status
 
 
 def test_each_change_of_a_bucket_and_its_objects_has_a_row_in_the_audit(front: Front) -> None:
@@ -322,12 +331,8 @@ def test_googles_client_uploads_and_reads_with_a_token(front: Front) -> None:
     from google.oauth2.credentials import Credentials
 
     content = bytes(range(256)) * 4096
-    secret = front.people["sam"]["Authorization"].removeprefix("Bearer ")
-    made = storage.Client(
-        project="p",
-        credentials=Credentials(token=secret),  # type: ignore[no-untyped-call]
-        client_options={"api_endpoint": front.url},
-    )
+    credentials = Credentials(token=front.token("sam"))  # type: ignore[no-untyped-call]
+    made = storage.Client(project="p", credentials=credentials, client_options={"api_endpoint": front.url})
     with closing(made) as client:
         bucket = client.bucket("ours")
         for name, size in (("big/chunks é", 1 << 18), ("big/one?#", None)):
@@ -362,8 +367,7 @@ def test_gclouds_uploads_are_understood(front: Front) -> None:
     second = b"Content-Type: application/octet-stream\nMIME-Version: 1.0\nContent-Transfer-Encoding: binary\n\n"
     parts = (b"--" + mark + b"\n" + head, b"\n--" + mark + b"\n" + second + content, b"\n--" + mark + b"--")
     path = "/upload/storage/v1/b/ours/o?alt=json&uploadType=multipart&projection=noAcl&fields=name,size"
-    headers = {"Content-Type": f"multipart/related; boundary='{mark.decode()}'"}
-    headers["Content-Type"] = headers["Content-Type"].replace("'", '"')
+    headers = {"Content-Type": f'multipart/related; boundary="{mark.decode()}"'}
     made = front.ask("POST", path, content=b"".join(parts), headers=headers)
     assert made.json() == {"name": "job/hash/trainer.tar.gz", "size": str(len(content))}
     begin = {"X-Goog-Hash": "", "X-Upload-Content-Type": "application/gzip", "X-Upload-Content-Length": "8"}
@@ -379,10 +383,9 @@ def test_gclouds_uploads_are_understood(front: Front) -> None:
     assert (last.status_code, last.json()["contentType"]) == (200, "application/gzip")
     again = front.ask("PUT", path, "vera", content=b"5678", headers={"Content-Range": "bytes 4-7/8"})
     assert again.status_code == 403
-    streamed = front.ask("POST", UPLOAD.format("ours", "chunked"), content=iter([b"ab", b"cd"]))
-    assert streamed.json()["size"] == "4"
-    token = front.people["sam"]["Authorization"].removeprefix("Bearer ")
-    assert front.ask("GET", f"/storage/v1/b/ours/o/chunked?alt=media&access_token={token}", "nobody").text == "abcd"
+    assert front.upload("chunked", iter([b"ab", b"cd"]))["size"] == "4"
+    read = f"/storage/v1/b/ours/o/chunked?alt=media&access_token={front.token('sam')}"
+    assert front.ask("GET", read, "nobody").text == "abcd"
     overridden = front.ask("POST", "/storage/v1/b/ours/o/chunked", headers={"X-HTTP-Method-Override": "DELETE"})
     assert overridden.status_code == 204
 
@@ -434,8 +437,7 @@ def test_upload_ends_when_the_disk_fills_and_leaves_nothing(front: Front, monkey
         assert (refused.status_code, "Free some space" in refused.text) == (507, True), refused.text
     monkeypatch.undo()
     assert front.ask("GET", "/storage/v1/b/ours/o/filling").status_code == 404
-    (row, *_) = front.ask("GET", "/trainyard/v1/audit?pageSize=1", "operator").json()["entries"]
-    assert (row["action"], row["subject"], row["outcome"]) == ("objects.write", "ours/filling", "failed")
+    assert front.last_row() == ("objects.write", "ours/filling", "failed")
 
 
 def test_policy_of_a_bucket_is_read_and_not_set(front: Front) -> None:
@@ -443,21 +445,16 @@ def test_policy_of_a_bucket_is_read_and_not_set(front: Front) -> None:
     are."""
     path = "/storage/v1/b/ours/iam"
     assert front.ask("GET", path, "sam").json()["bindings"] == []
-    for who, says in (
-        ("anna", "trainyard projects add-member"),
-        ("operator", "trainyard projects add-member"),
-        ("sam", "admin"),
-    ):
+    command = "trainyard projects add-member"
+    for who, says in {"anna": command, "operator": command, "sam": "admin"}.items():
         refused = front.ask("PUT", path, who, json={"bindings": [{"role": "x", "members": ["allUsers"]}]})
         assert (refused.status_code, refused.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
         assert says in refused.json()["error"]["message"], who
-    (row, *_) = front.ask("GET", "/trainyard/v1/audit?pageSize=1", "operator").json()["entries"]
-    assert (row["action"], row["subject"], row["outcome"]) == ("buckets.update", "ours", "refused")
+    assert front.last_row() == ("buckets.update", "ours", "refused")
 
 
 def test_stored_pages_are_no_pages(front: Front) -> None:
-    page = UPLOAD.format("ours", "page")
-    assert front.ask("POST", page, content=b"<script>", headers={"Content-Type": "text/html"}).status_code == 200
+    front.upload("page", b"<script>", **{"Content-Type": "text/html"})
     for path in ("/storage/plain/ours/page", "/storage/v1/b/ours/o/page?alt=media"):
         headers = front.ask("GET", path).headers
         assert headers["content-type"] == "application/octet-stream"
@@ -529,14 +526,8 @@ def test_no_call_is_an_error_of_the_server_or_waits(front: Front) -> None:
     """Every route with what its clients, or others, may put around a call: alone, and in a batch."""
     front.ask("POST", "/storage/v1/b?project=p", json={"name": "any"})
     form = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
-    kinds: list[dict[str, str]] = [
-        {},
-        form,
-        {"X-HTTP-Method-Override": "DELETE"},
-        {"Content-Encoding": "gzip"},
-        {"Range": "bytes=5-2"},
-        {"If-None-Match": "*"},
-    ]
+    kinds: list[dict[str, str]] = [{}, form, {"X-HTTP-Method-Override": "DELETE"}, {"Content-Encoding": "gzip"}]
+    kinds += [{"Range": "bytes=5-2"}, {"If-None-Match": "*"}]
     queries = ("", "?alt=media", "?uploadType=resumable&name=x", "?pageToken=%ff&maxResults=-1", "?fields=items(")
     bodies = (b"", b"{}", b"alt=media", b"\xff\x00", b'{"sourceObjects": [{"name": "x"}]}')
     batched = {"Content-Type": "multipart/mixed; boundary=x"}

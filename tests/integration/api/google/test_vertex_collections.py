@@ -54,11 +54,8 @@ def test_other_calls_of_a_location_are_refused_in_the_form_of_google(api: Server
     def call(method: str, path: str, code: int) -> str:
         return message(api.client.request(method, f"/v1/{HERE}{path}", headers=ADMIN), code)
 
-    nothing = call("GET", "/nothings/1", 404)
-    assert (
-        nothing
-        == "nothings is no collection of this service, which has customJobs, operations, locations of Vertex AI."
-    )
+    has = "this service, which has customJobs, operations, locations of Vertex AI."
+    assert call("GET", "/nothings/1", 404) == f"nothings is no collection of {has}"
     assert "create, get, list, cancel and delete" in call("PATCH", "/customJobs/a", 501)
     assert "create, get, list, cancel and delete" in call("POST", "/customJobs/a:undelete", 501)
     assert "A call has done its work" in call("POST", "/operations/a:wait", 501)

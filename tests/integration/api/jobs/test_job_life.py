@@ -35,8 +35,7 @@ def pair(api: Server) -> tuple[ScriptedAgent, ScriptedAgent]:
 
 def lose(api: Server, second: ScriptedAgent) -> None:
     """The lease of the first agent runs out, and the second gets the job."""
-    api.tick(599)
-    second.sync()
+    second.turn(599)
     assert api.job()["state"] == "RUNNING"
     api.tick(2)
     detail = api.detail()

@@ -17,8 +17,7 @@ DAY_S = 86400.0
 
 def run_job(api: Server, agent: ScriptedAgent, name: str, *lines: str, ends: bool = True) -> None:
     api.create(name)
-    api.tick()
-    agent.sync()
+    agent.turn()
     run = next(order for order in agent.runs.values() if order.job_id == name)
     agent.start(run)
     agent.log(*lines, run=run)
@@ -110,8 +109,7 @@ def test_study_is_kept_and_removed_with_its_trials(tmp_path: Path, clock: Clock)
         spec = {"params": params, "maxTrials": 2, "algorithm": "RANDOM_SEARCH"}
         api.create("study", hyperparameters=spec)
         for trial in ("study.1", "study.2"):
-            api.tick()
-            agent.sync()
+            agent.turn()
             assert agent.run.job_id == trial
             agent.start()
             clock.advance(31 * DAY_S)  # the first trial is old then, its study goes on

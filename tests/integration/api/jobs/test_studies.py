@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from integration.api.api_support import ADMIN, ScriptedAgent, Server, package_job
+from integration.api.api_support import ADMIN, ScriptedAgent, Server
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import RunOrder, SyncResponse, TrialMeasurement
 
@@ -52,6 +52,24 @@ def finish(agent: ScriptedAgent, run: RunOrder, *values: float, **end: Any) -> N
     agent.measure(run, *values)
     agent.exit(run=run, **end)
     agent.server.tick()
+
+
+def finish_with(agent: ScriptedAgent, run: RunOrder, *lines: dict[str, Any]) -> None:
+    """The trial runs, prints these reports and ends; the queue goes on."""
+    agent.start(run)
+    agent.log(*(json.dumps({"event": "progress"} | report) for report in lines), run=run)
+    finish(agent, run)
+
+
+def early_end(agent: ScriptedAgent, number: int) -> dict[str, Any]:
+    """A trial that is asked to stop ends."""
+    run = runs(agent)[number]
+    assert run.target == "stop"
+    agent.stopped("master-replica-0", run=run)
+    agent.server.tick()
+    trial = trials(agent.server)[number - 1]
+    assert (trial["state"], trial["stopped_early"]) == ("SUCCEEDED", True)
+    return trial
 
 
 def test_study_runs_its_trials_and_tells_the_best(api: Server, agent: ScriptedAgent) -> None:
@@ -164,12 +182,10 @@ def test_deleting_a_study_deletes_its_trials(api: Server, agent: ScriptedAgent) 
     api.tick()
     finish(agent, runs(agent)[1], 0.5)
     path = "/trainyard/v1/projects/p/jobs"
-    refused = api.client.request("DELETE", f"{path}/study.1", headers=ADMIN)
-    assert refused.status_code == 400
-    assert "is deleted with its study, study." in refused.text
-    assert api.client.request("DELETE", f"{path}/study", headers=ADMIN).status_code == 200
+    api.refusal("DELETE", f"{path}/study.1", 400, "is deleted with its study, study.")
+    api.delete_job("study")
     for job_id in ("study", "study.1"):
-        assert api.client.get(f"/v1/projects/p/jobs/{job_id}", headers=ADMIN).status_code == 404
+        assert api.status("GET", f"{JOBS}/{job_id}") == 404
     assert not list(api.use_cases.backend.settings.data_dir.glob("logs/p/study*"))
     create(api, "again")  # its trials get keys and ids that no job ever had
     api.tick()
@@ -205,11 +221,8 @@ def test_trials_that_are_worse_than_the_median_are_stopped_early(api: Server, ag
     agent.start(bad)
     agent.measure(bad, 0.1, 0.2)
     agent.sync()
-    assert runs(agent)[4].target == "stop"
-    agent.stopped("master-replica-0", run=bad)
-    api.tick()
-    fourth = trials(api)[3]
-    assert (fourth["state"], fourth["stopped_early"], fourth["final"]["value"]) == ("SUCCEEDED", True, 0.2)
+    fourth = early_end(agent, 4)
+    assert fourth["final"]["value"] == 0.2
     finish(agent, runs(agent)[5], 0.75, 0.95)
     output = api.job("study")["trainingOutput"]
     assert output["completedTrialCount"] == "5"
@@ -225,9 +238,8 @@ def test_study_resumes_another_and_takes_its_seed_from_a_label(api: Server, agen
     api.tick()
 
     def post(resumed: str, job_id: str = "more", seed: str = "7") -> httpx.Response:
-        training_input = package_job(hyperparameters=SPEC | {"resumePreviousJobId": resumed})
-        job = {"jobId": job_id, "trainingInput": training_input, "labels": {"trainyard_seed": seed}}
-        return api.client.post(JOBS, json=job, headers=ADMIN)
+        resumes = SPEC | {"resumePreviousJobId": resumed}
+        return api.submit(job_id, labels={"trainyard_seed": seed}, hyperparameters=resumes)
 
     assert "Only a job that has ended can be resumed" in post("study").text
     assert "has no job nothing with trials" in post("nothing").text
@@ -253,8 +265,7 @@ def test_grid_of_which_no_point_is_left_is_not_resumed(api: Server, agent: Scrip
     assert [(trial["parameters"], api.job("rest")["state"]) for trial in trials(api, "rest")] == [
         ({"layers": "2"}, "SUCCEEDED")
     ]
-    again = package_job(hyperparameters=SPEC | grid | {"resumePreviousJobId": "rest"})
-    refused = api.client.post(JOBS, json={"jobId": "again", "trainingInput": again}, headers=ADMIN)
+    refused = api.submit("again", hyperparameters=SPEC | grid | {"resumePreviousJobId": "rest"})
     assert (refused.status_code, "none is left to try" in refused.text) == (400, True)
 
 
@@ -265,14 +276,6 @@ GRID: dict[str, Any] = {
     "maxTrials": 3,
     "maxParallelTrials": 1,
 }
-
-
-def finish_with(agent: ScriptedAgent, run: RunOrder, *lines: dict[str, Any]) -> None:
-    """The trial runs, prints these reports and ends; the queue goes on."""
-    agent.start(run)
-    for report in lines:
-        agent.log(json.dumps({"event": "progress"} | report), run=run)
-    finish(agent, run)
 
 
 def test_grid_without_a_metric_takes_the_validation_metric_that_its_trials_report(
@@ -312,15 +315,12 @@ def test_trials_are_ranked_afterwards_by_any_metric_that_they_reported(api: Serv
     assert (ranked["best"], ranked["goal"], ranked["metric_tag"]) == (2, "MAXIMIZE", "val_accuracy")
     assert [trial["final"]["value"] for trial in ranked["trials"]] == [0.5, 0.7, 0.6]
     assert api.get(path, metric="speed", goal="minimize")["best"] == 3  # beyond the metrics that have a curve
-    refused = {
-        "goal: is needed": {"metric": "speed"},
-        "metric: No trial of study has reported": {"metric": "los", "goal": "minimize"},
-        "goal: must be maximize or minimize": {"metric": "speed", "goal": "up"},
-    }
-    answers = {says: api.client.get(path, params=params, headers=ADMIN) for says, params in refused.items()}
-    texts = {says: answer.text.replace(" Error", "") for says, answer in answers.items()}
-    assert [says for says in refused if says.partition(": ")[2] not in texts[says]] == []
-    assert {answer.status_code for answer in answers.values()} == {400}
+    for says, params in {
+        "goal Error: is needed": {"metric": "speed"},
+        "metric Error: No trial of study has reported": {"metric": "los", "goal": "minimize"},
+        "goal Error: must be maximize or minimize": {"metric": "speed", "goal": "up"},
+    }.items():
+        api.refusal("GET", path, 400, says, params=params)
 
 
 def test_study_whose_first_trials_lack_its_metric_stops_and_says_what_they_reported(
@@ -374,15 +374,11 @@ def test_asha_stops_a_trial_that_diverges_and_one_that_falls_behind(api: Server,
     def stopped(number: int, reason: str, *values: float) -> dict[str, Any]:
         run = runs(agent)[number]
         agent.start(run)
-        for step, value in enumerate(values, 1):
-            agent.log(json.dumps({"event": "progress", "step": step, "accuracy": value}), run=run)
+        reports = [{"event": "progress", "step": step, "accuracy": value} for step, value in enumerate(values, 1)]
+        agent.log(*map(json.dumps, reports), run=run)
         api.use_cases.backend.progress.flush()
         api.tick()
-        assert runs(agent)[number].target == "stop"
-        agent.stopped("master-replica-0", run=run)
-        api.tick()
-        trial = trials(api)[number - 1]
-        assert (trial["state"], trial["stopped_early"]) == ("SUCCEEDED", True)
+        trial = early_end(agent, number)
         assert trial["error"] == f"The trial was stopped early by ASHA: {reason}."
         assert any(
             line.startswith(f"Trial {number} was stopped early by ASHA: {reason}.") for line in api.events("study")

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from integration.api.api_support import ADMIN, VERA, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import ADMIN, VERA, ScriptedAgent, Server
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.services.logs import entries_list
 from trainyard_server.storage.logs.store import Stream
@@ -18,11 +17,10 @@ CHIEF, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
 IN_JOB = 'resource.labels.job_id="job"'
 
 
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[Server]:
-    with server(tmp_path, Clock()) as running:
-        running.create()
-        yield running
+@pytest.fixture(autouse=True)
+def job(api: Server) -> None:
+    """A job that waits."""
+    api.create()
 
 
 def add(api: Server, stream: Stream, seconds: Sequence[float], text: str = "", job_id: str = "job") -> None:
@@ -162,8 +160,7 @@ def job_ids(answer: httpx.Response) -> list[str]:
 
 def test_filters_without_a_job_find_the_lines_of_all_jobs_of_the_project(api: Server) -> None:
     api.create("other")
-    body = {"jobId": "hidden", "trainingInput": package_job()}
-    assert api.client.post("/v1/projects/q/jobs", json=body, headers=ADMIN).status_code == 200
+    api.create("hidden", project="q")
     run(api, "job", "other")
     add(api, CHIEF, [1, 3, 5], "E1120 10:00:00.1 main.cc:1] no memory")
     add(api, CHIEF, [2, 4], "calm", job_id="other")

@@ -24,6 +24,7 @@ from integration.api.api_support import (
     Server,
     eventually,
     line,
+    package_job,
     parse_events,
     running_agent,
     server,
@@ -84,7 +85,9 @@ def texts(events: list[ServerSentEvent]) -> list[str]:
     return [event.json()["text"] for event in events if event.event == "log"]
 
 
-def test_stream_without_follow_is_everything_there_is(api: Server, agent: ScriptedAgent) -> None:
+def test_stream_without_follow_is_everything_there_is_after_the_last_line_that_was_read(
+    api: Server, agent: ScriptedAgent
+) -> None:
     agent.log("one", "two")
     events = api.stream()
     assert [kind for kind, *_ in events] == ["job"] + ["log"] * 8 + ["end"]
@@ -94,25 +97,12 @@ def test_stream_without_follow_is_everything_there_is(api: Server, agent: Script
     logs = [data for kind, data, _ in events if kind == "log"]
     assert [data["cursor"] for data in logs] == list(range(1, 9))
     assert [ident for kind, _, ident in events if kind == "log"] == [str(n) for n in range(1, 9)]
-    assert (logs[-1]["task"], logs[-1]["run"], logs[-1]["number"], logs[-1]["text"]) == (
-        "master-replica-0",
-        1,
-        1,
-        "two",
-    )
-    assert events[-1][1] == {
-        "state": "RUNNING",
-        "lines": {"0/service": 6, "1/master-replica-0": 2},
-        "sha256": {},
-        "kept": {},
-    }
-
-
-def test_stream_resumes_after_the_last_line_that_was_read(api: Server, agent: ScriptedAgent) -> None:
-    agent.log("one", "two")
+    assert [logs[-1][name] for name in ("task", "run", "number", "text")] == ["master-replica-0", 1, 1, "two"]
+    lines = {"0/service": 6, "1/master-replica-0": 2}
+    assert events[-1][1] == {"state": "RUNNING", "lines": lines, "sha256": {}, "kept": {}}
     places: tuple[dict[str, Any], ...] = ({"last": "7"}, {"after": 7}, {"last": "7", "after": 1})
     for where in places:
-        assert [data["text"] for kind, data, _ in api.stream(**where) if kind == "log"] == ["two"], where
+        assert api.texts(**where) == ["two"], where
 
 
 def test_stream_with_a_filter_is_what_it_leaves(api: Server, agent: ScriptedAgent) -> None:
@@ -125,8 +115,8 @@ def test_stream_with_a_filter_is_what_it_leaves(api: Server, agent: ScriptedAgen
         ({"since": "1h", "task": "master-replica-0"}, ["one", "ERROR:root:two"]),
     )
     for params, expected in table:
-        logs = [data for kind, data, _ in api.stream(**params) if kind == "log"]
-        assert [data["text"] for data in logs if data["task"] == "master-replica-0"] == expected, params
+        logs = [data["text"] for data in api.log(**params) if data["task"] == "master-replica-0"]
+        assert logs == expected, params
 
 
 def test_bad_parameter_of_a_log_is_refused_at_its_name(api: Server, agent: ScriptedAgent) -> None:
@@ -148,18 +138,14 @@ def test_bad_parameter_of_a_log_is_refused_at_its_name(api: Server, agent: Scrip
     )
     found = []
     for path, params, _ in table:
-        error = api.client.get(f"{LOGS}{path}", params=params, headers=ADMIN).json()["error"]
-        found.append((error["code"], [one["field"] for one in error["details"][0]["fieldViolations"]]))
-    assert found == [(400, [field]) for *_, field in table]
-    assert api.client.get(LOGS, headers=ADMIN | {"Last-Event-ID": "x"}).status_code == 400
-
-
-def test_line_with_half_a_surrogate_pair_is_refused_and_nothing_of_its_chunk_counts(
-    api: Server, agent: ScriptedAgent
-) -> None:
+        error = api.refusal("GET", f"{LOGS}{path}", 400, params=params)
+        found.append([one["field"] for one in error["details"][0]["fieldViolations"]])
+    assert found == [[field] for *_, field in table]
+    assert api.status("GET", LOGS, ADMIN | {"Last-Event-ID": "x"}) == 400
+    # A line with half a surrogate pair: nothing of its chunk counts.
     body = '{"start": 0, "blocks": [{"time": "2026-11-20T12:00:00Z", "stream": "stdout", "texts": ["a", "\\ud800"]}]}'
     path = f"/agent/v1/runs/{agent.run.run_id}/replicas/master-replica-0/logs"
-    assert api.client.post(path, content=body, headers=AGENT).status_code == 400
+    assert api.status("POST", path, AGENT, content=body) == 400
     assert agent.log("one").next == 1
 
 
@@ -224,8 +210,7 @@ def test_log_over_its_quota_is_cut_with_a_notice(tmp_path: Path, clock: Clock) -
         stream = api.stream()
         assert notice in [data["text"] for kind, data, _ in stream if kind == "log" and data["task"] == "service"]
         summary = stream[-1][1]
-        assert summary["kept"] == {"1/master-replica-0": kept}
-        assert summary["lines"]["1/master-replica-0"] == kept
+        assert (summary["kept"], summary["lines"]["1/master-replica-0"]) == ({"1/master-replica-0": kept}, kept)
         (replica,) = api.detail()["runs"][0]["replicas"]
         assert (replica["log_kept"], replica["log_lines"]) == (kept, kept)
 
@@ -243,11 +228,11 @@ def test_log_that_its_agent_cut_is_verified_and_noticed_the_same_way(api: Server
 def test_line_that_the_disk_damaged_says_so_and_the_log_says_what_is_missing(tmp_path: Path, clock: Clock) -> None:
     with started(tmp_path, clock) as (api, agent):
         agent.log("one", "two", "three")
-        whole = [data for kind, data, _ in api.stream() if kind == "log"]
+        whole = api.log()
     segment = tmp_path / "logs" / "p" / "job" / "segment"
     segment.write_bytes(segment.read_bytes().replace(b"two", b"\0\0\0"))
     with server(tmp_path, clock) as api:
-        damaged = [data for kind, data, _ in api.stream() if kind == "log"]
+        damaged = api.log()
         assert [data["text"] for data in damaged][-3:] == ["one", DAMAGED, "three"]
         assert [data["cursor"] for data in damaged] == [data["cursor"] for data in whole]
         lines = tuple(map(line, ("one", "two", "three")))
@@ -260,12 +245,9 @@ def test_line_that_the_disk_damaged_says_so_and_the_log_says_what_is_missing(tmp
 def test_lines_of_the_service_that_the_state_repeats_are_routine(api: Server, agent: ScriptedAgent) -> None:
     agent.log("Job completed successfully.")
     agent.exit()
-    logs = [data for kind, data, _ in api.stream() if kind == "log"]
-    assert [data["text"] for data in logs if not data["routine"]] == [
-        "Job job is queued.",
-        "All replicas are running.",
-        "Job completed successfully.",
-    ]
+    logs = api.log()
+    own = ["Job job is queued.", "All replicas are running.", "Job completed successfully."]
+    assert [data["text"] for data in logs if not data["routine"]] == own
     assert logs[-1]["routine"]
 
 
@@ -307,26 +289,19 @@ def request(agent: ScriptedAgent, wait_s: float, seen: str = "") -> SyncRequest:
 
 
 @on_every_database
-async def test_sync_with_nothing_to_say_is_held_until_there_is(api: Server) -> None:
+async def test_sync_with_nothing_to_say_is_held_until_there_is_or_its_wait_is_over(api: Server) -> None:
     agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
     async with asyncio.timeout(60):
         first = await syncing.sync(request(agent, wait_s=1000), KEY)  # it is news: nobody waits
+        again = await syncing.sync(request(agent, wait_s=0.05, seen=first.version), KEY)
         held = asyncio.create_task(syncing.sync(request(agent, wait_s=1000, seen=first.version), KEY))
         await asyncio.sleep(0.05)
         assert not held.done()
-        await asyncio.to_thread(api.use_cases.jobs.create, BOSS, "p", {"jobId": "j", "trainingInput": BASIC})
+        await asyncio.to_thread(api.use_cases.jobs.create, BOSS, "p", {"jobId": "j", "trainingInput": package_job()})
         await asyncio.to_thread(api.use_cases.controller.tick)
         answer = await held
     assert [order.job_id for order in answer.runs] == ["j"]
-    assert answer.version != first.version
-
-
-async def test_sync_with_nothing_to_say_answers_when_the_wait_is_over(api: Server) -> None:
-    agent, syncing = ScriptedAgent(api), api.use_cases.agent_sync
-    async with asyncio.timeout(60):
-        first = await syncing.sync(request(agent, wait_s=0), KEY)
-        again = await syncing.sync(request(agent, wait_s=0.05, seen=first.version), KEY)
-    assert again.version == first.version
+    assert (answer.version != first.version, again.version) == (True, first.version)
 
 
 @on_every_database
@@ -345,6 +320,3 @@ async def test_sync_that_is_newer_ends_the_older_and_two_agents_of_one_name_are_
             newer = await syncing.sync(request(agent, wait_s=0, seen=first.version), KEY)
             assert (await held).version == newer.version
     assert "Two agents use the id id-of-laptop" in caplog.text
-
-
-BASIC = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "trainer.task"}

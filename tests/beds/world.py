@@ -278,6 +278,11 @@ class World:
         answer = await self.call("POST", "/v1/projects/p/jobs", body)
         assert answer.status_code == 200, answer.text
 
+    async def begin(self, job_id: str, rounds: int = 4, **given: Any) -> None:
+        """Submit a job and let it start where there is room."""
+        await self.submit(job_id, **given)
+        await self.settle(rounds)
+
     async def cancel(self, job_id: str) -> None:
         answer = await self.call("POST", f"/v1/projects/p/jobs/{job_id}:cancel")
         assert answer.status_code == 200, answer.text

@@ -39,8 +39,7 @@ def engine(world: World, programs: Programs = PROGRAMS) -> Machine:
 async def test_what_a_run_waits_for_is_shown_until_it_is_given_back_for_a_new_one(world: World) -> None:
     engine(world)
     await world.settle()
-    await world.submit("j", workers=1, module="waits.task")
-    await world.settle()
+    await world.begin("j", workers=1, module="waits.task")
 
     detail = await world.detail("j")
     assert detail.state is JobState.PREPARING
@@ -108,8 +107,7 @@ async def test_job_waits_out_a_full_cluster_without_a_retry_until_its_wait_time_
 async def test_preempted_run_gets_a_new_one_that_costs_no_retry(world: World) -> None:
     machine = engine(world)
     await world.settle()
-    await world.submit("j", workers=1, module="forever.task")
-    await world.settle()
+    await world.begin("j", workers=1, module="forever.task")
     (run_id,) = machine.host.runs
 
     machine.host.preempt(run_id, WORKER)
@@ -127,8 +125,7 @@ async def test_preempted_run_gets_a_new_one_that_costs_no_retry(world: World) ->
 async def test_engine_whose_agent_is_silent_keeps_its_runs_until_a_cancel_gives_up_on_them(world: World) -> None:
     machine = engine(world)
     await world.settle()
-    await world.submit("j", module="forever.task")
-    await world.settle()
+    await world.begin("j", module="forever.task")
     world.machine("host", PROGRAMS)
     await world.settle()
 
@@ -157,8 +154,7 @@ async def test_run_in_an_engine_has_amounts_that_everything_counts(world: World)
     gpu = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "1"}, "imageUri": "image:1"}
     container = gpu | {"containerArgs": ["-m", "forever.task"]}
     image: dict[str, Any] = {"pythonModule": "", "masterType": "n1-standard-4", "masterConfig": container}
-    await world.submit("j", workers=1, workerType="n1-standard-4", workerConfig=container, **image)
-    await world.settle()
+    await world.begin("j", workers=1, workerType="n1-standard-4", workerConfig=container, **image)
     assert (await world.detail("j")).state is JobState.RUNNING
 
     launches = [launch for _, launch in machine.host.launches]
@@ -180,8 +176,7 @@ async def test_run_in_an_engine_has_amounts_that_everything_counts(world: World)
 async def test_capacity_that_shrinks_ends_nothing_and_one_that_grows_starts_more(world: World) -> None:
     machine = engine(world)
     await world.settle()
-    await world.submit("runs", workers=1, module="forever.task")
-    await world.settle()
+    await world.begin("runs", workers=1, module="forever.task")
     whole = machine.info.capacity
 
     for pools in ((Pool(nodes=1, vcpus=1, memory_bytes=10**9),), ()):
@@ -199,8 +194,7 @@ async def test_capacity_that_shrinks_ends_nothing_and_one_that_grows_starts_more
     assert "2 with 1 vCPU, 1.0 GB" in page
     assert "4 smaller" in page
 
-    await world.submit("waits", module="forever.task", masterType="local-2")
-    await world.settle()
+    await world.begin("waits", module="forever.task", masterType="local-2")
     why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/waits/why")).json()
     assert "has no room on the agents here: needs 2 vCPU and 4.0 GB" in why["summary"]
 
@@ -215,8 +209,7 @@ async def test_log_whose_old_lines_the_engine_drops_goes_on_and_says_what_may_be
 ) -> None:
     machine = engine(world)
     await world.settle()
-    await world.submit("j", module="prints.task")
-    await world.settle()
+    await world.begin("j", module="prints.task")
     world.clock.advance(2.5)
     await world.settle()  # lines 0 to 2 are at the server
     (run_id,) = machine.host.runs

@@ -29,8 +29,7 @@ async def pass_time(world: World, *seconds: float) -> None:
 async def test_evaluator_that_fails_is_started_again_alone_and_ends_with_the_job(world: World) -> None:
     machine = world.machine("m", PROGRAMS, cpus=3)
     await world.settle()
-    await world.submit("j", workers=1, module="long.task", **FIELDS)
-    await world.settle()
+    await world.begin("j", workers=1, module="long.task", **FIELDS)
     await pass_time(world, 1.0, 1.0)  # it fails; it starts again
 
     detail = await world.detail("j")
@@ -52,8 +51,7 @@ async def test_evaluator_that_fails_is_started_again_alone_and_ends_with_the_job
     # Nobody else gets its CPU meanwhile, and it counts once.
     agent = (await world.call("GET", "/trainyard/v1/status")).json()["agents"][0]
     assert (agent["cpus_given"], agent["runs"]) == (3, 1)
-    await world.submit("next", module="endless.task")
-    await world.settle()
+    await world.begin("next", module="endless.task")
     assert (await world.detail("next")).state is JobState.QUEUED
 
     world.restart_server()
@@ -77,8 +75,7 @@ async def test_evaluator_that_fails_is_started_again_alone_and_ends_with_the_job
 async def test_evaluator_that_fails_for_good_fails_the_job_and_is_named(world: World) -> None:
     world.machine("m", PROGRAMS, cpus=3)
     await world.settle()
-    await world.submit("j", workers=1, module="endless.task", **FIELDS)
-    await world.settle()
+    await world.begin("j", workers=1, module="endless.task", **FIELDS)
     await pass_time(world, *[30.0] * 13)
     detail = await world.detail("j")
     assert detail.state is JobState.FAILED

@@ -68,8 +68,7 @@ async def test_job_of_a_machine_without_room_runs_on_another_and_there_again_whe
     await world.settle()
 
     disk.fill()  # since the agent last looked
-    await world.submit("first", module="forever.task")
-    await world.settle()
+    await world.begin("first", module="forever.task")
     world.clock.advance(2)  # the backoff
     await world.settle()
 
@@ -81,8 +80,7 @@ async def test_job_of_a_machine_without_room_runs_on_another_and_there_again_whe
     assert verdict.reason is Reason.HOST_FAILED
     assert f"{disk.path} is full (No space left on device), 0 B are free" in verdict.message
 
-    await world.submit("second", module="forever.task")
-    await world.settle()
+    await world.begin("second", module="forever.task")
     assert (await world.detail("second")).state is JobState.QUEUED
     assert await agents_of(world, "second") == [], "nothing is tried on the machine that said it has no room"
     why = (await world.call("GET", "/trainyard/v1/projects/p/jobs/second/why")).json()
@@ -106,8 +104,7 @@ async def test_job_waits_for_the_only_machine_until_it_can_be_written_again(worl
     disk.forbid_writes()
     only.disks.look()
     await world.settle()
-    await world.submit("j", module="forever.task")
-    await world.settle()
+    await world.begin("j", module="forever.task")
 
     detail = await world.detail("j")
     assert (detail.state, detail.runs) == (JobState.QUEUED, ())
@@ -123,8 +120,7 @@ async def test_job_waits_for_the_only_machine_until_it_can_be_written_again(worl
 async def test_program_that_fails_on_a_full_disk_is_told_that_this_may_be_why(world: World, disk: SmallDisk) -> None:
     on_disk(world, "laptop", disk)
     await world.settle()
-    await world.submit("j", module="fails.task")
-    await world.settle()
+    await world.begin("j", module="fails.task")
     disk.fill()
     world.clock.advance(2)
     await world.settle()
@@ -153,14 +149,12 @@ async def test_job_returns_to_the_machine_that_failed_it_when_no_other_had_room_
     await world.settle()
     other = world.machine("b-busy", PROGRAMS, cpus=1)
     await other.step()
-    await world.submit("busy", module="forever.task", masterType="local-1")
-    await world.settle()
+    await world.begin("busy", module="forever.task", masterType="local-1")
     world.clock.advance(2)
     await world.settle()
     assert await agents_of(world, "busy") == ["a-broken", "b-busy"]
 
-    await world.submit("j", module="forever.task")
-    await world.settle()
+    await world.begin("j", module="forever.task")
     world.clock.advance(2)
     await world.settle()
     assert await agents_of(world, "j") == ["a-broken"]

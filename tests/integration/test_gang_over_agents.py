@@ -41,8 +41,7 @@ def states(machine: Machine) -> list[ReplicaState]:
 
 @on_every_database
 async def test_replicas_know_each_other_by_the_addresses_of_their_machines(world: World, boxes: list[Machine]) -> None:
-    await world.submit("j", workers=3, module="short.task")
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="short.task")
     detail = await world.detail("j")
     (run,) = detail.runs
     assert (detail.state, run.state, run.agent) == (JobState.RUNNING, RunState.RUNNING, "box-1, box-2")
@@ -97,8 +96,7 @@ async def test_machines_that_do_not_reach_each_other_are_named_and_start_nothing
     world: World, boxes: list[Machine]
 ) -> None:
     world.apart = True
-    await world.submit("j", workers=3, module="forever.task")
-    await world.settle(8)
+    await world.begin("j", 8, workers=3, module="forever.task")
     detail = await world.detail("j")
     verdict = detail.runs[0].verdict
     assert verdict is not None
@@ -122,8 +120,7 @@ async def test_part_that_cannot_be_prepared_gives_the_whole_run_back(world: Worl
     boxes[1].stager = Broken()
     await boxes[1].close()
     boxes[1].boot()
-    await world.submit("j", workers=3, module="forever.task")
-    await world.settle(8)
+    await world.begin("j", 8, workers=3, module="forever.task")
     detail = await world.detail("j")
     verdict = detail.runs[0].verdict
     assert verdict is not None
@@ -153,8 +150,7 @@ async def test_agent_that_starts_again_before_the_gang_gives_its_part_back(world
 
 
 async def test_first_failure_on_any_machine_decides_and_ends_all_parts(world: World, boxes: list[Machine]) -> None:
-    await world.submit("j", workers=3, module="fails.task")
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="fails.task")
     world.clock.advance(2.0)
     await world.settle(6)
     detail = await world.detail("j")
@@ -167,8 +163,7 @@ async def test_first_failure_on_any_machine_decides_and_ends_all_parts(world: Wo
 
 
 async def test_cancel_stops_every_part(world: World, boxes: list[Machine]) -> None:
-    await world.submit("j", workers=3, module="forever.task")
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="forever.task")
     await world.cancel("j")
     await world.settle(6)
     assert (await world.detail("j")).state is JobState.CANCELLED
@@ -179,8 +174,7 @@ async def test_cancel_stops_the_parts_that_it_reaches_and_waits_for_a_lost_one_n
     world: World, boxes: list[Machine]
 ) -> None:
     first, second = boxes
-    await world.submit("j", workers=3, module="forever.task")
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="forever.task")
     second.network.cut = True
     await world.cancel("j")
     await world.settle()
@@ -204,8 +198,7 @@ async def test_cancel_stops_the_parts_that_it_reaches_and_waits_for_a_lost_one_n
 
 async def test_lost_machine_ends_the_parts_on_others_after_its_lease(world: World, boxes: list[Machine]) -> None:
     first, second = boxes
-    await world.submit("j", workers=3, module="forever.task")
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="forever.task")
     lease_s = world.settings.lease_s
     second.network.cut = True
     for _ in range(10):
@@ -231,8 +224,7 @@ async def test_evaluator_of_a_gang_over_agents_starts_again_where_it_was(world: 
     programs = by_module({"e.task": {"evaluator-replica-0": CRASHES, "*": FOREVER}})
     for machine in boxes:
         machine.host.programs = programs
-    await world.submit("j", workers=2, module="e.task", evaluatorType="local-1", evaluatorCount="1")
-    await world.settle()
+    await world.begin("j", workers=2, module="e.task", evaluatorType="local-1", evaluatorCount="1")
     for _ in range(3):
         world.clock.advance(1.5)
         await world.settle(3)
@@ -269,8 +261,7 @@ async def test_first_failure_is_the_first_though_the_clocks_differ(
     boxes[1].host.set_clock()
     for machine in boxes:
         await machine.step()
-    await world.submit("j", workers=3, module="fails.task")
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="fails.task")
     world.clock.advance(2.0)
     await world.settle(6)
     detail = await world.detail("j")
@@ -288,8 +279,7 @@ async def test_machine_that_waits_for_the_other_is_no_silent_run(world: World, b
     busy, idle = Script(cores=1.0), Script(cores=0.0)
     for machine in boxes:
         machine.host.programs = lambda launch: idle if launch.task in WORKERS[1:] else busy
-    await world.submit("j", workers=3, module="m", labels={"trainyard_stall_limit": "60"})
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="m", labels={"trainyard_stall_limit": "60"})
     for _ in range(12):
         world.clock.advance(10.0)
         await world.settle(1)

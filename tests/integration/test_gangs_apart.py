@@ -51,8 +51,7 @@ async def test_machine_behind_nat_has_no_part_of_a_gang_that_others_hold(asking:
 async def test_gang_that_did_not_meet_gets_other_machines_and_costs_no_retry(world: World) -> None:
     """The agents have not asked each other, as those of several servers never do."""
     await _join(world)
-    await world.submit("j", workers=3, module="forever.task")
-    await world.settle(6)
+    await world.begin("j", 6, workers=3, module="forever.task")
     world.clock.advance(2)
     await world.settle(6)
     detail = await world.detail("j")

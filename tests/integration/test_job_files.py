@@ -69,8 +69,7 @@ def ask(api: Server, below: str = "", /, job_id: str = "job", **params: str) -> 
 def listed(api: Server, **params: str) -> dict[str, Any]:
     answer = ask(api, **params)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return dict(answer.json())
 
 
 def names(listing: dict[str, Any]) -> list[tuple[str, str]]:
@@ -98,9 +97,8 @@ def test_local_job_dir_is_listed_and_its_files_downloaded(api: Server, job_dir: 
     assert names(listed(api, path="model")) == [("weights", "file")]
     answer = ask(api, "/content", path="model/weights")
     assert answer.content == bytes(range(256)) * 10_000
-    assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-length"] == "2560000"
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    kind = {"content-type": "application/octet-stream", "x-content-type-options": "nosniff"}
+    assert (kind | {"content-length": "2560000"}).items() <= dict(answer.headers).items()
     assert answer.headers["content-security-policy"].endswith("sandbox")
     assert answer.headers["content-disposition"].startswith('attachment; filename="weights"')
     assert ask(api, "/content", path=ODD).content == b"odd"
@@ -159,17 +157,16 @@ def test_files_of_another_owner_are_neither_shown_nor_known_to_exist(tmp_path: P
 
 def test_missing_or_forbidden_job_dir_is_a_plain_error(api: Server, tmp_path: Path) -> None:
     submit(api, "", "without")
-    assert refusal(ask(api, job_id="without")) == (
-        400,
-        "The job without has no job-dir: it was submitted without jobDir (--job-dir).",
-    )
     submit(api, str(tmp_path), "outside")
-    code, message = refusal(ask(api, job_id="outside"))
-    assert (code, "--job-dir-root of the server" in message) == (400, True)
     submit(api, str(tmp_path / "jobs" / "none"), "missing")
-    code, message = refusal(ask(api, job_id="missing"))
-    assert (code, "It may not have been created yet" in message) == (400, True)
-    assert refusal(ask(api, job_id="never"))[0] == 404
+    for job_id, status, says in (
+        ("without", 400, "The job without has no job-dir: it was submitted without jobDir (--job-dir)."),
+        ("outside", 400, "--job-dir-root of the server"),
+        ("missing", 400, "It may not have been created yet"),
+        ("never", 404, ""),
+    ):
+        code, message = refusal(ask(api, job_id=job_id))
+        assert (code, says in message) == (status, True), message
 
 
 def test_job_dir_in_a_bucket_is_listed_and_its_files_downloaded(api: Server, bucket: Any) -> None:
@@ -180,8 +177,7 @@ def test_job_dir_in_a_bucket_is_listed_and_its_files_downloaded(api: Server, buc
     submit(api, "gs://models/runs/digits/")
     listing = listed(api)
     assert names(listing) == [(ODD, "file"), ("model", "directory")]
-    assert listing["entries"][0]["size"] == 3
-    assert listing["entries"][0]["updated"] is not None
+    assert (listing["entries"][0]["size"], listing["entries"][0]["updated"] is None) == (3, False)
     assert listing["model"] == "gs://models/runs/digits/model"
     assert names(listed(api, path="model")) == [("weights", "file")]
     assert ask(api, "/content", path="model/weights").content == weights
@@ -202,16 +198,11 @@ def test_large_directory_of_a_bucket_is_paged_without_duplicates(
     expected |= {(f"f{number}", "file") for number in range(6)} | {("z", "directory")}
     submit(api, "gs://models/big")
     seen, token = [], ""
-    for _ in range(4):
+    while not seen or token:
         listing = listed(api, **({"pageToken": token} if token else {}))
         seen += names(listing)
         token = listing["next_page_token"]
-        if not token:
-            break
-    assert token == ""
-    assert len(seen) == len(set(seen))
-    assert set(seen) == expected
-    assert PAGE_SIZE == 200
+    assert (len(seen), set(seen), PAGE_SIZE) == (len(expected), expected, 200)
 
 
 def test_empty_and_missing_buckets_are_distinguished(api: Server, bucket: Any) -> None:
@@ -221,13 +212,6 @@ def test_empty_and_missing_buckets_are_distinguished(api: Server, bucket: Any) -
     submit(api, "gs://no-such-bucket/x", "lost")
     code, message = refusal(ask(api, job_id="lost"))
     assert (code, message.startswith("There is no bucket gs://no-such-bucket at http://127.0.0.1")) == (404, True)
-
-
-def test_unreachable_storage_is_503(tmp_path: Path) -> None:
-    with server(tmp_path, Clock(), storage_emulator="127.0.0.1:9") as api:
-        submit(api, "gs://models/x")
-        assert refusal(ask(api)) == (503, "Google Cloud Storage at http://127.0.0.1:9 does not answer.")
-        assert refusal(ask(api, "/content", path="x"))[0] == 503
 
 
 def test_storage_that_hangs_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +229,7 @@ def test_emulator_of_the_agent_is_used_without_one_of_the_server(tmp_path: Path,
     bucket.blob("theirs/file").upload_from_string("x")
     with server(tmp_path, Clock()) as api:
         submit(api, "gs://models/theirs")
-        agent = ScriptedAgent(api)
-        agent.info = agent.info.model_copy(update={"replica_environment": {"STORAGE_EMULATOR_HOST": emulator}})
+        agent = ScriptedAgent(api, replica_environment={"STORAGE_EMULATOR_HOST": emulator})
         agent.sync()
         agent.sync()
         assert agent.run.job_id == "job"
@@ -294,9 +277,7 @@ def test_emulator_of_the_agent_must_be_a_plain_address(tmp_path: Path) -> None:
         submit(api, "gs://models/theirs")
         agent = ScriptedAgent(api)
         for address, says in table.items():
-            environment = {"STORAGE_EMULATOR_HOST": address}
-            agent.info = agent.info.model_copy(update={"replica_environment": environment})
-            agent.sync()
+            agent.change(replica_environment={"STORAGE_EMULATOR_HOST": address}).sync()
             agent.sync()
             code, message = refusal(ask(api))
             assert (code, says in message) == (400, True), (address, message)
@@ -336,9 +317,11 @@ def test_emulator_cannot_redirect_and_its_errors_are_not_shown(tmp_path: Path) -
         assert not elsewhere.met  # type: ignore[attr-defined]
 
 
-def test_requests_above_the_limit_get_503(tmp_path: Path) -> None:
+def test_unreachable_storage_and_requests_above_the_limit_get_503(tmp_path: Path) -> None:
     with server(tmp_path, Clock(), storage_emulator="127.0.0.1:9") as api:
         submit(api, "gs://models/x")
+        assert refusal(ask(api)) == (503, "Google Cloud Storage at http://127.0.0.1:9 does not answer.")
+        assert refusal(ask(api, "/content", path="x"))[0] == 503
         slots = api.use_cases.job_files._slots
         for _ in range(job_files._MAX_WAITING):
             assert slots.acquire(blocking=False)
@@ -349,11 +332,7 @@ def test_requests_above_the_limit_get_503(tmp_path: Path) -> None:
 
 
 def test_model_is_at_the_location_reported_last(api: Server, job_dir: Path) -> None:
-    submit(api, str(job_dir))
-    agent = ScriptedAgent(api)
-    agent.sync()
-    agent.sync()
-    agent.start()
+    agent = running_agent(api, jobDir=str(job_dir))
     agent.log('{"event": "saved", "model": "gs://a/first"}', '{"event": "saved", "model": "gs://a/<script>"}')
     agent.log('{"event": "saved", "model": 3}', '"saved"', "saved", '{"event": "saved"', '{"event": "x"}')
     assert listed(api)["model"] == "gs://a/<script>"

@@ -35,7 +35,9 @@ def archive(api: Server, **params: str) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def test_page_of_a_file_shows_it_escaped(api: Server, job_dir: Path) -> None:
+def test_page_of_a_file_shows_it_escaped_and_an_image_is_a_download_that_runs_nothing(
+    api: Server, job_dir: Path
+) -> None:
     submit(api, str(job_dir))
     (job_dir / "page.html").write_text("<script>alert(1)</script>")
     (job_dir / "a.csv").write_text("name,loss\n<b>x</b>,0.1\n")
@@ -43,29 +45,26 @@ def test_page_of_a_file_shows_it_escaped(api: Server, job_dir: Path) -> None:
     (job_dir / "draw.svg").write_text(SVG)
     (job_dir / "empty").touch()
     (job_dir / "long.txt").write_bytes(b"x" * 600_000)
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page(api, "page.html")
-    assert "<td>&lt;b&gt;x&lt;/b&gt;</td><td>0.1</td>" in page(api, "a.csv")
+    (job_dir / "out").symlink_to("/etc/passwd")
+    for path, says in {
+        "page.html": "&lt;script&gt;alert(1)&lt;/script&gt;",
+        "a.csv": "<td>&lt;b&gt;x&lt;/b&gt;</td><td>0.1</td>",
+        "empty": "An empty file",
+        "long.txt": "337,856 bytes more are not shown",
+        "model/weights": "No preview",
+        "model": "A directory",
+        "none": "There is no none",
+        "../x": "without &#39;..&#39;",
+        "out": "a link to outside the job-dir",
+    }.items():
+        assert says in page(api, path)
     markdown = page(api, "README.md")
     assert "<h1>Results</h1>" in markdown
     assert '&lt;b&gt;x&lt;/b&gt; <a href="/projects/p/jobs/job/files/view?path=a.csv">more</a>' in markdown
     image = page(api, "draw.svg")
     assert '<img src="/trainyard/v1/projects/p/jobs/job/files/content?path=draw.svg" alt="draw.svg">' in image
     assert "alert" not in image
-    assert "An empty file" in page(api, "empty")
-    assert "337,856 bytes more are not shown" in page(api, "long.txt")
-    assert "No preview" in page(api, "model/weights")
-    assert "A directory" in page(api, "model")
-    for path, says in {"none": "There is no none", "../x": "without &#39;..&#39;"}.items():
-        assert says in page(api, path)
-    (job_dir / "out").symlink_to("/etc/passwd")
-    assert "a link to outside the job-dir" in page(api, "out")
-
-
-def test_image_is_a_download_that_runs_nothing(api: Server, job_dir: Path) -> None:
-    """A page shows it as <img>; by itself it is saved, and even if it were shown it could do nothing."""
-    submit(api, str(job_dir))
-    (job_dir / "draw.svg").write_text(SVG)
-    (job_dir / "page.html").write_text("<script>alert(1)</script>")
+    # By itself an image is saved, and even if it were shown it could do nothing.
     for name, kind in {"draw.svg": "image/svg+xml", "page.html": "application/octet-stream"}.items():
         answer = ask(api, "/content", path=name)
         assert answer.headers["content-type"] == kind

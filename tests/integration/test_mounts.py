@@ -33,8 +33,7 @@ async def test_job_waits_for_an_agent_with_its_mounts_and_explain_shows_them(
 ) -> None:
     world.machine("plain", PROGRAMS)
     await world.settle()
-    await world.submit("j", module="forever.task", mounts=MOUNTS, env={"HF_HOME": "/mine"})
-    await world.settle()
+    await world.begin("j", module="forever.task", mounts=MOUNTS, env={"HF_HOME": "/mine"})
     answer = await world.call("GET", "/trainyard/v1/projects/p/jobs/j/why")
     assert "no agent has the mount imagenet (`--mounts` of the agent)" in answer.text
     assert "Nothing short of an agent that has its mounts for its project" in answer.text
@@ -85,8 +84,7 @@ async def test_agent_that_has_the_mount_no_more_gives_the_run_back(world: World,
     data.offered = lambda: data.info  # type: ignore[method-assign]
     data.boot()
     await world.settle()
-    await world.submit("j", module="forever.task", mounts=MOUNTS)
-    await world.settle()
+    await world.begin("j", module="forever.task", mounts=MOUNTS)
     assert not data.host.launches
     detail = await world.detail("j")
     assert detail.state is JobState.QUEUED

@@ -44,8 +44,7 @@ async def after(world: World, seconds: float, job_id: str) -> JobDetail:
 async def test_first_failure_by_the_replicas_own_clocks_is_the_verdict(world: World) -> None:
     world.machine("m", PROGRAMS)
     await world.settle()
-    await world.submit("j", workers=1, module="both_fail.task")
-    await world.settle()
+    await world.begin("j", workers=1, module="both_fail.task")
     detail = await after(world, 5.0, "j")
     assert detail.state is JobState.FAILED
     assert detail.verdict is not None
@@ -61,8 +60,7 @@ async def test_agent_that_is_back_after_its_lease_delivers_every_line_whenever_t
     await world.settle()
     for silent_s in (580.0, 700.0):
         job_id = f"after_{silent_s:g}_s"
-        await world.submit(job_id, module="talks.task")
-        await world.settle()
+        await world.begin(job_id, module="talks.task")
         home, other = (first, second) if first.host.runs else (second, first)
         (run_id,) = home.host.runs
         home.network.cut = True
@@ -93,8 +91,7 @@ async def test_log_of_a_run_whose_files_somebody_removed_may_lack_lines_and_that
     machine = world.machine("m", PROGRAMS)
     await world.settle()
     for job_id, seconds in (("early", 0.0), ("amid", 45.0)):
-        await world.submit(job_id, module="talks.task")
-        await world.settle()
+        await world.begin(job_id, module="talks.task")
         world.clock.advance(seconds)
         await world.settle()
         machine.host.runs.clear()
@@ -107,8 +104,7 @@ async def test_log_of_a_run_whose_files_somebody_removed_may_lack_lines_and_that
     await world.cancel("early")
     await world.cancel("amid")
     await world.settle(8)
-    await world.submit("unstarted", module="missing.task")
-    await world.settle(8)
+    await world.begin("unstarted", 8, module="missing.task")
     detail = await world.detail("unstarted")
     assert (detail.state, [event for event in detail.events if event.kind == "log-damaged"]) == (JobState.FAILED, [])
 
@@ -121,8 +117,7 @@ async def test_explain_prints_what_the_replica_was_started_with_byte_for_byte(wo
     machine.boot()
     await world.settle()
     env = {"MODE": "of the job", "TF_NUM_INTEROP_THREADS": "7"}
-    await world.submit("j", workers=1, module="forever.task", args=["--x", "a b"], jobDir="gs://b/d", env=env)
-    await world.settle()
+    await world.begin("j", workers=1, module="forever.task", args=["--x", "a b"], jobDir="gs://b/d", env=env)
     started: dict[str, Launch] = {launch.task: launch for _, launch in machine.host.launches}
     for task, launch in started.items():
         answer = await world.call("GET", f"/trainyard/v1/projects/p/jobs/j/explain?task={task}")
@@ -162,8 +157,7 @@ async def test_steps_of_a_replica_are_known_while_it_runs_and_exact_at_the_verdi
     script = Script((*steps(1, 2, 3, 4), checkpoint(4.5, 4), *steps(5, 6, first=5), (7.0, Exit(3))))
     world.machine("m", by_module({"t.task": {"*": script}}))
     await world.settle()
-    await world.submit("j", module="t.task")
-    await world.settle()
+    await world.begin("j", module="t.task")
     (replica,) = (await after(world, 2.5, "j")).runs[0].replicas
     assert (replica.first_step, replica.step, replica.steps, replica.durable_step) == (1, 2, 1000, None)
     (replica,) = (await after(world, 2.5, "j")).runs[0].replicas
@@ -182,8 +176,7 @@ async def test_steps_are_right_at_the_verdict_though_the_server_died_before_it_w
     script = Script((*steps(1, 2, 3), checkpoint(3.5, 3), (4.0, Exit(3))))
     machine = world.machine("m", by_module({"t.task": {"*": script}}))
     await world.settle()
-    await world.submit("j", module="t.task")
-    await world.settle()
+    await world.begin("j", module="t.task")
     world.clock.advance(3.7)
     await machine.step(2)  # the lines are delivered; nothing of them was written yet
     world.restart_server()
@@ -253,8 +246,7 @@ async def test_training_input_of_a_job_is_parsed_once_on_each_side(
 
     monkeypatch.setattr(training_inputs, "parse", counting)
     world.machine("a", PROGRAMS)
-    await world.submit("counted", module="ok.task", args=["--for", "this test"])
-    await world.settle()
+    await world.begin("counted", module="ok.task", args=["--for", "this test"])
     running = await world.detail("counted")
     ended = await after(world, 2, "counted")
     assert (running.state, ended.state) == (JobState.RUNNING, JobState.SUCCEEDED)

@@ -14,8 +14,7 @@ import yaml
 from beds.installed.missing import need_program
 from beds.services.receivers import http_receiver
 from beds.waiting import until
-from integration.api.api_support import TOKENS, Clock, server, serving
-from integration.api.server.gpus import WITH_GPU, gpu_agent, report_gpu_usage
+from integration.api.api_support import TOKENS, WITH_GPU, Clock, gpu_agent, server, serving
 from trainyard_protocol.net.loopback import free_port
 from trainyard_server.domain.access.permissions import Role, Token
 
@@ -62,7 +61,7 @@ def test_prometheus_reads_the_figures_and_alertmanager_tells_of_a_silent_agent(t
         api.tick()
         agent.sync()
         agent.start()
-        report_gpu_usage(agent, 0.75)
+        agent.use(gpu=0.75)
         headers = {"Authorization": "Bearer prometheus-secret"}
         text = client.get(f"{url}/metrics", headers=headers).text
         subprocess.run([promtool, "check", "metrics"], input=text, text=True, check=True, capture_output=True)

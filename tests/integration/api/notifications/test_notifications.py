@@ -19,10 +19,11 @@ import pytest
 from beds.databases import on_every_database
 from beds.services.receivers import HttpReceiver, http_receiver, mail_server
 from beds.waiting import until
-from integration.api.api_support import ADMIN, ALICE, BOB, VERA, Clock, ScriptedAgent, Server, package_job, server
+from integration.api.api_support import ADMIN, ALICE, BOB, VERA, Clock, ScriptedAgent, Server, server
 from trainyard_server.config.notification_options import NotificationOptions
 from trainyard_server.domain.notifications.delivery import refused_address, signed_headers
 from trainyard_server.services.notifications import webhooks
+from trainyard_server.storage.db.base.models import MetricAlertRow
 
 CHANNELS = "/trainyard/v1/projects/p/channels"
 LOCAL = {"notifications": NotificationOptions(local_webhooks=True), "public_url": "https://trains.example.com"}
@@ -41,8 +42,7 @@ def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
 
 
 def set_channel(api: Server, name: str, address: str, **given: Any) -> None:
-    answer = api.client.request("PUT", f"{CHANNELS}/{name}", json={"address": address, **given}, headers=ADMIN)
-    assert answer.status_code == 200, answer.text
+    api.done("PUT", f"{CHANNELS}/{name}", json={"address": address, **given})
 
 
 def deliver(api: Server, steps: int = 1) -> None:
@@ -53,9 +53,7 @@ def deliver(api: Server, steps: int = 1) -> None:
 
 def start(api: Server, agent: ScriptedAgent, job_id: str, **training_input: Any) -> None:
     api.create(job_id, **training_input)
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
 
 
 def run(api: Server, agent: ScriptedAgent, job_id: str, code: int = 0, **training_input: Any) -> None:
@@ -63,8 +61,7 @@ def run(api: Server, agent: ScriptedAgent, job_id: str, code: int = 0, **trainin
     start(api, agent, job_id, **training_input)
     api.clock.advance(72)
     agent.exit(code=code)
-    api.tick()
-    agent.sync()
+    agent.turn()
 
 
 def notified(api: Server, **params: str) -> list[tuple[str, str, str, str]]:
@@ -115,8 +112,7 @@ def test_signature_is_that_of_standard_webhooks(api: Server, agent: ScriptedAgen
 def test_metric_beyond_its_bound_is_told_once(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
     events = ["loss > 5", "accuracy>=0.9", "loss < 0.01", "missing > 0"]
     start(api, agent, "job", notifications=[{"to": receiver.url, "events": events}])
-    agent.log(*(json.dumps({"step": step, "loss": loss, "accuracy": 0.9}) for step, loss in enumerate((4, 7.25, 1), 1)))
-    api.use_cases.backend.progress.flush()
+    agent.report_steps(loss=[4, 7.25, 1], accuracy=[0.9] * 3)
     deliver(api, steps=2)
     agent.log(json.dumps({"step": 4, "loss": 9, "accuracy": 0.95}))
     agent.exit()
@@ -130,12 +126,10 @@ def test_metric_beyond_its_bound_is_told_once(api: Server, agent: ScriptedAgent,
     api.clock.advance(3600)
     deliver(api)  # the bounds of ended jobs are forgotten
     with api.use_cases.backend.store.read() as reader:
-        from trainyard_server.storage.db.base.models import MetricAlertRow
-
         assert reader.session.query(MetricAlertRow).count() == 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_flaky_receiver_gets_each_event_in_order(tmp_path: Path, receiver: HttpReceiver, seed: int) -> None:
     """Answers are errors at random, the server restarts, and the receiver is away for two hours."""
     luck, clock = random.Random(seed), Clock()
@@ -148,12 +142,10 @@ def test_flaky_receiver_gets_each_event_in_order(tmp_path: Path, receiver: HttpR
             for job in jobs[part * 4 : part * 4 + 4]:
                 notifications = [{"to": receiver.url, "events": ["end", "loss > 1"]}]
                 start(api, agent, job, notifications=notifications)
-                agent.log(json.dumps({"step": 1, "loss": 2}))
-                api.use_cases.backend.progress.flush()
+                agent.report_steps(loss=2)
                 deliver(api)
                 agent.exit(code=luck.choice((0, 3)))
-                api.tick()
-                agent.sync()
+                agent.turn()
                 clock.advance(luck.choice((0, 5, 60)))
                 deliver(api)
     receiver.answers = lambda _: 503
@@ -286,35 +278,23 @@ def test_addresses_that_are_refused() -> None:
         *("192.168.7.7", "2001:db8::7", "::ffff:192.168.7.7", "64:ff9b::192.168.7.7", "2002:c0a8:707::1"),
     )
     allowed = (
-        *(
-            "10.0.0.1",
-            "172.16.1.1",
-            "192.168.1.2",
-            "fd12::1",
-            "100.64.0.1",
-            "8.8.8.8",
-            "2001:db8::1",
-            "2606:4700::1111",
-        ),
+        *("10.0.0.1", "172.16.1.1", "192.168.1.2", "fd12::1", "100.64.0.1", "8.8.8.8", "2001:db8::1"),
+        *("2606:4700::1111",),
         *("::ffff:10.0.0.1", "64:ff9b::8.8.8.8", "2002:808:808::1", "2001:0:808:808::f7f7:f7f7"),
     )
     wrong = [address for address in refused if not refused_address(address, own)]
     assert [*wrong, *(address for address in allowed if refused_address(address, own))] == []
 
 
-def test_redirect_is_an_error(api: Server, receiver: HttpReceiver) -> None:
-    receiver.answers = lambda _: 307
-    set_channel(api, "team", receiver.url)
-    answer = api.client.post(f"{CHANNELS}/team:test", headers=ALICE)
-    assert answer.json() == {"error": "it answered 307"}
-    assert len(receiver.requests) == 1
-
-
-def test_slack_gets_its_format(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
+def test_slack_gets_its_format_and_a_redirect_is_an_error(
+    api: Server, agent: ScriptedAgent, receiver: HttpReceiver
+) -> None:
     set_channel(api, "chat", receiver.url, format="slack", events=["end"])
+    receiver.answers = lambda number: 307 if number == 0 else 200
+    assert api.done("POST", f"{CHANNELS}/chat:test", ALICE) == {"error": "it answered 307"}
+    assert len(receiver.requests) == 1
     start(api, agent, "job")
-    agent.log(json.dumps({"step": 1, "loss": 0.25}))
-    api.use_cases.backend.progress.flush()
+    agent.report_steps(loss=0.25)
     agent.exit()
     api.tick()
     deliver(api)
@@ -334,12 +314,8 @@ def test_mail_is_sent_by_the_mail_server(tmp_path: Path, clock: Clock) -> None:
             to = [{"to": f"{name}@example.com"} for name in ("ana", "gone", "full")]
             run(api, agent, "job", code=3, notifications=to)
             deliver(api, steps=2)
-            states = {to: state for _, _, to, state in notified(api, job="job")}
-            assert states == {
-                "ana@example.com": "delivered",
-                "gone@example.com": "failed",
-                "full@example.com": "pending",
-            }
+            states = {to.partition("@")[0]: state for _, _, to, state in notified(api, job="job")}
+            assert states == {"ana": "delivered", "gone": "failed", "full": "pending"}
             mails.refused.clear()
             clock.advance(60)
             deliver(api)
@@ -378,8 +354,7 @@ def test_studies_tell_their_own_end(api: Server, agent: ScriptedAgent, receiver:
     set_channel(api, "team", receiver.url, events=["end", "failure"])
     api.create("study", hyperparameters=hyperparameters, notifications=[{"to": receiver.url, "events": ["loss > 1"]}])
     for _ in range(4):
-        api.tick()
-        agent.sync()
+        agent.turn()
     for order in list(agent.runs.values()):
         agent.start(order)
         agent.log(json.dumps({"step": 1, "loss": 2}), run=order)
@@ -387,8 +362,7 @@ def test_studies_tell_their_own_end(api: Server, agent: ScriptedAgent, receiver:
         agent.exit(run=order)
         agent.sync()
     for _ in range(4):
-        api.tick()
-        agent.sync()
+        agent.turn()
     deliver(api, steps=6)
     events = [(job, event) for job, event, *_ in notified(api)]
     assert sorted(events) == [("study", "end"), ("study.1", "loss > 1"), ("study.2", "loss > 1")]
@@ -400,20 +374,18 @@ def test_changed_and_deleted_channels(api: Server, agent: ScriptedAgent, receive
     run(api, agent, "job", notifications=[{"to": "old", "events": ["stall"]}])
     deliver(api)
     set_channel(api, "team", receiver.url, events=["end"])
-    assert api.client.request("DELETE", f"{CHANNELS}/old", headers=ADMIN).status_code == 200
+    assert api.status("DELETE", f"{CHANNELS}/old") == 200
     api.clock.advance(60)
     deliver(api)
     assert notified(api) == [("job", "end", "team", "delivered")]
-    assert api.client.request("DELETE", f"{CHANNELS}/old", headers=ADMIN).status_code == 404
+    assert api.status("DELETE", f"{CHANNELS}/old") == 404
     assert receiver.url not in api.client.get(CHANNELS, headers=VERA).text, "the path of a URL is a secret"
 
 
 def test_wrong_channels_and_destinations_are_refused(api: Server) -> None:
     def refusal(address: str, name: str = "team", **given: Any) -> str:
-        answer = api.client.request("PUT", f"{CHANNELS}/{name}", json={"address": address, **given}, headers=ADMIN)
-        assert answer.status_code == 400
-        message: str = answer.json()["error"]["message"]
-        return message
+        body = {"address": address, **given}
+        return str(api.refusal("PUT", f"{CHANNELS}/{name}", 400, json=body)["message"])
 
     assert "Did you mean" in refusal("a@b.c", events=["failures"])
     assert "not a channel's name" in refusal("a@b.c", name="Team")
@@ -421,25 +393,23 @@ def test_wrong_channels_and_destinations_are_refused(api: Server) -> None:
     for address in ("ftp://x/", "http://", "http://a@b/", "nobody", "a@b@c", "http://x/\n", "x" * 4000):
         refusal(address)
 
-    def submit(**given: Any) -> tuple[int, str]:
-        body = {"jobId": "job", "trainingInput": package_job(notifications=[given])}
-        answer = api.client.post("/v1/projects/p/jobs", json=body, headers=BOB)
-        return answer.status_code, answer.json()["error"]["message"]
-
-    status, message = submit(to="team")
-    assert status == 400
-    assert "has no channel team" in message
-    assert "has no mail server" in submit(to="ana@example.com")[1]
-    assert "not end, failure, stall" in submit(to="http://x/", events=["loss > high"])[1]
-    assert "at most 10" in submit(to="http://x/", events=["end"] * 11)[1]
-    assert "is not a channel of the project" in submit(to="Team!")[1]
+    table: list[tuple[dict[str, Any], str]] = [
+        ({"to": "team"}, "has no channel team"),
+        ({"to": "ana@example.com"}, "has no mail server"),
+        ({"to": "http://x/", "events": ["loss > high"]}, "not end, failure, stall"),
+        ({"to": "http://x/", "events": ["end"] * 11}, "at most 10"),
+        ({"to": "Team!"}, "is not a channel of the project"),
+    ]
+    for given, says in table:
+        answer = api.submit(who=BOB, notifications=[given])
+        assert (answer.status_code, says in answer.json()["error"]["message"]) == (400, True), answer.text
 
 
 def test_deleted_job_and_stalled_run(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
     receiver.answers = lambda number: 200 if number else 503
     run(api, agent, "job", notifications=[{"to": receiver.url, "events": ["end", "x > 1"]}])
     deliver(api)
-    assert api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/job", headers=ADMIN).status_code == 200
+    api.delete_job()
     api.clock.advance(60)
     deliver(api)
     assert notified(api)[0][3] == "delivered", "what was pending of a deleted job is sent"
@@ -457,10 +427,8 @@ def test_notification_that_cannot_be_made_waits_as_others_do(
     with monkeypatch.context() as patch:
         patch.setattr(api.use_cases.sender, "send", broken)
         deliver(api, steps=3)
-    rows = api.get("/trainyard/v1/projects/p/notifications")["notifications"]
-    assert [(row["state"], row["attempts"], row["error"]) for row in rows] == [
-        ("pending", 1, "it could not be made (KeyError)")
-    ]
+    (row,) = api.get("/trainyard/v1/projects/p/notifications")["notifications"]
+    assert (row["state"], row["attempts"], row["error"]) == ("pending", 1, "it could not be made (KeyError)")
     api.clock.advance(60)
     deliver(api)
     assert len(receiver.accepted) == 1

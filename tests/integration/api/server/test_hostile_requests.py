@@ -44,37 +44,30 @@ TEXTS = (
     "9999-12-31T23:59:59-14:00",
     "=&;,",
 )
-HEADERS: Sequence[tuple[str, bytes]] = (
-    *(
-        ("authorization", value)
-        for value in (b"", b"Bearer", b"Bearer \xff\xfe", b"bearer " + b"x" * 9000, b"Basic \xff")
+_VALUES: dict[str, Sequence[bytes]] = {
+    "authorization": (b"", b"Bearer", b"Bearer \xff\xfe", b"bearer " + b"x" * 9000, b"Basic \xff"),
+    "cookie": (
+        *(
+            b"trainyard-80=" + value
+            for value in (b"\xed\xa0\x80", b"\xff.\xff.\xff", b'"\\355\\240\\200"', b"1.2.3.4.5.6")
+        ),
+        b"trainyard-80=99999999999999999999.99999999999999999999.x.y",
+        *(b"trainyard-80=" + b"." * 3000, b"=;=;=;;;,", b"trainyard-80=a; trainyard-80=b"),
     ),
-    *(
-        ("cookie", value)
-        for value in (
-            b"trainyard-80=\xed\xa0\x80",
-            b"trainyard-80=\xff.\xff.\xff",
-            b'trainyard-80="\\355\\240\\200"',
-            b"trainyard-80=1.2.3.4.5.6",
-            b"trainyard-80=99999999999999999999.99999999999999999999.x.y",
-            b"trainyard-80=" + b"." * 3000,
-            b"=;=;=;;;,",
-            b"trainyard-80=a; trainyard-80=b",
-        )
-    ),
-    *(("host", value) for value in (b"", b"[", b"[::1", b"a:b:c", b"\xff", b"a" * 3000, b"x:99999999", b"@/?#")),
-    *(("origin", value) for value in (b"http://[", b"null", b"\xff", b"x" * 3000)),
-    *(("sec-fetch-site", value) for value in (b"cross-site", b"\xff")),
-    *(("x-csrf-token", value) for value in (b"\xff\xed\xa0\x80", b"x" * 3000)),
-    *(("last-event-id", value) for value in (b"-1", b"9" * 400, b"9" * 5000, b"\xb2", b"1_0", b"\xff", b" 1 ")),
-    *(("accept", value) for value in (b"text/html", b"\xff", b"*/*;q=" + b"9" * 400, b"," * 3000)),
-    *(("accept-encoding", value) for value in (b"gzip;q=nan", b"\xff", b"," * 3000)),
-    *(("content-type", value) for value in (b"application/json; charset=\xff", b"multipart/form-data", b"x")),
-    *(("content-length", value) for value in (b"-1", b"\xb2", b"9" * 4400, b"1e3")),
-    *(("if-none-match", value) for value in (b"\xff", b'"' * 3000)),
-    *(("if-modified-since", value) for value in (b"\xff", b"Mon, 00 Jan 0000 00:00:00 GMT")),
-    *(("range", value) for value in (b"bytes=-1", b"bytes=9-1", b"bytes=" + b"0-1," * 900, b"\xff")),
-)
+    "host": (b"", b"[", b"[::1", b"a:b:c", b"\xff", b"a" * 3000, b"x:99999999", b"@/?#"),
+    "origin": (b"http://[", b"null", b"\xff", b"x" * 3000),
+    "sec-fetch-site": (b"cross-site", b"\xff"),
+    "x-csrf-token": (b"\xff\xed\xa0\x80", b"x" * 3000),
+    "last-event-id": (b"-1", b"9" * 400, b"9" * 5000, b"\xb2", b"1_0", b"\xff", b" 1 "),
+    "accept": (b"text/html", b"\xff", b"*/*;q=" + b"9" * 400, b"," * 3000),
+    "accept-encoding": (b"gzip;q=nan", b"\xff", b"," * 3000),
+    "content-type": (b"application/json; charset=\xff", b"multipart/form-data", b"x"),
+    "content-length": (b"-1", b"\xb2", b"9" * 4400, b"1e3"),
+    "if-none-match": (b"\xff", b'"' * 3000),
+    "if-modified-since": (b"\xff", b"Mon, 00 Jan 0000 00:00:00 GMT"),
+    "range": (b"bytes=-1", b"bytes=9-1", b"bytes=" + b"0-1," * 900, b"\xff"),
+}
+HEADERS = [(name, value) for name, values in _VALUES.items() for value in values]
 BODIES: Sequence[bytes] = (
     b"{",
     b"null",

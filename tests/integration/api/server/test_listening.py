@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from integration.api.api_support import ADMIN, ALICE, Clock, Server, package_job, running_agent, server
+from integration.api.api_support import ALICE, Clock, Server, running_agent, server
 from trainyard_server.domain.access.permissions import Caller, Role
-
-JOBS = "/v1/projects/p/jobs"
 
 
 @pytest.fixture
@@ -31,30 +29,28 @@ def api(tmp_path: Path, listening: dict[str, Any]) -> Iterator[Server]:
         yield api
 
 
-@pytest.mark.parametrize("query", ["?validateOnly=true", ""])
-def test_submitter_whose_jobs_would_run_as_the_user_of_the_service_is_refused(api: Server, query: str) -> None:
-    job = {"jobId": "job", "trainingInput": package_job()}
-    refused = api.client.post(f"{JOBS}{query}", json=job, headers=ALICE)
-    assert refused.status_code == 403
-    assert "so only operators submit them. One of them makes others" in refused.json()["error"]["message"]
-    assert api.client.post(f"{JOBS}{query}", json=job, headers=ADMIN).status_code == 200
+def test_submitter_whose_jobs_would_run_as_the_user_of_the_service_is_refused(api: Server) -> None:
+    for params in ({"validateOnly": "true"}, {}):
+        refused = api.submit(who=ALICE, params=params)
+        says = "so only operators submit them. One of them makes others"
+        assert (refused.status_code, says in refused.json()["error"]["message"]) == (403, True)
+        api.create(params=params)
 
 
 def test_files_outside_of_the_directories_of_jobs_are_not_shown(api: Server, tmp_path: Path) -> None:
     for number, directory in enumerate(("/etc", str(tmp_path), str(tmp_path / "jobs" / ".." / "server"))):
         api.create(f"job_{number}", jobDir=directory)
-        answer = api.client.get(f"/trainyard/v1/projects/p/jobs/job_{number}/files", headers=ALICE)
-        assert answer.status_code == 400, answer.text
-        assert "--job-dir-root of the server" in answer.json()["error"]["message"]
+        path = f"/trainyard/v1/projects/p/jobs/job_{number}/files"
+        api.refusal("GET", path, 400, "--job-dir-root of the server", ALICE)
 
 
 def test_job_without_job_dir_has_one_in_the_bucket_of_its_project(api: Server) -> None:
     agent = running_agent(api)
     assert agent.run.directory == api.detail()["job_dir"] == "gs://trainyard-p/p/admin/job"
-    storage = api.client.post("/upload/storage/v1/b/trainyard-p/o?name=p/admin/job/model", content=b"x", headers=ALICE)
-    assert (storage.status_code, "so only operators and jobs write to them" in storage.text) == (403, True)
-    bucket = api.client.post("/storage/v1/b?project=p", json={"name": "mine"}, headers=ALICE)
-    assert (bucket.status_code, "Only operators and jobs make buckets" in bucket.text) == (403, True)
+    written = "/upload/storage/v1/b/trainyard-p/o?name=p/admin/job/model"
+    api.refusal("POST", written, 403, "so only operators and jobs write to them", ALICE, content=b"x")
+    made = "Only operators and jobs make buckets"
+    api.refusal("POST", "/storage/v1/b?project=p", 403, made, ALICE, json={"name": "mine"})
     member, stranger = (Caller("run", {project: Role.SUBMITTER}) for project in ("p", "q"))
     project_of = api.app.state.use_cases.object_storage.visible_project
     assert [project_of(caller, "trainyard-p") for caller in (member, stranger)] == ["p", ""]
@@ -74,10 +70,9 @@ def test_jobs_of_before_and_after_keep_their_directories(tmp_path: Path, listeni
 
 
 def test_job_is_refused_where_its_bucket_is_another_projects(tmp_path: Path, listening: dict[str, Any]) -> None:
-    job = {"jobId": "job", "trainingInput": package_job()}
     answers = []
     for project, root in (("trainyard", "gs://{project}-x"), ("x", "gs://trainyard-{project}")):
         with server(tmp_path / "server", Clock(), **{**listening, "new_default_job_dir": root}) as api:
-            answers.append(api.client.post(f"/v1/projects/{project}/jobs", json=job, headers=ADMIN))
+            answers.append(api.submit(project=project))
     assert [answer.status_code for answer in answers] == [200, 400]
     assert "gs://trainyard-x for jobs without a job-dir is another project's" in answers[1].text

@@ -11,8 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
-from integration.api.server.gpus import WITH_GPU, gpu_agent, report_gpu_usage
+from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, WITH_GPU, Clock, Server, gpu_agent, server
 from trainyard_protocol.states import Reason
 from trainyard_server.domain.access.permissions import Role, Token
 from trainyard_server.services.monitoring import exposition
@@ -45,11 +44,10 @@ def test_figures_count_what_happened(api: Server) -> None:
     agent = gpu_agent(api)
     api.create("job", **WITH_GPU)
     api.create("other", masterType="n1-standard-64")
-    api.tick(30)
-    agent.sync()
+    agent.turn(30)
     api.clock.advance(4)
     agent.start()
-    report_gpu_usage(agent, 0.75)
+    agent.use(gpu=0.75)
     agent.log("one", "two")
     agent.exit()
     api.tick()
@@ -70,12 +68,10 @@ def test_figures_count_what_happened(api: Server) -> None:
 
 
 def test_token_opens_the_figures_and_nothing_else(api: Server) -> None:
-    read = {str(headers): api.client.get("/metrics", headers=headers).status_code for headers in (PROMETHEUS, ADMIN)}
-    assert set(read.values()) == {200}
-    for headers in (ALICE, VERA, AGENT, {}):
-        assert api.client.get("/metrics", headers=headers).status_code in (401, 403)
+    read = [api.status("GET", "/metrics", who) for who in (PROMETHEUS, ADMIN, ALICE, VERA, AGENT, {})]
+    assert read == [200, 200, 403, 403, 403, 401]
     for path in ("/v1/projects/p/jobs", "/trainyard/v1/me", "/", "/trainyard/v1/usage", "/cluster"):
-        assert api.client.get(path, headers=PROMETHEUS).status_code == 403
+        assert api.status("GET", path, PROMETHEUS) == 403
     refused = api.client.post("/sign-in", data={"token": "prometheus-secret"})
     assert refused.status_code == 403
     assert "That is the token of a monitoring system." in refused.text
@@ -85,8 +81,7 @@ def test_projects_beyond_the_limit_are_other(api: Server, monkeypatch: pytest.Mo
     monkeypatch.setattr(exposition, "MOST_PROJECTS", 2)
     for project, count in (("a", 3), ("b", 2), ("c", 1), ("d", 1)):
         for number in range(count):
-            body = {"jobId": f"j{number}", "trainingInput": {"scaleTier": "BASIC", "pythonModule": "a.b"}}
-            assert api.client.post(f"/v1/projects/{project}/jobs", json=body, headers=ADMIN).status_code == 200
+            api.create(f"j{number}", project=project)
     jobs = values(families(api)["trainyard_jobs"])
     assert {project: count for (project, _), count in jobs.items()} == {"a": 3, "b": 2, "other": 2}
 

@@ -22,17 +22,9 @@ from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
 
 pytestmark = pytest.mark.e2e
 
-INFO = AgentInfo(
-    agent_id="a",
-    name="laptop",
-    version="0",
-    runtime="fake",
-    capacity_mode="fit",
-    runs_images=False,
-    capacity=Capacity(cpus=(0, 1), memory_bytes=8 * GB),
-)
-
-
+CAPACITY = Capacity(cpus=(0, 1), memory_bytes=8 * GB)
+KIND = {"version": "0", "runtime": "fake", "capacity_mode": "fit", "runs_images": False}
+INFO = AgentInfo.model_validate({"agent_id": "a", "name": "laptop", "capacity": CAPACITY, **KIND})
 PROXY = "train.example.com"
 ADMIN = {"Authorization": f"Bearer {long_token('admin')}"}
 AGENT = {"Authorization": f"Bearer {long_token('agent')}", AGENT_KEY: KEY.secret}
@@ -130,20 +122,16 @@ def test_sigterm_ends_the_server_cleanly_while_others_wait(process: Process) -> 
     assert "ERROR" not in log
 
 
-def test_server_on_loopback_holds_all_that_localhost_means(process: Process) -> None:
+def test_server_on_loopback_holds_its_data_and_all_that_localhost_means_and_believes_a_proxy_on_this_machine(
+    process: Process, tmp_path: Path
+) -> None:
+    """Browsers keep the session's cookie for https alone behind a proxy with TLS."""
     assert httpx.get(f"{process.other_address}/healthz", timeout=30).status_code == 200
-
-
-def test_second_server_on_the_same_data_directory_is_refused(process: Process, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trainyard_server", "--data-dir", str(tmp_path / "data"), "--port", "0"]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 1
     assert "another server is using the data directory" in second.stderr
     assert second.stderr.count("\n") == 1
-
-
-def test_proxy_with_tls_on_this_machine_is_believed(process: Process) -> None:
-    """Browsers then keep the session's cookie for https alone."""
     proxied = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7", "Host": PROXY}
     answer = process.client.post("/sign-in", data={"token": long_token("admin")}, headers=proxied)
     assert answer.status_code == 303

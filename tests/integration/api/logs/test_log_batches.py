@@ -101,13 +101,6 @@ def test_batches_pages_and_downloads_have_the_lines_of_the_stream(api: Server, c
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_long_log_is_an_event_for_each_500_lines(api: Server, agent: ScriptedAgent) -> None:
-    agent.log(*["line"] * 2000)
-    sizes = [len(data) for data, _ in batches(api)]
-    assert sum(sizes) > 2000
-    assert sizes[:-1] == [500] * (len(sizes) - 1)
-
-
 def test_batch_may_be_empty_for_the_sake_of_its_id(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,10 +282,13 @@ def test_first_line_that_matters_is_found_from_anywhere(api: Server, agent: Scri
     assert nothing == {"cursor": None, "looked": len(lines), "more": False}
 
 
-def test_search_for_a_line_does_a_bounded_amount_of_work(
+def test_long_log_is_an_event_for_each_500_lines_and_searched_by_a_bounded_amount_of_work(
     api: Server, agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent.log(*["fine"] * 3000, "needle")
+    sizes = [len(data) for data, _ in batches(api)]
+    assert sum(sizes) > 3000
+    assert sizes[:-1] == [500] * (len(sizes) - 1)
     monkeypatch.setattr("trainyard_server.storage.logs.job_log._SCAN", 100)
     monkeypatch.setattr("trainyard_server.services.logs.pages._FIRST_STEPS", 5)
     after, calls = 0, 0

@@ -197,15 +197,12 @@ async def test_changed_token_ends_its_session(gate: Gate) -> None:
 
 def test_what_is_anothers_is_refused(api: Server) -> None:
     """Rows of `own`: the same calls by the owner of a job and the agent of a run, and by another of the role."""
-    to = "/upload/trainyard/v1/projects/p/packages/x-1.tar.gz"
-    package = api.client.post(to, content=b"package", headers=ALICE).json()["uri"]
+    package = api.upload(name="x-1.tar.gz", who=ALICE)["uri"]
     job = of_custom_job(custom_job(packageUris=[package]), "job", "here")
-    assert api.client.post("/v1/projects/p/jobs", json=job, headers=ALICE).status_code == 200
+    api.done("POST", "/v1/projects/p/jobs", ALICE, json=job)
     agent = ScriptedAgent(api)
     agent.sync()
-    api.tick()
-    agent.sync()
-    agent.start()
+    agent.begin()
     names = {
         "project": "p",
         "job_id": "job",

@@ -18,8 +18,7 @@ from fastapi.routing import APIRoute
 
 from integration.api.api_support import (
     ADMIN,
-    AGENT,
-    GB,
+    T4,
     Clock,
     ScriptedAgent,
     Server,
@@ -28,8 +27,7 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_protocol.job.resources import Capacity, Gpu
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
+from trainyard_protocol.views.usage import GpuUsage
 from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.domain.access.route_access import SOCKET, Access, Route
 from trainyard_server.routes import ACCESS, ROUTERS
@@ -190,12 +188,12 @@ class World:
     client: httpx.Client
     runs: dict[str, RunOrder] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
-    tokens: dict[str, tuple[str, str]] = field(default_factory=dict)
+    tokens: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
 
     def ask(self, person: str, call: Call) -> tuple[int, list[tuple[str, str]], str]:
         """Status, headers and text of the answer; of a live page the first event with all its parts."""
         method, path, body = call
-        headers = ADMIN if person == "operator" else {"Authorization": f"Bearer {self.tokens[person][1]}"}
+        headers = ADMIN if person == "operator" else self.tokens[person][1]
         with self.client.stream(method, path, content=body, headers=headers) as answer:
             text = ""
             for part in answer.iter_text():
@@ -204,6 +202,9 @@ class World:
                     break
         kept = [(name, value) for name, value in answer.headers.multi_items() if name not in ("date", "x-request-id")]
         return answer.status_code, sorted(kept), text
+
+    def owner(self, word: str) -> dict[str, str]:
+        return self.tokens[f"{word}-owner"][1]
 
     def names(self, word: str, project: str = "", state: str = "running") -> Names:
         """The names of things of a project; of none for the ghost. `project`: the word of the one in the path."""
@@ -230,14 +231,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("world")
     dirs = directory / "dirs"
     quotas = directory / "quotas.yaml"
-    quotas.write_text(
-        "projects:\n"
-        + "".join(
-            f"  {word}-lab: {{gpus: {gpus}, images: ['gcr.io/{word}/*']}}\n"
-            for word, gpus in zip(WORDS, (1, 9), strict=True)
-        ),
-        encoding="utf-8",
+    limits = (
+        f"  {word}-lab: {{gpus: {gpus}, images: ['gcr.io/{word}/*']}}\n"
+        for word, gpus in zip(WORDS, (1, 9), strict=True)
     )
+    quotas.write_text("".join(["projects:\n", *limits]), encoding="utf-8")
     settings: dict[str, Any] = {
         "quotas": quotas,
         "job_dir_roots": (str(dirs),),
@@ -257,35 +255,29 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def _add_people(world: World) -> None:
     for name, (word, role) in PEOPLE.items():
-        answer = world.api.client.post(f"{_MORE}/tokens", json={"owner": name}, headers=ADMIN).json()
-        world.tokens[name] = (answer["token"]["token_id"], answer["secret"])
+        token_id, header = world.api.token(owner=name)
+        world.tokens[name] = (token_id, header)
         if role:
-            path = f"{_MORE}/projects/{word}-lab/members/{name}"
-            world.api.client.request("PUT", path, json={"role": role}, headers=ADMIN)
+            assert world.api.set_role(name, role, f"{word}-lab") == 200
 
 
 def _add_jobs(world: World, dirs: Path) -> None:
     """A job of each project in each state. On the one agent narwhal holds what leopard waits for."""
     api = world.api
-    agent = ScriptedAgent(api, cpus=16, memory_gb=64, runs_images=True)
-    gpus = tuple(Gpu(id=f"GPU-{number}", type="NVIDIA_TESLA_T4") for number in range(3))
-    capacity = Capacity(cpus=tuple(range(16)), memory_bytes=64 * GB, gpus=gpus)
-    agent.info = agent.info.model_copy(update={"capacity": capacity})
+    gpus = ("GPU-0", "GPU-1", "GPU-2")
+    agent = ScriptedAgent(api, cpus=16, memory_gb=64, runs_images=True, gpus=gpus)
     agent.sync()
 
     def start(job_id: str) -> RunOrder:
-        api.tick()
-        agent.sync()
+        agent.turn()
         (run,) = [run for run in agent.runs.values() if run.job_id == job_id]
         agent.start(run)
         return run
 
     for word in WORDS:
         path = f"/upload/trainyard/v1/projects/{word}-lab/packages/{word}.whl"
-        headers = {"Authorization": f"Bearer {world.tokens[f'{word}-owner'][1]}"}
-        world.packages[word] = api.client.post(path, content=word.encode(), headers=headers).json()["uri"]
-        secret = f"{_MORE}/projects/{word}-lab/secrets/{word}_key"
-        assert api.client.request("PUT", secret, json={"value": word}, headers=ADMIN).status_code == 200
+        world.packages[word] = api.done("POST", path, world.owner(word), content=word.encode())["uri"]
+        api.done("PUT", f"{_MORE}/projects/{word}-lab/secrets/{word}_key", json={"value": word})
         _submit(world, word, "succeeded")
         agent.exit(run=start(f"{word}_succeeded"))
         given = custom_job(f"{word}.task", packageUris=[], args=[f"--{word}-arg"])
@@ -300,22 +292,20 @@ def _add_jobs(world: World, dirs: Path) -> None:
         agent.exit(run=trial)
     for word in WORDS:
         size = "n1-standard-8" if word == "narwhal" else "n1-standard-4"
-        gpu = {"acceleratorConfig": {"count": 1 + WORDS.index(word), "type": "NVIDIA_TESLA_T4"}}
+        gpu = {"acceleratorConfig": {"count": 1 + WORDS.index(word), "type": T4}}
         _submit(world, word, "running", masterType=size, masterConfig=gpu, packageUris=[world.packages[word]])
         origin = f"{_MORE}/projects/{word}-lab/jobs/{word}_running/origin"
         git = {"branch": word, "diff": f"+{word}", "dirty": True}
-        assert api.client.request("PUT", origin, json={"git": git}, headers=ADMIN).status_code == 200
+        api.done("PUT", origin, json={"git": git})
         run = world.runs[word] = start(f"{word}_running")
         (replica,) = run.replicas
         agent.log(f"{word} says", f'{{"step": 3, "steps": 9, "{word}_loss": 0.5}}', run=run)
-        used = tuple(GpuUsage(id=gpu, utilization=0.5) for gpu in replica.gpus)
-        sample = UsageSample(run_id=run.run_id, task=replica.task, time=api.clock(), cpu=1, gpus=used)
-        api.client.post("/agent/v1/usage", content=UsageBatch(samples=(sample,)).model_dump_json(), headers=AGENT)
+        agent.use(run=run, gpus=tuple(GpuUsage(id=gpu, utilization=0.5) for gpu in replica.gpus))
         files = dirs / f"{word}-lab" / f"{word}-owner" / f"{word}_running"
         files.mkdir(parents=True)
         (files / f"{word}.txt").write_text(f"{word} wrote this", encoding="utf-8")
     image: dict[str, Any] = {"imageUri": f"gcr.io/{WORDS[0]}/{WORDS[0]}-image"}
-    image |= {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_T4"}}
+    image |= {"acceleratorConfig": {"count": 1, "type": T4}}
     first = {"masterType": "n1-standard-4", "masterConfig": image, "pythonModule": ""}
     _submit(world, WORDS[0], "queued", **first, scheduling={"priority": 9})
     _submit(world, WORDS[1], "queued", masterType="n1-standard-8")
@@ -331,9 +321,7 @@ def _submit(world: World, word: str, state: str, **changes: Any) -> None:
         "labels": {f"{word}-label": f"{word}-value"},
         "trainingInput": {key: value for key, value in training_input.items() if value != ""},
     }
-    headers = {"Authorization": f"Bearer {world.tokens[f'{word}-owner'][1]}"}
-    answer = world.api.client.post(f"/v1/projects/{word}-lab/jobs", json=body, headers=headers)
-    assert answer.status_code == 200, answer.text
+    world.api.done("POST", f"/v1/projects/{word}-lab/jobs", world.owner(word), json=body)
 
 
 def calls(names: Names, routes: Sequence[Route] = ACCESS.rows) -> Iterator[Call]:
@@ -467,14 +455,10 @@ def test_what_others_do_changes_no_answer(world: World) -> None:
     before = [world.ask("leopard-viewer", call) for call in listed]
     _submit(world, "narwhal", "later", masterType="n1-standard-16")
     world.api.tick()
-    owner = {"Authorization": f"Bearer {world.tokens['narwhal-owner'][1]}"}
-    job = "/v1/projects/narwhal-lab/jobs/narwhal_queued"
-    patched = world.api.client.patch(
-        job, params={"updateMask": "labels"}, json={"labels": {"narwhal-label": "new"}}, headers=owner
-    )
-    assert patched.status_code == 200
+    owner, job = world.owner("narwhal"), "/v1/projects/narwhal-lab/jobs/narwhal_queued"
+    world.api.done("PATCH", f"{job}?updateMask=labels", owner, json={"labels": {"narwhal-label": "new"}})
     path = f"{_MORE}{_JOB.format(project='narwhal-lab', job_id='narwhal_failed')}"
-    assert world.api.client.request("DELETE", path, headers=owner).status_code == 200
+    world.api.done("DELETE", path, owner)
     after = [world.ask("leopard-viewer", call) for call in listed]
     assert [one for one, was, now in zip(listed, before, after, strict=True) if was != now] == []
 

@@ -132,4 +132,4 @@ class Engine(ABC):
 
     @abstractmethod
     def orphans(self, settings: AgentSettings) -> list[Orphan]:
-        """What the engine has of runs that are gone. Raises EngineUnavailable."""
+        """Things that the engine has of runs that are gone. Raises EngineUnavailable."""

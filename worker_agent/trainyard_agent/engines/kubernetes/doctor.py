@@ -85,7 +85,7 @@ def orphans(client: KubeClient, agent_id: str, settings: KubernetesSettings) -> 
 
 
 def _removal(namespace: str, selector: str, settings: KubernetesSettings) -> str:
-    """Without finalizers, which nothing removes without an agent."""
+    """The command that removes them, also their finalizers, which else an agent does."""
     chosen = ["--kubeconfig", str(settings.kubeconfig)] if settings.kubeconfig else []
     chosen += ["--context", settings.context] if settings.context else []
     kubectl, selected = shlex.join(["kubectl", *chosen, "-n", namespace]), shlex.join(["-l", selector])

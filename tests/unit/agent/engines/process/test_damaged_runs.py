@@ -43,7 +43,7 @@ def names(runs: Path) -> list[str]:
 def test_notes_of_a_replica_that_are_damaged_count_as_absent(
     driver: Driver, runs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without exit.json it has ended as one whose supervisor was killed."""
+    """A replica without exit.json has ended as after the kill of its supervisor."""
     start(driver, "echo up; exit 4")
     driver.wait_for_log(RUN, TASK)
     found = []

@@ -85,7 +85,7 @@ def test_state_is_on_the_page_within_a_second(dashboard: DashboardServer, open_p
     assert late_s >= -0.01  # how late it is depends on the machine: benchmarks measure it
 
 
-def test_filters_live_in_the_address(busy: DashboardServer, open_page: Open) -> None:
+def test_filters_live_in_the_address_and_columns_sort(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     page.get_by_role("link", name="Failed 1").click()
     page.wait_for_url("**/?state=FAILED")
@@ -109,16 +109,12 @@ def test_filters_live_in_the_address(busy: DashboardServer, open_page: Open) -> 
     expect(page.locator("[data-row]")).to_have_count(1)
     expect(page.locator("#filters [name=project]")).to_have_value("research")
 
-
-def test_jobs_that_need_attention_are_one_click_away(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/")
+    page.goto("/")
     page.get_by_role("link", name="Needs attention 1").click()
     expect(page.locator("[data-row]")).to_have_count(1)
     expect(row(page, "cnn_large")).to_contain_text("ValueError: no data")
 
-
-def test_columns_sort(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/")
+    page.goto("/")
     names = page.locator("[data-row] .name")
     page.locator("th.col-job").get_by_role("link").click()
     expect(names).to_have_text(["cnn_large", "digits_baseline", "transformer_lr3", "transformer_lr4", "waits"])
@@ -160,22 +156,7 @@ def test_many_jobs_are_cancelled_at_once(busy: DashboardServer, open_page: Open)
     expect(page.locator("#bulk")).to_be_hidden()
 
 
-def test_ticked_jobs_are_compared_with_one_key(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/")
-    page.keyboard.press("c")
-    expect(page.get_by_text("Select the jobs to compare")).to_be_visible()
-    page.get_by_label("Select transformer_lr4").click()
-    page.keyboard.press("c")
-    expect(page.get_by_text("select another one to compare it with")).to_be_visible()
-    row(page, "digits_baseline").locator("td.pick").click(modifiers=["Shift"], position={"x": 2, "y": 2})
-    expect(page.locator("#bulk")).to_contain_text("4 jobs selected Compare c")
-    page.get_by_label("Select cnn_large").click()
-    expect(page.locator("#bulk-count")).to_have_text("3 jobs selected")
-    page.keyboard.press("c")
-    page.wait_for_url("**/compare?job=p%2Ftransformer_lr4&job=p%2Ftransformer_lr3&job=p%2Fdigits_baseline")
-
-
-def test_keyboard_is_enough(busy: DashboardServer, open_page: Open) -> None:
+def test_keyboard_is_enough_also_to_compare_ticked_jobs(busy: DashboardServer, open_page: Open) -> None:
     page = open_page("/")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
@@ -196,6 +177,19 @@ def test_keyboard_is_enough(busy: DashboardServer, open_page: Open) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url("**/projects/p/jobs/transformer_lr4")
 
+    page.goto("/")
+    page.keyboard.press("c")
+    expect(page.get_by_text("Select the jobs to compare")).to_be_visible()
+    page.get_by_label("Select transformer_lr4").click()
+    page.keyboard.press("c")
+    expect(page.get_by_text("select another one to compare it with")).to_be_visible()
+    row(page, "digits_baseline").locator("td.pick").click(modifiers=["Shift"], position={"x": 2, "y": 2})
+    expect(page.locator("#bulk")).to_contain_text("4 jobs selected Compare c")
+    page.get_by_label("Select cnn_large").click()
+    expect(page.locator("#bulk-count")).to_have_text("3 jobs selected")
+    page.keyboard.press("c")
+    page.wait_for_url("**/compare?job=p%2Ftransformer_lr4&job=p%2Ftransformer_lr3&job=p%2Fdigits_baseline")
+
 
 def test_what_was_typed_is_shown_as_text(dashboard: DashboardServer, open_page: Open) -> None:
     """No API accepts such names; pages escape them all the same."""
@@ -213,18 +207,9 @@ def test_what_was_typed_is_shown_as_text(dashboard: DashboardServer, open_page: 
     assert page.locator("script:not([src])").count() == 0
 
 
-def test_theme_is_stored(busy: DashboardServer, open_page: Open) -> None:
-    page = open_page("/")
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.get_by_role("button", name="Colour theme").click()
-    page.get_by_role("button", name="Colour theme").click()
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert dark != light
-    page.reload()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
-
-
-def test_both_ways_to_dark_have_the_same_colours(dashboard: DashboardServer, open_page: Open) -> None:
+def test_both_ways_to_dark_have_the_same_colours_and_the_choice_is_stored(
+    dashboard: DashboardServer, open_page: Open
+) -> None:
     colours = """() => Object.fromEntries([...getComputedStyle(document.documentElement)]
         .filter((name) => name.startsWith("--"))
         .map((name) => [name, getComputedStyle(document.documentElement).getPropertyValue(name)]))"""
@@ -232,6 +217,16 @@ def test_both_ways_to_dark_have_the_same_colours(dashboard: DashboardServer, ope
     chosen.evaluate("document.documentElement.dataset.theme = 'dark'")
     systems = open_page("/", viewport=Viewport.DARK)
     assert chosen.evaluate(colours) == systems.evaluate(colours)
+
+    chosen.reload()
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = chosen.evaluate(background)
+    chosen.get_by_role("button", name="Colour theme").click()
+    chosen.get_by_role("button", name="Colour theme").click()
+    dark = chosen.evaluate(background)
+    assert dark != light
+    chosen.reload()
+    assert chosen.evaluate(background) == dark
 
 
 def test_page_beyond_the_limit_of_streams_says_so(

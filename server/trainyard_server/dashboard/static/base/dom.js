@@ -1,5 +1,8 @@
 // Elements from JavaScript. Text is added as text, never as HTML.
 
+/** The element with that id. */
+export const byId = (id) => document.getElementById(id);
+
 /** `el("a", { href, class: "x", "aria-label": "y" }, "text", child)`; what is null or false is left out. */
 export function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);

@@ -1,6 +1,6 @@
 // Page of a comparison: the curves of jobs with a tick for each, and their parameters. The address has all choices.
 import { ApiError, call, jobPath } from "../base/api.js";
-import { el } from "../base/dom.js";
+import { byId, el } from "../base/dom.js";
 import { styleAmong } from "./charts.js";
 import { CurveCharts, writeAddress } from "./curve_charts.js";
 import { findJobs } from "./find_jobs.js";
@@ -14,7 +14,6 @@ const FIRST = 10; // jobs whose curves are shown before the others are read
 const OTHERS_MS = 5_000; // between two requests for jobs that run
 const FINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
 
-const byId = (id) => document.getElementById(id);
 const query = new URLSearchParams(location.search);
 const keys = JSON.parse(byId("names").textContent);
 const off = new Set(query.getAll("off"));

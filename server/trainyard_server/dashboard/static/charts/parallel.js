@@ -1,6 +1,6 @@
 // Parallel coordinates of trials, or of jobs that are compared, as SVG: an axis for each parameter and one for the metric,
 // a line for each trial. Dragging along an axis selects a range of it, and so do the fields below.
-import { svg } from "../base/dom.js";
+import { byId, svg } from "../base/dom.js";
 import { formatted } from "./curves.js";
 import { RangeFields, isWithin, placeOf, rangeBetween, titleOf, worstFirst } from "./study_axes.js";
 
@@ -11,8 +11,6 @@ const NONE = 276; // where lines of trials without the parameter go
 const LEAST = 108; // between two axes
 const EDGE = 62;
 const CLICK = 0.02;
-
-const byId = (id) => document.getElementById(id);
 
 /**
  * Content of the chart.

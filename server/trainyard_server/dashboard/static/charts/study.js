@@ -1,6 +1,7 @@
 // Page of a study: charts and the table of its trials, from the API. The ranges that are chosen hold for both.
 import { call, jobPath } from "../base/api.js";
 import { note } from "../base/banner.js";
+import { byId } from "../base/dom.js";
 import { Chart } from "./charts.js";
 import { formatted } from "./curves.js";
 import { Parallel } from "./parallel.js";
@@ -11,7 +12,6 @@ const AGAIN_MS = 1000;
 const COMPARED = 8; // jobs in one comparison
 
 const { project, job } = document.getElementById("job").dataset;
-const byId = (id) => document.getElementById(id);
 const table = new TrialsTable(byId("trials"), byId("trials-pages"));
 const bestChart = new Chart(byId("best-chart"));
 const parallel = new Parallel(showSelected);

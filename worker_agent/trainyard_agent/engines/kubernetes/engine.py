@@ -194,7 +194,7 @@ def image_of_agent(pod: Mapping[str, Any]) -> str:
     container `agent`, as in deploy/kubernetes, else of the one that starts an agent, or of the only one. Raises
     SettingsRefused."""
     containers = {str(container["name"]): container for container in pod["spec"]["containers"]}
-    words = {name: (*(one.get("command") or ()), *(one.get("args") or ())) for name, one in containers.items()}
+    words = {name: (*(spec.get("command") or ()), *(spec.get("args") or ())) for name, spec in containers.items()}
     starting = [name for name in containers if _MODULE in words[name]]
     for names in ([CONTAINER] if CONTAINER in containers else [], starting, list(containers)):
         if len(names) == 1:

@@ -197,7 +197,8 @@ def test_large_directory_of_a_bucket_is_paged_without_duplicates(
     bucket.blob("big/").upload_from_string("")  # as some programs mark a directory
     expected |= {(f"f{number}", "file") for number in range(6)} | {("z", "directory")}
     submit(api, "gs://models/big")
-    seen, token = [], ""
+    seen: list[Any] = []
+    token = ""
     while not seen or token:
         listing = listed(api, **({"pageToken": token} if token else {}))
         seen += names(listing)

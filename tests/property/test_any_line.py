@@ -227,7 +227,7 @@ def test_any_line_is_shown_on_a_terminal_without_its_control_characters(printed:
         one = entry(text, number, time)
         log.add(one, NOON)
         for screen in (PlainScreen(out, out), JsonScreen(out, out)):
-            _ignoring_surrogates(screen.line, one)
+            _ignoring_surrogates(screen.lines, one)
         shown += [without_control(text), without_control(event_text(text)), layout.raw_row(one).plain]
     rows = log.due(NOON + timedelta(seconds=HOLD_S)) + log.rest(NOON + timedelta(seconds=2 * HOLD_S))
     shown += [row.plain for line in rows for row in layout.rows(line, 80)]
@@ -236,10 +236,10 @@ def test_any_line_is_shown_on_a_terminal_without_its_control_characters(printed:
     assert not [text for text in shown if _has_control(text)]
 
 
-def _ignoring_surrogates(print_line: Callable[[LogEntry], None], one: LogEntry) -> None:
+def _ignoring_surrogates(print_lines: Callable[[Sequence[LogEntry]], None], one: LogEntry) -> None:
     """No server sends half a surrogate pair, and pydantic refuses to write it."""
     if _is_text(one.text):
-        print_line(one)
+        print_lines([one])
 
 
 def _has_control(text: str) -> bool:

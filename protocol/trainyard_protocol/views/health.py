@@ -36,8 +36,8 @@ class Health(Wire):
 
 
 class Finding(Wire):
-    """A finding of the doctor. `found` is the result; for a problem, `meaning` has its consequence, `advice` the remedy,
-    and `command` what to type, if that is enough: a line of a shell of the machine that the finding is about."""
+    """A finding of the doctor. `found` is the result; for a problem, `meaning` has its consequence, `advice` the
+    remedy, and `command` what to type, if that is enough: a line of a shell of the machine that it is about."""
 
     check: str
     status: Literal["ok", "problem", "unknown"]

@@ -55,7 +55,10 @@ AGENT[AGENT_KEY] = KEY.secret
 BOSS = Caller.everywhere(Role.ADMIN, "admin")
 GB = 10**9
 T4 = "NVIDIA_TESLA_T4"
-WITH_GPU = {"masterType": "n1-standard-4", "masterConfig": {"acceleratorConfig": {"type": T4, "count": 1}}}
+WITH_GPU: dict[str, Any] = {
+    "masterType": "n1-standard-4",
+    "masterConfig": {"acceleratorConfig": {"type": T4, "count": 1}},
+}
 """The training input of a job on a GPU."""
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

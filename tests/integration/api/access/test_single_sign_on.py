@@ -181,7 +181,8 @@ def test_id_token_is_signed_by_a_key_of_the_issuer(signing: Server, issuer: Issu
 
 
 def test_answer_of_the_issuer_without_an_id_token_signs_nobody_in(signing: Server, issuer: Issuer) -> None:
-    answers: list[Any] = [{}, *({"id_token": token} for token in (None, 7, ["a.b.c"], {})), [], 7]
+    tokens: list[Any] = [None, 7, ["a.b.c"], {}]
+    answers: list[Any] = [{}, *({"id_token": token} for token in tokens), [], 7]
     for answer in answers:
         issuer.answers["/token"] = (200, answer)
         page = sign_in(signing, issuer)

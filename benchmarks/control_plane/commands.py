@@ -67,9 +67,9 @@ ROWS = (
         "help",
         "`trainyard --help`",
         f"`import {_PARSER}`",
-        1.0,
+        1.5,
         _help,
-        bound="the start of Python: the text is made beforehand, and nothing is imported for it",
+        bound="the import of click, and of the names and short help of the commands, which load nothing else",
     ),
     Row(
         "jobs-list-command",

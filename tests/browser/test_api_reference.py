@@ -1,8 +1,20 @@
 """The page of the HTTP API: Swagger UI on `/openapi.json`, whose calls have the session of the page."""
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 from playwright.sync_api import Page, expect
 
 from browser.browser_support import DashboardServer, Open, axe
+
+
+@pytest.fixture
+def server_settings(tmp_path: Path) -> dict[str, Any]:
+    """A file of quotas, which a call without parameters reads again."""
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("default: {runningJobs: 3}\n")
+    return {"quotas": quotas}
 
 
 def _answer(page: Page, operation: str) -> str:

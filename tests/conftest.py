@@ -102,7 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_long(item: pytest.Item) -> bool:
     """Whether only `make test-all` runs the test. The tests of the trainers have no markers of ours."""
     marks = any(item.get_closest_marker(name) for name in ("long", "frameworks", "clients"))
-    return marks or item.nodeid.removeprefix("trainer_library/tests/").partition("[")[0] in _LONG_TRAININGS
+    case = item.nodeid.removeprefix("trainer_library/tests/")
+    return marks or case in _LONG_TRAININGS or case.partition("[")[0] in _LONG_TRAININGS
 
 
 def _starts_a_service(item: pytest.Item) -> bool:
@@ -145,6 +146,7 @@ _LONG_TRAININGS = (
     "test_fine_tuning.py::test_processes_that_decode_give_the_same_training_and_name_a_broken_file",
     "test_fine_tuning.py::test_several_inputs_and_labels_train_with_a_callback_and_predict",
     "test_own.py::test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_after_a_kill",
+    "test_steps.py::test_replicas_pieces_and_layouts_of_the_state_do_the_same_step[eight]",
     "test_training.py::test_early_stopping_exports_the_best_state_also_after_a_kill",
     "test_training.py::"
     "test_evaluator_gets_sigterm_and_evaluates_the_last_checkpoint_of_a_training_that_has_ended_alone",

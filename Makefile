@@ -52,7 +52,7 @@ test-fast: $(VENV)/.dev ## run the tests for every change: less than three minut
 
 chaos: $(VENV)/.dev ## many random histories of the real service, and one training killed again and again
 	@scripts/test-tools.sh
-	$(BIN)/python -m pytest tests/chaos -v -rN --tb=short --chaos-histories $(HISTORIES) \
+	$(BIN)/python -m pytest tests/chaos -v -rN --tb=short --timeout 0 --chaos-histories $(HISTORIES) \
 		--chaos-docker-histories $(DOCKER_HISTORIES) --chaos-kubernetes-histories $(KUBERNETES_HISTORIES) --chaos-kills $(KILLS) $(if $(SEED),--chaos-seed $(SEED)) \
 		$(PYTEST_ARGS)
 

@@ -45,7 +45,7 @@ _SERVER = """
 import dataclasses, sys
 from trainyard_server import main
 given = main.read_settings
-quick = {"grace_s": GRACE_S, "lease_s": LEASE_S, "silent_after_s": 2.0}
+quick = {"grace_s": GRACE_S, "lease_s": LEASE_S, "silent_after_s": 5.0}
 quick |= {"backoff_first_s": 0.1, "tick_s": 0.2, "durable": False}
 
 

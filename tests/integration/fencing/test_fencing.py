@@ -1,6 +1,5 @@
 """No run of a job is ever alive twice, whatever happens to the agent and the network."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,14 +24,18 @@ def processes(tmp_path: Path) -> Iterator[Cluster]:
 def lose_run(cluster: Cluster, failure: Callable[[Worker], object]) -> Worker:
     """Let the worker with the run fail, and wait until the run starts on the other one. Returns the failed worker."""
     holder = cluster.holder()
+    until(lambda: holder.has_lease, "its lease: a server that hears of one worker alone gives none")
     failure(holder)
-    unknown = False
-    while len(cluster.lives()) == 1:
+    seen: set[ReplicaState] = set()
+
+    def starts_again() -> bool:
         detail = cluster.detail()
-        unknown |= any(r.state is ReplicaState.UNKNOWN for run in detail.runs for r in run.replicas)
         assert detail.state in (JobState.RUNNING, JobState.PREPARING, JobState.QUEUED)
-        time.sleep(0.1)
-    assert unknown
+        seen.update(replica.state for run in detail.runs for replica in run.replicas)
+        return len(cluster.lives()) > 1
+
+    until(starts_again, "the run on the other worker")
+    assert ReplicaState.UNKNOWN in seen
     return holder
 
 

@@ -152,6 +152,10 @@ _LONG_TRAININGS = (
     "test_evaluator_gets_sigterm_and_evaluates_the_last_checkpoint_of_a_training_that_has_ended_alone",
     "test_training.py::"
     "test_exception_in_a_worker_or_kill_of_the_chief_ends_both_and_the_same_command_resumes_bitwise_equal",
+    "test_training.py::test_invalid_arguments_are_one_line_without_a_traceback",
+    "test_training.py::test_on_a_terminal_there_is_a_bar_in_place_of_progress_lines",
+    "test_training.py::test_same_command_after_the_end_trains_no_more_and_that_of_another_model_is_refused",
+    "test_training.py::test_sigterm_saves_and_the_same_command_resumes_bitwise_equal_while_sigusr1_dumps_stacks",
     "test_training.py::test_sigterm_to_a_worker_stops_all_at_one_step_and_another_number_of_replicas_resumes",
     "test_training.py::test_sigterm_to_a_worker_in_an_evaluation_stops_all_and_the_same_command_begins_with_it",
     "test_training.py::test_what_does_not_come_in_time_is_named_in_one_line_and_the_exit_code_is_1",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import threading
@@ -285,3 +286,16 @@ def test_tuning_metric_is_the_one_that_the_tag_names(tmp_path: Path, monkeypatch
     file.unlink()
     report_to_tuning_service(evaluated, 1, ("loss", "min"))
     assert not file.exists(), "the service would take the largest loss for the best"
+
+
+def test_events_of_several_threads_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr("sys.stdout", Screen())
+    report.report("checkpoint", step=5)
+    assert written[0] == '{"event": "checkpoint", "step": 5}\n'  # whole: another thread writes before or after it

@@ -51,7 +51,7 @@ def report(event: str, **fields: str | float) -> None:
     if sys.stdout.isatty():
         tqdm.write(line, file=sys.stdout)  # above the progress bar
     else:
-        print(line)
+        print(line + "\n", end="")  # in one write: threads report beside each other
     sys.stdout.flush()
 
 

@@ -21,6 +21,7 @@ from trainyard_protocol.job.config.text import NotReadable, read
 from trainyard_protocol.job.config.validation import checked_job
 from trainyard_protocol.job.machines import load_catalog
 
+pytestmark = pytest.mark.long
 NUMBER = 200
 """Of inputs of each kind."""
 

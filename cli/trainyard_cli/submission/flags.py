@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from trainyard_cli.submission.sweep import MAX_AT_ONCE, STYLES, Sweep, Word, fields
+from trainyard_cli.submission.sweep import MAX_AT_ONCE, STYLES, Sweep, fields
+from trainyard_cli.submission.word import Word
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

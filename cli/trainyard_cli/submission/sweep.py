@@ -5,11 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import click
-
-_T = TypeVar("_T")
+from trainyard_cli.submission.word import Word
 
 MAX_AT_ONCE = 16
 """Trials of a sweep at a time, where nothing else is asked for."""
@@ -40,19 +38,6 @@ class SweptFlag:
             numbers = sorted(map(float, self.values))
             return {"parameterName": self.name, "type": "DISCRETE", "discreteValues": numbers}
         return {"parameterName": self.name, "type": "CATEGORICAL", "categoricalValues": list(self.values)}
-
-
-class Word(click.ParamType[_T]):
-    """Parameter type of one word. `read` raises ValueError with what is wrong with it."""
-
-    def read(self, text: str) -> _T:
-        raise NotImplementedError
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _T:
-        try:
-            return self.read(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 class Sweep(Word[SweptFlag]):

@@ -213,7 +213,7 @@ class Settings:
     silent_after_s: float = 30.0
     """An agent that is silent for so long has its replicas shown as UNKNOWN."""
     grace_s: float = GRACE_S
-    """Between SIGTERM and SIGKILL of a replica."""
+    """The time between SIGTERM and SIGKILL of a replica."""
     stall_action: StallAction = StallAction.RESTART
     """The answer to a stalled run. The label `trainyard_stall_action` of a job overrides it."""
     stall_least_s: float = 300.0
@@ -229,8 +229,7 @@ class Settings:
     tick_s: float = 1.0
     """The interval at which time limits, silent agents and the queue are checked without another event."""
     scheduler_lease_s: float = 15.0
-    """Of several servers on one database one runs the scheduler; another starts it after this long without its
-    heartbeat."""
+    """The time without a heartbeat after which another server on the same database runs the scheduler."""
     ping_s: float = 15.0
     """The interval of keep-alive comments of an idle event stream."""
     upload_limit: int = 512 * 2**20

@@ -7,8 +7,8 @@ PORT = 2222
 """The port of every replica, as in the real service."""
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""Of root inside a container. Entry points of ordinary images need them before their program starts (to chown a
-directory, to drop to a user), and an init process to forward a signal to it then. None affects the host."""
+"""Capabilities of root inside a container. Entry points of ordinary images need them before their program starts (to
+chown a directory, to drop to a user), and an init process to forward a signal to it then. None affects the host."""
 
 
 def host_name(run_id: str, task: Task) -> str:

@@ -67,7 +67,7 @@ _SENTENCES = {
     "_COMMA": (", or )", "separates the values of a list by commas"),
     "_AND": ("AND", "joins comparisons by AND"),
 }
-"""Of each kind of token that may follow: what an end lacks, and what another token is not."""
+"""By the kind of token that may follow: what an end lacks, and the rule that another token breaks."""
 
 
 class FieldKind(StrEnum):

@@ -8,7 +8,8 @@ import pytest
 
 from trainyard_cli.submission import submit
 from trainyard_cli.submission.flags import DurationText, EngineOption, JobFlags, NamedMount, Variable, merge
-from trainyard_cli.submission.sweep import Word, swept
+from trainyard_cli.submission.sweep import swept
+from trainyard_cli.submission.word import Word
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.machines import default_catalog
 

@@ -56,7 +56,7 @@ def test_watch_shows_active_jobs_first_survives_an_outage_and_leaves_the_termina
 
 
 class Shown:
-    """What a terminal of 60 x 8 shows of what is written to it, page by page."""
+    """A terminal of 60 x 8 that keeps the table of each page that is written to it."""
 
     def __init__(self) -> None:
         self.written: list[str] = []

@@ -34,7 +34,8 @@ def test_watch_shows_active_jobs_first_survives_an_outage_and_leaves_the_termina
         return ok({"jobs": active if "CANCELLING" in request.path else [DONE, RUNS]})
 
     script.answers = [answer]
-    environment = {**os.environ, "TRAINYARD_SERVER": script.url, "TRAINYARD_TOKEN": "secret", "TERM": "xterm"}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # xdist's
+    environment = {**inherited, "TRAINYARD_SERVER": script.url, "TRAINYARD_TOKEN": "secret", "TERM": "xterm"}
     command = [sys.executable, "-m", "trainyard_cli", "jobs", "list", "--watch", "--filter", "owner=me"]
     watch = pexpect.spawn(
         command[0], command[1:], env=environment, timeout=PATIENCE_S, encoding="utf-8", dimensions=(8, 60)

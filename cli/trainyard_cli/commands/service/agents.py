@@ -126,7 +126,6 @@ def _add_over_ssh(
     notify(f"{host}: {'updating' if found.joined else 'installing'} the agent as {found.user}...")
     remote.install(found, wheels)
     status = client.status()
-    before = {agent.agent_id: agent.last_seen for agent in status.agents}
     wanted, is_of_cluster = name or found.name, any("kubernetes" in option for option in options)
     used = {agent.name for agent in status.agents if agent.agent_id != found.agent_id}
     # That of a cluster has its identity there, and the name alone tells whether it is the same.
@@ -138,6 +137,8 @@ def _add_over_ssh(
     if found.joined != server.url:
         token = new_token(client, name, f"agent {name}", expires, for_agent=True).secret
     remote.join(server, token, options, storage_reach=reach)
+    # Read now: until the agent that was there has ended, it calls too.
+    before = {agent.agent_id: agent.last_seen for agent in client.status().agents}
     units = "units trainyard-agent and trainyard-storage" if reach is not None else "unit trainyard-agent"
     notify(f"{host}: started as the systemd {units}; waiting for it...")
     log = f"`ssh {host} journalctl {'' if found.user == 'root' else '--user '}-u trainyard-agent`"

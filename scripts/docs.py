@@ -11,14 +11,14 @@ from trainyard_agent.engines.registry import kinds
 from trainyard_agent.settings import PREFIX, AgentSettings, Command
 from trainyard_protocol import errors, states
 from trainyard_protocol.settings import Declared, declared
-from trainyard_server.config.backup_options import BackupOptions
+from trainyard_server.app import ACCESS
+from trainyard_server.capabilities.backups.options import BackupOptions
+from trainyard_server.capabilities.monitoring import exposition
+from trainyard_server.capabilities.notifications.options import NotificationOptions
+from trainyard_server.capabilities.single_sign_on.options import OidcOptions
 from trainyard_server.config.network import NetworkSettings
-from trainyard_server.config.notification_options import NotificationOptions
-from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.route_access import Route
-from trainyard_server.routes import ACCESS
-from trainyard_server.services.monitoring import exposition
 
 _ROOT = Path(__file__).parents[1]
 _REFERENCE = _ROOT / "docs" / "reference"

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from starlette.concurrency import run_in_threadpool
 
+from trainyard_server.capability import Loop
 from trainyard_server.control.leader_election import LeaderElection
-from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC, QUEUE_TOPIC, Notifier, progress_topic
+from trainyard_server.storage.events.notifier import QUEUE_TOPIC, Notifier, progress_topic
 from trainyard_server.storage.failures import FailureLog
 from trainyard_server.use_cases import UseCases
 
@@ -18,8 +19,6 @@ _REST = 2.0
 """Least pause between two ticks, as a multiple of the first one's time."""
 
 _TICK_FAILURE = "Jobs cannot be moved forward"
-
-_NOTIFY_S = 2.0
 
 _MEASURE_S = 5.0
 
@@ -35,7 +34,6 @@ async def tick_forever(cases: UseCases, leadership: LeaderElection) -> None:
             began = time.monotonic()
             cases.controller.tick()
             cases.backend.observations.round_ended(time.monotonic() - began)
-            cases.retention.step()
         else:
             cases.controller.observe_agents()
         cases.audit.write_counts()
@@ -67,30 +65,28 @@ async def flush_forever(cases: UseCases) -> None:
 
 
 async def measure_forever(cases: UseCases, leadership: LeaderElection) -> None:
-    """Record the metrics in event files, and what ended runs used, in the process that ticks, until the notifier
-    closes. How accounts stand is computed in each process."""
+    """Record the metrics in event files, in the process that ticks, until the notifier closes."""
     notifier = cases.backend.notifier
 
     async def measure() -> None:
         if leadership.is_held and not notifier.closed:
             await run_in_threadpool(cases.written_metrics.step, time.monotonic())
-            await run_in_threadpool(cases.usage_recording.step)
-            await run_in_threadpool(cases.idle_gpus.step, time.monotonic())
-        await run_in_threadpool(cases.fair_share.step, time.monotonic())
 
-    failure = "Metrics in event files, and what runs used, cannot be recorded"
-    await _repeat(notifier, "closing", _MEASURE_S, measure, failure)
+    await _repeat(notifier, "closing", _MEASURE_S, measure, "Metrics in event files cannot be recorded")
 
 
-async def notify_forever(cases: UseCases, leadership: LeaderElection) -> None:
-    """Notify of events of jobs, in the process that ticks, until the notifier closes."""
+async def loop_forever(loop: Loop, cases: UseCases, leadership: LeaderElection) -> None:
+    """Do the work of a capability, until the notifier closes."""
     notifier = cases.backend.notifier
 
-    async def notify() -> None:
-        if leadership.is_held and not notifier.closed:
-            await cases.sender.step()
+    async def step() -> None:
+        if notifier.closed or (loop.leads and not leadership.is_held):
+            return
+        done = await run_in_threadpool(loop.step, cases)
+        if isinstance(done, Awaitable):
+            await done
 
-    await _repeat(notifier, NOTIFICATIONS_TOPIC, _NOTIFY_S, notify, "Notifications cannot be sent")
+    await _repeat(notifier, loop.topic or "closing", loop.every_s, step, loop.failure)
 
 
 async def _repeat(

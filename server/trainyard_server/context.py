@@ -1,12 +1,13 @@
 """Shared dependencies of the use cases, built once by the composition root."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainyard_protocol.job.job_dirs import default_job_dir, has_bucket_of_project, root_of_project
 from trainyard_protocol.job.machines import Catalog
 from trainyard_protocol.net.gcs import split_url
+from trainyard_server.capability import Capability
 from trainyard_server.config.quota_file import QuotaFile
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.retention import RetentionPolicy
@@ -37,6 +38,7 @@ class Backend:
     """Stores, settings and the clock."""
 
     settings: Settings
+    capabilities: Sequence[Capability]
     store: Store
     logs: LogStore
     progress: ProgressTracker

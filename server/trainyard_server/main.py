@@ -21,10 +21,8 @@ from trainyard_protocol.settings import SettingsReader, setting
 from trainyard_protocol.views.google import GOOGLES_DOMAIN, host_of, names_of
 from trainyard_server import web_server
 from trainyard_server.app import create_app
-from trainyard_server.config.backup_options import BackupOptions
+from trainyard_server.capabilities.registry import CAPABILITIES
 from trainyard_server.config.network import BACKLOG, NetworkSettings
-from trainyard_server.config.notification_options import NotificationOptions
-from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.settings import Settings
 from trainyard_server.services.health.stopped import database_finding
 from trainyard_server.storage import descriptors
@@ -62,9 +60,7 @@ READER = SettingsReader(
     {
         Settings: "",
         NetworkSettings: "network\nAn address other than loopback needs a certificate, or a TLS proxy in front of it.",
-        NotificationOptions: "notifications\na mail server, and what webhooks may reach",
-        BackupOptions: "backups\nwhat is in them beside the data directory",
-        OidcOptions: "single sign-on\nan OpenID Connect issuer for the dashboard",
+        **{item.options: item.heading for item in CAPABILITIES if item.options is not None},
         LogSettings: "",
     },
 )
@@ -94,23 +90,18 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Settings, NetworkSet
     service_log.set_up("json" if log.format == "json" else "text")
     network = NetworkSettings(**given[NetworkSettings])
     network.check()
-    oidc = OidcOptions(**given[OidcOptions])
-    oidc.check()
-    notifications = NotificationOptions(**given[NotificationOptions])
-    notifications.check()
     settings = Settings(**given[Settings])
     hosts = [*settings.allowed_hosts, *network.names, *_google_names(network.universe_domain)]
     settings = replace(
         settings,
-        allowed_hosts=(*hosts, oidc.public_host) if oidc.issuer else tuple(hosts),
+        allowed_hosts=tuple(hosts),
         google_domain=network.universe_domain,
         https_address=network.https_address,
-        public_url=oidc.public_url,
-        notifications=notifications,
-        backups=BackupOptions(**given[BackupOptions]),
-        oidc=oidc if oidc.issuer else None,
+        options=tuple(item.options(**given[item.options]) for item in CAPABILITIES if item.options is not None),
         storage_emulator=os.environ.get("STORAGE_EMULATOR_HOST", ""),
     )
+    for options in settings.options:
+        settings = options.applied(settings)
     if settings.rehearsal:
         settings = replace(settings, run_loops=False)
     if settings.one_user and "queued_jobs" not in given[Settings]:

@@ -3,7 +3,7 @@ fake machine, and one clock that only the test moves. Nothing here waits."""
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from trainyard_protocol.views.views import JobDetail, LogEntry
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
 from trainyard_protocol.wire.peers import Peers
 from trainyard_server.app import create_app
+from trainyard_server.capabilities.registry import CAPABILITIES
+from trainyard_server.capability import Capability
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.permissions import Role, Token
 
@@ -195,8 +197,15 @@ class Machine:
 
 
 class World:
-    def __init__(self, directory: Path, has_peers: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        has_peers: bool = False,
+        capabilities: Sequence[Capability] = CAPABILITIES,
+        **settings: Any,
+    ) -> None:
         """`has_peers`: agents ask each other, and get short leases."""
+        self.capabilities = capabilities
         self.has_peers = has_peers
         self.settings = Settings(
             data_dir=directory,
@@ -208,7 +217,7 @@ class World:
             **settings,
         )
         self.clock = ManualClock()
-        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
+        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic, self.capabilities)
         self.machines: dict[str, Machine] = {}
         self.listeners: dict[str, MeetingInWorld] = {}
         """The gangs that wait for their parts, by the addresses of these."""
@@ -230,7 +239,7 @@ class World:
     def restart_server(self) -> None:
         """Restart it like after `kill -9`: nothing is closed in good order, a new process opens the same directory."""
         self.app.state.use_cases.backend.store.close()
-        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic)
+        self.app = create_app(self.settings, self.clock.now, self.clock.monotonic, self.capabilities)
         for machine in self.machines.values():
             machine.network.app = self.app
 

@@ -8,12 +8,13 @@ from playwright.sync_api import expect
 from beds.services.receivers import http_receiver
 from browser.browser_support import DashboardServer, Open, axe, in_each_viewport, is_within_window
 from integration.api.api_support import ADMIN
-from trainyard_server.config.notification_options import NotificationOptions
+from trainyard_server.capabilities.notifications.options import NotificationOptions
+from trainyard_server.capabilities.notifications.sender import Sender
 
 
 @pytest.fixture
 def server_settings() -> dict[str, Any]:
-    return {"notifications": NotificationOptions(local_webhooks=True)}
+    return {"options": (NotificationOptions(local_webhooks=True),)}
 
 
 def test_channels_are_tested_and_their_notifications_shown(dashboard: DashboardServer, open_page: Open) -> None:
@@ -33,7 +34,7 @@ def test_channels_are_tested_and_their_notifications_shown(dashboard: DashboardS
         assert len(receiver.accepted) == 1
         dashboard.submit("digits")
         api.cancel("digits")
-        api.client.run(api.use_cases.sender.step)
+        api.client.run(api.use_cases.of(Sender).step)
         expect(page.locator("#live-sent")).to_contain_text("delivered")
         expect(page.get_by_role("row").filter(has_text="team").filter(has_text="working")).to_have_count(1)
         expect(page.get_by_role("link", name="digits")).to_be_visible()

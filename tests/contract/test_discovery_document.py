@@ -35,7 +35,7 @@ from trainyard_protocol.job.training_input import (
 )
 from trainyard_protocol.message import Message
 from trainyard_protocol.states import JobState
-from trainyard_server.api.description.discovery import discovery_document
+from trainyard_server.capabilities.google.ml_v1.discovery_routes import discovery_document
 
 PREFIX = "GoogleCloudMlV1__"
 DOCUMENT = json.loads(

@@ -276,9 +276,7 @@ async def test_ticks_that_fail_say_so_once_and_go_on(
         backend = SimpleNamespace(
             notifier=notifier, settings=SimpleNamespace(tick_s=0.01), observations=cases.backend.observations
         )
-        loop = SimpleNamespace(
-            backend=backend, controller=Counting(), health=cases.health, retention=cases.retention, audit=cases.audit
-        )
+        loop = SimpleNamespace(backend=backend, controller=Counting(), health=cases.health, audit=cases.audit)
         await tick_forever(loop, leadership)  # type: ignore[arg-type]
 
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]

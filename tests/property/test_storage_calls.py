@@ -17,8 +17,8 @@ from integration.api.api_support import ADMIN, Clock, Server, running_agent, ser
 from integration.api.google.test_object_storage import in_thread, local_storage
 from trainyard_protocol.net.storage_calls import StorageCall, parse, parse_at_server
 from trainyard_protocol.views.audit import AuditEntry
+from trainyard_server.capabilities.google.storage.object_storage import ObjectStorage
 from trainyard_server.domain.access.permissions import Caller
-from trainyard_server.services.google.object_storage import ObjectStorage
 from trainyard_server.storage.db.tables import audit, buckets
 from trainyard_storage import api as storage_api
 from trainyard_storage.api import StorageApi

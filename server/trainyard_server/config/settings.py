@@ -1,16 +1,14 @@
-"""Settings of the server, apart from those of its network and of single sign-on."""
+"""Settings of the server, apart from those of its network and of its capabilities."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.settings import number, required, setting
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import StallPolicy
-from trainyard_server.config.backup_options import BackupOptions
 from trainyard_server.config.network import read_host_name
-from trainyard_server.config.notification_options import NotificationOptions
-from trainyard_server.config.oidc_options import OidcOptions
 from trainyard_server.config.quota_entries import read_keep_jobs
 from trainyard_server.config.token_files import read_token
 from trainyard_server.domain.access.permissions import Token
@@ -28,6 +26,20 @@ _GS = "gs://"
 _DAY_S = 86_400.0
 _LONGEST_AUDIT_DAYS = 36_500
 _UNLIMITED = "0 (no limit) or more"
+
+
+class CapabilitySettings:
+    """Settings of a capability: a frozen dataclass, whose fields have defaults."""
+
+    __slots__ = ()
+
+    def applied(self, settings: "Settings") -> "Settings":
+        """The server's settings with what follows from these. Raises InvalidArgument for settings that do not go
+        together."""
+        return settings
+
+
+_Own = TypeVar("_Own", bound=CapabilitySettings)
 
 
 def _storage(text: str) -> str:
@@ -101,12 +113,11 @@ class Settings:
     https_address: str = ""
     """`--https-address`, of the network's settings."""
     public_url: str = ""
-    """`--public-url`, of those of single sign-on."""
-    notifications: NotificationOptions = field(default_factory=NotificationOptions)
-    backups: BackupOptions = field(default_factory=BackupOptions)
+    """The address of the dashboard in browsers."""
+    options: tuple["CapabilitySettings", ...] = ()
+    """The settings of capabilities; those that are not given are the default ones."""
     peer_url: str = ""
     """`--peer-url`, of the network's settings."""
-    oidc: OidcOptions | None = None
     machine_types: Path | None = setting(
         None,
         "the site's own machine types and scale tiers (YAML; [machines](../tutorials/second-machine.md))",
@@ -349,6 +360,10 @@ class Settings:
     )
     run_loops: bool = True
     """Whether the background loops run; tests switch them off and call `tick` themselves."""
+
+    def of(self, kind: type[_Own]) -> _Own:
+        """The settings of a capability."""
+        return next((options for options in self.options if isinstance(options, kind)), None) or kind()
 
     @property
     def only_operators_submit(self) -> bool:

@@ -9,7 +9,6 @@ from trainyard_protocol.states import JobState, Outcome, Reason, RunState
 from trainyard_protocol.views.views import Verdict
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs
-from trainyard_server.control.usage_recording import share_of
 from trainyard_server.domain.lifecycle.decisions import Transition
 from trainyard_server.domain.scheduling.preemption import PreemptibleRun, Preemption, preemption
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
@@ -81,6 +80,6 @@ def _at_risk(run: RunRow, replicas: Sequence[ReplicaRow], began: datetime, now: 
     if run.state is RunState.PREPARING:
         return 0.0
     saved = max((replica.durable_at for replica in replicas if replica.durable_at is not None), default=began)
-    shares = [share_of(replica) for replica in replicas]
-    gpus, cpus = sum(share.gpus for share in shares), sum(share.cpus for share in shares)
+    gpus = sum(len(replica.gpus) or replica.accelerator_count for replica in replicas)
+    cpus = sum(len(replica.cpus) or replica.vcpus for replica in replicas)
     return (now - max(saved, began)).total_seconds() * (gpus or cpus / 10)

@@ -7,12 +7,14 @@ import logging
 
 from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.context import Backend
-from trainyard_server.control.usage_recording import UsageRecording
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import job_topic
 
 logger = logging.getLogger(__name__)
+
+RETENTION = "retention"
+"""The one who deletes, in place of a person."""
 
 
 def remove_job(backend: Backend, key: int, by: str) -> bool:
@@ -28,7 +30,9 @@ def remove_job(backend: Backend, key: int, by: str) -> bool:
     with backend.removal_lock.removing():
         with backend.store.read() as reader:
             everything = [*studies.trial_jobs(reader, key), job]
-        UsageRecording(backend).record_jobs([ended.key for ended in everything])
+        for capability in backend.capabilities:
+            if capability.before_removal is not None:
+                capability.before_removal(backend, [ended.key for ended in everything])
         for ended in everything:
             _remove_files(backend, ended)
         with backend.store.write() as writer:

@@ -6,7 +6,7 @@ pages are open.
 """
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
 from trainyard_protocol.errors import TrainyardError
+from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import caller_of
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.live_parts import LivePart
@@ -26,9 +27,9 @@ from trainyard_server.dashboard.row_cache import RowCache
 from trainyard_server.dashboard.static_files import static_version
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.domain.access.route_access import Access
-from trainyard_server.services.people.audit import may_read
 from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
+from trainyard_server.use_cases import UseCases
 
 POLLING_THREADS = 4
 """Threads that read and render open pages at a time. All other requests share the 40 of anyio."""
@@ -65,16 +66,68 @@ class View:
     read_again: Callable[[frozenset[str]], Mapping[str, Any] | None] | None = None
 
 
-class Dashboard:
-    """Templates and open pages, as `app.state.dashboard`."""
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An entry of the navigation, for callers who have `role` in some project; None: for all. Entries are sorted by
+    `position`."""
 
-    def __init__(self, notifier: Notifier, ping_s: float) -> None:
+    path: str
+    title: str
+    position: int
+    role: Role | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobCard:
+    """A card of a job's page. `template` has the page's context, and that which `context` reads for the use cases, the
+    project, the job's id and the job; its errors are the page's."""
+
+    template: str
+    context: Callable[[UseCases, str, str, JobDetail], Mapping[str, Any]]
+
+
+_LINKS = (Link("/", "Jobs", 10), Link("/cluster", "Cluster", 20), Link("/audit", "Audit", 50, Role.ADMIN))
+
+
+class Dashboard:
+    """Templates and open pages, as `app.state.dashboard`. `links`: entries of the navigation, beside those of the
+    kernel. `pages`: the paths of all pages, as their routes have them."""
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        ping_s: float,
+        links: Iterable[Link] = (),
+        pages: Iterable[str] = (),
+        job_cards: Sequence[JobCard] = (),
+    ) -> None:
+        self.job_cards = job_cards
+        self.links = sorted((*_LINKS, *links), key=lambda link: link.position)
+        self.pages = frozenset(pages)
         self.rendering = rendering()
         self.broadcaster = Broadcaster[Parts](notifier, ping_s, "A page cannot be kept up to date")
         self._polling = CapacityLimiter(POLLING_THREADS)
 
     def page(self, request: Request, view: View) -> str:
-        return self.rendering.page(view.template, {**_reader(request), **view.read(), **view.read_rest()})
+        return self.rendering.page(view.template, {**self.reader(request), **view.read(), **view.read_rest()})
+
+    def reader(self, request: Request) -> dict[str, Any]:
+        """The context of every template: who reads, with which preferences."""
+        theme = request.cookies.get(THEME_COOKIE, "")
+        caller: Caller | None = getattr(request.state, "caller", None)
+        return {
+            "caller": caller,
+            "csrf": getattr(request.state, "csrf", ""),
+            "links": [
+                link
+                for link in self.links
+                if caller is not None and (link.role is None or caller.may_anywhere(link.role))
+            ],
+            "pages": self.pages,
+            "may_submit": caller is not None and caller.may_anywhere(Role.SUBMITTER),
+            "path": request.url.path.removeprefix("/live") or "/",
+            "theme": theme if theme in THEMES else "",
+        }
 
     async def poll(self, read: Callable[[], _T]) -> _T:
         """Call `read` in a thread of those for open pages, once one is free."""
@@ -82,7 +135,7 @@ class Dashboard:
 
     async def changes(self, request: Request, view: View) -> AsyncGenerator[Changes | None, None]:
         """All live parts, then what changed in them; None when nothing has happened for a while."""
-        open_page = _OpenPage(self.rendering, request, view)
+        open_page = _OpenPage(self.rendering, self.reader(request), view)
 
         async def poll(last: Parts | None, published: frozenset[str]) -> Parts:
             return await self.poll(partial(open_page.parts, last, published))
@@ -101,17 +154,17 @@ class Dashboard:
 
     def error(self, request: Request, error: TrainyardError) -> HTMLResponse:
         """Error page, in place of a page that cannot be shown."""
-        html = self.rendering.page("error.html", {**_reader(request), "error": error})
+        html = self.rendering.page("error.html", {**self.reader(request), "error": error})
         return HTMLResponse(html, error.http_status)
 
 
 class _OpenPage:
     """Live parts of a page, without what belongs to one session: all sessions of a person share them."""
 
-    def __init__(self, rendering: Rendering, request: Request, view: View) -> None:
+    def __init__(self, rendering: Rendering, reader: Mapping[str, Any], view: View) -> None:
         self._rendering = rendering
         self._view = view
-        self._reader = {name: value for name, value in _reader(request).items() if name not in ("csrf", "theme")}
+        self._reader = {name: value for name, value in reader.items() if name not in ("csrf", "theme")}
         self._rows = RowCache()
 
     def parts(self, last: Parts | None, published: frozenset[str]) -> Parts:
@@ -168,17 +221,3 @@ def _key(request: Request) -> tuple[str, ...]:
     caller = caller_of(request)
     roles = [f"{project} {role}" for project, role in sorted(caller.grants.items())]
     return (request.url.netloc, request.url.path, request.url.query, caller.name, *roles)
-
-
-def _reader(request: Request) -> dict[str, Any]:
-    """The context of every template: who reads, with which preferences."""
-    theme = request.cookies.get(THEME_COOKIE, "")
-    caller: Caller | None = getattr(request.state, "caller", None)
-    return {
-        "caller": caller,
-        "csrf": getattr(request.state, "csrf", ""),
-        "may_audit": caller is not None and may_read(caller),
-        "may_submit": caller is not None and caller.may_anywhere(Role.SUBMITTER),
-        "path": request.url.path.removeprefix("/live") or "/",
-        "theme": theme if theme in THEMES else "",
-    }

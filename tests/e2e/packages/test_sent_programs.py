@@ -6,7 +6,7 @@ import pytest
 from e2e.harness import Service
 from integration.api.tars import tar_of
 from trainyard_cli.local.state import LocalState
-from trainyard_server.dashboard.pages.new import EXAMPLES
+from trainyard_server.capabilities.config_editor.new_page import EXAMPLES
 
 pytestmark = pytest.mark.e2e
 

@@ -26,7 +26,7 @@ from beds.token_files import long_token, write_token
 from e2e.harness import Service, started
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.views.google import names_of
-from trainyard_server.services.google.vertex_collections import refusal
+from trainyard_server.capabilities.google.vertex_collections import refusal
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e]
 

@@ -12,8 +12,9 @@ from integration.api.api_support import ADMIN, AGENT, ALICE, VERA, Clock, Script
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.secrets import MAX_SECRETS, MAX_VALUE_BYTES
 from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_server.capabilities.secrets.secrets import Secrets
+from trainyard_server.capabilities.secrets.store import save
 from trainyard_server.storage.db.base.models import SecretRow
-from trainyard_server.storage.db.tables.secrets import save
 
 SECRETS = "/trainyard/v1/projects/p/secrets"
 VALUE = 'tökén "of" p'
@@ -107,7 +108,7 @@ def test_project_has_at_most_so_many_secrets(api: Server) -> None:
         for number in range(MAX_SECRETS - 1):
             save(writer, "p", f"S{number}", "x", "admin", api.clock())
     # As if it had been made before: the others of this test are no ciphertexts.
-    api.use_cases.secrets._cipher.key_file.write_text("0" * 64)
+    api.use_cases.of(Secrets)._cipher.key_file.write_text("0" * 64)
     assert [put(api, name).status_code for name in ("LAST", "TOO_MANY", "LAST")] == [200, 429, 200]
 
 

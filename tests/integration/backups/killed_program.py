@@ -11,14 +11,15 @@ from pathlib import Path
 
 from trainyard_cli.backups.archive import receive
 from trainyard_cli.backups.restoring import restore
-from trainyard_server.config.backup_options import BackupOptions
+from trainyard_server.app import create_app
+from trainyard_server.capabilities.backups.backups import Backups
+from trainyard_server.capabilities.backups.options import BackupOptions
 from trainyard_server.config.settings import Settings
-from trainyard_server.use_cases import UseCases
 
 
 def back_up(data_dir: str, storage: str, archive: str) -> None:
-    settings = Settings(Path(data_dir), backups=BackupOptions(storage_dir=Path(storage)), durable=False)
-    with UseCases(settings, lambda: datetime.now(UTC)).backups.open() as opened:
+    settings = Settings(Path(data_dir), options=(BackupOptions(storage_dir=Path(storage)),), durable=False)
+    with create_app(settings, lambda: datetime.now(UTC)).state.use_cases.of(Backups).open() as opened:
         receive(opened.blocks, Path(archive), lambda _: None)
 
 

@@ -15,7 +15,8 @@ from trainyard_cli.backups.archive import receive
 from trainyard_cli.backups.restoring import restore
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_protocol.views.stored.backups import BackupManifest, ExaminationView
-from trainyard_server.config.backup_options import BackupOptions
+from trainyard_server.capabilities.backups.backups import Backups
+from trainyard_server.capabilities.backups.options import BackupOptions
 from trainyard_storage.api import StorageApi
 from trainyard_storage.records import Conditions
 from trainyard_storage.store import ObjectStore
@@ -135,7 +136,7 @@ def test_what_is_deleted_while_an_archive_is_written_is_in_it(
 ) -> None:
     with service(tmp_path, clock) as api:
         agent = filled(api, storage)
-        with api.use_cases.backups.open() as archive:
+        with api.use_cases.of(Backups).open() as archive:
             deleted = api.client.request("DELETE", "/trainyard/v1/projects/p/jobs/ended", headers=ADMIN)
             assert deleted.status_code == 200, deleted.text
             put(storage, "checkpoint", b"newer")
@@ -144,7 +145,7 @@ def test_what_is_deleted_while_an_archive_is_written_is_in_it(
             receive(archive.blocks, tmp_path / "b.tar.gz", lambda _: None)
     new = tmp_path / "new"
     restore(tmp_path / "b.tar.gz", new)
-    with server(new / "server", clock, backups=BackupOptions(storage_dir=new / "gcs")) as api:
+    with server(new / "server", clock, options=(BackupOptions(storage_dir=new / "gcs"),)) as api:
         assert not any(faults(api).values())
         assert sorted(job["jobId"] for job in api.get("/v1/projects/p/jobs")["jobs"]) == ["ended", "queued", "running"]
         assert counts(api)["logs"] == 1

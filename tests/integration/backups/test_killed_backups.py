@@ -15,7 +15,7 @@ from integration.api.api_support import Clock, Server, running_agent, server
 from integration.backups import killed_program
 from trainyard_cli.backups.archive import unpack
 from trainyard_protocol.views.stored.backups import ExaminationView
-from trainyard_server.config.backup_options import BackupOptions
+from trainyard_server.capabilities.backups.options import BackupOptions
 from trainyard_storage.api import StorageApi
 from trainyard_storage.records import Conditions
 from trainyard_storage.store import ObjectStore
@@ -121,7 +121,7 @@ def test_killed_backups_and_restores_leave_nothing_or_everything(tmp_path: Path)
     service.close()
     assert killed
     assert not (tmp_path / ".restored.restoring").exists()
-    with server(target / "server", Clock(), backups=BackupOptions(storage_dir=target / "gcs")) as api:
+    with server(target / "server", Clock(), options=(BackupOptions(storage_dir=target / "gcs"),)) as api:
         view = ExaminationView.model_validate(api.get("/trainyard/v1/examination"))
     assert [part.faults for part in view.examined if part.faults] == []
     assert {part.what: part.count for part in view.examined}["jobs"] == len(jobs)

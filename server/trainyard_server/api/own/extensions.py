@@ -6,7 +6,6 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from trainyard_protocol.views.configs import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_protocol.views.tuning import StudyCharts, StudyView
 from trainyard_protocol.views.usage import UsageView
 from trainyard_protocol.views.views import (
@@ -16,7 +15,6 @@ from trainyard_protocol.views.views import (
     JobsPage,
     Me,
     MetricsView,
-    QueueExplanationView,
     QuotasView,
     ServerStatus,
     SignInCode,
@@ -25,7 +23,7 @@ from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, within
 from trainyard_server.api.json_answer import JsonAnswer, with_warnings
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router
-from trainyard_server.domain.access.route_access import UNRECORDED, Access
+from trainyard_server.domain.access.route_access import Access
 from trainyard_server.domain.metrics.series import LEAST
 from trainyard_server.services.measurements.csv_text import csv_blocks
 from trainyard_server.services.measurements.metrics import DEFAULT_POINTS, HEADER, MOST_POINTS, MetricsQuery
@@ -121,11 +119,6 @@ def delete_job(project: str, job_id: str, cases: Cases, caller: AuthenticatedCal
     return {}
 
 
-@router.get("/projects/{project}/jobs/{job_id}/why", Access.VIEWER, "why it waits")
-def why(project: str, job_id: str, cases: Cases, caller: AuthenticatedCaller) -> QueueExplanationView:
-    return cases.queue_explanation.explain(caller.visible, project, job_id)
-
-
 @router.get("/projects/{project}/jobs/{job_id}/usage", Access.VIEWER, "CPU, memory and GPUs over time")
 def usage(
     project: str,
@@ -154,24 +147,6 @@ def trials(project: str, job_id: str, cases: Cases, metric: str = "", goal: str 
 def study(project: str, job_id: str, cases: Cases) -> StudyCharts:
     """A study as its page shows it: at most 1,000 trials, and what each parameter explains."""
     return cases.studies.charts(project, job_id)
-
-
-@router.get("/projects/{project}/jobs/{job_id}/config", Access.VIEWER, "its config, as sent and as resolved")
-def config(project: str, job_id: str, cases: Cases) -> JobConfig:
-    """The config as submitted and as resolved, and the command that submits it again."""
-    return cases.configs.config(project, job_id)
-
-
-@router.post("/projects/{project}/configs:check", Access.VIEWER, "check a config without submitting it", UNRECORDED)
-def check_config(project: str, body: ConfigCheckRequest, cases: Cases, caller: AuthenticatedCaller) -> ConfigCheck:
-    """Validate the text of a config: each problem with its line and column. Creates nothing."""
-    return cases.configs.check(caller, project, body)
-
-
-@router.get("/projects/{project}/jobs:suggest", Access.VIEWER, "a job id that is free")
-def suggest(project: str, like: str, cases: Cases) -> SuggestedId:
-    """A job id that is not used in the project."""
-    return cases.configs.suggest(project, like)
 
 
 @router.get("/projects/{project}/jobs/{job_id}/metrics", Access.VIEWER, "its curves", response_model=MetricsView)

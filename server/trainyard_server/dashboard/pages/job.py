@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import Request
 
+from trainyard_protocol.job.parameters import parameters_of
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
 from trainyard_server.api.dependencies import Cases
@@ -17,11 +18,9 @@ from trainyard_server.dashboard.pages.metrics import LINE
 from trainyard_server.dashboard.pages.study import study_view
 from trainyard_server.dashboard.result_chart import result_chart
 from trainyard_server.dashboard.usage_charts import UsageCharts, usage_charts
-from trainyard_server.dashboard.views import View, add_page
+from trainyard_server.dashboard.views import View, add_page, dashboard_of
 from trainyard_server.domain.access.route_access import Access
-from trainyard_server.domain.configs.sweep import around
 from trainyard_server.domain.lifecycle.timeline import bars, spans, totals
-from trainyard_server.services.views.standings import longer
 from trainyard_server.storage.events.notifier import usage_topic
 from trainyard_server.use_cases import UseCases
 
@@ -29,6 +28,7 @@ router = Router()
 
 _CHARTED_REPLICAS = 12  # on one page of the usage charts
 _CHART_POINTS = 150  # of each replica
+_LONGER = ("epochs", "num_epochs", "max_epochs", "num_train_epochs", "steps", "max_steps", "train_steps")
 _FILES_TIMEOUT_S = 2.0  # a storage that hangs does not hold up the page
 
 
@@ -37,6 +37,7 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
         return study_view(request, cases, project, job_id)
     origin = cases.studies.origin(project, job_id)
     success = cases.jobs.last_success_like(project, job_id)
+    dashboard = dashboard_of(request)
     files = CachedListing(
         lambda: cases.job_files.listing(project, job_id, timeout_s=_FILES_TIMEOUT_S), cases.backend.clock
     )
@@ -47,11 +48,11 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
         shown = spans(_created(detail), detail.events)
         primary = latest.replicas[0] if latest and latest.replicas else None
         is_final = detail.state in FINAL_JOB_STATES
-        standing = _standing(cases, project, job_id, detail.job["trainingInput"])
+        cards = [(card.template, card.context(cases, project, job_id, detail)) for card in dashboard.job_cards]
         return {
             "bars": bars(shown, now),
             "commands": _commands(
-                project, job_id, primary, success, standing["parameters"], enters=_can_be_entered(cases, detail)
+                project, job_id, primary, success, detail.job["trainingInput"], enters=_can_be_entered(cases, detail)
             ),
             "created_at": _created(detail),
             "ended_at": _time(detail, "endTime"),
@@ -70,7 +71,8 @@ def overview(request: Request, cases: Cases, project: str, job_id: str) -> View:
             "training_input": detail.job["trainingInput"],
             "waits": detail.state is JobState.QUEUED,
             **_program(detail.job["trainingInput"]),
-            **standing,
+            "cards": [template for template, _ in cards],
+            **{name: value for _, context in cards for name, value in context.items()},
             **_curve(cases, project, job_id),
             **_model(detail.state, files),
             **events_context(detail),
@@ -127,14 +129,6 @@ def _usage(request: Request, cases: UseCases, project: str, job_id: str, run: Ru
     return {"usage": charts, "usage_page": page, "usage_pages": pages}
 
 
-def _standing(cases: UseCases, project: str, job_id: str, training_input: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The context of job/_standing.html. `sweep` is the metric of a study around the job, "" where none is possible."""
-    result = cases.standings.result(project, job_id)
-    ranges = around(training_input.get("args", ()), result.metric) if result.metric else None
-    has_sweep = ranges is not None and "hyperparameters" not in training_input
-    return {"parameters": result.parameters, "standing": result.standing, "sweep": result.metric if has_sweep else ""}
-
-
 def _program(training_input: Mapping[str, Any]) -> Mapping[str, str]:
     """The program of the job: its image or module, and its arguments as shell words."""
     return {
@@ -179,13 +173,19 @@ def _can_be_entered(cases: UseCases, detail: JobDetail) -> bool:
 
 
 def _commands(
-    project: str, job_id: str, primary: ReplicaView | None, success: str, parameters: Mapping[str, str], *, enters: bool
+    project: str,
+    job_id: str,
+    primary: ReplicaView | None,
+    success: str,
+    training_input: Mapping[str, Any],
+    *,
+    enters: bool,
 ) -> Mapping[str, str]:
     """Commands for a terminal, by title, the most used first. `success` is the job to compare with; "" without one."""
     job = f"{job_id} --project {project}"
     task = f" {primary.task}" if primary else ""
     shell = {"Open a shell in it": f"trainyard jobs shell {job_id}{task} --project {project}"} if enters else {}
-    doubled = longer(parameters)
+    doubled = _longer(parameters_of(training_input.get("args", ())))
     return {
         **shell,
         "Stream its log": f"trainyard jobs stream-logs {job}",
@@ -196,6 +196,15 @@ def _commands(
         **({"Train twice as long": f"trainyard jobs rerun {job} --set-arg {shlex.quote(doubled)}"} if doubled else {}),
         **({"Compare with the last success": f"trainyard jobs diff {success} {job}"} if success else {}),
     }
+
+
+def _longer(parameters: Mapping[str, str]) -> str:
+    """The argument of `jobs rerun --set-arg` that trains twice as long, `epochs=10`; "" where no parameter says how
+    long it trains."""
+    for name in _LONGER:
+        if (value := parameters.get(name, "")).isdecimal() and 0 < int(value) < 10**9:
+            return f"{name}={2 * int(value)}"
+    return ""
 
 
 def _created(detail: JobDetail) -> datetime:

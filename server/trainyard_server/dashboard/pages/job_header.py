@@ -10,7 +10,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_protocol.views.views import JobDetail
 from trainyard_server.api.dependencies import caller_of
 from trainyard_server.dashboard.rendering import job_path
-from trainyard_server.dashboard.views import View
+from trainyard_server.dashboard.views import View, dashboard_of
 from trainyard_server.domain.lifecycle.timeline import is_routine
 from trainyard_server.storage.events.notifier import job_topic, progress_topic
 from trainyard_server.use_cases import UseCases
@@ -47,7 +47,7 @@ def job_view(
     `topics` return further topics for the job's key. Raises NotFound.
     """
     key = cases.log_streaming.check(project, job_id)
-    caller = caller_of(request)
+    caller, pages = caller_of(request), dashboard_of(request).pages
 
     def read() -> Mapping[str, Any]:
         detail = cases.job_details.detail(project, job_id, with_events, with_trials=False)
@@ -62,7 +62,7 @@ def job_view(
             "tabs": [
                 Tab(word, job_path(project, job_id) + below, below == tab)
                 for below, word in TABS.items()
-                if below != "/metrics" or not detail.is_study  # its trials have the curves
+                if JOB + below in pages and (below != "/metrics" or not detail.is_study)  # its trials have the curves
             ],
             **more(detail),
         }

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard_server.domain.access.google_grants import TOKEN_PATHS
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, SAFE_METHODS, Need, Role
 
 SIGN_IN = "/sign-in"
@@ -32,6 +31,9 @@ OTHER_OF_VERTEX = (f"{_LOCATION}:{{verb}}", f"{_LOCATION}/{{collection}}", f"{_L
 """Paths of Vertex AI's API beside those of what is offered."""
 
 METRICS = "/metrics"
+
+TOKEN_PATHS = ("/token", "/oauth2/v4/token")
+"""Paths at which Google's clients exchange an assertion for an access token."""
 
 LONG_POLLS = ("/agent/v1/sync",)
 

@@ -44,12 +44,11 @@ from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.domain.tuning.measurements import merged
 from trainyard_server.services.agents.agent_keys import check_key, run_with
 from trainyard_server.services.agents.agents import unique_name
-from trainyard_server.services.tracking.targets import run_id
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import SERVICE_ACTOR, STALLED, Event, Writer
-from trainyard_server.storage.db.tables import attachments, job_values, studies
+from trainyard_server.storage.db.tables import job_values, studies
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic, job_topic, log_topic
 from trainyard_server.storage.failures import DatabaseError
 from trainyard_server.storage.logs.store import LogMismatch, Stream
@@ -220,10 +219,11 @@ class AgentSync:
             peers = Peers(key=self._peer_key, addresses=addresses) if addresses else None
             # An engine's objects, which others may read, have no token of the run.
             orders = self._orders(reader, agent_id, None if fronts_engine else self._run_tokens, reported)
-            attached = attachments.orders_for(reader, agent_id, backend.clock()) if orders else ()
-        answer = SyncResponse(
-            version="", lease_s=lease_s, runs=orders, members=offer.members, peers=peers, attachments=attached
-        )
+            further: dict[str, Any] = {}
+            for capability in backend.capabilities if orders else ():
+                if capability.agent_orders is not None:
+                    further |= capability.agent_orders(reader, agent_id, backend.clock())
+        answer = SyncResponse(version="", lease_s=lease_s, runs=orders, members=offer.members, peers=peers, **further)
         if me is not None:
             answer = answer.model_copy(update={"name": str(me.info["name"])})
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()[:16]
@@ -435,6 +435,10 @@ class AgentSync:
         job_dir = self._backend.job_dir(job.project, job.owner, job.job_id, training_input.job_dir, job.created_at)
         if training_input.job_dir not in ("", job_dir):
             training_input = training_input.model_copy(update={"job_dir": job_dir})
+        further: dict[str, Any] = {}
+        for capability in self._backend.capabilities:
+            if capability.order is not None:
+                further |= capability.order(job, run_token)
         return RunOrder(
             run_id=run.run_id,
             number=run.number,
@@ -458,10 +462,10 @@ class AgentSync:
             trial=trial,
             peers=peers_of(gang, peers),
             run_token=run_token,
-            tracking_run=run_id(job.key) if run_token else "",
             spread=spread,
             wants_resolved=not run.has_resolved,
             retried_codes=retried_codes,
+            **further,
         )
 
 

@@ -4,13 +4,13 @@ import os
 from contextlib import closing
 
 from trainyard_protocol.errors import FailedPrecondition
+from trainyard_protocol.fields import sized
 from trainyard_protocol.views.health import Finding
 from trainyard_server.config.settings import Settings
-from trainyard_server.services.health.diagnosis import of_database
 from trainyard_server.storage.db.base import engine
 from trainyard_server.storage.db.base.engine import SQLITE_FILE, UnusableUrl
-from trainyard_server.storage.db.base.probes import DatabaseProbe, Unwritable
-from trainyard_server.storage.failures import DatabaseError, failure_detail, failure_of
+from trainyard_server.storage.db.base.probes import DatabaseFacts, DatabaseProbe, Unwritable
+from trainyard_server.storage.failures import RESTORE_DATABASE, DatabaseError, failure_detail, failure_of
 
 _MEANING = "The server does not start on it, or accepts no jobs."
 _ANEW = "The next start makes an empty one, which knows none of the jobs."
@@ -36,6 +36,17 @@ def database_finding(settings: Settings) -> Finding:
         if failure is None:
             raise
         return _problem(f"{where}: {failure.reason} ({failure_detail(error)}).", failure.remedy_of_stopped(_AGAIN))
+
+
+def of_database(facts: DatabaseFacts) -> Finding:
+    """The finding about a database that answers."""
+    if facts.damage:
+        found = f"SQLite finds its file damaged: {'; '.join(facts.damage)}."
+        meaning = "The data in the damaged part is lost; some jobs may be unreadable."
+        return _problem(found, RESTORE_DATABASE, meaning)
+    what = f"{facts.kind}, {sized(facts.size_bytes)}, answers in {facts.latency_s * 1000:.1f} ms"
+    whole = ", whole" if facts.kind == "SQLite" else ""
+    return Finding(check="database", status="ok", found=f"{what}{whole}, schema {facts.schema}.")
 
 
 def _without(settings: Settings) -> Finding:

@@ -12,8 +12,7 @@ from trainyard_protocol.errors import (
     TrainyardError,
     Violation,
 )
-from trainyard_protocol.job.config.notification_rules import is_channel_name
-from trainyard_protocol.job.training_input import Job, TrainingInput
+from trainyard_protocol.job.training_input import Job
 from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
@@ -25,7 +24,7 @@ from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.job_inputs import JobInput, gang_to_json
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Event, NewJob, Writer
-from trainyard_server.storage.db.tables import buckets, notifications, secrets, studies
+from trainyard_server.storage.db.tables import buckets, studies
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail
 from trainyard_server.storage.events.notifier import QUEUE_TOPIC, job_topic
 from trainyard_server.storage.failures import is_database_failure
@@ -167,10 +166,9 @@ class _Checks:
             _check_engines(self._reader)
         if not job.training_input.job_dir:
             self._check_bucket(submission.project)
-        if job.training_input.secrets:
-            _check_secrets(self._reader, submission.project, job.training_input)
-        if job.training_input.notifications:
-            self._check_notifications(submission.project, job.training_input)
+        for capability in self._backend.capabilities:
+            if capability.check is not None:
+                capability.check(self._backend, self._reader, submission.project, job)
         self._check_queue(submission)
         if len(submission.parsed[1]) > 1:
             self._check_job_dir(row, submission.parsed)
@@ -192,25 +190,6 @@ class _Checks:
             raise FailedPrecondition(
                 f"The bucket gs://{bucket} for jobs without a job-dir is another project's: give the job a job-dir."
             )
-
-    def _check_notifications(self, project: str, training_input: TrainingInput) -> None:
-        """Raises FailedPrecondition for a destination that is no channel of the project, and for mail without a mail
-        server."""
-        wrong = []
-        for number, notification in enumerate(training_input.notifications):
-            field, to = f"notifications[{number}].to", notification.to
-            if is_channel_name(to) and notifications.channel(self._reader, project, to) is None:
-                wrong.append(
-                    Violation(
-                        field,
-                        f"The project {project} has no channel {to}. An admin of the project makes it: `trainyard "
-                        f"channels set {to} ADDRESS`; `trainyard channels list` shows which there are.",
-                    )
-                )
-            elif "://" not in to and "@" in to and not self._backend.settings.notifications.smtp:
-                wrong.append(Violation(field, "This server has no mail server: its operator gives it one (--smtp)."))
-        if wrong:
-            raise FailedPrecondition(wrong)
 
     def _check_queue(self, submission: Submission) -> None:
         most = self._backend.settings.queued_jobs
@@ -273,21 +252,4 @@ def _check_engines(reader: Reader) -> None:
                 "`trainyard down`, then `trainyard up --runtime auto`, and start Docker; on Slurm: --slurm-images of "
                 "its agent, where the nodes have Apptainer).",
             )
-        )
-
-
-def _check_secrets(reader: Reader, project: str, training_input: TrainingInput) -> None:
-    names = [reference.name for reference in training_input.secrets]
-    missing = secrets.missing(reader, project, names)
-    if missing:
-        raise FailedPrecondition(
-            [
-                Violation(
-                    f"secrets[{number}].name",
-                    f"The project {project} has no secret {name}. An admin of the project sets it: `trainyard secrets "
-                    f"set {name}`; `trainyard secrets list` shows which there are.",
-                )
-                for number, name in enumerate(names)
-                if name in missing
-            ]
         )

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from threading import Lock
+from typing import NamedTuple, Protocol
 
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.lines.progress import ProgressEvent
@@ -14,6 +15,7 @@ from trainyard_server.domain.lifecycle.evaluators import is_evaluator
 from trainyard_server.domain.metrics.results import MetricResult
 from trainyard_server.domain.metrics.series import LEAST, Curve
 from trainyard_server.domain.metrics.sources import MetricSource, source_of
+from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.job_files.event_files import EventFiles, Scalar
 from trainyard_server.storage.logs.records import NO_TIME, microseconds
 from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogStore, Stream
@@ -30,6 +32,24 @@ _EPOCHS = 10_000
 
 Key = tuple[str, Stream]
 """Name and stream of a metric."""
+
+
+class Logged(NamedTuple):
+    """Points of a job, each with its run, up to the `last` number. `more`: there are further ones."""
+
+    points: Sequence[tuple[int, Scalar]]
+    last: int
+    more: bool
+
+
+class Curves(Protocol):
+    """A further source of a job's points, which are numbered."""
+
+    def points_after(self, reader: Reader, key: int, number: int) -> Logged:
+        """The points of a job, by its key, above a number (0: all)."""
+
+    def lacks_points(self, reader: Reader, key: int) -> bool:
+        """Whether points of the job were not stored, for want of room."""
 
 
 class JobCurves:
@@ -68,7 +88,7 @@ class JobCurves:
         self._touched: dict[Stream, set[str]] = {}
         self._readers: dict[Stream, ProgressReader] = {}
         self._sources: dict[str, MetricSource] = {}  # of each metric, by its name in lower case
-        self.logged = 0  # the number of the last points that were logged and added
+        self.logged: dict[Curves, int] = {}  # the numbers of the last points that were added
         self.event_files = EventFiles()
         self.next_read_at = 0.0
         self._after = 0  # the cursor up to which the log was read

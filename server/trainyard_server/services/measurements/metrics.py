@@ -21,8 +21,6 @@ from trainyard_server.services.jobs.jobs import known_job
 from trainyard_server.services.measurements.curves import JobCurves, utc_time
 from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.written_curves import FIRST_WAIT_S, WrittenCurves, written_points
-from trainyard_server.storage.db.tables import tracking
-from trainyard_server.storage.job_files.event_files import Scalar
 
 DEFAULT_POINTS = 1000
 MOST_POINTS = 10_000
@@ -34,7 +32,6 @@ _RESULT_POINTS = 300
 _MANY_POINTS = 50_000  # of a job: summing them up takes a tenth of a second
 _CACHED_POINTS = 6_000_000  # of all jobs, 24 bytes each
 _CACHED_JOBS = 256
-_LOGGED_AT_ONCE = 1000  # rows of logged metrics
 
 
 class SettledMetric(NamedTuple):
@@ -186,19 +183,14 @@ class Metrics:
 
     def _add_logged(self, key: int, job: JobCurves) -> None:
         """Add what the program has logged since. Hold the job's lock."""
-        more = True
-        while more:
-            with self._backend.store.read() as reader:
-                rows = tracking.points_after(reader, key, job.logged, _LOGGED_AT_ONCE)
-            points = [
-                (row.run, Scalar(name, step, float(value), time / 1000))
-                for row in rows
-                for name, step, value, time in row.points
-            ]
-            if rows:
-                job.add_logged(points)
-                job.logged = rows[-1].number
-            more = len(rows) == _LOGGED_AT_ONCE
+        for capability in self._backend.capabilities:
+            source, more = capability.curves, capability.curves is not None
+            while source is not None and more:
+                with self._backend.store.read() as reader:
+                    points, last, more = source.points_after(reader, key, job.logged.get(source, 0))
+                if points:
+                    job.add_logged(points)
+                job.logged[source] = last
 
     def _job(self, project: str, job_id: str, files_timeout_s: float = FIRST_WAIT_S) -> JobCurves:
         with self._backend.store.read() as reader:

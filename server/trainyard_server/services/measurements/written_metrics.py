@@ -18,8 +18,9 @@ from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.metrics import Metrics
 from trainyard_server.services.measurements.written_curves import written_points
+from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
-from trainyard_server.storage.db.tables import job_values, tracking
+from trainyard_server.storage.db.tables import job_values
 from trainyard_server.storage.db.tables.job_values import MeasuredJob
 from trainyard_server.storage.events.notifier import progress_topic
 from trainyard_server.storage.failures import FailureLog
@@ -106,7 +107,7 @@ class WrittenMetrics:
             return False
         summaries = {metric.result.name: metric.result.summary(metric.source) for metric in metrics}
         with self._backend.store.write() as writer:
-            if job_values.lacks_points(writer, job.key) or tracking.has_lost_points(writer, job.key):
+            if job_values.lacks_points(writer, job.key) or self._lost_points(writer, job.key):
                 job_values.record(writer, {job.key: summaries})
             else:
                 job_values.settle(writer, job.key, summaries)
@@ -114,6 +115,10 @@ class WrittenMetrics:
             job_values.mark_measured(writer, job.key)
         self._backend.notifier.publish(progress_topic(job.key))
         return True
+
+    def _lost_points(self, reader: Reader, key: int) -> bool:
+        sources = (capability.curves for capability in self._backend.capabilities)
+        return any(source.lacks_points(reader, key) for source in sources if source is not None)
 
     def _settle_digest(self, writer: Writer, job: MeasuredJob, results: Sequence[MetricResult]) -> None:
         """Put the results into the digest of the primary, which lists of jobs show."""

@@ -8,7 +8,7 @@ server, also for calls that are being served.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from anyio import to_thread
 
@@ -16,7 +16,7 @@ from trainyard_protocol.errors import PermissionDenied, Unauthenticated
 from trainyard_protocol.states import RunState
 from trainyard_protocol.views.people import TOKEN_PREFIX
 from trainyard_server.context import Clock
-from trainyard_server.domain.access.google_grants import KeyGrant
+from trainyard_server.domain.access.grants import CredentialGrant
 from trainyard_server.domain.access.permissions import Caller, Role, Token
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.access.sessions import LONGEST, SINGLE_SIGN_ON, Session
@@ -25,9 +25,6 @@ from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Store
 from trainyard_server.storage.db.tables import people, used_tokens
 from trainyard_server.storage.events.notifier import Notifier, person_topic, session_topic
-
-if TYPE_CHECKING:
-    from trainyard_server.domain.access.google_keys import ServiceAccountKeys
 
 _USE_PRECISION = timedelta(minutes=1)
 _POLL_S = 60.0  # in case the notification is lost with the server that sent it
@@ -85,6 +82,18 @@ class RevokedSessions:
         return used_tokens.is_used(reader, _session_key(session))
 
 
+class Credentials(Protocol):
+    """A further kind of credential."""
+
+    @property
+    def issuer(self) -> str:
+        """The host at which people sign in to the dashboard; "" where this kind is not for people. Without one,
+        sessions of single sign-on are worth nothing."""
+
+    def read_bearer(self, text: str, now: datetime) -> CredentialGrant | None:
+        """The worth of the bearer of a call; None if it is none of this kind."""
+
+
 class Principals:
     def __init__(
         self,
@@ -94,17 +103,14 @@ class Principals:
         notifier: Notifier,
         clock: Clock,
         *,
-        single_sign_on: bool = False,
-        google_keys: "ServiceAccountKeys | None" = None,
+        credentials: Sequence[Credentials] = (),
         run_tokens: RunTokens | None = None,
     ) -> None:
-        """Sessions of single sign-on are valid only with `single_sign_on`, access tokens with `google_keys`, and tokens
-        of runs with `run_tokens`."""
+        """Further credentials than tokens are valid with `credentials`, and tokens of runs with `run_tokens`."""
         self._run_tokens = run_tokens
-        self._google_keys = google_keys
+        self._credentials = credentials
         self._store = store
         self._revoked = revoked
-        self._single_sign_on = single_sign_on
         self._notifier = notifier
         self._clock = clock
         usable = [token for token in tokens if token.secret]
@@ -133,15 +139,17 @@ class Principals:
         Raises DatabaseError."""
         if self._run_tokens is not None and (run_id := self._run_tokens.run_id(secret)):
             return self.of_run(run_id)
-        grant = self._google_keys.read_bearer(secret, self._clock()) if self._google_keys is not None else None
-        return self.of_grant(grant) if grant is not None else self.of_secret(secret)
+        for credentials in self._credentials:
+            if (grant := credentials.read_bearer(secret, self._clock())) is not None:
+                return self.of_grant(grant)
+        return self.of_secret(secret)
 
     def of_run(self, run_id: str) -> Principal | None:
         """The principal of a run: its job, as a submitter of its project; None once it has ended. Raises
         DatabaseError."""
         return self.of_credential(f"{_RUN}{run_id}")
 
-    def of_grant(self, grant: KeyGrant) -> Principal | None:
+    def of_grant(self, grant: CredentialGrant) -> Principal | None:
         """The principal that a key stands for now; None if the key or its credential was revoked. Raises
         DatabaseError."""
         with self._store.read() as reader:
@@ -199,11 +207,11 @@ class Principals:
         if session is not None and self._revoked.is_revoked(session, reader):
             return None
         if principal.google_key and principal.expires_at is not None:
-            grant = KeyGrant(principal.credential, principal.google_key, principal.expires_at)
+            grant = CredentialGrant(principal.credential, principal.google_key, principal.expires_at)
             return self._of_grant(reader, grant)
         return self._of_credential(reader, principal.credential)
 
-    def _of_grant(self, reader: Reader, grant: KeyGrant) -> Principal | None:
+    def _of_grant(self, reader: Reader, grant: CredentialGrant) -> Principal | None:
         if grant.expires <= self._clock():
             return None
         if used_tokens.is_used(reader, google_key_mark(grant.credential, grant.number)):
@@ -221,7 +229,8 @@ class Principals:
             row = people.token(reader, credential.removeprefix(_MADE))
             return _of_row(reader, row, self._clock())
         if credential.startswith(SINGLE_SIGN_ON):
-            return _of_person(reader, credential.removeprefix(SINGLE_SIGN_ON)) if self._single_sign_on else None
+            is_valid = any(credentials.issuer for credentials in self._credentials)
+            return _of_person(reader, credential.removeprefix(SINGLE_SIGN_ON)) if is_valid else None
         return _of_file(self._by_credential.get(credential))
 
 

@@ -38,7 +38,7 @@ from trainyard_protocol.views.views import (
 )
 from trainyard_protocol.wire.agents import PACKAGE_JOBS, AgentInfo
 from trainyard_server.context import Backend
-from trainyard_server.control.retention import RETENTION
+from trainyard_server.control.removal import RETENTION
 from trainyard_server.control.snapshots import awaited_agents, peers_of, snapshot_of, trial_order
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.metrics.summary import ordered
@@ -116,12 +116,12 @@ class JobDetails:
             study=study if trial else "",
             trial=int(trial) if trial else None,
             trial_metric=metric,
-            origin=origin,
             state=job.state,
             waiting=job.waiting or awaited,
             verdict=verdict,
             exit_code=_exit_code(job.state, verdict),
             metrics=measured,
+            origin=origin,
             runs=_with_restarts(
                 (
                     run.beside,

@@ -7,7 +7,7 @@ raise `ConcurrentUpdate` if the row has left the state that was read. Callers do
 
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.sql.dml import Update
 
-from trainyard_protocol.job.config.notification_rules import bound_of
 from trainyard_protocol.job.parameters import number_of, parameters_of
 from trainyard_protocol.states import (
     FINAL_JOB_STATES,
@@ -52,15 +51,9 @@ from trainyard_server.storage.db.base.models import (
     JobParameterRow,
     JobRow,
     LeaseRow,
-    LoggedMetricsRow,
-    LoggedModelRow,
-    MetricAlertRow,
-    NoticeRow,
     ReplicaRow,
     RunRow,
     Table,
-    TrackedRunRow,
-    TrackedValueRow,
 )
 from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
@@ -82,10 +75,7 @@ MOVED = "job"
 
 _ACTOR_LENGTH = 128
 
-_OF_JOBS: tuple[type[Table], ...] = (
-    *(RunRow, EventRow, JobLabelRow, JobOriginRow, JobParameterRow, JobMetricRow, MetricAlertRow, NoticeRow),
-    *(LoggedMetricsRow, TrackedRunRow, TrackedValueRow, LoggedModelRow),
-)
+_OF_JOBS: tuple[type[Table], ...] = (RunRow, EventRow, JobLabelRow, JobOriginRow, JobParameterRow, JobMetricRow)
 """Rows that a job has by its key."""
 
 
@@ -105,11 +95,6 @@ class Event:
     before: str = ""
     after: str = ""
 
-    @property
-    def is_notice(self) -> bool:
-        """Whether people may be notified of it."""
-        return self.kind in (STALLED, IDLE_GPUS) or (self.kind == MOVED and self.after in FINAL_JOB_STATES)
-
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
@@ -122,21 +107,35 @@ class NewJob:
     now: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class JobEvents:
+    """Rows that a capability writes beside jobs, in the same transaction.
+
+    `added` is called once for the jobs that are added together, `happened` for the later events of jobs, each by the
+    job's key with its number. `rows` are tables with a column `job_key`: their rows are deleted with the job.
+    """
+
+    added: Callable[["Writer", Sequence[NewJob]], None] = lambda *_: None
+    happened: Callable[["Writer", Mapping[int, tuple[int, Event]]], None] = lambda *_: None
+    rows: Sequence[type[Table]] = ()
+
+
 class Store:
     """A database at the newest schema."""
 
-    def __init__(self, url: str, durable: bool = True) -> None:
+    def __init__(self, url: str, durable: bool = True, job_events: Sequence[JobEvents] = ()) -> None:
         """Raises UnusableUrl; SQLAlchemyError where the database cannot be used."""
+        self._job_events = job_events
         self.damage: Failure | None = None
         """The damage that a statement has met, which the next one may not meet. It lasts until the next start."""
         self._engine = engine.opened(url, durable, self._failed)
         self._inputs = JobInputs()
 
     @classmethod
-    def at(cls, directory: Path, durable: bool = True) -> "Store":
+    def at(cls, directory: Path, durable: bool = True, job_events: Sequence[JobEvents] = ()) -> "Store":
         """The embedded default: SQLite in a directory, which must exist. Commits survive the end of this process, and a
         power failure only if `durable`."""
-        return cls(engine.sqlite_url(directory), durable)
+        return cls(engine.sqlite_url(directory), durable, job_events)
 
     @property
     def url(self) -> URL:
@@ -185,7 +184,7 @@ class Store:
             connection.begin(),
             Session(connection, autoflush=True, expire_on_commit=False) as session,
         ):
-            writer = Writer(session, self._inputs, actor)
+            writer = Writer(session, self._inputs, actor, self._job_events)
             yield writer
             audited = [(trail, trail.add_to(session)) for trail in writer.trails]
             session.flush()
@@ -197,8 +196,9 @@ class Store:
 
 
 class Writer(Reader):
-    def __init__(self, session: Session, inputs: JobInputs, actor: str) -> None:
+    def __init__(self, session: Session, inputs: JobInputs, actor: str, job_events: Sequence[JobEvents] = ()) -> None:
         super().__init__(session, inputs)
+        self._job_events = job_events
         self._actor = actor
         self.new_inputs: dict[int, JobInput] = {}
         self.changes = Changes()
@@ -268,21 +268,17 @@ class Writer(Reader):
             for job in jobs
             for name, value in parameters_of(job.row.training_input.get("args") or ()).items()
         ]
-        alerts = [
-            {"job_key": job.row.key, "position": position, "metric": name, "operator": operator, "bound": bound}
-            for job in jobs
-            for position, notification in enumerate(job.parsed[0].notifications)
-            for name, operator, bound in filter(None, map(bound_of, dict.fromkeys(notification.events)))
-        ]
         events = [
             self._event_row(job.row.key, number, event, job.now, job.actor)
             for job in jobs
             for number, event in enumerate(job.events, start=1)
         ]
-        tables = (JobLabelRow, labels), (JobParameterRow, parameters), (MetricAlertRow, alerts), (EventRow, events)
+        tables = (JobLabelRow, labels), (JobParameterRow, parameters), (EventRow, events)
         for table, rows in tables:
             if rows:
                 self._session.execute(insert(table), rows)
+        for beside in self._job_events:
+            beside.added(self, jobs)
 
     def add_run(self, job: JobRow, parts: Sequence[Part], now: datetime, message: str) -> RunRow:
         """Add a run in PREPARING, and move the job to PREPARING. The first part has the primary."""
@@ -511,9 +507,10 @@ class Writer(Reader):
         if job.state not in FINAL_JOB_STATES:
             raise ConcurrentUpdate
         runs = select(RunRow.run_id).where(RunRow.job_key == job.key)
+        tables = [*_OF_JOBS, *(row for beside in self._job_events for row in beside.rows)]
         for statement in (
             delete(ReplicaRow).where(ReplicaRow.run_id.in_(runs)),
-            *(delete(row).where(row.__table__.c.job_key == job.key) for row in _OF_JOBS),
+            *(delete(row).where(row.__table__.c.job_key == job.key) for row in tables),
             delete(JobRow).where(JobRow.key == job.key),
         ):
             self._session.execute(statement.execution_options(synchronize_session=False))
@@ -619,9 +616,8 @@ class Writer(Reader):
             last[key] += 1
         rows = [self._event_row(key, last[key], event, now) for key, event in events.items()]
         self._session.execute(insert(EventRow), rows)
-        notices = [{"job_key": key, "number": last[key]} for key, event in events.items() if event.is_notice]
-        if notices:
-            self._session.execute(insert(NoticeRow), notices)
+        for beside in self._job_events:
+            beside.happened(self, {key: (last[key], event) for key, event in events.items()})
 
     def _event_row(
         self, job_key: int, number: int, event: Event, now: datetime, actor: str | None = None

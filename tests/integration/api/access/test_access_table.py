@@ -28,11 +28,12 @@ from integration.api.api_support import TOKENS as SHARED_TOKENS
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.api.middleware.authentication import Authentication
 from trainyard_server.api.routing import Router
+from trainyard_server.app import ACCESS, ROUTERS
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Role, Token
 from trainyard_server.domain.access.route_access import Access, Route
 from trainyard_server.domain.access.sessions import Sessions
-from trainyard_server.routes import ACCESS, add_routes
+from trainyard_server.routes import add_routes
 from trainyard_server.services.people.guess_limits import GuessLimits
 from trainyard_server.services.people.principals import Principals, RevokedSessions
 from trainyard_server.storage.db.base.models import TokenRow
@@ -93,7 +94,7 @@ def test_route_that_does_not_say_who_may_call_it_stops_the_start(tmp_path: Path)
         app = api.app
     app.add_api_route("/trainyard/v1/open", lambda: None, methods=["GET"])
     with pytest.raises(ValueError, match="GET /trainyard/v1/open does not say who may call it"):
-        add_routes(app)
+        add_routes(app, ROUTERS, ACCESS)
     with pytest.raises(ValueError, match="POST /x needs an action for the audit"):
         Router().add("POST", "/x", Access.NOBODY, "something", None)
 

@@ -29,8 +29,9 @@ from integration.api.api_support import (
 from integration.api.tars import tar_of
 from trainyard_protocol.views.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
+from trainyard_server.app import ACCESS
+from trainyard_server.capabilities.retention.retention import Retention
 from trainyard_server.domain.access.route_access import OIDC_CALLBACK, STORAGE_AREAS, Access, Route
-from trainyard_server.routes import ACCESS
 from trainyard_server.services.people.refusal_counts import MOST_ROWS, ROWS
 from trainyard_server.storage.db.tables import audit
 
@@ -272,8 +273,8 @@ def test_old_rows_are_removed(tmp_path: Path, clock: Clock) -> None:
             for _ in range(501):
                 audit.add(writer, entry)
         api.create()
-        assert api.use_cases.retention.step() is True
-        assert api.use_cases.retention.step() is False
+        assert api.use_cases.of(Retention).step() is True
+        assert api.use_cases.of(Retention).step() is False
         assert [row.action for row in rows(api)] == ["jobs.create"]
 
 

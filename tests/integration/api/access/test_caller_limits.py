@@ -18,8 +18,8 @@ from integration.api.api_support import (
     server,
     serving,
 )
+from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.route_access import Access
-from trainyard_server.routes import ACCESS
 
 PARAMETERS = {"project": "p", "job_id": "job"}
 QUERY = {"follow": "true", "like": "job", "path": "x", "job": ["p/job", "p/deleted"]}

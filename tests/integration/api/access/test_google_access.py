@@ -9,7 +9,7 @@ import pytest
 from google.auth import crypt, jwt
 
 from integration.api.api_support import AGENT, ALICE, BOB, Clock, Server, server
-from trainyard_server.domain.access.google_grants import GRANT_TYPE
+from trainyard_server.capabilities.google.ml_v1.grants import GRANT_TYPE
 from trainyard_server.services.people.guess_limits import PER_MINUTE
 
 DOMAIN = "trainyard.localhost:8472"

@@ -29,8 +29,8 @@ from integration.api.api_support import (
 )
 from trainyard_protocol.views.usage import GpuUsage
 from trainyard_protocol.wire.sync import RunOrder
+from trainyard_server.app import ACCESS, ROUTERS
 from trainyard_server.domain.access.route_access import SOCKET, Access, Route
-from trainyard_server.routes import ACCESS, ROUTERS
 
 WORDS = ("narwhal", "leopard")
 GHOST = "unicorn"

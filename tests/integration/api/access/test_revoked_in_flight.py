@@ -14,8 +14,8 @@ from beds.databases import on_every_database
 from integration.api.access.test_people import TOKENS
 from integration.api.api_support import KEY, ScriptedAgent, Server, custom_job, package_job, running_agent
 from trainyard_protocol.wire.agents import AGENT_KEY
+from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.sessions import SINGLE_SIGN_ON
-from trainyard_server.routes import ACCESS
 from trainyard_server.storage.db.base.models import AuditRow, Table
 from trainyard_server.storage.db.repository import Store, Writer
 from trainyard_server.storage.db.tables.audit_trail import current_trail

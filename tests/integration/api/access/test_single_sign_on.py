@@ -11,7 +11,7 @@ from joserfc.jwk import OctKey, RSAKey
 
 from integration.api.access.issuer import CLIENT, SECRET, Issuer, issuing
 from integration.api.api_support import ADMIN, START, Clock, Server, server
-from trainyard_server.config.oidc_options import OidcOptions
+from trainyard_server.capabilities.single_sign_on.options import OidcOptions
 
 BEGIN = "/sign-in/oidc"
 METADATA = "/.well-known/openid-configuration"
@@ -26,7 +26,7 @@ def issuer() -> Iterator[Issuer]:
 
 @pytest.fixture
 def signing(tmp_path: Path, clock: Clock, issuer: Issuer) -> Iterator[Server]:
-    with server(tmp_path / "server", clock, oidc=options(issuer)) as api:
+    with server(tmp_path / "server", clock, options=(options(issuer),)) as api:
         yield api
 
 
@@ -91,7 +91,7 @@ def test_session_of_the_issuer_ends_after_half_a_day(signing: Server, issuer: Is
 
 
 def test_session_is_worth_nothing_without_single_sign_on(tmp_path: Path, clock: Clock, issuer: Issuer) -> None:
-    with server(tmp_path / "server", clock, oidc=options(issuer)) as api:
+    with server(tmp_path / "server", clock, options=(options(issuer),)) as api:
         session = session_of(sign_in(api, issuer))
     with server(tmp_path / "server", clock) as api:
         assert api.client.get("/trainyard/v1/me", headers=session).status_code == 401
@@ -239,6 +239,6 @@ def test_public_client_needs_no_secret(tmp_path: Path, clock: Clock, issuer: Iss
     issuer.account = {"preferred_username": "carl"}
     issuer.spoil = {"nbf": int(START.timestamp()) + 60}  # valid: clocks differ
     given = options(issuer, client_secret="", name_claim="preferred_username")
-    with server(tmp_path / "server", clock, oidc=given) as api:
+    with server(tmp_path / "server", clock, options=(given,)) as api:
         session = session_of(sign_in(api, issuer))
         assert api.client.get("/trainyard/v1/me", headers=session).json()["name"] == "carl"

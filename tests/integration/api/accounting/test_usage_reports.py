@@ -7,6 +7,7 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, ALICE, BOB, START, WITH_GPU, ScriptedAgent, Server, gpu_agent
+from trainyard_server.capabilities.sharing.usage_recording import UsageRecording
 
 USAGE = "/trainyard/v1/usage"
 
@@ -40,10 +41,10 @@ def test_usage_is_added_up_and_survives_the_jobs(api: Server, agent: ScriptedAge
     run(api, agent, "b1", BOB, 3)
     expected = {("alice",): (2, 1, 3.0, 0.0, 0.0, 600.0), ("bob",): (1, 0, 3.0, 0.0, 0.0, 600.0)}
     assert not rows(api, "user")
-    assert not api.use_cases.usage_recording.step()
+    assert not api.use_cases.of(UsageRecording).step()
     assert rows(api, "user") == expected
     assert rows(api, "label:team") == {("a",): expected["alice",], ("b",): expected["bob",]}
-    api.use_cases.usage_recording.step()
+    api.use_cases.of(UsageRecording).step()
     for job in ("a1", "a2"):
         api.delete_job(job)
     assert rows(api, "user") == expected, "each run is recorded once, and for good"
@@ -55,7 +56,7 @@ def test_usage_is_added_up_and_survives_the_jobs(api: Server, agent: ScriptedAge
 def test_running_jobs_count_and_months_are_apart(api: Server, agent: ScriptedAgent) -> None:
     api.clock.now = START.replace(month=10, day=30)
     run(api, agent, "a1", ALICE, 1)
-    api.use_cases.usage_recording.step()
+    api.use_cases.of(UsageRecording).step()
     api.clock.advance(timedelta(days=5).total_seconds())
     api.create("now")
     agent.begin()
@@ -81,7 +82,7 @@ def test_idle_gpus_are_counted(api: Server, agent: ScriptedAgent) -> None:
         agent.use(gpu=0.9 if minute > 30 else 0.01)
     agent.exit()
     api.tick()
-    api.use_cases.usage_recording.step()
+    api.use_cases.of(UsageRecording).step()
     ((_, _, cpu_hours, gpu_hours, idle, _),) = rows(api, "user").values()
     assert gpu_hours == pytest.approx(61 / 60, abs=0.01)
     assert idle == pytest.approx(0.5, abs=0.01)

@@ -28,7 +28,7 @@ from integration.api.api_support import (
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_protocol.wire.attachments import ENDED, LOST, REFUSED
-from trainyard_server.services.attachments import attachments
+from trainyard_server.capabilities.attachments import attachments
 from trainyard_server.storage.db.tables.audit_trail import CheckAgain
 
 CHIEF = "master-replica-0"

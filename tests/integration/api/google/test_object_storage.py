@@ -17,9 +17,10 @@ import pytest
 
 from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, eventually, package_job, server, serving
 from trainyard_protocol.net import gcs
-from trainyard_server.api.middleware.storage_names import is_storage_host
+from trainyard_server.app import ACCESS
+from trainyard_server.capabilities.google.storage.names import is_storage_host
+from trainyard_server.capabilities.google.storage.object_storage import ObjectStorage
 from trainyard_server.domain.access.route_access import STORAGE_AREAS
-from trainyard_server.routes import ACCESS
 from trainyard_storage import batch, remote
 from trainyard_storage.api import LocalBackend, StorageApi
 from trainyard_storage.app import Limits, StorageApp
@@ -499,7 +500,7 @@ def test_googles_service_gets_the_credentials_of_the_server_and_no_other(
         return httpx.Response(200, headers={"Content-Type": "application/json"}, content=resource())
 
     with server(tmp_path, Clock(), storage=remote.GOOGLE) as api:
-        api.use_cases.object_storage.remote._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        api.use_cases.of(ObjectStorage).remote._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
         monkeypatch.setattr(google.auth, "default", without)
         refused = api.client.get("/storage/v1/b/x", headers=ADMIN)
         assert (refused.status_code, "GOOGLE_APPLICATION_CREDENTIALS" in refused.text) == (400, True)

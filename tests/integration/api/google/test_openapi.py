@@ -5,8 +5,8 @@ import re
 from typing import Any
 
 from integration.api.api_support import Server
+from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.route_access import MLFLOW_AREAS, SOCKET, Access, is_described
-from trainyard_server.routes import ACCESS
 
 STANDARDS = {"/openapi.json", "/$discovery/rest", "/discovery/v1/apis/{api}/{version}/rest"}
 """Answers whose form is a standard's."""

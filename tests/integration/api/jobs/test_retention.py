@@ -7,8 +7,8 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
-from trainyard_server.control import retention as background
-from trainyard_server.control.retention import Retention
+from trainyard_server.capabilities.retention import retention as background
+from trainyard_server.capabilities.retention.retention import Retention
 
 pytestmark = on_every_database
 
@@ -29,7 +29,7 @@ def run_job(api: Server, agent: ScriptedAgent, name: str, *lines: str, ends: boo
 def apply(api: Server, retention: Retention | None = None) -> None:
     """A survey from the beginning, and everything that follows from it."""
     api.clock.advance(61)
-    while (retention or api.use_cases.retention).step():
+    while (retention or api.use_cases.of(Retention)).step():
         pass
 
 
@@ -92,10 +92,10 @@ def test_failure_is_logged_and_the_next_survey_tries_again(
             raise OSError(30, "Read-only file system")
 
         monkeypatch.setattr(type(api.use_cases.backend.logs), "remove", full)
-        assert api.use_cases.retention.step() is False
+        assert api.use_cases.of(Retention).step() is False
         assert "Old jobs cannot be removed: the data directory cannot be written" in caplog.text
         monkeypatch.setattr(type(api.use_cases.backend.logs), "remove", lambda _self, *given: remove(*given))
-        assert api.use_cases.retention.step() is False
+        assert api.use_cases.of(Retention).step() is False
         assert names(api) == ["job"]
         apply(api)
         assert names(api) == []
@@ -156,7 +156,7 @@ def test_decisions_of_an_earlier_quota_file_are_not_carried_out(
             api.create(f"job_{number}")
             api.cancel(f"job_{number}")
         clock.advance(61)
-        assert api.use_cases.retention.step()
+        assert api.use_cases.of(Retention).step()
         assert len(names(api)) == 2
         quotas.write_text("{projects: {p: {keepJobs: all}}}")
         reload(api)

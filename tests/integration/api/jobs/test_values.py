@@ -8,6 +8,7 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, BOB, ScriptedAgent, Server
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.capabilities.experiments.standings import Standings
 from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.storage.db.tables import job_values
@@ -120,7 +121,7 @@ def test_trials_are_found_by_their_study(api: Server) -> None:
 
 
 def test_a_job_stands_among_those_with_its_program(trained: Server) -> None:
-    standings = trained.use_cases.standings
+    standings = trained.use_cases.of(Standings)
     second = standings.result("p", "a").standing
     assert second is not None
     assert (second.metric, second.rank, second.of, second.best_job) == ("loss", 2, 3, "b")

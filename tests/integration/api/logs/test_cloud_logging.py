@@ -10,7 +10,7 @@ import pytest
 
 from integration.api.api_support import ADMIN, VERA, ScriptedAgent, Server
 from trainyard_protocol.wire.logs import LogLine
-from trainyard_server.services.logs import entries_list
+from trainyard_server.capabilities.google.logging import entries_list
 from trainyard_server.storage.logs.store import Stream
 
 CHIEF, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")

@@ -18,11 +18,13 @@ from integration.api.api_support import BOSS, Clock, Server, server
 from trainyard_protocol.errors import ResourceExhausted
 from trainyard_protocol.job.config.notification_rules import Transport
 from trainyard_protocol.views.operating.notifications import ChannelRequest
-from trainyard_server.config.notification_options import NotificationOptions
-from trainyard_server.domain.notifications.turns import OF_PROJECT, Lane
-from trainyard_server.services.notifications import mail, webhooks
-from trainyard_server.storage.db.tables import notifications as rows
-from trainyard_server.storage.db.tables.notifications import Receiver
+from trainyard_server.capabilities.notifications import mail, webhooks
+from trainyard_server.capabilities.notifications import store as rows
+from trainyard_server.capabilities.notifications.channels import Channels
+from trainyard_server.capabilities.notifications.options import NotificationOptions
+from trainyard_server.capabilities.notifications.sender import Sender
+from trainyard_server.capabilities.notifications.store import Receiver
+from trainyard_server.capabilities.notifications.turns import OF_PROJECT, Lane
 
 DUE = 278
 CONTENT = {"type": "test", "time": "", "project": "p", "message": "A message.", "url": ""}
@@ -63,7 +65,7 @@ def add(api: Server, project: str, *addresses: str, channel: str = "") -> None:
 
 
 def step(api: Server) -> bool:
-    api.client.run(api.use_cases.sender.step)
+    api.client.run(api.use_cases.of(Sender).step)
     return True
 
 
@@ -93,7 +95,7 @@ def test_notification_arrives_while_another_project_exhausts_what_it_can(
             "mails that the mail server holds": "n{}@slow.example",
         }
         for case, address in hostile.items():
-            with server(tmp_path / case, Clock(), notifications=options) as api:
+            with server(tmp_path / case, Clock(), options=(options,)) as api:
                 add(api, "hostile", *(address.format(number) for number in range(DUE)))
                 step(api)
                 add(api, "q", receiver.url, "ana@example.com")
@@ -117,8 +119,8 @@ def test_tests_of_a_project_are_bounded_and_hinder_no_other(
     tmp_path: Path, names: Names, receiver: HttpReceiver
 ) -> None:
     options = NotificationOptions(local_webhooks=True)
-    with server(tmp_path, Clock(), notifications=options) as api:
-        channels = api.use_cases.channels
+    with server(tmp_path, Clock(), options=(options,)) as api:
+        channels = api.use_cases.of(Channels)
         channels.save(BOSS, "hostile", "team", ChannelRequest(address="http://silent.example/"))
         channels.save(BOSS, "q", "team", ChannelRequest(address=receiver.url))
 

@@ -20,13 +20,14 @@ from beds.databases import on_every_database
 from beds.services.receivers import HttpReceiver, http_receiver, mail_server
 from beds.waiting import until
 from integration.api.api_support import ADMIN, ALICE, BOB, VERA, Clock, ScriptedAgent, Server, server
-from trainyard_server.config.notification_options import NotificationOptions
-from trainyard_server.domain.notifications.delivery import refused_address, signed_headers
-from trainyard_server.services.notifications import webhooks
+from trainyard_server.capabilities.notifications import webhooks
+from trainyard_server.capabilities.notifications.delivery import refused_address, signed_headers
+from trainyard_server.capabilities.notifications.options import NotificationOptions
+from trainyard_server.capabilities.notifications.sender import Sender
 from trainyard_server.storage.db.base.models import MetricAlertRow
 
 CHANNELS = "/trainyard/v1/projects/p/channels"
-LOCAL = {"notifications": NotificationOptions(local_webhooks=True), "public_url": "https://trains.example.com"}
+LOCAL = {"options": (NotificationOptions(local_webhooks=True),), "public_url": "https://trains.example.com"}
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def set_channel(api: Server, name: str, address: str, **given: Any) -> None:
 
 def deliver(api: Server, steps: int = 1) -> None:
     for _ in range(steps):
-        api.client.run(api.use_cases.sender.step)
-        api.client.run(api.use_cases.sender.settle)
+        api.client.run(api.use_cases.of(Sender).step)
+        api.client.run(api.use_cases.of(Sender).settle)
 
 
 def start(api: Server, agent: ScriptedAgent, job_id: str, **training_input: Any) -> None:
@@ -170,17 +171,17 @@ def test_silent_receiver_costs_nobody_else(api: Server, agent: ScriptedAgent, re
         set_channel(api, "a-silent", f"http://127.0.0.1:{silent.getsockname()[1]}/", events=["end"])
         set_channel(api, "team", receiver.url, events=["end"])
         run(api, agent, "first")
-        api.client.run(api.use_cases.sender.step)
+        api.client.run(api.use_cases.of(Sender).step)
         until(lambda: len(receiver.accepted) == 1, "the other receiver has the first")
         run(api, agent, "second")
 
         def second() -> bool:
-            api.client.run(api.use_cases.sender.step)
+            api.client.run(api.use_cases.of(Sender).step)
             return len(receiver.accepted) == 2
 
         until(second, "the other receiver has the second")
         assert [state for *_, to, state in notified(api) if to == "a-silent"] == ["pending", "pending"]
-        api.client.run(api.use_cases.sender.close)
+        api.client.run(api.use_cases.of(Sender).close)
 
 
 def test_absent_receiver_is_asked_less_and_less(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
@@ -236,7 +237,7 @@ def test_failures_without_an_answer_look_alike_to_submitters_and_are_exact_for_o
         wrong = []
         for is_local in (True, False):
             options = NotificationOptions(local_webhooks=is_local)
-            with server(tmp_path / str(is_local), clock, notifications=options) as api:
+            with server(tmp_path / str(is_local), clock, options=(options,)) as api:
                 for _, url, cause in (case for case in cases if case[0] is is_local):
                     caplog.clear()
                     set_channel(api, "team", url)
@@ -306,7 +307,7 @@ def test_slack_gets_its_format_and_a_redirect_is_an_error(
 def test_mail_is_sent_by_the_mail_server(tmp_path: Path, clock: Clock) -> None:
     with mail_server() as mails:
         options = NotificationOptions(smtp=mails.address, sender="trains@example.com", security="none")
-        with server(tmp_path, clock, notifications=options) as api:
+        with server(tmp_path, clock, options=(options,)) as api:
             agent = ScriptedAgent(api)
             agent.sync()
             mails.refused["gone@example.com"] = "550 no such user"
@@ -340,7 +341,7 @@ def test_mail_server_without_the_tls_that_is_set_names_the_option(tmp_path: Path
         mails.refused["trains@example.com"] = "530 Must issue a STARTTLS command first"
         for security, (cause, allowed) in cases.items():
             options = NotificationOptions(mails.address, "trains@example.com", security=security)
-            with server(tmp_path / security, clock, notifications=options) as api:
+            with server(tmp_path / security, clock, options=(options,)) as api:
                 set_channel(api, "ana", "ana@example.com")
                 error = api.client.post(f"{CHANNELS}/ana:test", headers=ALICE).json()["error"]
                 if cause not in error or f"(--smtp-security is {allowed})" not in error:
@@ -425,7 +426,7 @@ def test_notification_that_cannot_be_made_waits_as_others_do(
         raise KeyError("url")
 
     with monkeypatch.context() as patch:
-        patch.setattr(api.use_cases.sender, "send", broken)
+        patch.setattr(api.use_cases.of(Sender), "send", broken)
         deliver(api, steps=3)
     (row,) = api.get("/trainyard/v1/projects/p/notifications")["notifications"]
     assert (row["state"], row["attempts"], row["error"]) == ("pending", 1, "it could not be made (KeyError)")

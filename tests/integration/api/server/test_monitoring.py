@@ -13,8 +13,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, WITH_GPU, Clock, Server, gpu_agent, server
 from trainyard_protocol.states import Reason
+from trainyard_server.capabilities.monitoring import exposition
 from trainyard_server.domain.access.permissions import Role, Token
-from trainyard_server.services.monitoring import exposition
 
 PROMETHEUS = {"Authorization": "Bearer prometheus-secret"}
 OPEN = {"Accept": "application/openmetrics-text; version=1.0.0"}

@@ -20,6 +20,9 @@ from integration.api.api_support import (
     server,
 )
 from trainyard_protocol.errors import InvalidArgument
+from trainyard_server.capabilities.sharing.fair_share import FairShareUpdate
+from trainyard_server.capabilities.sharing.idle_gpus import IdleGpus
+from trainyard_server.capabilities.sharing.usage_recording import UsageRecording
 from trainyard_server.config.quota_file import load_quotas
 
 FILE = """
@@ -113,12 +116,12 @@ def test_whoever_used_less_goes_first_and_why_says_so(api: Server) -> None:
     api.clock.advance(36_000)
     agent.exit()
     agent.turn()
-    api.use_cases.usage_recording.step()
+    api.use_cases.of(UsageRecording).step()
     start(api, agent, "running", ADMIN)
     assert submit(api, "first", ALICE) == (200, "")
     api.clock.advance(60)
     assert submit(api, "second", BOB) == (200, "")
-    api.use_cases.fair_share.step(1000.0)
+    api.use_cases.of(FairShareUpdate).step(1000.0)
     api.tick()
     positions = {job: int(api.job(job)["jobPosition"]) for job in ("first", "second")}
     assert positions == {"second": 1, "first": 2}
@@ -149,7 +152,7 @@ def test_idle_gpus_are_warned_of_and_then_end_the_job(tmp_path: Path, clock: Clo
         for minute, used in enumerate([0.5] * 31 + [0.02] * 40 + [0.9] * 31 + [0.02] * 62):
             clock.advance(60)
             agent.use(gpu=used)
-            api.use_cases.idle_gpus.step(minute * 60.0 + 60)
+            api.use_cases.of(IdleGpus).step(minute * 60.0 + 60)
             states.append(state(api, "job"))
         events = [event for event in api.events("job") if "GPUs were used" in event]
     assert states[110] == "RUNNING", "it was used again after the first warning"

@@ -9,7 +9,7 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, VERA, Clock, ScriptedAgent, Server, server
 from integration.api.tracking.test_mlflow import API, Program
-from trainyard_server.storage.db.tables import logged_models
+from trainyard_server.capabilities.tracking.models import store as model_store
 
 MODELS = f"{API}/logged-models"
 
@@ -118,7 +118,7 @@ def test_models_are_searched_and_sorted(api: Server) -> None:
 
 
 def test_models_that_there_is_no_room_for_end_no_program(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logged_models, "MAX_MODELS", 1)
+    monkeypatch.setattr(model_store, "MAX_MODELS", 1)
     program = Program(api)
     kept = created(program, name="kept")["info"]["model_id"]
     model_id = created(program, name="more")["info"]["model_id"]

@@ -9,9 +9,9 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ALICE, VERA, Clock, ScriptedAgent, Server, running_agent, server
-from trainyard_server.services.tracking import points
-from trainyard_server.storage.db.tables import job_values, tracking
-from trainyard_server.storage.db.tables.tracking import ValueKind
+from trainyard_server.capabilities.tracking import points, store
+from trainyard_server.capabilities.tracking.store import ValueKind
+from trainyard_server.storage.db.tables import job_values
 
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
@@ -274,7 +274,7 @@ def test_parameter_has_one_value_in_a_run_of_its_job(api: Server) -> None:
     assert (refused.status_code, "cannot be changed to '0.2'" in refused.json()["message"]) == (400, True)
     assert texts(program.read()["data"]["params"]) == {"lr": "0.1"}
     with api.use_cases.backend.store.write() as writer:  # as a run of before its restart has logged it
-        row = tracking.value(writer, int(program.run_id[4:]), 0, ValueKind.PARAM, "lr")
+        row = store.value(writer, int(program.run_id[4:]), 0, ValueKind.PARAM, "lr")
         assert row is not None
         row.run = 0
     program.own("log-parameter", key="lr", value="0.3")
@@ -312,7 +312,7 @@ def test_what_there_is_no_room_for_ends_no_program(api: Server, monkeypatch: pyt
     data = program.read()["data"]
     assert (len(data["metrics"]), len(data["params"])) == (1000, 1000)
     assert len(texts(data["params"])["long"]) == 6000
-    monkeypatch.setattr(tracking, "MAX_RUNS", 1)
+    monkeypatch.setattr(store, "MAX_RUNS", 1)
     assert [program.create("n") for _ in range(3)] == [f"{program.run_id}-1", program.run_id, program.run_id]
     kinds = ["1,000 metrics", "100 printable", "cut at 6,000", "1,000 tags", "by at most 1,000 parameters"]
     kinds += ["further runs"]
@@ -402,8 +402,8 @@ def test_points_beyond_the_limits_are_thinned_and_values_stay_exact(tmp_path: Pa
         values = [(step * 7919) % 10_007 for step in range(15_000)]
         key = int(program.run_id[4:])
         with api.use_cases.backend.store.read() as reader:
-            rows = tracking.points_after(reader, key, 0, 1000)
-            counts = tracking.logged_counts(reader, key)
+            rows = store.points_after(reader, key, 0, 1000)
+            counts = store.logged_counts(reader, key)
             summary = job_values.values_of(reader, [key], None, None)[key].metrics["a"]
         stored = [point for row in rows for point in row.points]
         assert {name: sum(point[0] == name for point in stored) for name in ("a", "b")} == counts
@@ -426,11 +426,11 @@ def test_who_has_read_rows_in_part_reads_the_others_after_they_were_merged(api: 
     for step in range(10):
         program.metric("a", float(step), step)
     with api.use_cases.backend.store.write() as writer:
-        rows = tracking.points_after(writer, key, 3, 5)
+        rows = store.points_after(writer, key, 3, 5)
         merged = [point for row in rows for point in row.points]
-        tracking.replace_points(writer, key, 1, [row.number for row in rows], [merged])
+        store.replace_points(writer, key, 1, [row.number for row in rows], [merged])
     with api.use_cases.backend.store.read() as reader:
-        numbers = [(row.number, len(row.points)) for row in tracking.points_after(reader, key, 0, 100)]
+        numbers = [(row.number, len(row.points)) for row in store.points_after(reader, key, 0, 100)]
     assert numbers == [(1, 1), (2, 1), (3, 1), (8, 5), (9, 1), (10, 1)]
 
 

@@ -7,7 +7,7 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ALICE, VERA, Server
 from integration.api.tracking.test_mlflow import API, Program
-from trainyard_server.storage.db.queries import run_queries
+from trainyard_server.capabilities.tracking.search import run_queries
 
 SEARCH = f"{API}/runs/search"
 

@@ -8,9 +8,9 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, VERA, ScriptedAgent, Server
 from trainyard_protocol.errors import PermissionDenied
+from trainyard_server.capabilities.experiments.comparisons import job_names
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.services.measurements.metrics import ANSWER_POINTS
-from trainyard_server.services.views.comparisons import job_names
 
 COMPARE, CURVES = "/trainyard/v1/jobs:compare", "/trainyard/v1/metrics"
 

@@ -8,7 +8,8 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.job.config import text as config_text
-from trainyard_server.services.views import configs
+from trainyard_server.capabilities.config_editor import configs
+from trainyard_server.capabilities.config_editor.configs import Configs
 
 CHECK = "/trainyard/v1/projects/p/configs:check"
 GOOD = """\
@@ -166,7 +167,7 @@ def test_check_more_than_the_quota_is_a_problem_of_no_line(tmp_path: Path) -> No
 
 def test_check_while_too_many_are_checked_is_to_be_asked_again(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "_TIMEOUT_S", 0.01)
-    turns = api.use_cases.configs._turns
+    turns = api.use_cases.of(Configs)._turns
     for _ in range(configs._CONCURRENT):
         turns.acquire()
     assert api.refusal("POST", CHECK, 503, json={"config": GOOD, "jobId": "j"})["status"] == "UNAVAILABLE"

@@ -9,7 +9,7 @@ from integration.api.api_support import ScriptedAgent, Server
 from trainyard_protocol.fields import sized
 from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth, worst
 from trainyard_protocol.wire.agents import RuntimeOffer
-from trainyard_server.services.health.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
+from trainyard_server.capabilities.health.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
 from trainyard_server.storage.db.base.engine import newest_schema
 
 HEALTH = "/trainyard/v1/health"

@@ -140,4 +140,6 @@ async def test_what_sessions_share_has_no_secret_of_one(monkeypatch: pytest.Monk
     block = pages.rendering._environment.from_string("{% block live_x %}{{ caller.name }}{{ csrf }}{% endblock %}")
     monkeypatch.setattr(pages.rendering, "_live_blocks", lambda _: block.blocks)
     with pytest.raises(UndefinedError, match="csrf"):
-        _OpenPage(pages.rendering, request("alice", "a-secret"), View("jobs.html", dict)).parts(None, frozenset())
+        _OpenPage(pages.rendering, pages.reader(request("alice", "a-secret")), View("jobs.html", dict)).parts(
+            None, frozenset()
+        )

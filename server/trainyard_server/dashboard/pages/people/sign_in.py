@@ -75,7 +75,7 @@ def sign_in_answer(
     request: Request, pages: Pages, cases: UseCases, path: str, error: TrainyardError | None = None
 ) -> HTMLResponse:
     """The sign-in page; `path` is where it leads to. With an error its message and status."""
-    issuer = cases.single_sign_on.host if cases.single_sign_on is not None else ""
+    issuer = next((credentials.issuer for credentials in cases.credentials if credentials.issuer), "")
     html = pages.page(request, View("sign_in.html", lambda: {"next": path, "error": error, "issuer": issuer}))
     answer = HTMLResponse(html, error.http_status if error is not None else 200)
     if isinstance(error, TooManyRequests):

@@ -20,8 +20,8 @@ export function followPicks() {
     const count = boxes.length;
     bulk.hidden = count === 0;
     document.getElementById("bulk-count").textContent = count === 1 ? "1 job selected" : `${count} jobs selected`;
-    compare.hidden = count < 2 || count > COMPARED;
-    compare.href = `/compare?${new URLSearchParams(names(boxes).map(([project, job]) => ["job", `${project}/${job}`]))}`;
+    if (compare) compare.hidden = count < 2 || count > COMPARED;
+    if (compare) compare.href = `/compare?${new URLSearchParams(names(boxes).map(([project, job]) => ["job", `${project}/${job}`]))}`;
     if (cancel) cancel.hidden = !boxes.some((box) => "unfinished" in box.dataset);
     const all = document.getElementById("pick-all");
     if (!all) return;
@@ -48,7 +48,7 @@ export function followPicks() {
     show();
   });
   document.addEventListener("trainyard:parts", show);
-  onKey("c", () => {
+  if (compare) onKey("c", () => {
     const count = picked().length;
     if (count === 0) note(HOW);
     else if (count === 1) note("One job is selected: select another one to compare it with.");

@@ -8,8 +8,8 @@ import pytest
 from starlette.types import ASGIApp, Message
 
 from trainyard_server.api.middleware.limits import LimitCheck
+from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.permissions import Caller, Role
-from trainyard_server.routes import ACCESS
 from trainyard_server.services.people.limits import CallerLimits, RateLimit, StreamLimit
 
 LIVE = "/live/"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from google.auth import crypt, jwt
 
-from trainyard_server.domain.access.google_grants import KEY_LIFETIME
-from trainyard_server.domain.access.google_keys import TOKEN_LIFETIME, ServiceAccountKey, ServiceAccountKeys
+from trainyard_server.capabilities.google.ml_v1.grants import KEY_LIFETIME
+from trainyard_server.capabilities.google.ml_v1.keys import TOKEN_LIFETIME, ServiceAccountKey, ServiceAccountKeys
 
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)
 KEYS = ServiceAccountKeys(b"key of the installation", "trainyard.localhost:8472")

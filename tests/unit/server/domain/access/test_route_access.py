@@ -1,8 +1,8 @@
 """The access table: what each request needs, and where somebody who has signed in may be sent."""
 
+from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.permissions import Need, Role
 from trainyard_server.domain.access.route_access import local_path
-from trainyard_server.routes import ACCESS
 
 PERSON, OPERATOR, AGENT = Need(None), Need(Role.ADMIN), Need(Role.AGENT)
 

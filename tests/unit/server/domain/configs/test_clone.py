@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.job.config import text as config_text
-from trainyard_server.domain.configs import clone as cloning
+from trainyard_server.capabilities.config_editor import clone as cloning
 
 
 @pytest.mark.parametrize(

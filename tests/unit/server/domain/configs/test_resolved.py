@@ -6,7 +6,7 @@ from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.validation import check
 from trainyard_protocol.job.machines import default_catalog, gang
 from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
-from trainyard_server.domain.configs import resolved
+from trainyard_server.capabilities.config_editor import resolved
 
 
 def made(**given: Any) -> TrainingInput:

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.domain.filters.mlflow_filter import (
+from trainyard_server.capabilities.tracking.search.mlflow_filter import (
     EXPERIMENTS,
     MAX_TERMS,
     MAX_VALUES,

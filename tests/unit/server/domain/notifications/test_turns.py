@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from trainyard_server.domain.notifications.turns import (
+from trainyard_server.capabilities.notifications.turns import (
     AT_RECEIVER,
     IN_FLIGHT,
     OF_PROJECT,

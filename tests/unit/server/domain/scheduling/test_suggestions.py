@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.job.machines import ReplicaRequest, Resources, default_catalog
+from trainyard_server.capabilities.why.suggestions import Situation, suggestions
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
-from trainyard_server.domain.scheduling.suggestions import Situation, suggestions
 from trainyard_server.domain.snapshots import JobSnapshot
 from unit.server.domain.scheduling.queue_support import NOW, agent, held, queued
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from beds.waiting import until
-from trainyard_server.services.notifications import resolver
+from trainyard_server.capabilities.notifications import resolver
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from trainyard_server.services.notifications.threads import FairThreads
+from trainyard_server.capabilities.notifications.threads import FairThreads
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from anyio import to_thread
 
 from trainyard_protocol.errors import TooManyRequests, Unauthenticated
-from trainyard_server.config.oidc_options import OidcOptions
-from trainyard_server.domain.access.oidc import Attempt, Attempts
-from trainyard_server.services.people import single_sign_on
-from trainyard_server.services.people.single_sign_on import CONCURRENT, WAITING, SingleSignOn
+from trainyard_server.capabilities.single_sign_on import single_sign_on
+from trainyard_server.capabilities.single_sign_on.oidc import Attempt, Attempts
+from trainyard_server.capabilities.single_sign_on.options import OidcOptions
+from trainyard_server.capabilities.single_sign_on.single_sign_on import CONCURRENT, WAITING, SingleSignOn
 
 CALLBACKS = 60
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

@@ -4,8 +4,8 @@ from typing import Any
 
 from trainyard_protocol.views.origin import OriginSummary
 from trainyard_protocol.wire.sync import ResolvedRun
+from trainyard_server.capabilities.experiments.comparison_fields import best_places, compared, fields_of
 from trainyard_server.domain.metrics.summary import MetricSummary
-from trainyard_server.services.views.comparison_fields import best_places, compared, fields_of
 
 SHA = "a" * 64
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from trainyard_server.services.health.diagnosis import of_database
+from trainyard_server.services.health.stopped import of_database
 from trainyard_server.storage.db.base.engine import newest_schema
 from trainyard_server.storage.db.base.probes import DatabaseProbe
 from trainyard_server.storage.db.repository import Store

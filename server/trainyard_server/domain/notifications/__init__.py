@@ -1,1 +1,0 @@
-"""Contents, signatures and retries of notifications. Pure."""

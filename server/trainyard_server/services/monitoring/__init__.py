@@ -1,1 +1,0 @@
-"""Figures of the installation for a monitoring system."""

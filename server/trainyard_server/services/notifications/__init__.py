@@ -1,1 +1,0 @@
-"""Channels of projects, and the delivery of notifications."""

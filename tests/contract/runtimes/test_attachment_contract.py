@@ -17,7 +17,7 @@ from trainyard_agent.runtimes.attaching.attachment import Attachment, NotAttacha
 from trainyard_protocol.wire.attachments import CHUNK, STDERR, STDOUT, Terminal, TerminalSize
 
 CHIEF = "master-replica-0"
-SIZE = 100_000_000
+SIZE = 20_000_000
 
 SERVER = """
 import os, socket
@@ -121,15 +121,6 @@ def test_terminal_has_a_size_and_ctrl_c(real_driver: Driver) -> None:
         while shell.read() is not None:
             pass
         assert shell.exit_code() == 5
-    driver.runtime.remove(run_id)
-
-
-def test_command_ends_with_its_connection(real_driver: Driver) -> None:
-    driver, run_id = real_driver, unique_run("c")
-    start(driver, run_id, FOREVER)
-    with attached(driver.runtime.execute(run_id, CHIEF, ["sh", "-c", "echo here; exec sleep 987"], None)) as command:
-        assert until(command, b"here\n")
-    driver.until(lambda: b"sleep 987" not in outcome(driver, run_id, LOOKS)[0])
     driver.runtime.remove(run_id)
 
 

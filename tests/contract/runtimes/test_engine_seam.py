@@ -9,8 +9,6 @@ from beds.run_ids import unique_run
 from contract.runtimes.conftest import REAL
 from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver
 from trainyard_agent.engines import registry
-from trainyard_agent.engines.contract import Engine
-from trainyard_agent.engines.fake.engine import FakeEngine
 from trainyard_agent.engines.stopping import stop_runs
 from trainyard_agent.lease.watchdog_files import runs_of
 from trainyard_protocol.settings import declared
@@ -33,13 +31,6 @@ def test_engine_is_what_its_registration_says(name: str, tmp_path: Path) -> None
     flags = {one.option.flag for one in declared(kind)}
     assert not flags & {one.option.flag for other in others for one in declared(other)}
     assert isinstance(agent_settings("--state-dir", str(tmp_path), "--doctor").of(kind), kind)
-
-
-@pytest.mark.parametrize("part", sorted(Engine.__abstractmethods__))
-def test_engine_without_a_part_is_none(part: str) -> None:
-    incomplete = type("Incomplete", (FakeEngine,), {part: getattr(Engine, part)})
-    with pytest.raises(TypeError, match=part):
-        incomplete()
 
 
 def test_what_an_agent_has_left_is_ended_and_examined_without_it(real_driver: Driver) -> None:

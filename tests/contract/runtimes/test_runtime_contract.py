@@ -29,7 +29,7 @@ CHIEF, WORKER, EVALUATOR = "master-replica-0", "worker-replica-0", "evaluator-re
 RUN, OTHER = unique_run("1"), unique_run("2")
 
 
-def test_place_gives_every_task_an_address_once_and_runs_nothing(driver: Driver) -> None:
+def test_place_gives_every_task_an_address_of_its_own_once_and_runs_nothing(driver: Driver) -> None:
     handle = driver.runtime.place(order(RUN, CHIEF, WORKER))
 
     assert list(handle.addresses) == [CHIEF, WORKER]
@@ -38,21 +38,8 @@ def test_place_gives_every_task_an_address_once_and_runs_nothing(driver: Driver)
     assert handle.grace_s == 5.0
     assert [r.state for r in driver.runtime.observe(RUN)] == [ReplicaState.PENDING] * 2
     assert driver.runtime.place(order(RUN, CHIEF, WORKER, grace_s=9.0)) == handle
-
-
-def test_place_of_two_runs_shares_no_address(driver: Driver) -> None:
-    first = driver.runtime.place(order(RUN, CHIEF, WORKER))
     second = driver.runtime.place(order(OTHER, CHIEF, WORKER))
-    assert len({*first.addresses.values(), *second.addresses.values()}) == 4
-
-
-def test_start_runs_every_replica(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
-
-    reports = driver.reports(RUN)
-    assert [report.state for report in reports.values()] == [ReplicaState.RUNNING] * 2
-    assert all(report.started_at is not None for report in reports.values())
-    assert all(report.address for report in reports.values())
+    assert len({*handle.addresses.values(), *second.addresses.values()}) == 4
 
 
 def test_start_with_one_missing_program_starts_nothing_or_reports_it(driver: Driver) -> None:
@@ -78,15 +65,17 @@ def test_start_with_one_missing_program_starts_nothing_or_reports_it(driver: Dri
     assert driver.lab.remaining(RUN) == []
 
 
-def test_start_twice_starts_once(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER})
+def test_start_runs_every_replica_once(driver: Driver) -> None:
+    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
     before = driver.reports(RUN)
+    assert [report.state for report in before.values()] == [ReplicaState.RUNNING] * 2
+    assert all(report.started_at is not None and report.address for report in before.values())
 
-    handle = driver.runtime.start(RUN, [driver.lab.launch(CHIEF, FINE)])
-
-    assert handle.launched
+    assert driver.runtime.start(RUN, [driver.lab.launch(task, FINE) for task in (CHIEF, WORKER)]).launched
     assert driver.reports(RUN) == before
-    assert driver.texts(RUN, CHIEF) == ["up"]
+    found = driver.runtime.read_log(RUN, CHIEF, 0, 10, 1 << 20)
+    assert ([line.text for line in found.lines], found.complete) == (["up"], False)
+    assert driver.runtime.read_log(RUN, CHIEF, 1, 10, 1 << 20) == LogSlice((), complete=False)
 
 
 def test_start_of_a_run_that_was_not_placed_fails(driver: Driver) -> None:
@@ -94,54 +83,45 @@ def test_start_of_a_run_that_was_not_placed_fails(driver: Driver) -> None:
         driver.runtime.start(RUN, [driver.lab.launch(CHIEF, FOREVER)])
 
 
-@pytest.mark.parametrize(("code", "reason"), [(0, Reason.COMPLETED), (3, Reason.PROGRAM_ERROR)])
-def test_exit_by_itself_reports_code_and_reason(driver: Driver, code: int, reason: Reason) -> None:
-    driver.start(RUN, {CHIEF: Program(code=code)})
+def test_exit_by_itself_reports_code_and_reason(driver: Driver) -> None:
+    programs = {CHIEF: Program(code=3), WORKER: FINE, EVALUATOR: Program(dies_of=signal.SIGKILL)}
+    driver.start(RUN, programs)
 
-    ended = driver.wait_for_exits(RUN)[CHIEF]
+    reports = driver.wait_for_exits(RUN)
 
-    assert ended.exit is not None
-    assert ended.state is ReplicaState.EXITED
-    assert (ended.exit.code, ended.exit.reason, ended.exit.after_stop) == (code, reason, False)
-    assert ended.started_at is not None
-    assert ended.exit.finished_at >= ended.started_at
-
-
-def test_exit_by_signal_reports_the_code_of_a_shell(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: Program(dies_of=signal.SIGKILL)})
-
-    ended = driver.end(RUN, CHIEF)
-
-    assert (ended.code, ended.reason) == (137, Reason.KILLED_BY_SIGNAL)
-    assert "9 (SIGKILL)" in ended.message
-
-
-def test_exit_once_reported_never_changes(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: Program(code=4), WORKER: FOREVER})
-    driver.until(lambda: driver.reports(RUN)[CHIEF].exit)
-    reported = driver.reports(RUN)[CHIEF]
-
+    ends = {task: report.exit for task, report in reports.items() if report.exit is not None}
+    assert {task: (end.code, end.reason, end.after_stop) for task, end in ends.items()} == {
+        CHIEF: (3, Reason.PROGRAM_ERROR, False),
+        WORKER: (0, Reason.COMPLETED, False),
+        EVALUATOR: (137, Reason.KILLED_BY_SIGNAL, False),
+    }
+    assert "9 (SIGKILL)" in ends[EVALUATOR].message
+    for task, report in reports.items():
+        assert report.state is ReplicaState.EXITED
+        assert report.started_at is not None
+        assert ends[task].finished_at >= report.started_at
+    driver.wait_for_log(RUN, CHIEF)
     driver.runtime.stop(RUN, 0.0)
-    driver.wait_for_exits(RUN)
-
-    assert driver.reports(RUN)[CHIEF] == reported
-    driver.lab.reopen().recover()
-    assert driver.reports(RUN)[CHIEF] == reported
+    assert driver.reports(RUN) == reports, "a stop of what has ended does nothing"
 
 
-def test_exits_carry_the_order_in_which_they_happened(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: FOREVER, WORKER: Program(code=1)})
+def test_exit_once_reported_never_changes_and_is_before_that_of_a_later_stop(driver: Driver) -> None:
+    driver.start(RUN, {CHIEF: FOREVER, WORKER: Program(code=4)})
     driver.until(lambda: driver.reports(RUN)[WORKER].exit)
-    driver.runtime.stop(RUN, 5.0)
+    reported = driver.reports(RUN)[WORKER]
 
-    ended = driver.wait_for_exits(RUN)
+    driver.runtime.stop(RUN, 5.0, Reason.HOST_LOST)
 
-    chief, worker = ended[CHIEF].exit, ended[WORKER].exit
-    assert chief is not None
-    assert worker is not None
+    ends = driver.ends(RUN)
+    chief, worker = ends[CHIEF], ends[WORKER]
+    assert (chief.reason, chief.after_stop) == (Reason.HOST_LOST, True)
+    assert (worker.code, worker.after_stop) == (4, False)
     coarse = driver.runtime.traits.coarse_clock
     assert (worker.order, chief.order) == ((1, 2) if coarse else (0, 0))
     assert (worker.finished_at, worker.order) < (chief.finished_at, chief.order)
+    for _ in range(2):
+        assert driver.reports(RUN)[WORKER] == reported
+        driver.lab.reopen().recover()
 
 
 def test_log_has_every_line_in_order_with_its_stream(driver: Driver) -> None:
@@ -178,15 +158,6 @@ def test_log_that_has_ended_is_read_from_any_line_in_slices(driver: Driver) -> N
     alone = driver.runtime.read_log(RUN, CHIEF, 4, 100, 3)  # one line is above the limit of bytes
     assert ([line.text for line in alone.lines], alone.complete) == (["line 4"], False)
     assert driver.runtime.read_log(RUN, CHIEF, 99, 10, 1 << 20) == LogSlice((), complete=True)
-
-
-def test_log_of_a_living_replica_is_not_complete(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER})
-
-    found = driver.runtime.read_log(RUN, CHIEF, 0, 10, 1 << 20)
-    assert [line.text for line in found.lines] == ["up"]
-    assert not found.complete
-    assert driver.runtime.read_log(RUN, CHIEF, 1, 10, 1 << 20) == LogSlice((), complete=False)
 
 
 def test_metric_file_of_a_trial_is_read_while_it_runs_and_after_its_end(driver: Driver) -> None:
@@ -226,6 +197,9 @@ def test_usage_counts_cpu_time_up_and_reports_memory_also_by_an_agent_that_comes
     before = driver.usage(RUN, CHIEF)
     driver.lab.reopen().recover()
     assert driver.usage(RUN, CHIEF).cpu_s >= before.cpu_s
+    driver.runtime.stop(RUN, 1.0)
+    driver.wait_for_exits(RUN)
+    driver.until(lambda: driver.runtime.usage(RUN, CHIEF) is None)
 
 
 def test_usage_never_loses_what_processes_that_have_ended_have_used(driver: Driver) -> None:
@@ -242,41 +216,6 @@ def test_usage_never_loses_what_processes_that_have_ended_have_used(driver: Driv
 
     driver.until(counted_enough)
     assert counted == sorted(counted)
-
-
-def test_usage_of_what_has_ended_is_none(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: FINE})
-    driver.wait_for_exits(RUN)
-    driver.until(lambda: driver.runtime.usage(RUN, CHIEF) is None)
-    driver.runtime.remove(RUN)
-    assert driver.runtime.usage(RUN, CHIEF) is None
-
-
-def test_stop_ends_every_replica_with_sigterm(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
-
-    driver.runtime.stop(RUN, 5.0)
-
-    for task, report in driver.wait_for_exits(RUN).items():
-        assert report.exit is not None
-        assert (report.exit.code, report.exit.reason) == (_known(driver, 143, task), Reason.STOPPED)
-        assert report.exit.after_stop
-
-
-def test_end_is_told_to_who_subscribes(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER})
-    changed = threading.Event()
-    unsubscribe = driver.runtime.subscribe(changed.set)
-
-    driver.runtime.stop(RUN, 1.0)
-
-    if driver.runtime.traits.tells_changes:
-        driver.until(changed.is_set)
-        driver.wait_for_exits(RUN)
-    else:
-        driver.wait_for_exits(RUN)
-        assert not changed.is_set()
-    unsubscribe()
 
 
 def test_stop_kills_what_ignores_sigterm_after_the_grace(driver: Driver) -> None:
@@ -308,51 +247,6 @@ def test_stop_twice_keeps_the_first_reason_and_the_earlier_kill(driver: Driver) 
     assert (ended.code, ended.reason) == (_known(driver, 137), Reason.STOPPED)
 
 
-@pytest.mark.parametrize("reason", [Reason.HOST_SHUTDOWN, Reason.HOST_LOST])
-def test_stop_for_a_reason_is_reported_with_the_exit(driver: Driver, reason: Reason) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER})
-
-    driver.runtime.stop(RUN, 5.0, reason)
-
-    ended = driver.end(RUN, CHIEF)
-    assert (ended.reason, ended.after_stop) == (reason, True)
-
-
-def test_stop_leaves_an_earlier_exit_as_it_was(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: Program(code=5)})
-    driver.until(lambda: driver.reports(RUN)[WORKER].exit)
-
-    driver.runtime.stop(RUN, 5.0)
-
-    ended = driver.wait_for_exits(RUN)
-    earlier, stopped = ended[WORKER].exit, ended[CHIEF].exit
-    assert earlier is not None
-    assert (earlier.code, earlier.after_stop) == (5, False)
-    assert stopped is not None
-    assert stopped.after_stop
-
-
-def test_evaluator_that_failed_runs_again_alone_beside_its_gang(driver: Driver) -> None:
-    driver.start_and_wait(RUN, {CHIEF: FOREVER, EVALUATOR: Program(code=5)})
-    driver.until(lambda: driver.reports(RUN)[EVALUATOR].exit)
-
-    driver.start_and_wait(OTHER, {EVALUATOR: FOREVER})
-    driver.runtime.stop(OTHER, 5.0)
-
-    assert driver.wait_for_exits(OTHER)[EVALUATOR].exit is not None
-    assert driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING
-
-
-def test_stop_of_an_ended_run_does_nothing(driver: Driver) -> None:
-    driver.start(RUN, {CHIEF: FINE})
-    driver.wait_for_log(RUN, CHIEF)
-    before = driver.reports(RUN)
-
-    driver.runtime.stop(RUN, 0.0)
-
-    assert driver.reports(RUN) == before
-
-
 @pytest.mark.parametrize("code", [None, 0])
 def test_every_descendant_is_gone_once_the_log_is_complete(driver: Driver, code: int | None) -> None:
     driver.start_and_wait(RUN, {CHIEF: Program((Print("up"),), code=code, leaves_orphans=True)})
@@ -364,7 +258,7 @@ def test_every_descendant_is_gone_once_the_log_is_complete(driver: Driver, code:
     assert not [left for left in driver.lab.remaining(RUN) if left.startswith("process")]
 
 
-def test_recover_finds_running_replicas_again(driver: Driver) -> None:
+def test_recover_finds_running_replicas_again_and_a_stop_ends_them_with_sigterm(driver: Driver) -> None:
     driver.start_and_wait(RUN, {CHIEF: FOREVER, WORKER: FOREVER})
     before = driver.reports(RUN)
 
@@ -374,8 +268,15 @@ def test_recover_finds_running_replicas_again(driver: Driver) -> None:
     assert driver.runtime.recover() == handles
     assert driver.reports(RUN) == before
     assert driver.texts(RUN, CHIEF) == ["up"]
+    changed = threading.Event()
+    unsubscribe = driver.runtime.subscribe(changed.set)
     driver.runtime.stop(RUN, 5.0)
-    assert all(report.exit for report in driver.wait_for_exits(RUN).values())
+    if driver.runtime.traits.tells_changes:
+        driver.until(changed.is_set)
+    for task, end in driver.ends(RUN).items():
+        assert (end.code, end.reason, end.after_stop) == (_known(driver, 143, task), Reason.STOPPED, True)
+    assert changed.is_set() == driver.runtime.traits.tells_changes
+    unsubscribe()
 
 
 def test_recover_reports_exits_that_no_agent_saw(driver: Driver) -> None:

@@ -13,7 +13,7 @@ from beds.run_ids import unique_run
 from beds.slurm import SlurmBed
 from contract.runtimes.runtime_labs import FOREVER, STUBBORN, Driver, Program, SlurmLab, order
 from trainyard_agent.engines.fake import Print
-from trainyard_agent.host import process_tags, temporary
+from trainyard_agent.host import process_tags
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
 from trainyard_protocol.job.training_input import parse_training_input
@@ -109,17 +109,6 @@ def test_what_a_shell_has_started_has_the_grace_of_a_stop_and_of_a_preemption(
     finally:
         slurm.run("scancel", "--name=taking")
         slurm.until_idle()
-
-
-def test_temporary_directory_is_short_unless_the_job_has_its_own(driver: Driver, lab: SlurmLab) -> None:
-    driver.place(RUN, CHIEF, WORKER)
-    launches = [lab.launch(task, Program(shell="echo $TMPDIR; exit 0")) for task in (CHIEF, WORKER)]
-    driver.runtime.start(RUN, [launches[0], replace(launches[1], environment={"TMPDIR": "/scratch"})])
-    (path,) = driver.wait_for_log(RUN, CHIEF)
-    assert len(path) <= temporary.LONGEST
-    assert driver.wait_for_log(RUN, WORKER) == ["/scratch"]
-    driver.ends(RUN)
-    driver.until(lambda: not Path(path).exists())
 
 
 def test_job_that_is_cancelled_in_slurm_says_so(driver: Driver, slurm: SlurmBed) -> None:

@@ -142,6 +142,7 @@ class StubServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 self._respond(self.rfile.read(int(self.headers["Content-Length"])))

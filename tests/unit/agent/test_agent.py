@@ -121,24 +121,6 @@ async def world() -> AsyncIterator[World]:
         yield world
 
 
-async def test_run_that_is_ordered_is_started_and_reported_to_its_end(world: World) -> None:
-    await world.begin(CHIEF, WORKER)
-    assert world.states() == [ReplicaState.RUNNING] * 2
-    assert world.server.reports[RUN][CHIEF].address
-
-    world.clock.advance(2)
-    await world.steps()
-    assert world.exit(CHIEF).code == 0
-    assert world.server.texts(RUN, CHIEF) == ["hello"]
-    assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
-
-    world.server.orders.clear()
-    await world.steps()
-    assert world.server.reports == {}
-    assert world.host.runs == {}
-    assert world.stager.status() == {}
-
-
 async def test_what_is_being_prepared_is_told_as_activity(world: World) -> None:
     world.stager = SlowStager()
     world.new_agent()
@@ -149,24 +131,6 @@ async def test_what_is_being_prepared_is_told_as_activity(world: World) -> None:
     world.stager.now = Staging("ready", python="python3")
     await world.steps()
     assert world.states() == [ReplicaState.RUNNING]
-
-
-async def test_packages_that_fail_end_every_replica_with_the_reason(world: World) -> None:
-    world.stager = SlowStager()
-    world.stager.now = Staging("failed", reason=Reason.PACKAGES_FAILED, message="No module named setup")
-    world.new_agent()
-    await world.begin(CHIEF, WORKER)
-
-    for task in (CHIEF, WORKER):
-        ended = world.exit(task)
-        assert (ended.code, ended.reason) == (None, Reason.PACKAGES_FAILED)
-        assert (ended.message, ended.after_stop) == ("No module named setup", False)
-    assert world.server.complete == {(RUN, CHIEF), (RUN, WORKER)}
-    assert world.host.launches == []
-    finished = world.exit(CHIEF).finished_at
-    world.clock.advance(5)
-    await world.steps()
-    assert world.exit(CHIEF).finished_at == finished
 
 
 SECRETS = [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/key"}]
@@ -230,14 +194,6 @@ async def test_log_of_a_failed_start_is_ended_only_after_the_failure_is_reported
     assert world.server.texts(RUN, CHIEF) == ["one"]
 
 
-async def test_job_with_an_image_goes_back_to_the_queue_without_an_engine(world: World) -> None:
-    away = RuntimeOffer(name="docker", problem="no Docker engine answers at x")
-    world.info = INFO.model_copy(update={"runtimes": (away,)})
-    await world.begin(CHIEF, pythonModule="", masterConfig={"imageUri": "gcr.io/p/i"})
-    assert world.exit(CHIEF).reason is Reason.HOST_FAILED
-    assert world.exit(CHIEF).message == "It needs the image gcr.io/p/i, and no Docker engine answers at x."
-
-
 class NotifyingRuntime(FakeRuntime):
     """Counts its observations and looks at logs, and tells of a change when the test says so."""
 
@@ -284,25 +240,6 @@ async def test_run_that_only_runs_is_rarely_looked_at_and_its_end_observed_when_
         assert world.exit(CHIEF).reason is Reason.VANISHED
 
 
-async def test_run_that_is_rarely_looked_at_is_stopped_when_its_lease_ends(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.programs(master=FOREVER)
-    world.server.lease_s = 61.25
-    world.server.order(RUN, CHIEF)
-    runtime, lease = NotifyingRuntime(world.host), Lease(world.clock)
-    agent = world.new_agent(runtime, lease)
-    await world.steps()
-    hold_syncs(world, monkeypatch)
-    (handle,) = runtime.recover()
-    late_s = 0.0
-    async with looping(agent):
-        while runtime.observe(RUN)[0].exit is None and late_s < 1:
-            await settle(world, WATCH_S)
-            late_s = -lease.stop_in(handle.grace_s)
-    assert 0 <= late_s <= 2 * WATCH_S
-
-
 async def settle(world: World, seconds: float) -> None:
     """Let so much time of the clock pass in small steps, and all loops turn at each."""
     for _ in range(round(seconds / WATCH_S)):
@@ -319,22 +256,6 @@ async def test_environment_of_a_run_is_that_of_its_runtime(world: World) -> None
     assert "s3cret" not in "".join(request.model_dump_json() for request in world.server.requests)
     assert world.server.requests[-1].agent.environment_in("fake") == {"STORAGE_EMULATOR_HOST": "http://h:1/***"}
     assert {run.runtime for run in world.server.requests[-1].runs} == {"fake"}
-
-
-async def test_run_that_somebody_removed_by_hand_is_ended_and_reported_as_vanished(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[str] = []
-    monkeypatch.setattr(FakeRuntime, "remove", lambda _runtime, run_id: ended.append(run_id))
-    world.programs(master=FOREVER)
-    await world.begin(CHIEF)
-
-    world.host.runs.clear()
-    await world.steps()
-
-    assert ended == [RUN]
-    assert world.exit(CHIEF).reason is Reason.VANISHED
-    assert len(world.host.launches) == 1
 
 
 async def test_unreachable_server_leaves_replicas_alone_and_is_said_once(
@@ -382,15 +303,6 @@ async def test_trouble_with_one_run_does_not_hold_up_the_others(world: World, er
     assert str(error) in world.exit(CHIEF).message
 
 
-async def test_seen_is_the_answer_that_was_acted_on(world: World) -> None:
-    await world.steps(2)
-    world.server.order(RUN, CHIEF)
-    await world.steps(2)
-    seen = [request.seen for request in world.server.requests]
-    assert seen[0] == ""
-    assert len(set(seen)) == 3
-
-
 def hold_syncs(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """The server holds what it may hold, for longer than any test. Set once it has."""
     held = asyncio.Event()
@@ -405,24 +317,6 @@ def hold_syncs(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
     monkeypatch.setattr(world.client, "sync", holding)
     return held
-
-
-async def test_agent_in_its_loops_cuts_a_held_sync_short_when_something_changes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.use_real_time()
-    world.programs(master=Script(((0.0, Print("up")), (5.0, Exit(3)))))
-    held = hold_syncs(world, monkeypatch)
-    world.server.order(RUN, CHIEF)
-    async with looping(world.new_agent()):
-        await until(lambda: world.states_or_none(RUN) == [ReplicaState.RUNNING] and held.is_set())
-        world.info = INFO.model_copy(update={"runs_images": True})  # its engine starts later
-        await until(lambda: world.server.requests[-1].agent == world.info)
-        world.clock.advance(10)
-        await until(lambda: world.states_or_none(RUN) == [ReplicaState.EXITED])
-        await until(lambda: world.server.complete == {(RUN, CHIEF)})
-    assert world.exit(CHIEF).code == 3
-    assert world.server.samples, "its usage is reported meanwhile"
 
 
 async def test_agent_survives_a_round_that_fails(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,20 +87,6 @@ def machine(tmp_path: Path, server: StubServer) -> Iterator[Machine]:
 WAITS = "import time\nprint('up')\ntime.sleep(1000)\n"
 
 
-def test_agent_told_to_end_exits_cleanly_and_leaves_its_replicas(machine: Machine, server: StubServer) -> None:
-    machine.module(WAITS)
-    server.order(RUN, TASK, pythonModule="program")
-    agent = machine.start_agent()
-    until(lambda: server.texts(RUN, TASK) == ["up"])
-
-    agent.send_signal(signal.SIGTERM)
-
-    assert agent.wait(DEADLINE_S) == 0
-    assert len(process_tags.tagged(RUN)) == 1
-    assert b"secret" not in Path(f"/proc/{process_tags.tagged(RUN)[0]}/environ").read_bytes()
-    assert "Traceback" not in (machine.state_dir.parent / "agent.log").read_text()
-
-
 def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
     machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

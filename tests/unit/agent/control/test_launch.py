@@ -12,14 +12,6 @@ MASTER, WORKER = "master-replica-0", "worker-replica-0"
 ADDRESSES = {MASTER: "m:2222", WORKER: "w:2222"}
 
 
-def test_package_job_runs_its_module_in_the_staged_environment() -> None:
-    order = run_order(RUN, MASTER, args=["--epochs", "5"], jobDir="gs://b/d")
-    staging = Staging("ready", python="/env/bin/python", images={"": "sha256:r"}, packages="/state/env")
-    (made,) = launches(order, {MASTER: "127.0.0.1:2222"}, staging, {})
-    assert made.command == (*("/env/bin/python", "-m", "trainer.task", "--epochs", "5"), *("--job-dir", "gs://b/d"))
-    assert (made.image, made.packages, made.job_dir, made.entrypoint) == ("sha256:r", "/state/env", "", ())
-
-
 def test_replicas_are_kept_after_a_failure_as_the_job_says_but_evaluators() -> None:
     order = run_order(RUN, MASTER, "evaluator-replica-0", scheduling={"keepOnFailure": "1.5s"})
     order = order.model_copy(update={"retried_codes": (33,)})
@@ -27,15 +19,6 @@ def test_replicas_are_kept_after_a_failure_as_the_job_says_but_evaluators() -> N
     assert (master.keep, evaluator.keep) == (Keep(2, "j", (33,)), None)
     (plain,) = launches(run_order(RUN, MASTER), {MASTER: "m:2222"}, Staging("ready"), {})
     assert plain.keep is None
-
-
-def test_directory_that_the_service_chose_is_no_argument_and_mounted() -> None:
-    order = run_order(RUN, MASTER).model_copy(update={"job_dir": "/state/jobs/p/j"})
-    staging = Staging("ready", job_dir="/real/jobs/p", job_dir_target="/state/jobs/p")
-    (made,) = launches(order, {MASTER: "m:2222"}, staging, {})
-    assert made.command == ("", "-m", "trainer.task")
-    assert made.environment["TRAINYARD_JOB_DIR"] == "/state/jobs/p/j"
-    assert (made.job_dir, made.job_dir_source) == ("/state/jobs/p", "/real/jobs/p")
 
 
 def test_image_job_follows_entry_point_and_arguments_of_each_task() -> None:
@@ -100,11 +83,3 @@ def test_tensorflow_has_threads_to_wait_for_each_other_on_few_cpus_unless_told_o
     replicas = tuple(one.model_copy(update={"cpus": cpus}) for one in order.replicas)
     (made,) = launches(order.model_copy(update={"replicas": replicas}), {MASTER: "m:2222"}, Staging("ready"), given)
     assert made.environment.get("TF_NUM_INTEROP_THREADS") == threads
-
-
-def test_tpu_is_no_gpu_of_its_replica() -> None:
-    order = run_order(RUN, MASTER, WORKER)
-    tpu = {"gpus": ("tpu-0", "tpu-1"), "accelerator_type": "TPU_V3", "accelerator_count": 2}
-    replicas = (order.replicas[0], order.replicas[1].model_copy(update=tpu))
-    made = launches(order.model_copy(update={"replicas": replicas}), ADDRESSES, Staging("ready"), {})
-    assert [(one.gpus, one.uses_tpus) for one in made] == [((), False), ((), True)]

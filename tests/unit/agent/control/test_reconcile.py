@@ -1,6 +1,5 @@
 """The table at the top of `reconcile.py`, cell by cell, then every combination of cells."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -132,28 +131,3 @@ def test_reconcile_of_several_runs_frees_before_it_starts() -> None:
         no_images="",
     )
     assert actions == [Stop(RUN, 7.0), Stop(third, 5.0), Start(run_order(second), READY)]
-
-
-def test_reconcile_of_every_combination_is_one_action_at_most_and_never_starts_twice() -> None:
-    combinations = itertools.product(
-        (None, TO_RUN, TO_STOP),
-        (None, ALIVE, ENDED),
-        (None, STALE, PREPARING, READY, FAILED),
-        (False, True),
-        ("", "it has no engine"),
-    )
-    for order, held, staging, given_up, no_images in combinations:
-        actions = decide(order, held, staging, given_up, no_images)
-        assert len(actions) <= 1
-        for action in actions:
-            if isinstance(action, Start):
-                assert held is None
-                assert not given_up
-                assert order is TO_RUN
-                assert staging is READY
-            if isinstance(action, Stop):
-                assert held is ALIVE
-                assert order is not TO_RUN
-            if isinstance(action, Remove):
-                assert order is None
-                assert held is not ALIVE

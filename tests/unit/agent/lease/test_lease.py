@@ -72,17 +72,6 @@ def test_run_is_stopped_its_grace_before_the_end_of_the_lease_and_killed_within_
     assert found == cases
 
 
-def test_grace_is_what_the_lease_leaves_of_it() -> None:
-    clock = ManualClock()
-    lease = Lease(clock)
-    lease.renew(0.0, 100.0)  # so a run with a grace of 10 s is stopped at 85, and killed at 95
-    left = {}
-    for at in (80, 85, 91, 95, 200):
-        clock.advance(at - clock.monotonic())
-        left[at] = lease.grace_left(10.0)
-    assert left == {80: 10.0, 85: 10.0, 91: 4.0, 95: 0.0, 200: 0.0}
-
-
 def test_lease_is_written_when_the_file_says_too_little_and_not_more_often(path: Path) -> None:
     lease = Lease(ManualClock(), path)
 
@@ -134,18 +123,6 @@ def test_lease_that_is_half_overwritten_is_damaged(path: Path) -> None:
     path.write_bytes(new[:at] + old[at:])
     with pytest.raises(DamagedFile):
         lease_file.read(path)
-
-
-def test_on_grant_is_called_with_a_lease_and_not_without(path: Path) -> None:
-    calls: list[bool] = []
-    lease = Lease(ManualClock(), path, lambda: calls.append(path.exists()))
-    lease.renew(1.0, None)
-    assert calls == []
-    lease.renew(2.0, 60.0)
-    lease.renew(2.1, 60.0)
-    assert calls == [True, True]
-    Lease(ManualClock(), path, lambda: calls.append(True))  # one that comes back to a lease
-    assert len(calls) == 3
 
 
 def test_all_processes_of_a_boot_share_the_clock_of_leases() -> None:

@@ -240,15 +240,3 @@ def loaded(state_dir: Path) -> bool:
     """Whether the watchdog has imported the code that stops replicas."""
     maps = Path(f"/proc/{watchdog_of(state_dir).pid}/maps").read_text()
     return "pydantic_core" in maps
-
-
-def test_watchdog_loads_what_it_needs_when_the_server_is_silent_and_drops_it_again(guarded: Path) -> None:
-    WatchdogKeeper(guarded).ensure_running()
-    pid = watchdog_of(guarded).pid
-    assert not loaded(guarded)
-    lease_file.write(guarded / "lease.json", grant(600.0, now() - 250))
-    until(lambda: loaded(guarded))
-    lease_file.write(guarded / "lease.json", grant(600.0, now()))
-    until(lambda: not loaded(guarded))
-    assert watchdog_of(guarded).pid == pid
-    assert is_locked(guarded / watchdog_files.LOCK)

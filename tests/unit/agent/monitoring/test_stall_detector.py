@@ -42,14 +42,6 @@ def test_replica_stalls_after_the_least_time() -> None:
     assert (stall.step, stall.since, stall.for_s, stall.longest_s, stall.limit_s) == (4, at(3), 11, 1, 10)
 
 
-def test_replica_that_took_long_before_may_take_many_times_as_long_again() -> None:
-    watched = stepping(0, 4, 5, 6)
-    wait(watched, 20)
-    assert not watched.is_stalled(POLICY)
-    wait(watched, 1)
-    assert watched.is_stalled(POLICY)
-
-
 def test_replica_whose_step_changed_only_twice_has_no_history() -> None:
     watched = stepping(0, 1, 2)
     wait(watched, 1000)
@@ -98,12 +90,6 @@ def test_replica_that_has_no_further_step_to_take_does_not_stall(last: ProgressE
     assert watched.is_stalled(POLICY)
 
 
-def test_pause_of_the_agent_alone_is_no_stall() -> None:
-    watched = stepping(0, 1, 2, 3)
-    watched.add_idle(100_000, POLICY)
-    assert not watched.is_stalled(POLICY)
-
-
 @pytest.mark.parametrize("jump", [-86400, 86400])
 def test_clock_that_is_set_is_no_stall_and_is_forgotten(jump: float) -> None:
     watched = stepping(0, 1, 2, 3)
@@ -120,12 +106,6 @@ def test_what_took_long_once_counts_for_a_while_only() -> None:
     times = [0.0, 100.0] + [101.0 + n for n in range(100)]
     assert stepping(*times).longest_s == 100
     assert stepping(*times, *(201.0 + n for n in range(2000))).longest_s == 1
-
-
-def test_replica_that_announces_its_stacks_is_remembered() -> None:
-    watched = StepHistory()
-    watched.add(ProgressEvent("start", stacks="SIGUSR1"), at(0))
-    assert watched.stacks == "SIGUSR1"
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=4, max_size=50), st.floats(1, 20))

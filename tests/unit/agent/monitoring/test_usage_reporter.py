@@ -65,13 +65,6 @@ def smi(directory: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_devices_are_asked_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi(tmp_path, f'echo "$*" >> {tmp_path}/calls; echo "GPU-aa, 5, 1, 2"; echo "GPU-bb, 6, 1, 2"', monkeypatch)
-    assert set(NvidiaSmi().measure()) == {"GPU-aa", "GPU-bb"}
-    (call,) = (tmp_path / "calls").read_text().splitlines()
-    assert call == ("--query-gpu=uuid,utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits")
-
-
 def test_driver_that_fails_or_is_gone_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi(tmp_path, "echo Unable to determine the device handle; exit 15", monkeypatch)
     with pytest.raises(NotMeasured, match="exit status 15"):
@@ -178,36 +171,11 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-async def test_each_replica_that_runs_is_measured_and_told(lab: Lab) -> None:
-    lab.start(RUN, master=(), worker=())
-    first = await lab.measure()
-    assert [(s.run_id, s.task, s.cpu, s.memory_bytes) for s in first] == [
-        (RUN, CHIEF, None, 3 * MIB),
-        (RUN, WORKER, None, 3 * MIB),
-    ]
-    assert [s.cpu for s in await lab.measure()] == [1.5, 1.5]
-    assert first[0].time == lab.clock.now().replace(second=5)
-
-
-async def test_cores_that_an_engine_measures_are_told_as_they_are(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab.runtime, "usage", lambda *_: ReplicaUse(0.0, 5, 0.25))
-    lab.start(RUN, master=())
-    assert [(s.cpu, s.memory_bytes) for s in await lab.measure()] == [(0.25, 5)]
-
-
 async def test_gpus_are_those_of_the_replica_and_the_driver_is_asked_once_a_round(lab: Lab) -> None:
     lab.start(RUN, master=("GPU-b",), worker=("GPU-a", "GPU-c"))
     samples = {s.task: [gpu.id for gpu in s.gpus] for s in await lab.measure()}
     assert samples == {CHIEF: ["GPU-b"], WORKER: ["GPU-a", "GPU-c"]}
     assert lab.driver.calls == 1
-
-
-async def test_nothing_is_asked_or_sent_where_nobody_holds_a_device_or_nothing_runs(lab: Lab) -> None:
-    await lab.measure()
-    assert lab.server.batches == 0
-    lab.start(RUN, master=())
-    await lab.measure()
-    assert lab.driver.calls == 0
 
 
 async def test_trouble_with_the_driver_is_said_once_and_the_rest_is_measured(
@@ -228,15 +196,6 @@ async def test_replica_that_cannot_be_measured_does_not_hide_the_others(
     lab.start(RUN, master=(), worker=())
     assert [s.task for s in [*await lab.measure(), *await lab.measure()]] == [WORKER, WORKER]
     assert caplog.text.count("/proc is not there") == 1
-
-
-async def test_what_a_server_that_is_away_has_missed_is_not_sent_later(lab: Lab) -> None:
-    lab.start(RUN, master=())
-    lab.server.down = True
-    assert await lab.measure() == []
-    lab.server.down = False
-    (sample,) = await lab.measure()
-    assert sample.cpu == 1.5
 
 
 async def test_slow_round_ends_and_who_was_left_out_comes_first_in_the_next(lab: Lab) -> None:

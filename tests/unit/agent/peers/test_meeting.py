@@ -52,15 +52,6 @@ async def test_port_without_a_listener_is_named_with_its_replica() -> None:
     await meeting_there.close()
 
 
-async def test_something_else_at_the_address_is_not_the_gang() -> None:
-    others = addresses("127.0.0.3")
-    stranger = Meeting("another gang")
-    await stranger.open(others.values())
-    with pytest.raises(Unreached, match="something else answers there"):
-        await Meeting("g").reach(MINE, others)
-    await stranger.close()
-
-
 async def test_caller_that_is_no_part_of_the_gang_counts_for_nothing() -> None:
     mine = addresses("127.0.0.2")
     here, strange = Meeting("g"), Meeting("another gang")

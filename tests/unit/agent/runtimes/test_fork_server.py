@@ -1,7 +1,5 @@
-import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,22 +64,3 @@ def test_fork_server_that_was_killed_is_started_again_and_a_program_that_fails_s
             server.start("trainyard_agent.none", (), ())
     finally:
         server.close()
-
-
-def test_fork_server_whose_agent_is_killed_before_it_has_the_answer_ends_quietly(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    server = ForkServer()
-    with started(server, "/nowhere.zip", "30") as (_, pipe):
-        everything(pipe)
-    connection, pid = server._socket, server._pid
-    assert connection is not None
-    request = {"module": archive_check.__name__, "arguments": ["/nowhere.zip", "30"], "umask": -1}
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.kill(pid, signal.SIGSTOP)
-    socket.send_fds(connection, [json.dumps(request).encode()], [nothing] * 3)
-    connection.close()
-    os.kill(pid, signal.SIGCONT)
-    assert os.waitpid(pid, 0)[1] == 0
-    os.close(nothing)
-    assert capfd.readouterr().err == ""

@@ -1,6 +1,5 @@
 """A replica's log.jsonl, read while it grows and after the disk has changed it."""
 
-import json
 import os
 from pathlib import Path
 from unittest import mock
@@ -24,10 +23,6 @@ def test_line_that_is_not_finished_does_not_exist(tmp_path: Path) -> None:
     assert texts(LogFile(path)) == ["one"]
 
 
-def test_no_file_has_no_lines(tmp_path: Path) -> None:
-    assert texts(LogFile(tmp_path / "log")) == []
-
-
 @pytest.mark.parametrize("damage", [b"\x00\x00\n", b"{}\n", b"\n", b"\xff\n"])
 def test_damaged_line_keeps_its_number_and_hides_no_other(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "log"
@@ -37,15 +32,6 @@ def test_damaged_line_keeps_its_number_and_hides_no_other(tmp_path: Path, damage
     assert texts(log, 1) == [DAMAGED, "three"]
     assert texts(log, 2) == ["three"]
     assert log.read(1, 1, 1 << 20) == log.read(0, 100, 1 << 20)[1:2]
-
-
-def test_lines_are_parsed_together_and_once(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"".join(line(str(number)) for number in range(50)))
-    log = LogFile(path)
-    with mock.patch.object(json, "loads", wraps=json.loads) as parses:
-        assert len(log.read(0, 30, 1 << 20)) + len(log.read(30, 30, 1 << 20)) == 50
-    assert parses.call_count == 2
 
 
 def test_log_that_waits_for_its_next_line_costs_three_looks_at_the_disk(tmp_path: Path) -> None:
@@ -84,15 +70,3 @@ def test_complete_log_says_how_many_lines_it_lacks(tmp_path: Path) -> None:
         found.append((content, done, log.missing))
         assert log.complete
     assert found == cases
-
-
-def test_log_that_was_truncated_behind_what_was_read_lacks_the_rest(tmp_path: Path) -> None:
-    directory = tmp_path / "run" / "task"
-    directory.mkdir(parents=True)
-    path = directory / "log.jsonl"
-    path.write_bytes(line("one") + line("two"))
-    logs = RunLogs(tmp_path)
-    assert len(logs.read("run", "task", 0, 10, 1 << 20).lines) == 2
-    path.write_bytes(line("one"))
-    (directory / "done.json").write_text('{"lines": 5}')
-    assert logs.read("run", "task", 2, 10, 1 << 20).missing == 3

@@ -27,7 +27,7 @@ def expected(output: bytes) -> list[str]:
     return [text for text, _ in (*splitter.feed(output), *splitter.end())]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_log_of_a_supervisor_killed_at_any_moment_is_finished_by_another_process(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)
     spools = {stream: Spool() for stream in STREAMS}

@@ -30,14 +30,6 @@ async def test_installation_that_takes_too_long_is_cancelled() -> None:
     assert cancelled.is_set()
 
 
-async def test_error_of_an_installation_is_its_own() -> None:
-    async def install() -> None:
-        raise OSError("no space")
-
-    with pytest.raises(OSError, match="no space"):
-        await within(InstallLimits(), install(), nothing)
-
-
 def test_disk_usage_is_of_what_is_stored_below_and_not_behind_links(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(bytes(1 << 20))

@@ -4,17 +4,15 @@ import errno
 import json
 import os
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from trainyard_agent.engines.docker.client import EngineDown, LogStream
+from trainyard_agent.engines.docker.client import EngineDown
 from trainyard_agent.engines.docker.streams.log_copier import ContainerLogCopier, LineReader
 from trainyard_agent.runtimes.base import LogSlice
 from trainyard_agent.runtimes.log_file import LogFile
-from trainyard_agent.runtimes.supervisor import truncate_torn_line
 
 TIME = "2026-11-21T05:59:45.384132660Z"
 
@@ -26,11 +24,6 @@ def frame(text: bytes, stream: int = 1) -> bytes:
 
 def texts(lines: list[str]) -> list[str]:
     return [json.loads(line)["text"] for line in lines]
-
-
-def test_line_reader_gives_stream_and_time_in_microseconds() -> None:
-    (line,) = LineReader().feed(frame(b"hello\n", 2))
-    assert json.loads(line) == {"time": "2026-11-21T05:59:45.384132Z", "stream": "stderr", "text": "hello"}
 
 
 CUT = [("é" * 20_000 + "\n").encode()[at : at + 16_384] for at in range(0, 40_001, 16_384)]
@@ -139,63 +132,6 @@ def test_copier_writes_every_line_once_when_the_disk_was_full_within_one(tmp_pat
     assert [line.text for line in slices(tmp_path).lines] == ["one", "two"]
 
 
-def test_copier_goes_on_where_another_agent_died_in_the_middle_of_a_line(tmp_path: Path) -> None:
-    frames = [frame(f"line {n}\n".encode()) for n in range(5)]
-    assert len(copied(TapeEngine(*frames), tmp_path)) == 5
-    whole = (tmp_path / "log.jsonl").read_bytes()
-    (tmp_path / "log.jsonl").write_bytes(whole[: len(whole) * 2 // 3])
-    assert copied(TapeEngine(*frames), tmp_path) == [f"line {n}" for n in range(5)]
-
-
-def test_copier_loses_no_line_when_its_log_could_not_be_read_at_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = [OSError(errno.EIO, "Input/output error")]
-
-    def position(path: Path) -> int:
-        if failures:
-            raise failures.pop()
-        return truncate_torn_line(path)
-
-    assert copied(TapeEngine(frame(b"one\n"), frame(b"two\n")), tmp_path) == ["one", "two"]
-    (tmp_path / "done.json").unlink()
-    monkeypatch.setattr("trainyard_agent.runtimes.log_copier.truncate_torn_line", position)
-    assert copied(TapeEngine(frame(b"one\n")), tmp_path) == ["one", "two"]
-    assert not failures
-
-
-def test_stream_that_is_interrupted_is_not_at_the_end_of_its_log() -> None:
-    class Response:
-        raw = None
-
-        def iter_content(self, chunk_size: int | None) -> Iterator[bytes]:
-            yield b"half a li"
-
-    stream = LogStream(Response())  # type: ignore[arg-type]
-    chunks = iter(stream)
-    assert next(chunks) == b"half a li"
-    stream.interrupt()
-    with pytest.raises(EngineDown, match="interrupted"):
-        next(chunks)
-
-
-def test_copier_of_a_container_that_was_removed_says_that_its_log_may_lack_lines(tmp_path: Path) -> None:
-    class Removed(TapeEngine):
-        def log(self, container: str, follow: bool) -> Tape | None:  # type: ignore[override]
-            return super().log(container, follow) if follow else None
-
-    assert copied(Removed(frame(b"one\n")), tmp_path) == ["one"]
-    assert (slices(tmp_path).complete, slices(tmp_path).missing) == (True, None)
-
-
-def test_copier_ends_when_its_run_is_removed(tmp_path: Path) -> None:
-    engine = TapeEngine(breaks_after=(0,) * 100)
-    gone = copier(engine, tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    gone.run()
-    assert engine.readings == 1
-
-
 def _replace(log: Path) -> None:
     log.rename(log.with_name("former"))
     log.write_bytes(b"{}\n" * 100)
@@ -227,30 +163,6 @@ def test_copier_whose_copy_was_changed_says_that_it_may_lack_lines(
     assert (found.lines, found.complete, found.missing) == ((), True, None)
 
 
-def test_copier_that_is_closed_says_nothing_of_an_end(tmp_path: Path) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Waits(Tape):
-        def __iter__(self) -> Iterator[bytes]:
-            yield frame(b"line\n")
-            begun.set()
-            go_on.wait()
-
-        def interrupt(self) -> None:
-            go_on.set()
-
-    class Engine(TapeEngine):
-        def log(self, container: str, follow: bool) -> Tape:
-            return Waits((), None)
-
-    copying = copier(Engine(), tmp_path)
-    copying.start()
-    assert begun.wait(10)
-    copying.close()
-    assert not copying.is_alive()
-    assert not (tmp_path / "done.json").exists()
-
-
 def test_copier_keeps_what_its_quota_has_room_for_however_often_the_connection_breaks(tmp_path: Path) -> None:
     frames = [frame(f"line {n}\n".encode(), 1 + n % 2) for n in range(50)]
     copied(TapeEngine(*frames), tmp_path / "whole")
@@ -265,20 +177,6 @@ def test_copier_keeps_what_its_quota_has_room_for_however_often_the_connection_b
     copied(TapeEngine(*frames), tmp_path / "enough", size)
     assert len(slices(tmp_path / "enough").lines) == 50
     assert not slices(tmp_path / "enough").cut
-
-
-def test_copier_reads_no_more_of_a_log_that_is_cut(tmp_path: Path) -> None:
-    frames = [frame(b"line\n") for _ in range(50)]
-    over: list[bool] = []
-    engine = TapeEngine(*frames)
-
-    def is_over() -> bool:
-        over.append(len(over) > 2)
-        return over[-1]
-
-    copier(engine, tmp_path, 500, is_over).run()
-    assert engine.readings == 1
-    assert slices(tmp_path).cut
 
 
 def test_copier_cuts_a_log_that_the_engine_has_not_whole_any_more(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from trainyard_agent.engines.docker import puller as image_puller
 from trainyard_agent.engines.docker.client import EngineDown, EngineRefused, EngineTimeout
-from trainyard_agent.engines.docker.puller import PullProgress
 from trainyard_agent.engines.docker.settings import PullPolicy
 from trainyard_agent.staging.base import Away, StagingFailed
 from trainyard_protocol.states import Reason
@@ -84,28 +83,3 @@ def test_pull_that_fails_is_waited_for_or_a_verdict() -> None:
     assert "registry unreachable (no progress for 9 s)" in silent.staging.message
     down = failure(ScriptedEngine(pull=EngineDown("the engine at x does not answer"))).staging
     assert (down.reason, down.message) == (Reason.HOST_FAILED, "the engine at x does not answer.")
-
-
-def test_pull_that_nobody_waits_for_is_given_up() -> None:
-    engine = ScriptedEngine(pull=[{"status": "Downloading"}])
-    cancelled = threading.Event()
-    cancelled.set()
-    with pytest.raises(image_puller.PullCancelled):
-        image_puller.ensure_image(engine, NAME, "missing", lambda _: None, cancelled)  # type: ignore[arg-type]
-
-
-def test_progress_counts_all_layers_and_speaks_every_ten_percent() -> None:
-    progress = PullProgress("x")
-
-    def downloading(layer: str, current: int) -> str:
-        detail = {"current": current, "total": 50_000_000}
-        return progress.update({"id": layer, "status": "Downloading", "progressDetail": detail})
-
-    assert progress.update({"status": "Pulling from team/x", "id": "1"}) == "pulling x"
-    assert downloading("a", 0) == "pulling x: 0 % of 50 MB"
-    assert downloading("b", 10_000_000) == "pulling x: 10 % of 100 MB"
-    assert downloading("b", 11_000_000) == ""
-    assert downloading("a", 30_000_000) == "pulling x: 40 % of 100 MB"
-    assert progress.update({"id": "b", "status": "Download complete", "progressDetail": {}}) == (
-        "pulling x: 80 % of 100 MB"
-    )

@@ -7,9 +7,7 @@ import pytest
 
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner, RunNetwork
-from trainyard_agent.runtimes.base import Keep, Launch, Mount, ProgramUser
-from trainyard_agent.runtimes.replica_names import addresses, host_name
-from trainyard_protocol.job.cluster import Task
+from trainyard_agent.runtimes.base import Launch, Mount, ProgramUser
 from trainyard_protocol.states import Reason
 from unit.agent.stub_server import run_order
 
@@ -38,61 +36,12 @@ def launch(**given: Any) -> Launch:
     return Launch(**{**defaults, "cpus": (2, 3), "memory_bytes": 8 * 10**9, **given})
 
 
-def test_addresses_are_the_real_services_names_and_port_or_loopback_of_a_lone_master() -> None:
-    assert addresses(run_order(RUN, MASTER, WORKER)) == {
-        MASTER: "cmle-training-master-1f0c3a9be2-0:2222",
-        WORKER: "cmle-training-worker-1f0c3a9be2-1:2222",
-    }
-    assert addresses(run_order(RUN, MASTER)) == {MASTER: "127.0.0.1:2222"}
-    assert len(host_name(RUN, Task.parse("evaluator-replica-123"))) <= 64, "the kernel's limit"
-
-
-def test_spec_resolves_the_replicas_own_name_on_its_runs_network_alone() -> None:
-    made = spec(launch())
-    network = docker_spec.network_name(run_order(RUN, MASTER))
-    assert made["Hostname"] == "cmle-training-worker-1f0c3a9be2-1"
-    assert made["HostConfig"]["NetworkMode"] == network
-    endpoint = {"Aliases": [made["Hostname"]], "IPAMConfig": {"IPv4Address": "172.18.0.3"}}
-    assert made["NetworkingConfig"] == {"EndpointsConfig": {network: endpoint}}
-    peers = made["HostConfig"]["ExtraHosts"]
-    assert peers == ["host.docker.internal:172.17.0.1", "cmle-training-master-1f0c3a9be2-0:172.18.0.2"], (
-        "they are named before they are there"
-    )
-    assert spec(launch(), network=RunNetwork({}, ""))["HostConfig"]["ExtraHosts"] == [], "without a bridge"
-
-
-def test_program_that_is_kept_is_started_by_a_shell_with_what_its_image_says() -> None:
-    rows: dict[tuple[str, ...], dict[str, Any]] = {
-        ("/entry", "--epochs", "5"): {},
-        ("/entry", "serve", "--port"): {"command": ()},
-        ("run", "--epochs", "5"): {"entrypoint": ("run",)},
-        ("run",): {"entrypoint": ("run",), "command": ()},
-    }
-    for words, given in rows.items():
-        made = spec(launch(keep=Keep(60, "j"), **given))
-        assert (made["Entrypoint"], made["Cmd"][0], tuple(made["Cmd"][3:])) == (["/bin/sh"], "-c", words)
-
-
 def test_ip_addresses_begin_after_the_gateway_and_fit_into_the_network() -> None:
     tasks = [MASTER, *(f"worker-replica-{n}" for n in range(4))]
     order = run_order(RUN, *tasks)
     assert list(docker_spec.ip_addresses(order, "10.1.2.0/24").values()) == [f"10.1.2.{n}" for n in range(2, 7)]
     with pytest.raises(ValueError, match=r"10\.1\.2\.0/29 has no room for 6 replicas"):
         docker_spec.ip_addresses(run_order(RUN, *tasks, "worker-replica-4"), "10.1.2.0/29")
-
-
-def test_spec_labels_say_whose_it_is() -> None:
-    assert spec(launch())["Labels"] == {
-        "trainyard.agent": "a1",
-        "trainyard.server": "http://s",
-        "trainyard.state-dir": "/state",
-        "trainyard.host": "host view",
-        "trainyard.role": "replica",
-        "trainyard.run": RUN,
-        "trainyard.job": "p/j",
-        "trainyard.attempt": "1",
-        "trainyard.task": WORKER,
-    }
 
 
 def test_spec_gives_another_user_a_home_and_no_capability() -> None:
@@ -220,25 +169,6 @@ def test_refused_start_says_whose_fault_it_was() -> None:
         (409, "could not select device driver"): Reason.HOST_FAILED,
     }
     assert {refusal: docker_spec.refused_start(*refusal)[1] for refusal in table} == table
-
-
-def test_parse_time_reads_the_engines_times() -> None:
-    table = {
-        "2026-11-21T05:59:41.085364984Z": "2026-11-21T05:59:41.085364+00:00",
-        "2026-11-21T05:59:41Z": "2026-11-21T05:59:41+00:00",
-        "2026-11-21T05:59:41.5Z": "2026-11-21T05:59:41.500000+00:00",
-        "0001-01-01T00:00:00Z": "None",
-        "": "None",
-    }
-    found = {text: docker_spec.parse_time(text) for text in table}
-    assert {text: time.isoformat() if time else "None" for text, time in found.items()} == table
-
-
-def test_engine_keeps_more_of_a_log_than_its_quota() -> None:
-    for quota, size, files in ((0, "1000t", "1"), (5, "1048576", "2"), (1 << 30, "1073741824", "2")):
-        made = spec(launch(log_quota_bytes=quota))["HostConfig"]["LogConfig"]
-        assert made["Type"] == "local"
-        assert made["Config"] == {"max-size": size, "max-file": files, "compress": "false"}
 
 
 def test_spec_of_a_part_is_reached_at_its_machines_address() -> None:

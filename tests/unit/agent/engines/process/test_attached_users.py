@@ -36,17 +36,14 @@ def runtime() -> Iterator[ProcessRuntime]:
         runtime.remove(RUN)
 
 
-@pytest.mark.parametrize("terminal", [None, Terminal(rows=9, columns=99, kind="xterm")])
-def test_command_is_the_runs_users_and_ends_with_all_that_it_has_started(
-    runtime: ProcessRuntime, terminal: Terminal | None
-) -> None:
+def test_command_is_the_runs_users_and_ends_with_all_that_it_has_started(runtime: ProcessRuntime) -> None:
     user = runtime.place(order(RUN, TASK)).user
     assert user is not None
     assert user in range(FIRST, FIRST + 2)
     runtime.start(RUN, [Launch(TASK, ("/bin/sh", "-c", "exec sleep 900"), {}, (), 0)])
     until(lambda: runtime.processes(RUN, TASK), "its program")
     (program,) = runtime.processes(RUN, TASK)
-    command = runtime.execute(RUN, TASK, ["sh", "-c", SCRIPT], terminal)
+    command = runtime.execute(RUN, TASK, ["sh", "-c", SCRIPT], Terminal(rows=9, columns=99, kind="xterm"))
     until(lambda: len(unix_users.processes(user)) == 6, "the program, the shell and four others")
     output = command.read()
     assert output is not None

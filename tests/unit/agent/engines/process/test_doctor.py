@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from beds.run_ids import unique_run
-from contract.runtimes.runtime_labs import Driver
 from trainyard_agent import main as agent_command
 from trainyard_agent.engines.docker import doctor as docker_doctor
 from trainyard_agent.engines.docker.network.firewall import Firewall
@@ -20,7 +19,7 @@ from trainyard_agent.host.files import try_lock, write_json
 from trainyard_agent.main import main
 from trainyard_agent.settings import AgentSettings
 from trainyard_protocol.views.health import Finding
-from unit.agent.shells import RUN, TASK, start
+from unit.agent.shells import RUN, TASK
 
 OTHER = unique_run("2")
 GONE = "/in/a/container/of/the/agent"
@@ -99,23 +98,6 @@ def test_process_of_a_run_that_exists_or_of_another_installation_is_no_orphan(tm
     (tmp_path / "other").mkdir()
     left(state, RUN), left(tmp_path / "other", OTHER)
     assert problems(state) == []
-
-
-def test_supervisor_whose_directory_was_removed_is_named_before_its_replica(
-    driver: Driver, runs: Path, tmp_path: Path
-) -> None:
-    start(driver, "echo up; exec sleep 1000")
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
-    kept = runs / RUN
-    kept.rename(tmp_path / "kept")
-    try:
-        found = [one for one in problems(tmp_path / "state") if RUN[:12] in one.found]
-        assert [one.found.split()[1] for one in found] == ["supervisor", "process"]
-        for one in found:
-            subprocess.run(["sh", "-c", one.command], check=False, stderr=subprocess.DEVNULL)  # the kernel may be first
-        driver.until(lambda: process_tags.tagged(RUN) == [])
-    finally:
-        (tmp_path / "kept").rename(kept)
 
 
 def test_what_goes_by_itself_beside_an_agent_at_work_is_no_problem(

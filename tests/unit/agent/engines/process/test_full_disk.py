@@ -61,10 +61,6 @@ def running(driver: Driver, run_id: str) -> bool:
     return driver.reports(run_id)[TASK].state is ReplicaState.RUNNING
 
 
-def is_gone(path: Path) -> bool:
-    return not path.exists()
-
-
 def refuse(monkeypatch: pytest.MonkeyPatch, refuses: Callable[[Path], bool]) -> None:
     """A full disk for the agent's own writes to paths that `refuses` selects."""
 
@@ -110,19 +106,6 @@ def test_supervisor_on_a_full_disk_tells_all_once_there_is_room(
     assert driver.wait_for_log(RUN, TASK) == ["up"]
 
 
-def test_program_that_ends_on_a_full_disk_is_reported_once_there_is_room(
-    driver: Driver, full_disk: FullDisk, tmp_path: Path
-) -> None:
-    marker = tmp_path / "ran"
-    start(driver, f"echo up; touch {marker}; exit 3")
-    driver.until(lambda: marker.exists() and not process_tags.tagged(RUN))
-    assert driver.reports(RUN)[TASK].exit is None
-    full_disk.is_freed()
-    assert driver.end(RUN, TASK).code == 3
-    assert driver.reports(RUN)[TASK].started_at is not None
-    assert driver.wait_for_log(RUN, TASK) == ["up"]
-
-
 def test_stop_on_a_full_disk_ends_the_program(
     driver: Driver, full_disk: FullDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,21 +119,6 @@ def test_stop_on_a_full_disk_ends_the_program(
     driver.until(lambda: not process_tags.tagged(RUN))
     full_disk.is_freed()
     assert driver.wait_for_exits(RUN)[TASK].exit is not None
-
-
-def test_stop_that_cannot_be_saved_is_still_reported_with_the_exit(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    start(driver, "echo up; exec sleep 1000")
-    driver.until(lambda: driver.texts(RUN, TASK) == ["up"])
-    refuse(monkeypatch, lambda path: path.name == "stop.json")
-
-    driver.runtime.stop(RUN, 5.0, Reason.HOST_LOST)
-    driver.runtime.stop(RUN, 5.0, Reason.STOPPED)
-
-    ended = driver.end(RUN, TASK)
-    assert (ended.code, ended.reason, ended.after_stop) == (143, Reason.HOST_LOST, True)
-    assert caplog.text.count("it is stopped without") == 1
 
 
 def test_start_on_a_full_disk_is_the_fault_of_the_machine(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,21 +165,6 @@ def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(dr
 
     assert driver.reports(RUN) == before
     assert driver.runtime.read_log(RUN, TASK, 0, 10, 1 << 20).complete
-
-
-def test_reserve_holds_real_room_until_the_end_also_of_a_killed_supervisor(driver: Driver, runs: Path) -> None:
-    ends: dict[str, Callable[[], object]] = {
-        RUN: partial(driver.runtime.stop, RUN, 5.0),
-        OTHER: partial(driver.lab.kill_supervisor, OTHER, TASK),
-    }
-    for run_id, end in ends.items():
-        start(driver, "echo up; exec sleep 1000", run_id)
-        driver.until(partial(running, driver, run_id))
-        reserve = runs / run_id / TASK / supervisor.RESERVE
-        assert reserve.stat().st_blocks * 512 >= 1 << 16
-        end()
-        driver.wait_for_exits(run_id)
-        driver.until(partial(is_gone, reserve))
 
 
 def test_note_of_the_end_on_a_full_disk_takes_the_place_of_the_reserve(

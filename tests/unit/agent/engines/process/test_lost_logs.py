@@ -122,6 +122,8 @@ def test_log_that_was_removed_or_changed_says_what_it_lacks(tmp_path: Path) -> N
     with ProcessLab(tmp_path / "state").driven() as driver:
         for moment in MOMENTS:
             for number, (name, damage) in enumerate(DAMAGES.items()):
+                if moment != "amid" and name not in ("its directory removed", "truncated", "replaced"):
+                    continue
                 try:
                     problem = loss(driver, moment, damage, tmp_path / f"{MOMENTS.index(moment)}-{number}")
                 except (AssertionError, OSError) as error:

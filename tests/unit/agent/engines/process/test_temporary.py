@@ -92,17 +92,6 @@ def test_next_agent_removes_what_its_runs_have_left_and_nothing_of_others(driver
         assert list((tmp_path / "state" / "temporary").iterdir()) == []
 
 
-def test_agent_that_was_killed_while_it_placed_a_run_leaves_no_directory(driver: Driver, tmp_path: Path) -> None:
-    driver.place(RUN, TASK, WORKER)
-    directories = TemporaryDirectories(tmp_path / "state")
-    paths = [directories.of(RUN, task) for task in (TASK, WORKER)]
-    assert all(path is not None and path.is_dir() for path in paths)
-
-    driver.lab.reopen().recover()
-
-    assert not any(path is not None and path.exists() for path in paths)
-
-
 def test_what_is_in_the_place_of_a_directory_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "precious").mkdir()

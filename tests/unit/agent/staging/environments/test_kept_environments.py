@@ -117,17 +117,3 @@ def test_dependencies_that_have_changed_a_package_are_not_kept(kept: KeptEnviron
     kept.keep_dependencies(NAME, first, before)
 
     assert not kept.restore_dependencies(NAME, environment(tmp_path, "b"))
-
-
-def test_files_that_kept_environments_share_count_once(
-    kept: KeptEnvironments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept_environments, "MOST_BYTES", 1_500_000)
-    first = environment(tmp_path, "a")
-    before = kept_environments.files(first)
-    (first / "venv" / "needed").write_bytes(bytes(1_000_000))
-    kept.keep_dependencies(NAME, first, before)
-
-    kept.keep("b" * 64, first)
-
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {NAME, "b" * 64}

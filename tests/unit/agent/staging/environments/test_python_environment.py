@@ -1,14 +1,12 @@
 """The run's own environment, made by the real pip."""
 
 import asyncio
-import gzip
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -21,13 +19,11 @@ from beds import storage_emulator
 from beds.run_ids import unique_run
 from trainyard_agent.host import process_tags
 from trainyard_agent.installer.output import error_excerpt
-from trainyard_agent.staging import uv_program
 from trainyard_agent.staging.base import Staging
 from trainyard_agent.staging.environments import installer_process
 from trainyard_agent.staging.environments.kept_environments import KeptEnvironments
 from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.states import Reason
-from unit.agent.children import children_with
 from unit.agent.staging.environments.environment_lab import OTHER, RUN, SETUP, Staged, package, run, wheel
 from unit.agent.stub_server import run_order
 
@@ -109,26 +105,6 @@ if __name__ == "__main__":
     assert ran("-c", "open('new', 'w')") == (0, "", "")  # another program
 
 
-async def test_package_that_the_base_has_in_another_version_is_replaced_for_the_run(
-    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its dependencies are there: the base has that, so nothing is fetched and nothing is replaced, by pip where uv
-    does not run."""
-    setup = SETUP.format(name="httpx", module="httpx", needs=["psutil"])
-    uri = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="httpx", setup=setup))
-    monkeypatch.setattr(uv_program, "find", lambda: "/bin/false")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-
-    ready = await staged.prepare(uri)
-
-    assert ready.phase == "ready", ready.message
-    assert run(ready.python, "import httpx, psutil; print(httpx.WHO)") == "mine"
-    log = (staged.root / "environments" / RUN / "install.log").read_text()
-    started = [line.split()[1] for line in log.splitlines() if line.startswith("$ ") and " install " in line]
-    assert set(started) == {ready.python}
-    assert run(sys.executable, "import httpx; print(hasattr(httpx, 'WHO'))") == "False"
-
-
 async def test_environment_is_kept_for_the_next_run_of_the_same_packages(
     staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,26 +170,6 @@ async def test_edited_program_has_the_dependencies_of_its_owners_former_run(
         assert sees_base.returncode == 1
         assert (await prepared(edited("WHO = 'third'\n"), "bob")).reason == "PACKAGES_FAILED"
         assert (await prepared(edited("WHO = 'fourth'\n", "torch>=1"), "ann")).reason == "PACKAGES_FAILED"
-
-
-async def test_package_that_brings_a_framework_sees_nothing_of_the_base(
-    staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheel(tmp_path / "index", "httpx", "WHO = 'its own'\n")  # the agent's Python has one, which is out of sight
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    needing = staged.upload(package(tmp_path, "import torch\n", needs=("torch",)))
-    framework = staged.upload(package(tmp_path, "WHO = 'mine'\n", name="torch", needs=("httpx",)))
-
-    ready = await staged.prepare(framework, needing)
-
-    assert ready.phase == "ready", ready.message
-    program = "import httpx, tinytrainer, torch, trainyard; print(torch.WHO, httpx.WHO)"
-    assert run(ready.python, program) == "mine its own"
-    failed = subprocess.run([ready.python, "-c", "import fastapi"], capture_output=True, check=False)
-    assert failed.returncode == 1
-    other = await staged.prepare(staged.upload(package(tmp_path, "", name="other")), run_id=OTHER)
-    assert run(other.python, "import httpx, other; print('sees it')") == "sees it"
 
 
 def test_kept_environment_leads_nowhere_else(tmp_path: Path) -> None:
@@ -399,21 +355,6 @@ async def test_interpreter_that_makes_no_environment_is_an_infrastructure_failur
     failed = await Staged(tmp_path, "/bin/false").prepare()
     assert (failed.phase, failed.reason) == ("failed", Reason.STAGING_FAILED)
     assert "/bin/false" in failed.message
-
-
-async def test_run_whose_package_keeps_its_inspection_busy_can_be_cancelled(staged: Staged, tmp_path: Path) -> None:
-    entry = tarfile.TarInfo("p-1/empty").tobuf(tarfile.USTAR_FORMAT)
-    package = tmp_path / "p-1.tar.gz"
-    package.write_bytes(gzip.compress(99_000 * entry + bytes(2048)))  # seconds, with any version of tarfile
-
-    async with staged.stager() as stager:
-        stager.begin(run_order(RUN, packageUris=[staged.upload(package)]))
-        async with asyncio.timeout(60):
-            while not children_with(package.name):
-                await asyncio.sleep(0.02)
-        await stager.discard(RUN)
-        assert stager.status() == {}
-        assert children_with(package.name) == []
 
 
 @pytest.fixture

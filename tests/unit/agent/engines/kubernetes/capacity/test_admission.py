@@ -89,24 +89,6 @@ def test_workload_says_why_it_is_not_admitted() -> None:
     assert [waits_of(found) for found in WAITS.values()] == list(WAITS)
 
 
-@pytest.mark.parametrize(
-    ("groups", "queue", "about"),
-    [
-        (KUEUE, "", ""),
-        (KUEUE, "team-a", "LocalQueue team-a of Kueue"),
-        ({"kueue.x-k8s.io/v1beta1": ["workloads"]}, "team-a", "LocalQueue team-a of Kueue"),
-    ],
-)
-def test_kueue_of_any_version_admits_where_a_queue_is_named(
-    groups: dict[str, list[str]], queue: str, about: str
-) -> None:
-    with fake_cluster() as api, closing(api.client()) as client:
-        api.groups = groups
-        for version in ("v1beta1", "v1beta2"):
-            api.create(QUEUES.replace("v1beta2", version), {"metadata": {"name": "team-a"}})
-        assert choose(client, queue, {}).about == about
-
-
 def test_discovery_that_is_forbidden_finds_nothing() -> None:
     with fake_cluster() as api, closing(api.client()) as client:
         api.groups = KUEUE

@@ -122,15 +122,6 @@ def test_end_that_no_kubelet_has_any_more_is_told_as_a_gap_unless_it_was_followe
     assert cut.read(KEY, 1, 1, 1).gap == LogGap(after="2026-01-01T10:00:01.000001Z", before="")
 
 
-def test_end_of_a_container_that_its_kubelet_has_lost_is_told_as_a_gap(tmp_path: Path) -> None:
-    """Its pod has ended then, and says no more that it had begun."""
-    gone = b"unable to retrieve container logs for containerd://0"
-    server = LogServer(line(1, 1), gone, gone, fails=True)
-    copies = copied(tmp_path, server, seen=((True, False), (False, True)))
-    assert texts(copies) == ["line 1"]
-    assert copies.read(KEY, 1, 1, 1).gap == LogGap(after="2026-01-01T10:00:01.000001Z", before="")
-
-
 def test_lines_of_nodes_in_any_zone_are_whole_and_in_utc(tmp_path: Path) -> None:
     """Followed, cut off, and taken up again by an agent that knows the position alone: the zone is the node's."""
     offsets = ("Z", "+14:00", "-03:30")
@@ -157,12 +148,6 @@ def test_lines_of_nodes_in_any_zone_are_whole_and_in_utc(tmp_path: Path) -> None
         if seen != expected:
             wrong[offset] = seen
     assert not wrong
-
-
-def test_words_of_a_kubelet_in_place_of_a_line_have_no_time() -> None:
-    assert logs.line_time(b"2026-01-01T10:00:01.5+05:30 line 1\n") == "2026-01-01T04:30:01.500000Z"
-    assert logs.line_time(b"unable to retrieve container logs for containerd://0") == ""
-    assert logs.line_time(b"") == ""
 
 
 def test_long_line_of_an_older_kubelet_has_its_times_taken_out(tmp_path: Path) -> None:

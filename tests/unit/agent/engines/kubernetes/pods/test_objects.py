@@ -73,16 +73,6 @@ def test_mounts_are_volumes_and_a_claim_is_one_whatever_is_mounted_of_it() -> No
         assert {"name": name, "value": value} in container["env"]
 
 
-def test_replicas_find_each_other_by_names_of_their_service_and_take_what_was_ordered() -> None:
-    launch = replace(LAUNCH, vcpus=4, accelerator_type="NVIDIA_TESLA_T4", accelerator_count=2)
-    pod = objects.pod(OWNER, order(RUN, CHIEF, WORKER), launch, "uid")
-    address = objects.addresses(order(RUN, CHIEF, WORKER))[WORKER]
-    assert address == f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}:2222"
-    resources = pod["spec"]["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"] == {"memory": str(1 << 30), "cpu": "4", "nvidia.com/gpu": "2"}
-    assert pod["spec"]["automountServiceAccountToken"] is False
-
-
 def test_pod_gets_what_the_site_says_and_a_user_without_capabilities() -> None:
     settings = PodSettings(
         accelerator_resource="example.com/gpu",

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from contract.runtimes.runtime_labs import order
@@ -57,23 +56,6 @@ def test_installer_has_nothing_of_the_program_and_asks_for_no_more() -> None:
     assert {"name": "environment", "emptyDir": {"sizeLimit": str(10**9)}} in spec["volumes"]
     assert program["args"][:2] == ["/bin/sh", "-c"]
     assert program["args"][-3:] == ["python3", "-m", "prog"]
-
-
-def test_config_map_has_the_files_of_the_installation_under_their_paths(tmp_path: Path) -> None:
-    files = Installation.prepare(tmp_path)
-    (files / "0").mkdir()
-    (files / "0" / "p+1.whl").write_bytes(b"\x00\xff")
-    (files / "plan.json").write_bytes(b"{}")
-    INSTALLATION.write(tmp_path)
-    found, contents = Installation.read(tmp_path)
-    assert (found, contents) == (INSTALLATION, [b"\x00\xff", b"{}"])
-    config = installation.config(OWNER, order(RUN, TASK), "uid", contents)
-    assert config["binaryData"] == {"file-0": "AP8=", "file-1": "e30="}
-    (volume,) = (one for one in made()["spec"]["volumes"] if one["name"] == "packages")
-    assert volume["configMap"] == {
-        "name": config["metadata"]["name"],
-        "items": [{"key": "file-0", "path": "0/p+1.whl"}, {"key": "file-1", "path": "plan.json"}],
-    }
 
 
 def pod(state: dict[str, Any], phase: str = "Pending", **status: Any) -> dict[str, Any]:

@@ -82,9 +82,9 @@ async def test_job_waits_out_a_full_cluster_without_a_retry_until_its_wait_time_
         await world.settle()
         await world.submit("patient", workers=1, module="waits.task")
         await world.submit("hurried", workers=1, module="waits.task", scheduling={"maxWaitTime": "2000s"})
-        for _ in range(90):  # 45 minutes
+        for _ in range(23):  # 46 minutes
             await world.settle(2)
-            world.clock.advance(30)
+            world.clock.advance(120)
         patient, hurried = await world.detail("patient"), await world.detail("hurried")
         assert patient.state in (JobState.QUEUED, JobState.PREPARING)
         assert 4 <= len(patient.runs) <= 5
@@ -94,9 +94,9 @@ async def test_job_waits_out_a_full_cluster_without_a_retry_until_its_wait_time_
         assert len(hurried.runs) > 1
 
         is_full = False
-        for _ in range(25):
+        for _ in range(6):
             await world.settle(2)
-            world.clock.advance(30)
+            world.clock.advance(120)
         patient = await world.detail("patient")
         assert patient.state is JobState.RUNNING
         assert not [event for event in patient.events if "retry 1" in event.message]

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from beds.databases import on_every_database
 from beds.world import World
 from trainyard_agent.engines.fake import FOREVER, Exit, Print, Script, by_module
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState
@@ -25,7 +24,6 @@ async def pass_time(world: World, *seconds: float) -> None:
         await world.settle(3)
 
 
-@on_every_database
 async def test_evaluator_that_fails_is_started_again_alone_and_ends_with_the_job(world: World) -> None:
     machine = world.machine("m", PROGRAMS, cpus=3)
     await world.settle()

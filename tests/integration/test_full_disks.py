@@ -162,8 +162,8 @@ async def test_job_returns_to_the_machine_that_failed_it_when_no_other_had_room_
     assert "; agent a-broken, on which its last run failed, is avoided until " in detail.waiting
 
     runtime.is_broken = False
-    for _ in range(int(AVOIDED_FOR.total_seconds() // 5)):  # no agent becomes silent
-        world.clock.advance(5)
+    for _ in range(int(AVOIDED_FOR.total_seconds() // 20)):  # no agent becomes silent
+        world.clock.advance(20)
         await world.settle(1)
     await world.settle()
     assert await agents_of(world, "j") == ["a-broken", "a-broken"]

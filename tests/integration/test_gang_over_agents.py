@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 
-from beds.databases import on_every_database
 from beds.world import Machine, World
 from trainyard_agent.engines.fake import FOREVER, Exit, Print, Script, by_module
 from trainyard_agent.staging.base import ReadyAtOnce, Staging
@@ -39,7 +38,6 @@ def states(machine: Machine) -> list[ReplicaState]:
     return [report.state for run_id in machine.host.runs for report in machine.runtime.observe(run_id)]
 
 
-@on_every_database
 async def test_replicas_know_each_other_by_the_addresses_of_their_machines(world: World, boxes: list[Machine]) -> None:
     await world.begin("j", 6, workers=3, module="short.task")
     detail = await world.detail("j")
@@ -92,25 +90,6 @@ async def test_no_part_starts_before_every_part_is_ready(world: World, boxes: li
     assert (sorted(started(first)), sorted(started(second))) == ([MASTER, WORKERS[0]], WORKERS[1:])
 
 
-async def test_machines_that_do_not_reach_each_other_are_named_and_start_nothing(
-    world: World, boxes: list[Machine]
-) -> None:
-    world.apart = True
-    await world.begin("j", 8, workers=3, module="forever.task")
-    detail = await world.detail("j")
-    verdict = detail.runs[0].verdict
-    assert verdict is not None
-    assert (detail.state, verdict.reason) == (JobState.QUEUED, Reason.UNREACHED)
-    assert "does not reach" in verdict.message
-    assert "Let the machines of the group reach each other's --ports" in verdict.message
-    assert [started(machine) for machine in boxes] == [[], []]
-    assert not world.listeners
-    world.apart = False
-    world.clock.advance(60.0)
-    await world.settle(8)
-    assert (await world.detail("j")).state is JobState.RUNNING
-
-
 async def test_part_that_cannot_be_prepared_gives_the_whole_run_back(world: World, boxes: list[Machine]) -> None:
     class Broken(ReadyAtOnce):
         def status(self) -> dict[str, Staging]:
@@ -129,45 +108,6 @@ async def test_part_that_cannot_be_prepared_gives_the_whole_run_back(world: Worl
         "The replica worker 1 could not fetch what it needs on agent box-2: The package index is gone."
     )
     assert [started(machine) for machine in boxes] == [[], []]
-
-
-async def test_agent_that_starts_again_before_the_gang_gives_its_part_back(world: World, boxes: list[Machine]) -> None:
-    first, second = boxes
-    await world.submit("j", workers=3, module="forever.task")
-    world.tick()
-    await first.step(3)
-    await second.step(3)
-    await first.close()
-    first.boot()
-    await world.settle(8)
-    detail = await world.detail("j")
-    assert detail.runs[0].verdict is not None
-    assert detail.runs[0].verdict.reason is Reason.GIVEN_BACK
-    assert not [task for machine in boxes for task in started(machine)]
-    world.clock.advance(2.0)
-    await world.settle(8)
-    assert (await world.detail("j")).state is JobState.RUNNING
-
-
-async def test_first_failure_on_any_machine_decides_and_ends_all_parts(world: World, boxes: list[Machine]) -> None:
-    await world.begin("j", 6, workers=3, module="fails.task")
-    world.clock.advance(2.0)
-    await world.settle(6)
-    detail = await world.detail("j")
-    assert (detail.state, detail.exit_code) == (JobState.FAILED, 3)
-    assert detail.verdict is not None
-    assert detail.verdict.replica == WORKERS[2]
-    assert [machine.host.runs for machine in boxes] == [{}, {}]
-    lines = [entry.text for entry in await world.log("j") if entry.task == WORKERS[2]]
-    assert lines == ["works"]
-
-
-async def test_cancel_stops_every_part(world: World, boxes: list[Machine]) -> None:
-    await world.begin("j", 6, workers=3, module="forever.task")
-    await world.cancel("j")
-    await world.settle(6)
-    assert (await world.detail("j")).state is JobState.CANCELLED
-    assert [machine.host.runs for machine in boxes] == [{}, {}]
 
 
 async def test_cancel_stops_the_parts_that_it_reaches_and_waits_for_a_lost_one_no_longer_than_its_lease(

@@ -1,6 +1,5 @@
 """The files of a job over HTTP, on a local path and in a bucket; failures are plain errors."""
 
-import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from trainyard_protocol.net.gcs import CloudStorage
 from trainyard_server.api.own.files import disposition
 from trainyard_server.services.measurements import job_files
 from trainyard_server.storage.job_files import gcs
-from trainyard_server.storage.job_files.local import LocalTree
 from trainyard_server.storage.job_files.tree import PAGE_SIZE
 
 ODD = 'a "b" %41 <script>alert(1)<\\script> ü;.txt'
@@ -78,14 +76,6 @@ def names(listing: dict[str, Any]) -> list[tuple[str, str]]:
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["message"]
-
-
-def test_part_of_a_file_is_read_on_a_path_and_in_a_bucket(job_dir: Path, emulator: str, bucket: Any) -> None:
-    path = ("model", "weights")
-    bucket.blob("digits/model/weights").upload_from_string(job_dir.joinpath(*path).read_bytes())
-    for tree in (LocalTree(str(job_dir), [job_dir]), gcs.BucketTree("gs://models/digits", emulator)):
-        assert tree.read(path, 250, 10) == bytes([250, 251, 252, 253, 254, 255, 0, 1, 2, 3])
-        assert tree.read(path, 2_559_999, 10) == b"\xff"
 
 
 def test_local_job_dir_is_listed_and_its_files_downloaded(api: Server, job_dir: Path) -> None:
@@ -226,17 +216,6 @@ def test_storage_that_hangs_times_out(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (code, message.startswith("No answer for gs://models/x within")) == (503, True)
 
 
-def test_emulator_of_the_agent_is_used_without_one_of_the_server(tmp_path: Path, emulator: str, bucket: Any) -> None:
-    bucket.blob("theirs/file").upload_from_string("x")
-    with server(tmp_path, Clock()) as api:
-        submit(api, "gs://models/theirs")
-        agent = ScriptedAgent(api, replica_environment={"STORAGE_EMULATOR_HOST": emulator})
-        agent.sync()
-        agent.sync()
-        assert agent.run.job_id == "job"
-        assert names(listed(api)) == [("file", "file")]
-
-
 def test_own_credentials_are_used_for_allowed_buckets_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A submitter chooses the job-dir, and must not read the server's own buckets through it."""
     table = (  # the root, one user, whether it is shown
@@ -368,25 +347,3 @@ def test_disposition_escapes_the_file_name() -> None:
         "filename*=UTF-8''%C3%BC%0D%0ASet-Cookie%3A%20x",
     }
     assert {name: disposition(name) for name in table} == table
-
-
-def test_slow_storage_blocks_no_other_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All who ask a store that hangs share a few threads of their own."""
-    held = threading.Event()
-    monkeypatch.setattr(job_files, "_TIMEOUT_S", 5.0)
-    monkeypatch.setattr(job_files.JobFiles, "_tree", lambda *_: held.wait(20))
-    with server(tmp_path, Clock()) as api:
-        submit(api, "gs://models/x")
-
-        async def many() -> list[httpx.Response]:
-            where = "/trainyard/v1/projects/p/jobs/job/files"
-            asked = [asyncio.create_task(api.client._client.get(where, headers=VERA)) for _ in range(12)]
-            while not api.use_cases.job_files._pool._work_queue.qsize():
-                await asyncio.sleep(0.01)
-            status = await api.client._client.get("/trainyard/v1/status", headers=VERA)
-            assert status.status_code == 200
-            held.set()
-            return await asyncio.gather(*asked)
-
-        answers = api.client.run(many)
-    assert len(answers) == 12

@@ -12,7 +12,7 @@ from trainyard_server.storage.logs.index import SIZE
 from trainyard_server.storage.logs.store import LogStore, Stream
 
 TASKS = ("master-replica-0", "worker-replica-0", "worker-replica-1")
-LINES = 1500
+LINES = 500
 
 # Each writer sends the lines of all replicas, as agents do whose answers are lost: a chunk begins anywhere in what is
 # known.

@@ -91,18 +91,6 @@ def test_server_that_starts_on_a_disk_that_takes_nothing_says_so_in_one_line(
     assert message.count("\n") == 1
 
 
-def test_healthz_is_degraded_without_an_agent_and_ok_without_its_name(api: Server) -> None:
-    code, answer = health(api)
-    assert (code, answer["status"]) == (200, "degraded")
-    assert answer["checks"]["agents"]["message"] == "none is connected, so jobs wait"
-    ScriptedAgent(api, name="laptop-of-ada").sync()
-    code, answer = health(api)
-    assert (code, answer["status"]) == (200, "ok")
-    assert answer["checks"]["database"]["latency_ms"] > 0
-    assert answer["checks"]["disk"]["free_bytes"] > 2**20
-    assert "ada" not in str(answer)
-
-
 def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk: SmallDisk) -> None:
     agent = running_agent(api, "before")
     disk.fill()
@@ -127,15 +115,6 @@ def test_full_disk_refuses_and_all_goes_on_once_there_is_room(api: Server, disk:
     api.tick()
     assert api.job("before")["state"] == "SUCCEEDED"
     assert health(api)[0] == 200
-
-
-def test_health_looks_at_logs_on_a_disk_of_their_own(tmp_path: Path, clock: Clock) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    with small_disk(data / "logs") as logs, server(data, clock, disk_reserve=0) as api:
-        assert health(api)[1]["checks"]["disk"]["status"] == "ok"
-        logs.fill()
-        assert health(api)[1]["checks"]["disk"]["status"] == "down"
 
 
 def test_read_only_disk_refuses_and_all_goes_on_once_it_can_be_written(api: Server, disk: SmallDisk) -> None:
@@ -320,18 +299,6 @@ async def test_probe_that_hangs_is_down_and_is_asked_by_one_thread() -> None:
     deadline = time.monotonic() + PATIENT
     while (await probe.check()).status is not CheckStatus.OK:
         assert time.monotonic() < deadline
-
-
-async def test_answer_of_a_probe_counts_for_a_while() -> None:
-    asked = 0
-
-    def ask() -> Check:
-        nonlocal asked
-        asked += 1
-        return Check(status=CheckStatus.OK, message=str(asked))
-
-    probe = Probe("disk", ask, patience_s=PATIENT, fresh_s=3600)
-    assert [(await probe.check()).message for _ in range(3)] == ["1", "1", "1"]
 
 
 def test_log_stream_that_meets_a_locked_out_disk_ends_without_its_end(

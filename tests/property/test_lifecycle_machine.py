@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -476,13 +477,22 @@ def impossible(detail: JobDetail) -> bool:
     return detail.state is JobState.QUEUED and "can never start" in detail.waiting
 
 
-def test_histories(every_database: str) -> None:
+few_or_many = pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)], ids=["few", "many"])
+
+
+def run_histories(machine: type[TrainyardMachine], count: int) -> None:
+    """Run this many, each of which has a database of its own."""
     run_state_machine_as_test(
-        TrainyardMachine,
+        machine,
         settings=settings(
-            max_examples=20 if every_database == "sqlite" else 8,  # each one has a database of its own
+            max_examples=count,
             stateful_step_count=25,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         ),
     )
+
+
+@few_or_many
+def test_histories(every_database: str, times: int) -> None:
+    run_histories(TrainyardMachine, times * (10 if every_database == "sqlite" else 4))

@@ -4,12 +4,11 @@ created or counted twice, none is lost, and no measurement of a trial that compl
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from beds.history_checks import check_ending, check_history
-from property.test_lifecycle_machine import TrainyardMachine
+from property.test_lifecycle_machine import TrainyardMachine, few_or_many, run_histories
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views.tuning import StudyView
 
@@ -98,13 +97,6 @@ class StudyMachine(TrainyardMachine):
         return StudyView.model_validate_json(answer.content)
 
 
-def test_histories_with_studies(every_database: str) -> None:
-    run_state_machine_as_test(
-        StudyMachine,
-        settings=settings(
-            max_examples=6 if every_database == "sqlite" else 2,  # each one has a database of its own
-            stateful_step_count=25,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-        ),
-    )
+@few_or_many
+def test_histories_with_studies(every_database: str, times: int) -> None:
+    run_histories(StudyMachine, times * (3 if every_database == "sqlite" else 1))

@@ -77,20 +77,6 @@ def test_writer_that_waits_too_long_is_refused_and_the_probe_says_why(
         one.close()
 
 
-def test_reader_sees_one_moment(database: str) -> None:
-    store = Store(database)
-    with store.write() as writer:
-        writer._session.connection().execute(text("CREATE TABLE counter AS SELECT 1 AS n"))
-    with store.read() as reader:
-        count = text("SELECT count(*) FROM counter")
-        connection = reader._session.connection()
-        before = connection.execute(count).scalar_one()
-        with store.write() as writer:
-            writer._session.connection().execute(text("INSERT INTO counter VALUES (2)"))
-        assert connection.execute(count).scalar_one() == before == 1
-    store.close()
-
-
 def test_two_servers_that_start_at_once_migrate_once(database: str) -> None:
     program = "import sys; from trainyard_server.storage.db.repository import Store; Store(sys.argv[1]).close()"
     command = [sys.executable, "-c", program, database]

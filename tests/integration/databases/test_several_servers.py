@@ -214,15 +214,6 @@ class TestLeadership:
         for store in stores:
             store.close()
 
-    def test_one_of_two_leads(self, stores: list[Store]) -> None:
-        clock = Clock()
-        one, other = (LeaderElection(store, clock.stopwatch, ttl_s=15) for store in stores)
-        assert one.held()
-        for _ in range(100):
-            clock.advance(1)
-            assert one.held()
-            assert not other.held()
-
     def test_other_follows_when_the_first_is_silent_for_the_lease(self, stores: list[Store]) -> None:
         clock = Clock()
         one, other = (LeaderElection(store, clock.stopwatch, ttl_s=15) for store in stores)

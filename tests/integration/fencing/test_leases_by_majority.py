@@ -24,10 +24,19 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await world.close()
 
 
-async def go_on(world: World, for_s: float) -> None:
-    for _ in range(int(for_s / 2)):
-        world.clock.advance(2)
+async def go_on(world: World, for_s: float, step_s: float = 2) -> None:
+    for _ in range(int(for_s / step_s)):
+        world.clock.advance(step_s)
         await world.settle(1)
+
+
+async def have_leases(world: World, *lease_s: float) -> None:
+    """Go on until the machines have these leases, for 3 minutes at most."""
+    for _ in range(90):
+        if list(leases(world).values()) == list(lease_s):
+            return
+        await go_on(world, 2)
+    raise AssertionError(leases(world))
 
 
 async def trained(world: World) -> None:
@@ -36,8 +45,7 @@ async def trained(world: World) -> None:
         world.machine(name, PROGRAMS)
     await world.settle()
     await world.submit("j", module="forever.task")
-    await go_on(world, 180)
-    assert leases(world) == {f"box-{number}": SHORT_LEASE_S for number in (1, 2, 3)}
+    await have_leases(world, *[SHORT_LEASE_S] * 3)
     assert (await world.detail("j")).runs[0].agent == "box-1"
 
 
@@ -56,20 +64,6 @@ async def runs(world: World) -> list[tuple[str, Reason | None]]:
     return [(run.agent, run.verdict.reason if run.verdict else None) for run in (await world.detail("j")).runs]
 
 
-async def test_lost_machine_costs_its_jobs_less_than_a_minute(world: World) -> None:
-    await trained(world)
-    box = world.machines["box-1"]
-    box.network.cut = box.alone = True
-    await go_on(world, 24)
-    assert await runs(world) == [("box-1", None)], "it may be back"
-    await go_on(world, 28)
-    assert not alive(box)
-    (lost, new) = await runs(world)
-    assert lost == ("box-1", Reason.HOST_LOST)
-    assert new[0] != "box-1"
-    assert (await world.detail("j")).state is JobState.RUNNING
-
-
 async def test_machine_that_only_the_server_does_not_reach_stops_its_replicas_too(world: World) -> None:
     """The others say that they have answers."""
     await trained(world)
@@ -83,8 +77,8 @@ async def test_server_that_is_away_for_an_hour_stops_nothing(world: World) -> No
     await trained(world)
     for machine in world.machines.values():
         machine.network.cut = True
-    for _ in range(1800):
-        world.clock.advance(2)
+    for _ in range(720):
+        world.clock.advance(5)
         for machine in world.machines.values():
             await machine.step()
     world.restart_server()
@@ -92,7 +86,7 @@ async def test_server_that_is_away_for_an_hour_stops_nothing(world: World) -> No
         machine.network.cut = False
     await go_on(world, 10)
     assert leases(world) == {f"box-{number}": SHORT_LEASE_S for number in (1, 2, 3)}, "it remembers them"
-    await go_on(world, 180)
+    await go_on(world, 60)
     assert await runs(world) == [("box-1", None)]
     assert (await world.detail("j")).state is JobState.RUNNING
 
@@ -101,11 +95,10 @@ async def test_agents_that_do_not_reach_each_other_have_the_long_lease(world: Wo
     world.apart = True
     for number in (1, 2, 3):
         world.machine(f"box-{number}", PROGRAMS)
-    await go_on(world, 180)
+    await go_on(world, 60)
     assert set(leases(world).values()) == {world.settings.lease_s}
     world.apart = False
-    await go_on(world, 60)
-    assert set(leases(world).values()) == {SHORT_LEASE_S}
+    await have_leases(world, *[SHORT_LEASE_S] * 3)
 
 
 async def test_server_without_a_majority_waits_and_a_cancel_gives_up(world: World) -> None:
@@ -113,7 +106,7 @@ async def test_server_without_a_majority_waits_and_a_cancel_gives_up(world: Worl
     await trained(world)
     for name in ("box-1", "box-2"):
         world.machines[name].network.cut = world.machines[name].alone = True
-    await go_on(world, 700)
+    await go_on(world, 700, step_s=20)
     assert await runs(world) == [("box-1", None)]
     await world.cancel("j")
     await go_on(world, 4)
@@ -145,29 +138,6 @@ async def test_machine_that_is_lost_after_another_has_left_costs_its_jobs_less_t
     await go_on(world, 52)
     assert not alive(world.machines["box-1"])
     assert await runs(world) == [("box-1", Reason.HOST_LOST), ("box-2", None)]
-
-
-async def test_machines_that_come_and_go_leave_the_others_their_short_leases(world: World) -> None:
-    await trained(world)
-    stays = {"box-1", "box-2"}
-    leave(world, "box-3")
-    await stay_short(world, stays, 120)
-    world.machines["box-3"].network.cut = world.machines["box-3"].alone = False
-    await stay_short(world, stays, 120)
-    world.machine("box-4", PROGRAMS)
-    await stay_short(world, stays, 120)
-    world.machines["box-2"].boot()
-    await stay_short(world, stays, 120)
-    for machine in world.machines.values():
-        machine.network.cut = True
-    for _ in range(10):
-        world.clock.advance(2)
-        for machine in world.machines.values():
-            await machine.step()
-    for machine in world.machines.values():
-        machine.network.cut = False
-    await stay_short(world, {"box-1", "box-2", "box-3", "box-4"}, 120)
-    assert await runs(world) == [("box-1", None)]
 
 
 async def lease_shown(world: World, name: str) -> str:

@@ -23,7 +23,7 @@ RAN = "The job was cancelled because it ran longer than its maxRunningTime of 10
 
 
 @pytest.fixture
-async def world(tmp_path: Path, every_database: str) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path, backoff_first_s=30.0)
     yield world
     await world.close()

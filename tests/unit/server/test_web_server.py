@@ -16,12 +16,7 @@ from trainyard_server import web_server
 from trainyard_server.config.network import BACKLOG, NetworkSettings
 from trainyard_server.storage import descriptors
 from trainyard_server.storage.events.notifier import Notifier
-from trainyard_server.web_server import ACCEPTED_AT_ONCE, Connection, WebServer, most_connections
-
-
-@pytest.mark.parametrize(("limit", "most"), [(16_384, 14_746), (1024, 896), (160, 80), (1, 1)])
-def test_some_descriptors_are_kept_for_files(limit: int, most: int) -> None:
-    assert most_connections(limit) == most
+from trainyard_server.web_server import ACCEPTED_AT_ONCE, Connection, WebServer
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The plan of the queue as jobs come: continued where that is the same as to plan everything anew."""
 
-from datetime import timedelta
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from trainyard_server.control import queue_plan
 from trainyard_server.control.queue_plan import QueuePlan
 from trainyard_server.control.workload import QueueChanges
 from trainyard_server.domain.scheduling.quotas import Quotas
-from trainyard_server.domain.scheduling.scheduler import Plan, Waiting, plan
+from trainyard_server.domain.scheduling.scheduler import Waiting, plan
 from trainyard_server.domain.snapshots import JobSnapshot
 from unit.server.domain.scheduling.queue_support import NOW, agent, held, queued
 
@@ -66,35 +64,3 @@ def test_plan_that_ends_where_nothing_fits_starts_the_same_jobs(
     else:
         assert short.placements == whole.placements
         assert explained == whole
-
-
-def test_reasons_of_a_long_queue_come_with_the_next_round() -> None:
-    planning, full = QueuePlan(), [agent(cpus=2, gangs=(held(0, 1),))]
-    queue = [queued(number, cpus=1) for number in range(1, 251)]
-    short = planning.update(queue, full, QueueChanges({}, other=True), NOW, LIMITS, explain=False)
-    assert short == Plan()
-    explained = planning.update(queue, full, QueueChanges({}, other=False), NOW, LIMITS)
-    assert explained is not None
-    assert len(explained.waiting) == 250
-
-
-def test_plan_is_made_anew_when_a_pause_is_over_and_when_quotas_are_others() -> None:
-    planning, over = QueuePlan(), NOW + timedelta(seconds=5)
-    queue = [queued(1, cpus=6), queued(2, backoff_until=over)]
-    first = planning.update(queue, AGENTS, QueueChanges({}, other=True), NOW, LIMITS)
-    assert first is not None
-    assert {key: why.kind for key, why in first.waiting.items()} == {1: "room", 2: "backoff"}
-    same = QueueChanges({}, other=False)
-    assert planning.update(queue, AGENTS, same, NOW + timedelta(seconds=4), LIMITS) is None
-    assert planning.update(queue, AGENTS, same, over, LIMITS) is not None
-    assert planning.update(queue, AGENTS, same, over, Quotas()) is not None
-
-
-def test_clock_that_is_set_back_ends_a_pause() -> None:
-    planning = QueuePlan()
-    queue = [queued(1, backoff_until=NOW + timedelta(seconds=5))]
-    assert planning.update(queue, AGENTS, QueueChanges({}, other=True), NOW, LIMITS) is not None
-    earlier = NOW - timedelta(days=1)
-    result = planning.update(queue, AGENTS, QueueChanges({}, other=False), earlier, LIMITS)
-    assert result is not None
-    assert [placement.key for placement in result.placements] == [1]

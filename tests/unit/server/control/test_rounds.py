@@ -1,7 +1,6 @@
 """Decision rounds of the controller: what they read and write is what has changed, and servers agree."""
 
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,16 +12,11 @@ from sqlalchemy import event
 from beds import databases
 from beds.databases import on_every_database
 from benchmarks.filled import agent_info
-from trainyard_protocol.wire.logs import LogLine
-from trainyard_protocol.wire.sync import RunReport, SyncRequest, SyncResponse
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.domain.scheduling.scheduler import Plan
 from trainyard_server.storage.db.base import revisions
-from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic
-from trainyard_server.storage.logs.job_log import Appended
-from trainyard_server.storage.streams import Stream
 from trainyard_server.use_cases import UseCases
 
 KEY = AgentKey("0" * 64)
@@ -83,7 +77,6 @@ def statements(api: UseCases) -> Iterator[list[str]]:
         event.remove(api.backend.store._engine, "before_cursor_execute", note)
 
 
-@on_every_database
 @pytest.mark.parametrize(("agents", "jobs"), [(1, 3), (12, 30)])
 def test_round_without_changes_is_as_many_queries_with_few_jobs_as_with_many(
     api: UseCases, agents: int, jobs: int
@@ -98,70 +91,6 @@ def test_round_without_changes_is_as_many_queries_with_few_jobs_as_with_many(
     assert len(reads) == 4  # twice: the revision, and the heartbeats of the agents
     assert not any("jobs" in one.split("FROM", 1)[1] for one in reads)
     assert not any(one.startswith(("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")) for one in seen)
-
-
-@pytest.mark.parametrize("jobs", [1, 12])
-def test_round_that_looks_for_runs_to_preempt_is_as_many_queries_with_few_as_with_many(
-    tmp_path: Path, jobs: int
-) -> None:
-    quotas = tmp_path / "quotas.yaml"
-    quotas.write_text("default: {preemptible: true}\npreemption: {minRun: 10m}\n")
-    api = server(tmp_path, quotas=quotas)
-    join(api, 1, cpus=jobs)
-    submit(api, *(f"job{number}" for number in range(jobs)), scheduling={"band": "BATCH"})
-    api.controller.tick()
-    submit(api, "waits")
-    for _ in range(3):
-        api.controller.tick()
-    assert (states(api).pop("waits"), set(states(api).values())) == ("QUEUED", {"QUEUED", "PREPARING"})
-    with statements(api) as seen:
-        api.controller.tick()
-    reads = [one for one in seen if one.startswith("SELECT")]
-    assert len(reads) == 8  # of which two: the runs that are live, and their replicas
-    api.backend.store.close()
-
-
-def test_round_after_a_submission_reads_that_job_alone(api: UseCases, monkeypatch: pytest.MonkeyPatch) -> None:
-    join(api, 1)
-    submit(api, *(f"job{number}" for number in range(20)))
-    for _ in range(3):
-        api.controller.tick()
-    plans: list[Plan] = []
-    update = api.controller._plan.update
-
-    def noted(*given: Any) -> Plan | None:
-        if (made := update(*given)) is not None:
-            plans.append(made)
-        return made
-
-    monkeypatch.setattr(api.controller._plan, "update", noted)
-    submit(api, "new")
-    with statements(api) as seen:
-        api.controller.tick()
-    assert [len(made.waiting) for made in plans] == [1]
-    assert sum("jobs.changed >" in one for one in seen) == 1
-    assert sum(one.startswith("UPDATE jobs SET") for one in seen) == 1  # the reason of that job
-    assert len(seen) < 30
-
-
-def test_first_round_of_new_jobs_writes_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    api = server(tmp_path, run_loops=True)
-    join(api, 1)
-    submit(api, "starts", "waits", "waits_too")
-    logs = api.backend.logs
-    append, written = logs.append, list[tuple[str, int]]()
-
-    def noted(project: str, job_id: str, stream: Stream, start: int, lines: Sequence[LogLine]) -> Appended:
-        written.append((job_id, len(lines)))
-        return append(project, job_id, stream, start, lines)
-
-    monkeypatch.setattr(logs, "append", noted)
-    api.controller.tick()
-    # created, validated and queued, and that it is provisioned or what it waits for
-    assert sorted(written) == [("starts", 4), ("waits", 4), ("waits_too", 4)]
-    api.controller.tick()
-    assert len(written) == 3
-    api.backend.store.close()
 
 
 @on_every_database
@@ -208,7 +137,6 @@ def test_job_that_changed_since_the_plan_is_planned_again(api: UseCases, monkeyp
     assert states(api) == {"gone": "CANCELLED", "next": "PREPARING"}
 
 
-@on_every_database
 def test_change_by_another_server_is_seen_by_the_next_round(tmp_path: Path) -> None:
     one, other = server(tmp_path), server(tmp_path)
     join(one, 1)
@@ -244,68 +172,3 @@ def test_round_that_fails_while_it_reads_is_made_up_for_and_gives_no_cpu_twice(
             api.controller.tick()
     api.controller.tick()
     assert states(api) == {"first": "PREPARING", "second": "QUEUED"}
-
-
-def test_server_that_plans_and_never_ticks_remembers_unfinished_jobs_alone(api: UseCases) -> None:
-    submit(api, "ends", "waits")
-    api.controller.schedule()
-    api.jobs.cancel(BOSS, "p", "ends")
-    api.controller.schedule()
-    workload = api.controller._workload
-    assert workload._unseen == workload.jobs.keys() == workload.queue.keys()
-
-
-def test_long_queue_is_noted_in_parts(api: UseCases, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_server.control.controller._NOTES_AT_ONCE", 2)
-    submit(api, *(f"job{number}" for number in range(5)))
-    noted = []
-    for _ in range(4):
-        api.controller.tick()
-        with api.backend.store.read() as reader:
-            noted.append(sum(job.position > 0 for job in reader.queued()))
-    assert noted == [2, 4, 5, 5]
-
-
-def sync(api: UseCases, number: int, runs: tuple[RunReport, ...] = (), version: str = "0") -> SyncResponse:
-    info = agent_info(f"a{number}", 1, 4 * 10**9).model_copy(update={"version": version})
-    return asyncio.run(api.agent_sync.sync(SyncRequest(agent=info, runs=runs), KEY))
-
-
-def test_sync_reads_no_agent_but_a_few_and_all_jobs_of_its_runs_at_once(api: UseCases) -> None:
-    """One that reads every agent makes a thousand agents a million rows in each hold."""
-    join(api, 30)
-    sync(api, 1)
-    sync(api, 0)
-    with statements(api) as idle:
-        sync(api, 0)
-    assert sum(one.startswith("BEGIN IMMEDIATE") for one in idle) == 1  # its heartbeat
-    assert not any("FROM agents" in one and "agents.agent_id" not in one.split("WHERE")[1] for one in idle)
-    submit(api, *(f"job{number}" for number in range(30)))
-    api.controller.tick()
-    with api.backend.store.write() as writer:
-        for run in writer.live_runs():
-            run.agent_id = "a0"
-    with statements(api) as busy:
-        assert len(api.agent_sync.answer("a0").runs) == 30
-    assert len(busy) < 8
-
-
-def test_agent_that_changes_wakes_another_only_where_that_was_alone(
-    api: UseCases, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    woken: list[str] = []
-    publish = api.backend.notifier.publish
-
-    def noted(*topics: str) -> None:
-        woken.extend(topics)
-        publish(*topics)
-
-    monkeypatch.setattr(api.backend.notifier, "publish", noted)
-    for number in range(2):
-        sync(api, number)
-    assert agent_topic("a0") in woken[-woken[::-1].index(AGENTS_TOPIC) - 1 :]
-    for number in range(2, 5):
-        woken.clear()
-        sync(api, number)
-        sync(api, 0, version=f"{number}")
-        assert {one for one in woken if one.startswith("agent:")} == {agent_topic("a0"), agent_topic(f"a{number}")}

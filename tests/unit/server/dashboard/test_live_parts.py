@@ -49,13 +49,3 @@ def test_browser_that_applies_every_message_has_what_a_new_page_has(
         browser.apply(part.since(sent))
         assert browser.html == html
         sent = part
-
-
-def test_row_that_changes_is_sent_alone_and_rows_that_move_are_not_sent() -> None:
-    before = LivePart.of(part_of([("a", 0), ("b", 0), ("c", 0)]))
-    changed = LivePart.of(part_of([("a", 0), ("b", 1), ("c", 0)])).since(before)
-    assert list(changed) == ["rows"]
-    assert changed["rows"] == ['<tr role="row" data-key="b" data-row>\n      <td>1</td></tr>']
-    moved = LivePart.of(part_of([("c", 0), ("a", 0)])).since(before)
-    assert moved["rows"] == []
-    assert PLACEHOLDER.findall(str(moved["frame"])) == ["c", "a"]

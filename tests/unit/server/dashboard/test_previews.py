@@ -37,15 +37,6 @@ def test_kinds_are_chosen_by_name_and_content() -> None:
     assert of("huge.png", b"", size=10**9).kind == "none"
 
 
-def test_text_is_bounded_and_says_what_is_left_out() -> None:
-    long = of("log.txt", b"x" * MAX_BYTES, size=MAX_BYTES + 7)
-    assert len(long.text) + long.left_out == MAX_BYTES + 7
-    assert of("a.txt", "ü" * MAX_BYTES, size=2 * MAX_BYTES).kind == "text"
-    assert of("a.txt", b"x" * (MAX_BYTES - 1) + "ü".encode(), size=MAX_BYTES + 1).kind == "text"
-    assert of("a.txt", "a\x1b[31m\tb\n").text == "a␛[31m\tb\n"
-    assert of("a.json", '{"b":[1,2]}').text == '{\n  "b": [\n    1,\n    2\n  ]\n}'
-
-
 def test_table_names_its_header_and_is_bounded() -> None:
     small = of("a.csv", 'name,loss\n"a, b",0.1\nshort\n').table
     assert small is not None

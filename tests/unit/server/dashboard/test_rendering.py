@@ -1,12 +1,8 @@
 """Filters and blocks of templates."""
 
-from datetime import UTC, datetime, timedelta
-
 from trainyard_server.dashboard import rendering
-from trainyard_server.dashboard.rendering import Rendering
 from trainyard_server.domain.durations import duration
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 BAD = '<script>"&'
 
 
@@ -39,17 +35,3 @@ def test_typed_text_is_escaped_everywhere() -> None:
     for made in (rendering.icon(BAD, BAD), rendering.state(BAD), rendering.to_json({BAD: BAD})):
         assert "<script" not in made
     assert rendering.job_path("a/b", "<c>") == "/projects/a%2Fb/jobs/%3Cc%3E"
-
-
-def test_time_is_in_utc_without_scripts() -> None:
-    assert str(rendering.time(NOW)) == (
-        '<time datetime="2026-11-21T12:00:00.000Z" data-form="ago">2026-11-21 12:00:00 UTC</time>'
-    )
-    assert 'data-since="2026-11-21T11:59:00.000Z">1m 00s' in rendering.clock(NOW - timedelta(minutes=1), None, NOW)
-    assert "data-since" not in rendering.clock(NOW, NOW)
-
-
-def test_parts_are_the_live_blocks_of_a_page_and_of_its_frame() -> None:
-    blocks = Rendering()._live_blocks("job/overview.html")
-    assert {"live_head", "live_verdict", "live_timeline", "live_runs", "live_events"} <= blocks.keys()
-    assert all(name.startswith("live_") for name in blocks)

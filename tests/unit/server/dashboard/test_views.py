@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from trainyard_server.dashboard.live_parts import LivePart
 from trainyard_server.dashboard.row_cache import RowCache
-from trainyard_server.dashboard.views import POLLING_THREADS, Dashboard, View, _events, _key, _OpenPage
+from trainyard_server.dashboard.views import POLLING_THREADS, Dashboard, View, _key, _OpenPage
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.storage.events.broadcaster import Broadcaster
 from trainyard_server.storage.events.notifier import Notifier
@@ -48,18 +48,6 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Dashboard:
     return pages
 
 
-async def test_page_sends_all_parts_then_those_that_changed(pages: Dashboard) -> None:
-    notifier = Notifier()
-    pages.broadcaster = Broadcaster(notifier, LONG_S, "")
-    parts = {"part-1": "0", "part-2": "a"}
-    view = View("jobs.html", parts.copy, ("changed",))
-    async with asyncio.timeout(60), aclosing(pages.changes(request("alice", ""), view)) as changes:
-        assert await anext(changes) == {name: {"frame": html, "rows": []} for name, html in parts.items()}
-        parts["part-1"] = "1"
-        notifier.publish("changed")
-        assert await anext(changes) == {"part-1": {"frame": "1", "rows": []}}
-
-
 async def test_page_that_a_change_does_not_concern_is_not_read(pages: Dashboard) -> None:
     notifier = Notifier()
     pages.broadcaster = Broadcaster(notifier, LONG_S, "")
@@ -78,16 +66,6 @@ async def test_page_that_a_change_does_not_concern_is_not_read(pages: Dashboard)
         notifier.publish("of-it")
         assert await anext(changes) == {"part": {"frame": "1", "rows": []}}
     assert asked == [{"other"}, {"of-it"}]
-
-
-async def test_browser_that_disconnects_in_the_middle_of_an_event_is_unsubscribed_at_once(pages: Dashboard) -> None:
-    changes = pages.changes(request("alice", ""), View("jobs.html", lambda: {"part": "0"}))
-    async with asyncio.timeout(60):
-        async with aclosing(_events(changes, "")) as events:
-            await anext(events)
-            await anext(events)
-            assert pages.broadcaster._channels
-        assert not pages.broadcaster._channels
 
 
 async def test_page_that_cannot_be_read_ends_the_stream(pages: Dashboard, caplog: pytest.LogCaptureFixture) -> None:

@@ -116,24 +116,12 @@ def test_report_with_any_value_anywhere_is_refused_or_bounded(kind: type[BaseMod
     assert taken > 10
 
 
-def test_report_as_an_agent_writes_it_stays_as_it_is() -> None:
-    request = SyncRequest.model_validate(SYNC)
-    assert reports.bounded_sync(request, NOW) == request
-
-
 def test_words_of_an_engine_become_one_short_line() -> None:
     waiting = REPLICA | {"waits": "0/8 nodes\r\n\x1b[31m are\u202e  available" + "x" * 5000}
     request = SyncRequest.model_validate(SYNC | {"runs": [RUN | {"replicas": [waiting]}]})
     (replica,) = reports.bounded_sync(request, NOW).runs[0].replicas
     assert replica.waits.startswith("0/8 nodes [31m are available")
     assert len(replica.waits) == reports.MAX_WAITS
-
-
-def test_exit_code_that_is_none_is_no_success() -> None:
-    exits = [REPLICA | {"exit": {**REPLICA["exit"], "code": code}} for code in (-9, 2**40, 137, None)]  # type: ignore[dict-item]
-    request = SyncRequest.model_validate(SYNC | {"runs": [RUN | {"replicas": exits}]})
-    replicas = reports.bounded_sync(request, NOW).runs[0].replicas
-    assert [replica.exit and replica.exit.code for replica in replicas] == [255, 255, 137, None]
 
 
 @pytest.mark.parametrize("agent_id", ["", "x" * 129, "a\nb", "\u202e"])

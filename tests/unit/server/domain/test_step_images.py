@@ -1,6 +1,6 @@
 """Images by step, found by their names."""
 
-from trainyard_server.domain.step_images import MAX_GROUPS, MAX_IMAGES, image_type, step_images
+from trainyard_server.domain.step_images import MAX_GROUPS, MAX_IMAGES, step_images
 
 
 def groups(*paths: str) -> dict[str, tuple[int, ...]]:
@@ -28,8 +28,3 @@ def test_groups_and_images_are_bounded() -> None:
     many = [("images", str(name), f"{step}.png") for name in range(MAX_GROUPS + 5) for step in range(2)]
     assert len(step_images(many)) == MAX_GROUPS
     assert step_images([("_" * 250 + ".png",), ("9" * 250 + ".png",), ("a" * 5000 + ".png",)]) == ()
-
-
-def test_type_of_an_image_is_that_of_its_name() -> None:
-    names = ("a.PNG", "a.svg", "png", "a.png.exe", "a.html")
-    assert [image_type(name) for name in names] == ["image/png", "image/svg+xml", "", "", ""]

@@ -7,13 +7,7 @@ import sqlite3
 import pytest
 from sqlalchemy import exc
 
-from trainyard_server.storage.failures import (
-    FailureLog,
-    failure_detail,
-    failure_of,
-    failure_reason,
-    is_database_failure,
-)
+from trainyard_server.storage.failures import FailureLog, failure_of, failure_reason, is_database_failure
 from trainyard_server.storage.files import LockTimeout
 
 
@@ -67,10 +61,6 @@ def test_remedy_says_what_passes_by_itself_what_needs_room_and_what_a_restore() 
     assert wrong == []
 
 
-def test_detail_is_one_line_without_the_statement() -> None:
-    assert failure_detail(of_sqlite("connection refused\nIs the server running?")) == "connection refused"
-
-
 def test_repeated_failure_is_logged_once_until_resolved(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     failures = FailureLog(logging.getLogger("test"), lambda: now)
@@ -96,10 +86,3 @@ def test_repeated_failure_is_logged_once_until_resolved(caplog: pytest.LogCaptur
     now += 61
     failures.record("It stands still", full)
     assert logged() == 1
-
-
-def test_other_error_is_logged_each_time_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    failures = FailureLog(logging.getLogger("test"))
-    for _ in range(2):
-        failures.record("It stands still", KeyError("x"))
-    assert [bool(record.exc_info) for record in caplog.records] == [True, True]

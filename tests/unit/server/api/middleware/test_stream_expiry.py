@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Message
 
 from trainyard_server.api.middleware.stream_expiry import serve
@@ -69,45 +69,9 @@ async def test_stream_ends_when_the_session_expires() -> None:
     assert closed == ["closed"]
 
 
-async def closing() -> bool:
-    """The server shuts down first."""
-    return False
-
-
-@pytest.mark.parametrize("until_revoked", [never, closing])
-async def test_stream_that_ends_by_itself_leaves_no_task(until_revoked: Callable[[], Awaitable[bool]]) -> None:
-    caller = Caller()
-    await caller.ask(stream([], endless=False), until_revoked)
-    assert caller.text == "data: 1\n\ndata: 2\n\n"
-
-
-@pytest.mark.parametrize(
-    "app", [stream([], endless=False, media_type="text/plain"), PlainTextResponse("data: 1\n\ndata: 2\n\n")]
-)
-async def test_other_responses_do_not_expire(app: ASGIApp) -> None:
-    async def must_not_be_called() -> bool:
-        raise AssertionError
-
-    caller = Caller()
-    await caller.ask(app, must_not_be_called, lasts_s=0)
-    assert caller.text == "data: 1\n\ndata: 2\n\n"
-
-
 async def test_timeout_error_of_the_application_is_raised() -> None:
     async def app(_scope: Any, _receive: Any, _send: Any) -> None:
         raise TimeoutError("of its own")
 
     with pytest.raises(TimeoutError, match="of its own"):
         await Caller().ask(app, never)
-
-
-async def test_expiry_after_the_last_part_adds_nothing() -> None:
-    async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"data: 1\n\n"})
-        await asyncio.sleep(LONG_S)
-
-    caller = Caller()
-    await caller.ask(app, never, lasts_s=0.01)
-    assert caller.text == "data: 1\n\n"

@@ -27,15 +27,6 @@ def signed(key: ServiceAccountKey = KEY, key_id: str = "", **changes: Any) -> st
     return str(jwt.encode(signer, sent).decode())  # type: ignore[no-untyped-call]
 
 
-def test_bearer_stands_for_the_credential_of_its_key_until_it_ends() -> None:
-    for name, value in (("scope", "a b"), ("aud", "https://ml.trainyard.localhost:8472/")):
-        claims: dict[str, Any] = {name: value}
-        grant = KEYS.read_bearer(signed(**claims), NOW)
-        assert grant is not None
-        assert (grant.credential, grant.number) == ("made:alice", KEY.number)
-        assert KEYS.read_bearer(signed(**claims), NOW + timedelta(hours=1, minutes=1)) is None
-
-
 @pytest.mark.parametrize(
     "audience",
     [

@@ -2,8 +2,6 @@ import shlex
 import subprocess
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainyard_protocol.job.config import text as config_text
 from trainyard_server.capabilities.config_editor import clone as cloning
@@ -25,33 +23,6 @@ from trainyard_server.capabilities.config_editor import clone as cloning
 )
 def test_next_id_continues_the_name(like: str, taken: set[str], free: str) -> None:
     assert cloning.next_id(like, taken.__contains__) == free
-
-
-@given(st.sets(st.integers(2, 400)), st.integers(1, 400))
-def test_next_id_is_free_a_valid_id_and_found_in_few_questions(numbers: set[int], start: int) -> None:
-    taken = {"x"} | {f"x_{number}" for number in numbers}
-    asked: list[str] = []
-
-    def is_taken(name: str) -> bool:
-        asked.append(name)
-        return name in taken
-
-    like = "x" if start == 1 else f"x_{start}"
-    assert cloning.next_id(like, is_taken) not in taken | {like}
-    assert len(asked) < 30
-
-
-def test_new_job_dir_follows_the_name_where_it_is_one_of_its_parts() -> None:
-    assert cloning.new_job_dir("gs://b/runs/a/out", "a", "a_2") == "gs://b/runs/a_2/out"
-    assert cloning.new_job_dir("gs://b/runs/ab", "a", "a_2") == "gs://b/runs/ab"
-
-
-def test_clone_has_arguments_directory_and_labels_apart() -> None:
-    sent = {"pythonModule": "t", "args": ["--lr", "0.1"], "jobDir": "/out/a"}
-    made = cloning.clone("a", "a_2", sent, {"team": "vision"})
-    assert config_text.read(made.config).data == {"trainingInput": {"pythonModule": "t"}}
-    assert made.args_text == "--lr 0.1"
-    assert (made.args, made.job_dir, made.labels) == (("--lr", "0.1"), "/out/a_2", {"team": "vision"})
 
 
 @pytest.mark.parametrize("argument", ["it's $(touch here) `x`", "CONFIG", "a\nCONFIG\nb", "\\"])

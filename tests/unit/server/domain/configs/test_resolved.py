@@ -29,30 +29,6 @@ def test_resolved_tier_has_the_machines_of_the_catalogue() -> None:
     assert "evaluatorType" not in data
 
 
-def test_resolved_workers_inherit_the_image_and_keep_their_own_arguments() -> None:
-    image = "registry.example/a:1"
-    data = resolve(
-        made(
-            scaleTier="CUSTOM",
-            masterType="n1-standard-4",
-            masterConfig={"imageUri": image},
-            workerType="n1-standard-4",
-            workerCount="2",
-            workerConfig={"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "1"}},
-        )
-    )
-    assert data["workerConfig"] == {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}, "imageUri": image}
-    assert data["useChiefInTfConfig"] is False
-
-
-def test_resolved_defaults_are_written_out() -> None:
-    for version, chief in (("", True), ("1.15", False), ("2.1", True)):
-        data = resolve(made(pythonModule="t", **({"runtimeVersion": version} if version else {})))
-        assert data["scaleTier"] == "BASIC"
-        assert data["scheduling"] == {"maxRunningTime": "604800s", "priority": 0}
-        assert data["useChiefInTfConfig"] is chief, version
-
-
 def test_filled_lines_are_those_that_nobody_sent() -> None:
     training_input = made(pythonModule="t", scheduling={"maxRunningTime": "60s"}, masterConfig={"diskConfig": {}})
     text = resolved.as_yaml(resolve(training_input))
@@ -76,12 +52,3 @@ def test_as_yaml_is_the_same_job_when_it_is_read_again(given: dict[str, Any]) ->
     data = config_text.read(text, "yaml").data
     assert parse_training_input(data["trainingInput"]).canonical() == training_input.canonical()
     assert data["labels"] == {"a": "no"}
-
-
-def test_as_sent_has_the_order_of_the_api_and_numbers_as_numbers() -> None:
-    training_input = made(
-        pythonModule="t", workerCount="2", workerType="local-1", masterType="local-1", scaleTier="custom"
-    )
-    data = resolved.as_sent(training_input)
-    assert list(data) == ["scaleTier", "masterType", "workerType", "workerCount", "pythonModule"]
-    assert data["workerCount"] == 2

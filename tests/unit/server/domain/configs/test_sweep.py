@@ -1,7 +1,5 @@
 """Study around a job."""
 
-import pytest
-
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_server.domain.configs.sweep import around
 
@@ -23,8 +21,3 @@ def test_ranges_are_around_overrides_of_hydra() -> None:
     low = {"parameterName": "model.lr", "type": "DOUBLE", "minValue": 0.01, "maxValue": 0.09}
     assert study["params"][:1] == [low | {"scaleType": "UNIT_LOG_SCALE"}]
     assert (study["argumentStyle"], study["goal"]) == ("OVERRIDES", "MAXIMIZE")
-
-
-@pytest.mark.parametrize("args", [[], ["--opt", "adam"], ["-lr", "0.1"], ["seed=3"], ["--seed", "3"], ["--x", "-1"]])
-def test_without_such_a_number_there_is_no_study(args: list[str]) -> None:
-    assert around(args, "accuracy") is None

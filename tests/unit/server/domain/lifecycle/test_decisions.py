@@ -5,18 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from trainyard_protocol.job.training_input import parse_training_input
-from trainyard_protocol.states import (
-    FINAL_JOB_STATES,
-    JOB_MOVES,
-    RUN_MOVES,
-    JobState,
-    Outcome,
-    Reason,
-    ReplicaState,
-    RunState,
-)
+from trainyard_protocol.states import JOB_MOVES, RUN_MOVES, JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport, Stall
-from trainyard_server.domain.lifecycle import decisions, messages
+from trainyard_server.domain.lifecycle import messages
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.decisions import (
     EndOfLog,
@@ -99,23 +90,6 @@ def next_move(current: JobSnapshot, at: float = 0, lines: Sequence[str] = ()) ->
     transition = step(current, after(at), POLICY, EndOfLog(tuple(lines)))
     assert transition is not None
     return transition
-
-
-def test_step_of_a_queued_job_and_of_one_that_is_over_is_nothing() -> None:
-    assert decider(job(state=JobState.QUEUED)) is None
-    assert step(job(state=JobState.QUEUED), T0, POLICY) is None
-    for state in FINAL_JOB_STATES:
-        assert step(job(state=state), after(10**9), POLICY) is None
-
-
-def test_step_runs_only_once_all_replicas_have_been_up() -> None:
-    waiting = job(
-        up(MASTER), ReplicaSnapshot(WORKER, ReplicaState.STARTING), state=JobState.PREPARING, run=RunState.PREPARING
-    )
-    assert step(waiting, T0, POLICY) is None
-    both = job(up(MASTER), done(WORKER), state=JobState.PREPARING, run=RunState.PREPARING)
-    move = next_move(both)
-    assert (move.run, move.job) == (RunState.RUNNING, JobState.RUNNING)
 
 
 def test_step_stops_a_run_as_soon_as_it_is_decided() -> None:
@@ -224,14 +198,6 @@ def test_step_ends_a_cancelled_job_as_it_had_truly_ended() -> None:
         assert state is not JobState.CANCELLED or move.error_message == "Stopped."
 
 
-def test_step_of_a_cancelled_job_stops_its_run_first() -> None:
-    move = next_move(job(up(MASTER), state=JobState.CANCELLING, run=RunState.RUNNING))
-    assert (move.run, move.job) == (RunState.STOPPING, None)
-    assert step(job(up(MASTER), state=JobState.CANCELLING), T0, POLICY) is None
-    move = next_move(job(state=JobState.CANCELLING))
-    assert (move.job, move.error_message) == (JobState.CANCELLED, "Stopped.")
-
-
 def test_infrastructure_failure_gets_a_new_run_after_a_pause_while_there_is_a_budget() -> None:
     lost = job(ended(MASTER, Reason.VANISHED))
     for used, pause in ((0, 1), (1, 2)):
@@ -240,22 +206,6 @@ def test_infrastructure_failure_gets_a_new_run_after_a_pause_while_there_is_a_bu
     move = next_move(replace(lost, retries_used=2), lines=("x",))
     assert move.job is JobState.FAILED
     assert move.error_message == "The replica master 0 vanished without an exit status. why.\nx"
-
-
-@pytest.mark.parametrize("reason", [Reason.HOST_SHUTDOWN, Reason.PREEMPTED])
-def test_operators_stop_gets_a_new_run_always_and_at_once(reason: Reason) -> None:
-    move = next_move(replace(job(ended(MASTER, reason)), retries_used=99))
-    assert (move.job, move.backoff_until, move.retries_used) == (JobState.QUEUED, None, None)
-
-
-@pytest.mark.parametrize(("waited", "pause"), [(-9, 1), (0, 1), (1.5, 1.5), (2.5, 2.5), (600, 3)])
-def test_run_that_could_not_start_waits_for_the_next_one_at_no_cost(waited: float, pause: float) -> None:
-    gang = (ended(MASTER, Reason.GIVEN_BACK, after_stop=True), ended(WORKER, Reason.GIVEN_BACK, after_stop=True))
-    waiting = replace(job(*gang, state=JobState.PREPARING), retries_used=2)
-    move = next_move(waiting, waited)
-    assert (move.job, move.retries_used, move.is_still_waiting) == (JobState.QUEUED, None, True)
-    assert move.backoff_until == after(waited + pause)
-    assert move.job_message == f"A new run starts in {pause:g} s. Waiting costs no retry."
 
 
 def test_time_limit_costs_a_retry_only_where_its_run_got_no_further() -> None:
@@ -290,26 +240,6 @@ def test_preemption_of_a_run_that_got_further_gives_its_job_the_whole_budget_aga
 def test_backoff_doubles_up_to_the_longest() -> None:
     policy = RetryPolicy(9, 1, 60)
     assert [policy.backoff_s(n) for n in (1, 2, 3, 6, 7, 10_000)] == [1, 2, 4, 32, 60, 60]
-
-
-def test_running_time_counts_from_running_and_only_while_it_runs() -> None:
-    running = job(up(MASTER), run=RunState.RUNNING)
-    assert step(running, after(3599.9), POLICY) is None
-    move = next_move(running, 3600)
-    assert (move.job, move.run) == (JobState.CANCELLING, None)
-    assert step(job(up(MASTER)), after(3600), POLICY) is None, "it is being stopped anyway"
-    endless = job(up(MASTER), run=RunState.RUNNING, maxRunningTime="315576000000s")
-    assert step(endless, T0, POLICY) is None
-
-
-@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PREPARING])
-def test_wait_time_counts_until_it_runs(state: JobState) -> None:
-    replicas = (ReplicaSnapshot(MASTER, ReplicaState.PENDING),) if state is JobState.PREPARING else ()
-    waiting = job(*replicas, state=state, run=RunState.PREPARING, maxWaitTime="1800s")
-    assert step(waiting, after(1799), POLICY) is None
-    move = next_move(waiting, 1800)
-    assert move.job is JobState.CANCELLING
-    assert "maxWaitTime of 1800s" in move.stop_message
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -392,18 +322,6 @@ def test_observe_takes_only_what_is_news() -> None:
     assert (change.before, change.after, change.address) == (pending, pending, "h:1")
 
 
-def test_run_of_an_agent_without_lease_is_given_up_only_where_no_other_follows() -> None:
-    for state, run, gives_up in (
-        (JobState.CANCELLING, RunState.STOPPING, True),
-        (JobState.CANCELLING, RunState.RUNNING, False),
-        (JobState.RUNNING, RunState.STOPPING, False),
-    ):
-        lonely = job(up(MASTER), state=state, run=run)
-        assert lonely.run is not None
-        lost = decisions.host_lost(lonely.run, "a", 30, after(60))
-        assert decisions.may_give_up(lonely, lost, after(60), POLICY) is gives_up, (state, run)
-
-
 def stalled_replica(task: str, step: int = 7) -> ReplicaSnapshot:
     stall = Stall(step=step, since=T0, limit_s=300, for_s=301, longest_s=2)
     return replace(up(task), step=step, stall=stall)
@@ -418,14 +336,6 @@ def stalled_run(*replicas: ReplicaSnapshot) -> JobSnapshot:
     return replace(stopping, run=replace(stopping.run, stalled=move.verdict))
 
 
-def test_step_stops_a_run_that_stands_still_and_says_who_held_it_up() -> None:
-    move = next_move(job(stalled_replica(MASTER, 8), stalled_replica(WORKER, 7), run=RunState.RUNNING))
-    assert move.run is RunState.STOPPING
-    assert move.verdict is not None
-    assert (move.verdict.reason, move.verdict.replica, move.verdict.step) == (Reason.STALLED, WORKER, 7)
-    assert "the other waits at step 8" in move.verdict.message
-
-
 def test_step_does_what_the_job_wants_or_else_the_server() -> None:
     for policy, wish, stops in (
         (StallAction.RESTART, None, True),
@@ -436,24 +346,6 @@ def test_step_does_what_the_job_wants_or_else_the_server() -> None:
         stalled = replace(job(stalled_replica(MASTER), run=RunState.RUNNING), stall_action=wish)
         taken = step(stalled, T0, replace(POLICY, stall_action=policy))
         assert (taken is not None) is stops, (policy, wish)
-
-
-def test_step_does_not_stop_a_run_for_a_stall_before_all_of_it_is_up() -> None:
-    preparing = job(
-        stalled_replica(MASTER),
-        ReplicaSnapshot(WORKER, ReplicaState.STARTING),
-        state=JobState.PREPARING,
-        run=RunState.PREPARING,
-    )
-    assert step(preparing, T0, POLICY) is None
-
-
-def test_exit_that_came_before_a_stall_decides() -> None:
-    both = job(stalled_replica(MASTER), crashed(WORKER), run=RunState.RUNNING)
-    move = next_move(both)
-    assert move.verdict is None
-    assert decider(both) is not None
-    assert decider(both).task == WORKER  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -481,34 +373,6 @@ def test_verdict_of_a_run_that_was_stopped_for_standing_still(
         assert move.backoff_until == after(1)
 
 
-def test_stall_that_uses_up_the_budget_fails_the_job_unless_it_is_cancelled() -> None:
-    run = replace(stalled_run(stopped(MASTER), stopped(WORKER)), retries_used=POLICY.retries)
-    move = next_move(run)
-    assert move.job is JobState.FAILED
-    assert move.error_message.startswith("The replica worker 0 stalled: worker-replica-0 stands still at step 7")
-    assert next_move(replace(run, state=JobState.CANCELLING)).job is JobState.CANCELLED
-
-
-def test_notice_takes_what_is_news_and_leaves_what_is_decided_alone() -> None:
-    stall = stalled_replica(WORKER).stall
-    reported = RunReport(
-        run_id="r",
-        replicas=(
-            ReplicaReport(task=MASTER, state=ReplicaState.RUNNING, stacks="waits"),
-            ReplicaReport(task=WORKER, state=ReplicaState.RUNNING, stall=stall, stacks="hangs"),
-        ),
-    )
-    run = job(up(MASTER), up(WORKER), run=RunState.RUNNING).run
-    assert run is not None
-    changes, seen = decisions.stall_changes(run, reported)
-    assert changes == [(MASTER, None, "waits"), (WORKER, stall, "hangs")]
-    assert [(r.stall, r.stacks) for r in seen.replicas] == [(None, "waits"), (stall, "hangs")]
-    assert decisions.stall_changes(seen, reported)[0] == []
-    moved_on = RunReport(run_id="r", replicas=(ReplicaReport(task=WORKER, state=ReplicaState.RUNNING),))
-    assert decisions.stall_changes(seen, moved_on)[0] == [(WORKER, None, "")]
-    assert decisions.stall_changes(replace(seen, state=RunState.STOPPING), moved_on)[0] == []
-
-
 def on(part: str, replica: ReplicaSnapshot, error_s: float) -> ReplicaSnapshot:
     """The replica in a part of its run, whose clock may be wrong by so much."""
     assert replica.exit is not None
@@ -531,11 +395,3 @@ def test_first_failure_of_two_machines_is_known_as_far_as_their_clocks_are(
     replica = decider(job(*gang))
     assert replica is not None
     assert replica.task == first
-
-
-def test_first_failure_of_one_machine_is_exact_however_wrong_its_clock_is() -> None:
-    other = "worker-replica-1"
-    gang = on("a", crashed(MASTER, 1, 5), 0.1), on("b", crashed(WORKER, 3, 1.001), 0.1), on("b", crashed(other, 4), 0.1)
-    replica = decider(job(*gang))
-    assert replica is not None
-    assert replica.task == other

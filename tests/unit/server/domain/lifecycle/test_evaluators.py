@@ -79,55 +79,6 @@ def test_evaluator_that_fails_starts_again_alone_after_a_pause(reason: Reason, r
         assert (due.run, due.job) == (None, None)
 
 
-def test_evaluator_waits_for_the_end_of_its_log_and_of_its_last_restart() -> None:
-    crashed = ended(EVALUATOR, Reason.PROGRAM_ERROR)
-    unfinished = job(up(MASTER), replace(crashed, log_complete=False))
-    assert step(unfinished, at(99), POLICY) is None
-    for state, after in ((RunState.RUNNING, RunState.STOPPING), (RunState.STOPPING, RunState.ENDED)):
-        taken = next_move(job(up(MASTER), crashed, restarts=(alone(2, crashed, state),)), 99)
-        assert (taken.of_restart, taken.run, taken.restart) == ("r2", after, None)
-    again = next_move(job(up(MASTER), crashed, restarts=(alone(2, crashed),)), 99)
-    assert again.restart is not None
-    assert "restart 2 of 5" in again.restart.message
-
-
-def test_evaluator_of_a_machine_whose_clock_is_ahead_starts_again() -> None:
-    taken = next_move(job(up(MASTER), ended(EVALUATOR, Reason.PROGRAM_ERROR, 3600)), 0)
-    assert taken.restart is not None
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        ended(EVALUATOR, Reason.START_FAILED, started=False),
-        ended(EVALUATOR, Reason.GIVEN_BACK, after_stop=True),
-        ended(EVALUATOR, Reason.HOST_SHUTDOWN, after_stop=True),
-    ],
-)
-def test_end_before_the_gang_ran_or_with_its_machine_is_that_of_any_replica(first: ReplicaSnapshot) -> None:
-    failed = job(up(MASTER), first, run=RunState.PREPARING, state=JobState.PREPARING)
-    assert decider(failed) is first
-
-
-def test_evaluator_that_fails_for_good_fails_its_job() -> None:
-    crash = ended(EVALUATOR, Reason.PROGRAM_ERROR)
-    preempted = alone(2, ended(EVALUATOR, Reason.PREEMPTED))
-    crashes = tuple(alone(number, crash) for number in range(3, 2 + MOST_RESTARTS))
-    last = ended(EVALUATOR, Reason.PROGRAM_ERROR, 9)
-    assert decider(job(up(MASTER), crash, restarts=(preempted, *crashes))) is None
-
-    restarts = (preempted, *crashes, alone(9, last))
-    failed = job(up(MASTER), crash, restarts=restarts)
-    assert decider(failed) is last
-    taken = next_move(failed, 99)
-    assert taken.run is RunState.STOPPING
-    stopped = ended(MASTER, Reason.STOPPED, after_stop=True)
-    over = next_move(job(stopped, crash, restarts=restarts, run=RunState.STOPPING), 99)
-    assert over.job is JobState.FAILED
-    assert over.verdict is not None
-    assert (over.verdict.replica, over.verdict.exit_code) == (EVALUATOR, 3)
-
-
 def test_restart_that_its_engine_does_not_start_is_tried_again_as_often_as_it_takes() -> None:
     for waits in (1, 2 * MOST_RESTARTS):
         unstarted = ended(EVALUATOR, Reason.GIVEN_BACK, after_stop=True, started=False)

@@ -1,7 +1,7 @@
 """Retry rules: which rule decides about a failed run, and what follows."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,8 +11,7 @@ from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle import retries
-from trainyard_server.domain.lifecycle.decisions import EndOfLog, RetryPolicy, Transition, host_lost, may_give_up, step
-from trainyard_server.domain.scheduling.avoidance import avoidance
+from trainyard_server.domain.lifecycle.decisions import EndOfLog, RetryPolicy, Transition, step
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
 T0 = datetime(2026, 11, 20, tzinfo=UTC)
@@ -57,21 +56,6 @@ def next_of(current: JobSnapshot, *lines: str) -> Transition:
 
 BY_CODE = {"exitCodes": [33, 34], "count": 3, "otherHost": True}
 BY_LOG = {"log": "NCCL.*unhandled", "count": 2}
-
-
-def test_run_that_matches_a_rule_is_followed_by_another_and_spends_the_rule() -> None:
-    move = next_of(job(FAILED, BY_CODE))
-    assert (move.job, move.retries_used, move.backoff_until) == (JobState.QUEUED, None, T0 + timedelta(seconds=2))
-    clause = "Exit code 33 matched retry rule 1 (exitCodes: [33, 34])"
-    assert move.job_message == (
-        f"{clause}: a new run starts on another machine, if there is one, in 2 s (retry 1 of 3)."
-    )
-    verdict = move.verdict
-    assert verdict is not None
-    assert (verdict.retry, verdict.retry_rule, verdict.other_host) == (f"{clause}; retry 1 of 3.", 1, True)
-    avoided = avoidance("agent", verdict.reason, T0, other_host=verdict.other_host)
-    assert avoided is not None
-    assert avoided.agent_id == "agent"
 
 
 def test_rules_decide_by_the_first_that_matches_while_it_has_retries() -> None:
@@ -143,22 +127,6 @@ def test_job_without_retries_ends_with_its_run_once_that_was_running() -> None:
     assert ecc.job is JobState.FAILED
     with pytest.raises(InvalidArgument, match="retry and disableRetries"):
         parse_training_input({"scheduling": {"disableRetries": True, "retry": [BY_CODE]}})
-
-
-def test_job_that_is_cancelled_is_not_followed_by_a_rule() -> None:
-    current = replace(job(FAILED, BY_CODE), state=JobState.CANCELLING, stop_message="Stopped.")
-    assert next_of(current).job is JobState.FAILED
-    stopped = replace(current, run=RunSnapshot("r", 1, RunState.STOPPING, (ended(Reason.STOPPED, 33, True),)))
-    assert next_of(stopped).job is JobState.CANCELLED
-
-
-def test_run_of_a_silent_cluster_is_not_given_up_where_a_rule_starts_another_one() -> None:
-    worker = ReplicaSnapshot("worker-replica-0", ReplicaState.RUNNING, "", T0)
-    run = RunSnapshot("r", 1, RunState.STOPPING, (FAILED, worker))
-    lost = host_lost(run, "cluster", 60.0, T0 + timedelta(minutes=5))
-    for rule, matches, expected in [(BY_CODE, (), False), (BY_LOG, (0,), False), (BY_LOG, (), True)]:
-        current = replace(job(FAILED, rule), run=run)
-        assert may_give_up(current, lost, T0, POLICY, frozenset(matches)) is expected, rule
 
 
 def test_exit_codes_that_a_rule_retries_are_known_at_the_start_of_a_run() -> None:

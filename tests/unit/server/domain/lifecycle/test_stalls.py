@@ -6,17 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.wire.sync import Stall, StallPolicy
-from trainyard_server.domain.lifecycle.stalls import (
-    StallAction,
-    StallDiagnosis,
-    StalledReplica,
-    check_labels,
-    diagnose,
-    main_stack,
-    policy_of,
-    requested_action,
-)
+from trainyard_protocol.wire.sync import Stall
+from trainyard_server.domain.lifecycle.stalls import StallDiagnosis, StalledReplica, check_labels, diagnose
 
 CHIEF, WORKER_0, WORKER_1, PS = ("master-replica-0", "worker-replica-0", "worker-replica-1", "ps-replica-0")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -58,13 +49,6 @@ def diagnosed(members: Sequence[StalledReplica]) -> StallDiagnosis:
     return diagnosis
 
 
-def test_lone_replica_is_the_one_where_it_stands_still() -> None:
-    assert diagnose([StalledReplica(CHIEF, steps=True), StalledReplica(WORKER_0)]) is None
-    assert diagnosed([stands(CHIEF, stacks=LOADS, longest_s=0)]).message == (
-        "master-replica-0 stands still at step 120 for 312 s. It is in trainer/data.py:88 load."
-    )
-
-
 def test_lowest_step_is_the_odd_one_and_what_it_does_is_named() -> None:
     diagnosis = diagnosed([stands(CHIEF, 121), stands(WORKER_0, 121), stands(WORKER_1, 120, LOADS)])
     assert diagnosis.task == WORKER_1
@@ -79,13 +63,6 @@ def test_at_the_same_step_the_one_that_does_something_else_is_the_odd_one(loads:
     diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=loads), stands(WORKER_1, stacks=WAITS)])
     assert diagnosis.task == WORKER_0
     assert diagnosis.message.endswith("the others wait at the same step. It is in trainer/data.py:88 load.")
-
-
-def test_copies_of_a_program_in_the_directories_of_replicas_are_the_same_program() -> None:
-    def own(task: str, stacks: str) -> StalledReplica:
-        return stands(task, stacks=stacks.replace("/app/", f"/runs/1/{task}/work/program/"))
-
-    assert diagnosed([own(CHIEF, WAITS), own(WORKER_0, WAITS), own(WORKER_1, LOADS)]).task == WORKER_1
 
 
 def test_replica_that_reports_no_steps_can_be_the_odd_one() -> None:
@@ -156,20 +133,6 @@ def test_program_is_told_from_libraries_beside_it_and_from_its_launcher() -> Non
     ):
         diagnosis = diagnosed([stands(CHIEF, stacks="\n".join([head, *frames, ""]))])
         assert diagnosis.message.endswith(f" It is in {place}.")
-
-
-def test_main_stack_of_anything_else_is_empty() -> None:
-    assert main_stack("") == ()
-    assert main_stack("Its stacks cannot be read: py-spy is not installed.") == ()
-    assert main_stack('  File "/app/x.py", line 1 in f') == ()  # of no thread
-
-
-def test_labels_of_a_job_override_what_the_server_wants() -> None:
-    default = StallPolicy(least_s=300, factor=10)
-    assert policy_of({}, default) is default
-    assert policy_of({"trainyard_stall_limit": "60"}, default).limit_s == 60
-    assert requested_action({}) is None
-    assert requested_action({"trainyard_stall_action": "report"}) is StallAction.REPORT
 
 
 @pytest.mark.parametrize("limit", ["0", "10m", "-1", "", "1.5", "9999999999", "¹"])

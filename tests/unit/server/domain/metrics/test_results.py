@@ -2,12 +2,9 @@
 
 import math
 
-from trainyard_protocol.lines.progress import ProgressEvent
-from trainyard_protocol.views.views import MetricsDigest
-from trainyard_server.domain.metrics.results import result, settled
+from trainyard_server.domain.metrics.results import result
 from trainyard_server.domain.metrics.series import Curve, Points
 from trainyard_server.domain.metrics.sources import MetricSource
-from trainyard_server.domain.metrics.summary import POINTS, CurveSummary
 
 
 def points(*given: tuple[int, float]) -> Points:
@@ -33,16 +30,3 @@ def test_result_without_a_direction_or_a_finite_value_has_no_best() -> None:
     assert lost is not None
     assert (rate.best, lost.best, lost.last) == (None, None, (1, math.inf))
     assert result("loss", "master-replica-0", []) is None
-
-
-def test_the_digest_of_an_ended_job_has_its_results() -> None:
-    summed = CurveSummary()
-    summed.add(ProgressEvent("", 9, epoch=3, metrics={"loss": 0.1, "dropped": 1.0}))
-    loss = result("loss", "master-replica-0", [(1, points(*((step, float(step)) for step in range(100))))])
-    assert loss is not None
-    digest = MetricsDigest.model_validate(settled(summed.json(), [loss]))
-    assert (digest.epoch, [metric.name for metric in digest.metrics]) == (3, ["loss"])
-    curve = digest.curve()
-    assert curve is not None
-    assert (curve.step, curve.value, curve.points[0], curve.points[-1]) == (99, 99.0, (0, 0.0), (99, 99.0))
-    assert len(curve.points) <= POINTS

@@ -30,23 +30,6 @@ def same(result: Iterable[Triple], expected: Iterable[Triple]) -> bool:
     return list(map(repr, result)) == list(map(repr, expected))
 
 
-@given(POINTS, POINTS)
-def test_points_that_come_after_a_look_count_as_well(before: list[Triple], after: list[Triple]) -> None:
-    curve = Curve()
-    for one in before:
-        curve.add(*one)
-    curve.points()
-    for one in after:
-        curve.add(*one)
-    assert same(curve.points(), naive([*before, *after]))
-
-
-@given(POINTS, st.one_of(st.none(), st.integers(0, 300)), st.one_of(st.none(), st.integers(0, 300)))
-def test_between_two_steps(given: list[Triple], first: int | None, last: int | None) -> None:
-    expected = [one for one in naive(given) if (first is None or one[0] >= first) and (last is None or one[0] <= last)]
-    assert same(points(given).between(first, last), expected)
-
-
 @given(POINTS, st.integers(LEAST, 100))
 def test_thinned_keeps_the_ends_the_peaks_and_what_is_no_number(given: list[Triple], limit: int) -> None:
     all_of_it = points(given)
@@ -76,14 +59,3 @@ def test_a_step_that_was_trained_again_is_the_later_runs(runs: list[list[Triple]
     result = dict(joined([(number, points(one)) for number, one in enumerate(runs)]))
     assert result.keys() == expected.keys()
     assert all(same(result[number], expected[number]) for number in expected)
-
-
-def test_a_curve_that_is_thinned_for_good_goes_on() -> None:
-    curve = Curve()
-    for step in range(1000):
-        curve.add(step, float(step == 500), 0.0)
-    curve.thin(100)
-    curve.add(1000, 2.0, 1.0)
-    assert len(curve) <= 101
-    assert (500, 1.0, 0.0) in list(curve.points())
-    assert list(curve.points())[-1] == (1000, 2.0, 1.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainyard_protocol.lines.progress import ProgressEvent
 from trainyard_protocol.views.views import MetricsDigest
 from trainyard_server.domain.metrics.sources import MetricSource
-from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, MetricSummary, ordered
+from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, MetricSummary
 
 VALUES = st.one_of(st.floats(), st.integers(-10, 10).map(float))
 EVENTS = st.builds(
@@ -37,17 +37,6 @@ def view(summary: CurveSummary) -> MetricsDigest:
     return MetricsDigest.model_validate(summary.json())
 
 
-def test_points_are_spread_evenly_over_all_steps_and_the_newest_value_is_there() -> None:
-    one = view(digest(*curve(1000))).curve()
-    assert one is not None
-    assert (one.step, one.value) == (1000, 1000.0)
-    assert [step for step, _ in one.points] == list(range(1, 1001, 32))
-    assert all(value == step for step, value in one.points)
-    short = view(digest(*curve(POINTS))).curve()
-    assert short is not None
-    assert len(short.points) == POINTS
-
-
 def test_a_step_that_comes_again_takes_back_what_came_after_it() -> None:
     events = [
         *curve(30),
@@ -57,31 +46,6 @@ def test_a_step_that_comes_again_takes_back_what_came_after_it() -> None:
     one = view(digest(*events)).curve()
     assert one is not None
     assert one.points == (*((step, float(step)) for step in range(1, 10)), (10, 7.0), (11, 8.0))
-
-
-def test_loss_is_the_main_metric_however_late_it_comes() -> None:
-    others = ProgressEvent("progress", 1, metrics={f"m{n}": 1.0 for n in range(20)})
-    summary = view(digest(others))
-    assert (summary.main, [one.name for one in summary.metrics]) == ("m0", [f"m{n}" for n in range(METRICS)])
-    summary = view(digest(others, *curve(1, "val_loss"), *curve(1, "train_loss"), *curve(1)))
-    names = ["loss", "train_loss", "val_loss", *(f"m{n}" for n in range(METRICS - 3))]
-    assert (summary.main, [one.name for one in summary.metrics]) == ("loss", names)
-
-
-def test_names_are_ordered_by_what_people_look_at_first() -> None:
-    expected = ["loss", "train_loss", "Val_Loss", "rate", "a"]
-    assert ordered(["rate", "Val_Loss", "a", "train_loss", "loss"]) == expected
-
-
-def test_nothing_measured_is_no_digest() -> None:
-    assert digest(ProgressEvent("start"), ProgressEvent("progress", 3, 5)).json() is None
-    assert digest(ProgressEvent("progress", 3, epoch=2, epochs=5)).json() == {
-        "main": "",
-        "epoch": 2,
-        "epochs": 5,
-        "taken": 0,
-        "metrics": [],
-    }
 
 
 def test_what_is_no_number_is_a_string_in_json() -> None:
@@ -109,13 +73,6 @@ def test_a_digest_is_bounded_and_goes_on_from_what_was_kept(events: list[Progres
         steps = [step for step, _ in one["points"]]
         assert steps == sorted(set(steps))
     assert len(stored["metrics"] if stored else ()) <= METRICS
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), VALUES), min_size=1))
-def test_the_newest_value_is_the_last_that_was_said(points: list[tuple[int, float]]) -> None:
-    one = digest(*(ProgressEvent("progress", step, metrics={"loss": value}) for step, value in points)).curves["loss"]
-    step, value = points[-1]
-    assert (one.step, repr(one.value)) == (step, repr(value))
 
 
 def test_each_metric_has_its_last_value_and_its_extremes() -> None:

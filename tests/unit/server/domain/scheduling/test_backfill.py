@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
 from operator import le
 from random import Random
 
@@ -22,13 +21,6 @@ from unit.server.domain.scheduling.queue_support import NOW, agent, gang_of, hel
 CPUS_4 = tuple(range(4))
 
 
-def test_small_job_starts_in_room_that_the_large_one_does_not_need() -> None:
-    """The large one needs 6 of 8 CPUs, and 4 run: 2 stay free whatever ends."""
-    result = plan([queued(1, cpus=6, age=9), queued(2, cpus=2)], [agent(cpus=8, gangs=(held(*CPUS_4),))], NOW)
-    assert placed(result) == [2]
-    assert result.waiting[1].position == 1
-
-
 def test_small_job_that_could_delay_the_large_one_waits() -> None:
     jobs = [queued(1, cpus=7, age=9), queued(2, cpus=2)]
     result = plan(jobs, [agent(cpus=8, gangs=(held(*CPUS_4),))], NOW)
@@ -45,52 +37,6 @@ def test_cpu_job_passes_a_job_that_waits_for_devices() -> None:
     large = queued(1, cpus=6, gpus=2, kind="A", age=9)
     assert placed(plan([large, queued(2, cpus=2)], [host], NOW)) == [2]
     assert placed(plan([large, queued(2, cpus=3)], [host], NOW)) == []
-
-
-def test_agent_that_is_no_home_of_the_large_one_is_free_for_all() -> None:
-    agents = [agent("big", 8, gangs=(held(*CPUS_4),)), agent("small", 2)]
-    result = plan([queued(1, cpus=8, age=9), queued(2)], agents, NOW)
-    assert [(p.key, p.agent_id) for p in result.placements] == [(2, "small")]
-
-
-def test_small_job_goes_where_it_harms_nobody() -> None:
-    """On `a`, which comes first, the large one needs everything."""
-    agents = [agent("a", 6, gangs=(held(0, 1),)), agent("b", 8, gangs=(held(*CPUS_4, key=98),))]
-    result = plan([queued(1, cpus=6, age=9), queued(2, cpus=2)], agents, NOW)
-    assert [(p.key, p.agent_id) for p in result.placements] == [(2, "b")]
-
-
-def test_another_one_ahead_may_come_to_stand_beside_the_large_one() -> None:
-    host = agent(cpus=10, gb=64, gangs=(held(*CPUS_4, gb=10),))
-    large, other, small = queued(1, cpus=7, age=9), queued(2, cpus=3, gb=60, age=8), queued(3, cpus=2)
-    assert placed(plan([large, small], [host], NOW)) == [3]
-    assert placed(plan([large, other, small], [host], NOW)) == []
-    resting = replace(other, backoff_until=NOW + timedelta(seconds=1))
-    assert placed(plan([large, resting, small], [host], NOW)) == []
-
-
-def test_job_that_wants_the_whole_machine_for_itself_is_passed_by_nobody() -> None:
-    host = agent(cpus=2, gb=20, mode="fit", gangs=(held(0),))
-    result = plan([queued(1, 5, age=9), queued(2)], [host], NOW)
-    assert placed(result) == []
-
-
-def test_where_too_many_sums_would_be_to_look_at_nobody_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The three small gangs have 8 different sums, and 16 with the job that would pass."""
-    gangs = [held(n, key=90 + n, gb=gb) for n, gb in enumerate((30, 1, 1.1, 1.3))]
-    jobs = [queued(1, cpus=4, gb=40, age=9), queued(2, gb=2)]
-    for most, expected in ((16, [2]), (15, []), (7, [])):
-        monkeypatch.setattr(backfill, "MAX_SUMS", most)
-        assert placed(plan(jobs, [agent(cpus=8, gb=64, gangs=tuple(gangs))], NOW)) == expected
-
-
-def test_job_that_takes_devices_does_not_pass_one_that_may_get_any() -> None:
-    host = agent(cpus=8, gb=64, gpus=("A", "B", "B"), mode="fit", gangs=(held(0, gpus=("laptop-0",)),))
-    scaled_down = queued(1, cpus=1, gpus=4, kind="C", age=9)
-    assert placed(plan([scaled_down, queued(2, gpus=1, kind="B")], [host], NOW)) == []
-    assert placed(plan([scaled_down, queued(2)], [host], NOW)) == [2]
-    elsewhere = agent("strict", 2, gpus=("B", "B", "B", "B"))  # no home of the one ahead
-    assert placed(plan([scaled_down, queued(2, gpus=1, kind="B")], [host, elsewhere], NOW)) == [2]
 
 
 amounts = st.tuples(st.integers(0, 5), st.integers(0, 5))
@@ -187,8 +133,8 @@ def wishes(random: Random, first: int) -> list[JobSnapshot]:
     ]
 
 
-@pytest.mark.parametrize("max_sums", [2, 6, backfill.MAX_SUMS])
-@settings(max_examples=40)
+@pytest.mark.parametrize("max_sums", [2, backfill.MAX_SUMS])
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**64))
 def test_nobody_starts_later_for_what_stands_behind(max_sums: int, seed: int) -> None:
     """Whatever runs and whatever ends when: the first jobs of the queue start when they would alone."""

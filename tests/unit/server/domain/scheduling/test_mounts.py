@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.wire.agents import MountOffer
-from trainyard_server.domain.scheduling.candidates import candidates
-from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS, plan
+from trainyard_server.domain.scheduling.scheduler import plan
 from trainyard_server.domain.snapshots import JobSnapshot
 from unit.server.domain.scheduling.queue_support import NOW, agent, only, placed, queued
 
@@ -35,30 +34,3 @@ def test_job_that_no_agent_can_give_its_mounts_waits_and_delays_nobody() -> None
         assert (result.waiting[1].kind, result.waiting[1].reason, placed(result)) == ("no-mount", reason, [2])
     apart = plan([mounting(1, "imagenet", "scans", project="radiology")], agents, NOW).waiting[1]
     assert apart.reason == "no agent has all of its mounts: a has no mount scans; b has no mount imagenet"
-
-
-def test_agent_with_the_mount_that_is_full_small_or_silent_is_waited_for() -> None:
-    free, silent = agent("free", cpus=8), agent("silent", mounts=(IMAGENET,), alive=False)
-    waiting = plan([mounting(1, "imagenet")], [free, silent], NOW).waiting[1]
-    assert (waiting.kind, waiting.reason) == ("no-agent", "waits for agent silent, which is silent at the moment")
-    small = plan([mounting(1, "imagenet", cpus=4)], [free, agent("small", mounts=(IMAGENET,))], NOW).waiting[1]
-    assert (small.kind, "the largest agent with its mounts, small, has 2 vCPU" in small.reason) == ("never", True)
-
-
-def test_each_agent_of_a_gang_has_the_mount() -> None:
-    having = [agent(name, mounts=(IMAGENET,), address="10.0.0.1") for name in ("a", "b")]
-    other = agent("c", address="10.0.0.1")
-    gang = mounting(1, "imagenet", replicas=4)
-    placement = only(plan([gang], [other, *having], NOW))
-    assert [part.agent_id for part in placement.parts] == ["a", "b"]
-    assert plan([gang], [other, having[0]], NOW).waiting[1].kind == "never"
-
-
-def test_candidates_say_which_mount_is_missing() -> None:
-    agents = [agent("a"), agent("b", mounts=(SCANS,)), agent("c", mounts=(MountOffer(name="scans"),))]
-    views = candidates(mounting(1, "scans"), agents, NO_QUOTAS)
-    assert {view.agent: view.lacks for view in views} == {
-        "a": "has no mount scans",
-        "b": "has the mount scans for other projects than p",
-        "c": "",
-    }

@@ -23,14 +23,6 @@ def cluster(*pools: Pool) -> AgentSnapshot:
     return replace(agent("cluster", mode="fit"), capacity=Capacity.of_pools(*pools or (SMALL, LARGE)))
 
 
-def test_gang_gets_amounts_and_no_numbers() -> None:
-    placement = only(plan([queued(1, 2, cpus=8, gb=4, gpus=4, kind=H100)], [cluster()], NOW))
-    assert [(one.cpus, one.gpus) for one in placement.assignments] == [((), ())] * 2
-    assert [(one.vcpus, one.accelerator_type, one.accelerator_count) for one in placement.assignments] == [
-        (8, H100, 4)
-    ] * 2
-
-
 @pytest.mark.parametrize(
     ("job", "why"),
     [
@@ -69,16 +61,6 @@ def test_gang_waits_where_the_sum_is_free_but_no_node() -> None:
     assert (view.has, view.free) == ("24 vCPU and 96.0 GB on 3 nodes", "9 vCPU and 93.0 GB")
     assert view.lacks == "lacks room for each replica on a node"
     assert placed(plan([queued(3, 3, cpus=3, gb=1)], [busy], NOW)) == [3]
-
-
-def test_quota_counts_the_amounts_of_an_engine() -> None:
-    limits = Quotas({"vcpus": 20, H100: 4})
-    running = only(plan([queued(1, cpus=8, gb=1, gpus=4, kind=H100)], [cluster()], NOW, limits))
-    busy = replace(cluster(), gangs=(Gang.of(running.assignments, 1, "p"),))
-    waiting = plan([queued(2, cpus=1, gb=1, gpus=1, kind=H100)], [busy], NOW, limits).waiting[2]
-    assert waiting.reason == "project p uses 4 of its 4 NVIDIA_H100_80GB; the job needs 1"
-    assert placed(plan([queued(3, cpus=12, gb=1)], [busy], NOW, limits)) == [3]
-    assert placed(plan([queued(4, cpus=13, gb=1)], [busy], NOW, limits)) == []
 
 
 def test_engine_with_a_queue_of_its_own_gets_runs_in_order_whatever_is_free() -> None:

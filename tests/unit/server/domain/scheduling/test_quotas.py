@@ -6,7 +6,6 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.config.quota_file import load_quotas
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import Quotas
-from trainyard_server.domain.scheduling.resources import Gang
 from trainyard_server.domain.scheduling.scheduler import beyond_quota, plan
 from unit.server.domain.scheduling.queue_support import NOW, agent, held, placed, queued
 
@@ -39,15 +38,6 @@ def test_smaller_job_passes_one_that_waits_for_the_same_quota_only_if_it_cannot_
     )
 
 
-def test_quota_is_kept_for_a_job_that_waits_for_room() -> None:
-    """A small job of the project would fit on the other agent, but its quota may be missing to the large one."""
-    agents = [agent("big", 4, gangs=(held(0, project="other"),)), agent("small", 1)]
-    jobs = [queued(1, cpus=4, age=9), queued(2)]
-    assert placed(plan(jobs, agents, NOW, FOUR)) == []
-    assert placed(plan(jobs, agents, NOW)) == [2]
-    assert placed(plan([jobs[0], queued(2, project="other")], agents, NOW, FOUR)) == [2]
-
-
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
@@ -63,30 +53,6 @@ def test_jobs_and_devices_and_devices_of_a_type_are_counted(limits: dict[str, in
     assert plan([job], [host], NOW, Quotas(limits)).waiting[1].reason == message
 
 
-def test_gangs_are_counted_as_they_run_wherever_that_is() -> None:
-    silent = agent("far", 8, alive=False, gangs=(held(0, 1, 2, key=7),))
-    assert plan([queued(1, cpus=2)], [agent(), silent], NOW, FOUR).waiting[1].kind == "quota"
-    excess_of = agent("far", 8, gangs=(held(0, 1, 2, ended=True),))
-    assert placed(plan([queued(1, cpus=2)], [agent(), excess_of], NOW, FOUR)) == [1]
-
-
-def test_scaled_down_gang_counts_what_it_gets() -> None:
-    small = agent(cpus=3, gpus=("A",), mode="fit")
-    assert placed(plan([queued(1, 2, cpus=8, gpus=4)], [small], NOW, FOUR)) == [1]
-    assert beyond_quota(queued(1, 2, cpus=8), [small], FOUR) == ""
-    shared = queued(1, 5, cpus=8, gb=1)
-    assert placed(plan([shared], [small], NOW, FOUR)) == [1]
-    any_device = queued(1, gpus=2, kind="B")
-    assert placed(plan([any_device], [small], NOW, Quotas({"A": 1, "B": 0}))) == [1]
-    assert plan([any_device], [small], NOW, Quotas({"A": 0})).waiting[1].kind == "quota"
-
-
-def test_projects_have_limits_of_their_own() -> None:
-    limits = Quotas({"jobs": 1}, {"q": {"jobs": 2}})
-    jobs = [queued(n, project=project) for n, project in enumerate("ppqqq")]
-    assert placed(plan(jobs, [agent(cpus=8, gb=64)], NOW, limits)) == [0, 2, 3]
-
-
 def test_request_above_the_quota_is_named_with_both_numbers() -> None:
     assert beyond_quota(queued(1, 2, cpus=4), [], FOUR) == (
         "The request for 8 vCPU exceeds the allowed maximum of 4 vCPU."
@@ -95,17 +61,6 @@ def test_request_above_the_quota_is_named_with_both_numbers() -> None:
     assert beyond_quota(queued(1, gpus=2, kind="a"), [], Quotas({"A": 1})) == (
         "The request for 2 A exceeds the allowed maximum of 1 A."
     )
-
-
-def test_job_that_was_taken_under_a_larger_quota_waits() -> None:
-    result = plan([queued(1, cpus=8, age=9), queued(2)], [agent(cpus=8)], NOW, FOUR)
-    assert placed(result) == [2]
-    assert result.waiting[1].reason == "project p may use 4 vCPU, and the job alone needs 8"
-
-
-def test_gang_without_a_project_of_ours_is_nobodys() -> None:
-    host = agent(cpus=8, gb=64, gangs=(Gang(1, "", frozenset((0, 1, 2))),))
-    assert placed(plan([queued(2, cpus=4)], [host], NOW, FOUR)) == [2]
 
 
 def test_file_lays_a_projects_limits_over_the_default(tmp_path: Path) -> None:
@@ -152,11 +107,3 @@ def test_mistake_in_the_file_is_named_with_its_line(tmp_path: Path, text: str, m
         load_quotas(file)
     assert caught.value.message.startswith(str(file))
     assert message in caught.value.message
-
-
-def test_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be read"):
-        load_quotas(tmp_path / "none.yaml")
-    (tmp_path / "bytes").write_bytes(b"\xff\xff")
-    with pytest.raises(InvalidArgument, match="is not UTF-8"):
-        load_quotas(tmp_path / "bytes")

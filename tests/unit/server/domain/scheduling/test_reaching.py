@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.job.training_input import Scheduling, TrainingInput
 from trainyard_server.domain.scheduling import placement as placement_module
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.reaching import meeting_sets, pairs_apart
@@ -88,30 +87,6 @@ def test_gang_waits_for_room_on_agents_that_meet_and_keeps_no_other() -> None:
         "b": "has room only for a part of it",
         "c": "cannot be reached by a and b",
     }
-
-
-def test_gang_of_machines_that_are_apart_is_not_scaled_down_but_waits() -> None:
-    unreached = {"a": "b"}
-    fit = [replace(each, mode="fit") for each in hosts("ab", unreached)]
-    about = "machine b cannot be reached by a: give it a group of its own with --group NAME"
-    waits = plan([queued(1, 4, gb=1)], fit, NOW).waiting[1]
-    assert (waits.kind, waits.reason.rpartition("; ")[2]) == ("apart", about)
-    draining = agent("c", 4, 16, draining=True)
-    assert plan([queued(1, 4, gb=1)], [*fit, draining], NOW).waiting[1].reason == (
-        f"waits for agent c, which an operator lets start nothing new; {about}"
-    )
-    assert only(plan([queued(1, 5, gb=1)], fit, NOW)).scaled, "they would not hold it if they did"
-    local = replace(queued(1, 4, gb=1), training_input=TrainingInput(job_dir="/data/out"))
-    assert only(plan([local], fit, NOW)).scaled, "it may not spread"
-    retry = replace(
-        queued(1, 4, gb=1, backoff_until=NOW), training_input=TrainingInput(scheduling=Scheduling(min_workers=1))
-    )
-    assert len(only(plan([retry], fit, NOW)).assignments) == 2, "and fewer workers are enough"
-
-
-def test_agents_of_other_groups_and_without_an_address_need_no_way() -> None:
-    near, far, hidden = hosts("ab"), hosts("cd", {"c": "ab"}, group="other"), hosts("e", {"e": "abcd"}, address="")
-    assert [part.agent_id for part in only(plan([queued(1, 4, gb=1)], [*near, *far, *hidden], NOW)).parts] == ["a", "b"]
 
 
 def test_agents_that_all_reach_each_other_are_looked_at_once(monkeypatch: Any) -> None:

@@ -1,5 +1,4 @@
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -7,7 +6,7 @@ from hypothesis import strategies as st
 
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_server.domain.scheduling.scheduler import plan
-from unit.server.domain.scheduling.queue_support import NOW, agent, held, only, placed, queued, request, waiting
+from unit.server.domain.scheduling.queue_support import NOW, agent, only, placed, queued, request, waiting
 
 
 def test_jobs_are_taken_by_priority_then_age() -> None:
@@ -28,22 +27,6 @@ def test_gang_gets_cpus_of_its_own() -> None:
     assert placement.scaled == ""
 
 
-def test_gang_that_does_not_fit_whole_is_not_placed() -> None:
-    result = plan([queued(1, 2)], [agent(gangs=(held(1),))], NOW)
-    assert placed(result) == []
-    assert result.waiting[1].kind == "room"
-    assert result.waiting[1].reason == ("needs 2 vCPU and 4.0 GB; agent laptop has 2 vCPU, of which 1 are free")
-
-
-def test_job_that_waits_for_room_holds_back_those_behind() -> None:
-    jobs = [queued(1, 2, age=3), queued(2, age=2), queued(3, age=1)]
-    result = plan(jobs, [agent(gangs=(held(0),))], NOW)
-    assert placed(result) == []
-    assert [result.waiting[key].position for key in (1, 2, 3)] == [1, 2, 3]
-    assert result.waiting[2].reason.endswith("; 1 job ahead")
-    assert result.waiting[3].reason.endswith("; 2 jobs ahead")
-
-
 def test_job_that_can_never_start_holds_back_nobody() -> None:
     result = plan([queued(1, cpus=16, gb=60, age=9), queued(2)], [agent()], NOW)
     assert placed(result) == [2]
@@ -54,20 +37,6 @@ def test_job_that_can_never_start_holds_back_nobody() -> None:
     )
 
 
-def test_job_that_rests_before_a_new_run_holds_back_nobody() -> None:
-    resting = queued(1, age=9, backoff_until=NOW + timedelta(seconds=2))
-    result = plan([resting, queued(2)], [agent(cpus=1)], NOW)
-    assert placed(result) == [2]
-    assert result.waiting[1].kind == "backoff"
-    assert placed(plan([resting], [agent()], NOW + timedelta(seconds=2))) == [1]
-
-
-def test_memory_is_not_given_twice() -> None:
-    result = plan([queued(1, gb=5, age=1), queued(2, gb=5)], [agent()], NOW)
-    assert placed(result) == [1]
-    assert "8.0 GB, of which 3.0 are free" in result.waiting[2].reason
-
-
 def test_gpus_are_given_by_id_and_compared_without_case() -> None:
     jobs = [queued(1, gpus=1, age=1), queued(2, gpus=1)]
     host = agent(gpus=("nvidia_tesla_t4", "NVIDIA_TESLA_P4", "Nvidia_Tesla_T4"))
@@ -75,54 +44,15 @@ def test_gpus_are_given_by_id_and_compared_without_case() -> None:
     assert [p.assignments[0].gpus for p in result.placements] == [("laptop-0",), ("laptop-2",)]
 
 
-def test_gpus_of_another_type_do_not_do_in_strict() -> None:
-    result = plan([queued(1, gpus=1)], [agent(gpus=("NVIDIA_TESLA_P4",))], NOW)
-    assert result.waiting[1].kind == "never"
-    assert "1 x NVIDIA_TESLA_T4" in result.waiting[1].reason
-
-
 def test_agent_that_is_left_with_least_is_chosen() -> None:
     result = plan([queued(1)], [agent("big", 8), agent("small", 1), agent("middle", 4)], NOW)
     assert only(result).agent_id == "small"
-
-
-def test_no_agent_is_a_reason_of_its_own() -> None:
-    assert plan([queued(1)], [], NOW).waiting[1].kind == "no-agent"
-
-
-def test_silent_agent_gets_nothing_and_holds_back_nobody() -> None:
-    agents = [agent("big", 8, alive=False), agent("small", 1)]
-    result = plan([queued(1, cpus=4, age=1), queued(2)], agents, NOW)
-    assert placed(result) == [2]
-    assert result.waiting[1].reason == "waits for agent big, which is silent at the moment"
 
 
 def test_image_goes_only_where_images_run() -> None:
     result = plan([queued(1, needs_images=True)], [agent("a", 1), agent("b", 4, runs_images=True)], NOW)
     assert only(result).agent_id == "b"
     assert plan([queued(1, needs_images=True)], [agent()], NOW).waiting[1].kind == "never"
-
-
-AWAY = "no Docker engine answers at x"
-
-
-def test_image_waits_for_an_engine_that_is_away_and_holds_back_nobody() -> None:
-    away = agent("a", 1, engine_problem=AWAY)
-    result = plan([queued(1, needs_images=True), queued(2, age=-1)], [away], NOW)
-    assert placed(result) == [2]
-    waiting = result.waiting[1]
-    assert (waiting.kind, waiting.reason) == ("no-engine", f"needs a container engine: on agent a {AWAY}")
-    back = agent("a", 1, runs_images=True)
-    assert only(plan([queued(1, needs_images=True)], [back], NOW)).agent_id == "a"
-
-
-def test_packages_wait_where_everything_runs_in_containers_that_have_no_engine() -> None:
-    away = agent("a", 1, runs_packages=False, engine_problem=AWAY, no_processes="it may not")
-    waiting = plan([queued(1)], [away], NOW).waiting[1]
-    assert (waiting.kind, waiting.reason) == (
-        "no-engine",
-        f"needs a container engine: on agent a {AWAY}, and it may not",
-    )
 
 
 def test_fit_scales_a_gang_down_to_the_machine() -> None:
@@ -142,12 +72,6 @@ def test_fit_gives_cpus_in_proportion_and_at_least_one_each() -> None:
     placement = only(plan([waiting(1, gang)], [agent(cpus=8, mode="fit")], NOW))
     assert [len(a.cpus) for a in placement.assignments] == [6, 1, 1]
     assert sorted(cpu for a in placement.assignments for cpu in a.cpus) == list(range(8))
-
-
-def test_fit_with_more_replicas_than_cpus_shares_them_in_turn() -> None:
-    placement = only(plan([queued(1, 5)], [agent(gb=20, mode="fit")], NOW))
-    assert [a.cpus for a in placement.assignments] == [(0,), (1,), (0,), (1,), (0,)]
-    assert "sharing its vCPU" in placement.scaled
 
 
 def test_fit_takes_the_gpus_there_are_of_any_type() -> None:
@@ -182,25 +106,6 @@ def test_tpus_are_waited_for_and_never_scaled_down(mode: str) -> None:
     # A gang without TPUs that asks for GPUs gets none of its cores.
     scaled_down = only(plan([queued(2, gpus=1)], [agent("tpu", gpus=("TPU_V2",) * 8, mode="fit")], NOW))
     assert scaled_down.assignments[0].gpus == ()
-
-
-def test_fit_waits_for_room_with_a_gang_that_fits_the_empty_machine() -> None:
-    result = plan([queued(1, 2)], [agent(mode="fit", gangs=(held(0),))], NOW)
-    assert placed(result) == []
-    assert result.waiting[1].kind == "room"
-
-
-def test_fit_waits_for_the_whole_machine_with_a_gang_that_is_scaled() -> None:
-    result = plan([queued(1, 5)], [agent(gb=20, mode="fit", gangs=(held(0),))], NOW)
-    assert result.waiting[1].kind == "room"
-    assert result.waiting[1].reason == (
-        "needs 2 vCPU and 10.0 GB (scaled down from 5 vCPU and 10.0 GB); agent laptop has 2 vCPU, of which 1 are free"
-    )
-
-
-def test_fit_prefers_to_wait_for_an_agent_that_holds_the_gang_as_asked() -> None:
-    agents = [agent("small", 1, mode="fit"), agent("big", 4, gangs=(held(0),))]
-    assert plan([queued(1, cpus=4)], agents, NOW).waiting[1].kind == "room"
 
 
 @pytest.mark.parametrize("mode", ["strict", "fit"])

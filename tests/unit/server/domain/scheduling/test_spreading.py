@@ -1,22 +1,19 @@
 """Gangs over several agents: where their parts are, what they wait for, and that they delay nobody."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_server.domain.scheduling.candidates import candidates
-from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, ResourceShare
-from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS, Placement, beyond_quota, plan, unshared
+from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS, Placement, plan, unshared
 from trainyard_server.domain.scheduling.spreading import Room, Rooms, SharedDirs, spread
-from unit.server.domain.scheduling.queue_support import NOW, agent, gang_of_part, held, only, queued, request, waiting
+from unit.server.domain.scheduling.queue_support import NOW, agent, held, only, queued, request
 
 
 def host(name: str, cpus: int = 4, gb: float = 16, **given: Any) -> AgentSnapshot:
@@ -44,14 +41,6 @@ def test_gang_that_no_agent_holds_gets_the_fewest_with_neighbours_together() -> 
     large = host("d", 6)
     assert tasks(only(plan([queued(1, 4, cpus=2)], [A, large, B], NOW))) == {"d": ["m", "w0", "w1"], "a": ["w2"]}
     assert tasks(only(plan([queued(1, 3, cpus=2)], [A, large, B], NOW))) == {"d": ["m", "w0", "w1"]}
-
-
-def test_gang_waits_for_the_one_agent_that_could_hold_it() -> None:
-    """Its replicas are faster together, and others' jobs start around it."""
-    large = host("d", 8)
-    busy = replace(large, gangs=(held(0),))
-    waits = plan([queued(1, 4, cpus=2)], [A, B, busy], NOW).waiting[1]
-    assert waits.reason.startswith("needs 8 vCPU and 8.0 GB; agent d has 8 vCPU, of which 7 are free")
 
 
 def test_parts_are_on_agents_of_one_group_that_say_an_address() -> None:
@@ -89,14 +78,6 @@ def test_gang_whose_job_dir_the_machines_do_not_share_stays_on_one() -> None:
     assert not unshared(replace(local, gang=local.gang[:2]), [A, B], SharedDirs()), "one agent holds it"
 
 
-def test_gang_is_scaled_down_only_where_no_agents_hold_it_together() -> None:
-    fit = [replace(host_, mode="fit") for host_ in (A, B)]
-    assert len(only(plan([queued(1, 4, cpus=2)], fit, NOW)).parts) == 2
-    scaled = only(plan([queued(1, 6, cpus=2)], fit, NOW))
-    assert len(scaled.parts) == 1
-    assert scaled.scaled
-
-
 def test_gang_that_waits_for_several_agents_is_delayed_by_nobody_behind_it() -> None:
     busy = replace(A, gangs=(held(0, 1, key=7),))
     gang, small = queued(1, 4, cpus=2, age=10), queued(2, cpus=2)
@@ -118,46 +99,6 @@ def test_gang_that_waits_for_several_agents_is_delayed_by_nobody_behind_it() -> 
     ]
     other_group = host("c", group="other")
     assert only(plan([gang, small], [busy, B, other_group], NOW)).agent_id == "c"
-
-
-def test_gang_waits_for_a_silent_agent_that_it_needs() -> None:
-    waits = plan([queued(1, 4, cpus=2)], [A, replace(B, alive=False)], NOW).waiting[1]
-    assert (waits.kind, waits.reason) == ("no-agent", "waits for agent b, which is silent at the moment")
-
-
-def test_gang_over_agents_is_one_job_of_its_quota() -> None:
-    limits = Quotas({"jobs": 1, "vcpus": 8})
-    gang = queued(1, 4, cpus=2)
-    parts = only(plan([gang], [A, B], NOW, limits)).parts
-    running = [
-        replace(host_, gangs=(gang_of_part(part, further=number > 0),))
-        for number, (host_, part) in enumerate(zip((A, B), parts, strict=True))
-    ]
-    waits = plan([queued(2)], [*running, C], NOW, limits).waiting[2]
-    assert waits.reason == "project p uses 1 of its 1 running jobs; the job needs 1"
-    assert beyond_quota(queued(3, 5, cpus=2), [A, B, C], limits).startswith("The request for 10 vCPU exceeds")
-
-
-def test_replicas_that_differ_are_packed_by_size_where_their_order_leaves_no_room() -> None:
-    small, large = request(0, cpus=1), [request(number, cpus=3) for number in (1, 2)]
-    last = request(3, cpus=1)
-    placement = only(plan([waiting(1, [small, *large, last])], [A, B], NOW))
-    assert sorted(map(len, tasks(placement).values())) == [2, 2]
-    assert tasks(placement)[placement.agent_id][0] == "m", "the part with the primary is the first"
-
-
-def test_plan_of_many_gangs_over_many_agents_asks_one_of_equal_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    gangs = [queued(key, 8, cpus=4, gb=1 + key / 1000, age=1000 - key) for key in range(200)]
-    agents = [host(f"host-{number}", 16, 64, address=f"10.0.0.{number}") for number in range(100)]
-    asked, holds = Counter[str](), Room.holds
-
-    def counting(room: Room, shares: Iterable[ResourceShare]) -> int:
-        asked["rooms"] += 1
-        return holds(room, shares)
-
-    monkeypatch.setattr(Room, "holds", counting)
-    assert len(plan(gangs, agents, NOW).placements) == 50
-    assert asked["rooms"] < 20 * len(gangs), "of 100 agents"
 
 
 shapes = st.builds(lambda vcpus, gb, gpus: (vcpus, gb, gpus), st.integers(1, 4), st.integers(1, 8), st.integers(0, 2))

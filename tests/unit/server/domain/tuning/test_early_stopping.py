@@ -1,15 +1,14 @@
 """Rules of early stopping: which curves are stopped, and why."""
 
 import math
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from trainyard_protocol.job.hyperparameters import EarlyStopping, HyperparameterSpec
+from trainyard_protocol.job.hyperparameters import EarlyStopping
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.tuning.early_stopping import TrialCurve, reason_to_stop
 from trainyard_server.domain.tuning.measurements import MAX_MEASUREMENTS, Measurement, merged
-from trainyard_server.domain.tuning.study import StopTrials, StudySnapshot, TrialPhase, TrialSnapshot, step
+from trainyard_server.domain.tuning.study import TrialPhase, TrialSnapshot
 
 MEDIAN = EarlyStopping()
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -90,17 +89,6 @@ def test_asha_takes_the_last_report_at_or_before_a_rung() -> None:
     assert got == {name: reason for name, (_, reason) in rows.items()}
 
 
-def test_first_rung_of_asha_follows_from_the_trials_that_completed() -> None:
-    completed = [curve(*[0.9] * 27)]  # rungs 3 and 9: at 27 a trial has ended
-    rows = {2: "", 3: "ASHA: 0.1 at step 3 (rung 0), 0.9 needed"}
-    for steps, reason in rows.items():
-        assert reason_to_stop(asha(), curve(*[0.1] * steps), completed, completed, maximize=True) == reason
-    last = curve(*[0.95] * 26, 0.1)
-    assert reason_to_stop(asha(), last, completed, completed, maximize=True) == ""
-    assert reason_to_stop(asha(minSteps=27), last, completed, completed, maximize=True) == ""
-    assert reason_to_stop(asha(), curve(0.1, 0.1, 0.1), completed, [], maximize=True) == ""
-
-
 def test_early_steps_of_a_long_trial_stay_for_those_that_come_later() -> None:
     stored: tuple[Measurement, ...] = ()
     for start in range(1, 20_001, 50):  # as an agent reports, now and then
@@ -110,12 +98,6 @@ def test_early_steps_of_a_long_trial_stay_for_those_that_come_later() -> None:
     for rung in (1, 3, 9, 27, 81, 243, 729, 2187, 6561):
         nearest = max(number for number in steps if number <= rung)
         assert nearest >= 0.95 * rung, (rung, nearest)
-
-
-def study(*trials: TrialSnapshot, **spec: Any) -> StudySnapshot:
-    params = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]
-    parsed = HyperparameterSpec.model_validate({"params": params, "maxTrials": len(trials), **spec})
-    return StudySnapshot(1, "p", "s", JobState.RUNNING, parsed, 0, trials)
 
 
 def trial(number: int, state: JobState, *values: float) -> TrialSnapshot:
@@ -132,16 +114,3 @@ def trial(number: int, state: JobState, *values: float) -> TrialSnapshot:
         final=points[-1],
         measurements=points,
     )
-
-
-def test_study_stops_a_trial_by_those_before_it_that_have_not_failed() -> None:
-    good, bad = trial(1, JobState.SUCCEEDED, 0.9, 0.9), trial(2, JobState.RUNNING, 0.1)
-    spec: dict[str, Any] = {"earlyStopping": {"rule": "ASHA", "minSteps": 1}}
-    message = "The trial was stopped early by ASHA: 0.1 at step 1 (rung 0), 0.9 needed."
-    assert step(study(good, bad, **spec)) == StopTrials((2,), message, early=True)
-    assert step(study(good, bad, enableTrialEarlyStopping=True)) is None  # the median rule waits for three
-    assert step(study(good, bad)) is None
-    assert step(study(replace(good, job_state=JobState.FAILED), bad, **spec)) is None
-    assert step(study(trial(1, JobState.RUNNING, 0.1), trial(2, JobState.SUCCEEDED, 0.9, 0.9), **spec)) is None
-    stopped = replace(good, job_state=JobState.CANCELLED, stopped_early=True)
-    assert step(study(stopped, bad, **spec)) == StopTrials((2,), message, early=True)

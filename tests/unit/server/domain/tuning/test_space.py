@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import pytest
-
-from trainyard_protocol.job.hyperparameters import HyperparameterSpec, ParameterSpec
+from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.search import GridSearch
 from trainyard_server.domain.tuning.suggester import PastTrial
@@ -54,25 +52,3 @@ def test_grid_has_every_point_once_with_the_last_parameter_first() -> None:
     while point := search.suggest(both, 1, [*resumed, *(ended(*one) for one in found)], len(found) + 1):
         found.append((len(found) + 1, dict(point)))
     assert [point for _, point in found] == [points[1], points[2], points[3], points[5]]
-
-
-def test_size_of_a_space_with_a_double_is_unknown_and_a_wide_range_is_not_walked() -> None:
-    rate = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
-    wide = {"parameterName": "seed", "type": "INTEGER", "minValue": 1, "maxValue": 10**15}
-    below = SIZES | {"parentIntValues": {"values": ["7"]}}
-    assert spec(rate, SIZES).grid_size is None
-    assert spec(wide | {"childParameterSpecs": [below]}).grid_size == 10**15 + 1
-
-
-def test_middle_of_a_range_is_that_of_its_scale() -> None:
-    for scale, kind, middle in (
-        ("NONE", "DOUBLE", 50.5),
-        ("UNIT_LINEAR_SCALE", "INTEGER", 50),
-        ("UNIT_LOG_SCALE", "DOUBLE", 10.0),
-        ("UNIT_REVERSE_LOG_SCALE", "DOUBLE", 91.0),
-        ("UNIT_REVERSE_LOG_SCALE", "INTEGER", 94),
-    ):
-        given = {"parameterName": "x", "type": kind, "minValue": 1, "maxValue": 100, "scaleType": scale}
-        param = ParameterSpec.model_validate(given)
-        found = [space.point_at(param, unit) for unit in (0.0, 0.5, 1.0)]
-        assert found == pytest.approx([1, middle, 100]), (scale, kind)

@@ -7,17 +7,14 @@ from typing import Any
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState
-from trainyard_server.domain.tuning.measurements import MAX_MEASUREMENTS, chosen_metric, merged, of_curves
+from trainyard_server.domain.tuning.measurements import chosen_metric
 from trainyard_server.domain.tuning.study import (
-    MOST_QUEUED,
-    CreateTrial,
     FailStudy,
     MoveStudy,
     StopTrials,
     StudySnapshot,
     TrialPhase,
     TrialSnapshot,
-    past_trials,
     step,
 )
 from trainyard_server.domain.tuning.trial_input import trial_input
@@ -110,41 +107,6 @@ def test_metric_that_nobody_named_is_the_only_one_of_validation_with_a_direction
     ]
     wrong = [row for row in rows if chosen_metric(row[0], row[1]) != row[2]]
     assert not wrong
-
-
-def test_trials_are_created_up_to_both_limits() -> None:
-    assert step(study(state=JobState.QUEUED)) == CreateTrial(1)
-    assert step(study(DONE, RUNNING)) == CreateTrial(3)
-    assert step(study(RUNNING, RUNNING)) is None
-    assert step(study(DONE, RUNNING, maxTrials=2)) is None
-    many: dict[str, Any] = {"maxTrials": 100, "maxParallelTrials": 100}
-    queued = [JobState.QUEUED] * (MOST_QUEUED - 1)
-    assert step(study(*[RUNNING] * 50, *queued, **many)) == CreateTrial(50 + MOST_QUEUED)
-    assert step(study(RUNNING, *queued, JobState.QUEUED, **many)) is None
-    ended = step(study(DONE, FAILED, maxTrials=2))
-    assert isinstance(ended, MoveStudy)
-    assert ended.state is DONE
-
-
-def test_measurements_are_one_a_step_and_bounded() -> None:
-    assert merged([(1, 0.1), (3, 0.3)], [(2, 0.2), (3, 0.4)]) == ((1, 0.1), (2, 0.2), (3, 0.4))
-    many = merged((), ((n, 0.0) for n in range(2 * MAX_MEASUREMENTS)))
-    assert (len(many), many[-1][0]) == (MAX_MEASUREMENTS, 2 * MAX_MEASUREMENTS - 1)
-
-
-def test_curve_of_the_tags_name_counts_in_any_case() -> None:
-    points = [[1, 0.5], [2, "NaN"]]
-    summary = {"metrics": [{"name": "Accuracy", "step": 3, "value": 0.75, "points": points}]}
-    assert of_curves([summary], "accuracy") == [(1, 0.5), (2, None), (3, 0.75)]
-    assert of_curves([summary], "loss") == []
-
-
-def test_failed_trial_has_no_value_for_suggestions() -> None:
-    snapshot = study(DONE, FAILED, RUNNING)
-    trials = tuple(replace(trial, final=(1, 0.5)) for trial in snapshot.trials)
-    resumed = StudySnapshot(1, "p", "s", RUNNING, snapshot.spec, 0, trials, past=(({"x": "2"}, 0.25),))
-    past = [(one.number, one.value, one.ended) for one in past_trials(resumed)]
-    assert past == [(0, 0.25, True), (1, 0.5, True), (2, None, True), (3, None, False)]
 
 
 def test_input_of_a_trial_is_that_of_a_job_with_its_arguments_and_job_dir() -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.tuning.study import TrialSnapshot
-from trainyard_server.domain.tuning.study_charts import records, sample
+from trainyard_server.domain.tuning.study_charts import sample
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -23,9 +23,3 @@ def test_of_many_trials_the_best_and_the_newest_are_shown() -> None:
     assert sample(some, maximize=True, most=4) == {1, 3, 5, 6}
     assert sample(some, maximize=False, most=4) == {2, 5, 6, 4}
     assert sample(some, maximize=True, most=6) == {1, 2, 3, 4, 5, 6}
-
-
-def test_records_are_the_trials_better_than_all_before() -> None:
-    some = trials(None, 0.5, 0.4, 0.5, 0.7, 0.1)
-    assert records(some, maximize=True) == [(2, 0.5), (5, 0.7)]
-    assert records(some, maximize=False) == [(2, 0.5), (3, 0.4), (6, 0.1)]

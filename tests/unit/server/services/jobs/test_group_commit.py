@@ -66,10 +66,3 @@ def test_item_that_cannot_be_written_fails_alone() -> None:
     assert writes.groups[:2] == [[1], [2, 3, 4]]
     assert sorted(writes.groups[2:]) == [[2], [3], [4]]
     assert {item for item, error in errors.items() if error} == {4}
-
-
-def test_outage_is_the_error_of_all_at_once() -> None:
-    writes = Writes(lambda group: Outage() if len(group) > 1 else None)
-    errors = writes.run(1, 2, 3)
-    assert writes.groups == [[1], [2, 3]]
-    assert {item for item, error in errors.items() if error} == {2, 3}

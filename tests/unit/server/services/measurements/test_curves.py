@@ -16,7 +16,7 @@ from trainyard_server.services.measurements import curves
 from trainyard_server.services.measurements.curves import JobCurves
 from trainyard_server.storage.job_files.event_files import Scalar
 from trainyard_server.storage.logs import job_log
-from trainyard_server.storage.logs.store import SERVICE, LogStore, ReadResult, Stream
+from trainyard_server.storage.logs.store import SERVICE, LogStore, Stream
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MASTER, WORKER, AGAIN = (Stream(1, "master-replica-0"), Stream(1, "worker-replica-0"), Stream(2, "master-replica-0"))
@@ -92,54 +92,6 @@ def test_curves_are_those_of_a_naive_reading_of_the_log(
     assert shown(job) == {key: [repr(at[step]) for step in sorted(at)] for key, at in expected.items()}
     assert shown(fresh) == shown(job)
     assert job.points == sum(map(len, expected.values()))
-
-
-def test_position_of_a_job_is_that_of_its_newest_run(tmp_path: Path) -> None:
-    store, job = LogStore(tmp_path), JobCurves("p", "j")
-    first = [line(progress(step, epoch=1 + step // 10, epochs=5, steps=50), at=step) for step in range(25)]
-    store.append("p", "j", MASTER, 0, first)
-    job.catch_up(store)
-    assert (job.step, job.steps, job.epoch, job.epochs) == (24, 50, 3, 5)
-    assert sorted(job.epoch_starts.values()) == [(0, 1), (10, 2), (20, 3)]
-    store.append("p", "j", AGAIN, 0, [line(progress(11, epoch=2), at=60)])
-    store.append("p", "j", MASTER, len(first), [line(progress(25), at=61)])
-    job.catch_up(store)
-    assert (job.step, job.epoch) == (11, 2)
-
-
-def test_only_what_is_new_is_read_and_a_long_log_a_part_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, job = LogStore(tmp_path), JobCurves("p", "j")
-    calls: list[tuple[int, int]] = []
-    read = store.read
-
-    def counted(project: str, job_id: str, after: int, *more: Any) -> ReadResult:
-        result = read(project, job_id, after, *more)
-        calls.append((after, result.last))
-        return result
-
-    monkeypatch.setattr(store, "read", counted)
-    monkeypatch.setattr(job_log, "_READ_BYTES", 1000)
-    monkeypatch.setattr(curves, "_LINES_PER_CALL", 30)
-    texts = [line(progress(step, loss=step)) for step in range(100)]
-    store.append("p", "j", MASTER, 0, texts)
-    rounds = 0
-    while True:
-        job.catch_up(store)
-        rounds += 1
-        if job.complete:
-            break
-    assert rounds > 3
-    assert len(job.curves["loss", MASTER]) == 100
-    assert [after for after, _ in calls] == [0, *(last for _, last in calls[:-1])]
-    calls.clear()
-    job.catch_up(store)
-    assert calls == []
-    store.append("p", "j", MASTER, 100, [line(progress(100, loss=1))])
-    job.catch_up(store)
-    assert len(calls) == 1
-    assert len(job.curves["loss", MASTER]) == 101
 
 
 def test_a_log_that_has_become_shorter_is_read_anew(tmp_path: Path) -> None:

@@ -37,26 +37,3 @@ async def test_calls_of_other_projects_run_beside_those_that_never_end(release: 
     assert (begun, later.done()) == ([0, 1], False)
     release.set()
     assert await later == "answer"
-
-
-async def test_waiting_calls_begin_with_the_project_that_has_fewest(release: threading.Event) -> None:
-    threads = FairThreads("test", in_all=2, of_project=2)
-    begun: list[str] = []
-
-    def call(name: str) -> None:
-        begun.append(name)
-        release.wait()
-
-    names = ("p1", "p2", "p3", "p4", "q1")
-    calls = [asyncio.create_task(threads.run(name[0], partial(call, name))) for name in names]
-    await asyncio.sleep(0)
-    release.set()
-    await asyncio.gather(*calls)
-    assert begun.index("q1") < begun.index("p4")
-
-
-async def test_error_of_a_call_is_raised_to_its_caller() -> None:
-    threads = FairThreads("test", in_all=1, of_project=1)
-    with pytest.raises(ValueError, match="invalid literal"):
-        await threads.run("p", lambda: int("x"))
-    assert await threads.run("p", lambda: 1) == 1

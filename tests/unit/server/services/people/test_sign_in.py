@@ -66,13 +66,3 @@ async def test_waiting_ends_with_a_notification_and_without_one(
     await asyncio.to_thread(server(store, notifier if is_notified else None).revoke, session)
     async with asyncio.timeout(60):
         assert await waiting
-
-
-async def test_waiting_ends_without_a_revocation_when_the_server_closes(store: Store) -> None:
-    session, notifier = SESSIONS.open(ALICE.credential, NOW), Notifier()
-    waiting = waiting_for(session, store, notifier)
-    await asyncio.sleep(0.01)
-    notifier.close()
-    async with asyncio.timeout(60):
-        assert not await waiting
-    assert not notifier._subscriptions

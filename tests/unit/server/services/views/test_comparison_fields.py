@@ -4,8 +4,7 @@ from typing import Any
 
 from trainyard_protocol.views.origin import OriginSummary
 from trainyard_protocol.wire.sync import ResolvedRun
-from trainyard_server.capabilities.experiments.comparison_fields import best_places, compared, fields_of
-from trainyard_server.domain.metrics.summary import MetricSummary
+from trainyard_server.capabilities.experiments.comparison_fields import fields_of
 
 SHA = "a" * 64
 
@@ -43,32 +42,3 @@ def test_fields_are_named_by_where_they_are_from() -> None:
     }
     assert fields(OriginSummary()) == {("config", "label team"): "vision"}
     assert len(fields(pythonModule="x" * 5000)["config", "pythonModule"]) == 301
-
-
-def test_fields_that_differ_are_apart_and_results_follow_the_parameters() -> None:
-    parameters = [{"lr": "0.1", "epochs": "5"}, {"lr": "0.2", "epochs": "5"}]
-    jobs = [{("config", "tier"): "A", ("environment", "x"): "1"}, {("config", "tier"): "A", ("origin", "commit"): "c"}]
-    metrics = [{"loss": MetricSummary(9, 0.5, 0.1, 0.9)}, {"loss": MetricSummary(9, 0.2, 0.2, 0.8)}]
-    differing, equal = compared(parameters, jobs, metrics)
-    assert [(row.section, row.name, row.values, row.best) for row in differing] == [
-        ("parameters", "lr", ("0.1", "0.2"), ()),
-        ("results", "loss, last", (0.5, 0.2), (1,)),
-        ("results", "loss, best", (0.1, 0.2), (0,)),
-        ("origin", "commit", (None, "c"), ()),
-        ("environment", "x", ("1", None), ()),
-    ]
-    assert [row.name for row in equal] == ["epochs", "tier"]
-
-
-def test_the_best_is_marked_where_there_is_one() -> None:
-    table: list[tuple[list[float | None], bool | None, tuple[int, ...]]] = [
-        ([1.0, None, 2.0], True, (0,)),
-        ([1.0, None, 2.0], False, (2,)),
-        ([1.0, 2.0], None, ()),
-        ([1.0, 1.0], True, ()),
-        ([1.0, None], True, ()),
-        ([2.0, 1.0, 2.0], False, (0, 2)),
-        ([], True, ()),
-    ]
-    for values, lower, places in table:
-        assert best_places(values, lower=lower) == places, values

@@ -90,15 +90,6 @@ def test_page_of_a_list_is_read_in_its_order_from_an_index(store: Store, text: s
     assert queries <= 3  # the labels, the keys, the jobs
 
 
-def test_label_of_many_jobs_is_looked_up_job_by_job(store: Store) -> None:
-    expression = filters.parse("labels.stage=final")
-    assert expression is not None
-    condition = filters.to_sql(expression, {("stage", "final")})
-    _, steps = plan(store, lambda reader: reader.jobs("p", condition, None, 20))
-    assert not scans(steps)
-    assert any("job_labels" in step and "job_key=? AND name=?" in step for step in steps), steps
-
-
 @pytest.mark.parametrize(
     "query",
     [

@@ -144,16 +144,6 @@ def test_write_to_a_state_that_is_not_there_any_more_is_overtaken(store: Store) 
     assert len(events(store)) == known + 1
 
 
-def test_write_that_raises_leaves_nothing(store: Store) -> None:
-    known = len(events(store))
-    with pytest.raises(IllegalMove), store.write() as writer:  # noqa: PT012 - the first move must be undone
-        writer.move_job(writer.job_by_key(1), JobState.RUNNING, NOW)
-        writer.move_job(writer.job_by_key(1), JobState.PREPARING, NOW)
-    with store.read() as reader:
-        assert reader.job_by_key(1).state is JobState.PREPARING
-    assert len(events(store)) == known
-
-
 def test_job_id_is_unique_in_a_project_for_ever(store: Store) -> None:
     with store.read() as reader:
         job = reader.job_by_key(1)

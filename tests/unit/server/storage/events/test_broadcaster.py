@@ -33,14 +33,6 @@ def subscribed(broadcaster: Broadcaster[int], source: Source) -> AsyncGenerator[
     return broadcaster.subscribe("value", source, ("changed",))
 
 
-async def opened(broadcaster: Broadcaster[int], source: Source, count: int) -> list[AsyncGenerator[int | None, None]]:
-    """Subscriptions, each of which has its first value."""
-    streams = [subscribed(broadcaster, source) for _ in range(count)]
-    for stream in streams:
-        await anext(stream)
-    return streams
-
-
 async def test_subscribers_share_each_poll_and_a_late_one_gets_the_newest_value() -> None:
     notifier, source = Notifier(), Source()
     shared = broadcaster(notifier)
@@ -58,99 +50,6 @@ async def test_subscribers_share_each_poll_and_a_late_one_gets_the_newest_value(
         for stream in (*streams, new):
             await stream.aclose()
     assert source.polls == [(None, frozenset()), (0, {"changed"}), (1, {"changed"})]
-    assert not shared._channels
-
-
-async def test_slow_topics_are_gathered_and_others_do_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_server.storage.events.broadcaster._GATHERED_S", LONG_S)
-    notifier, source = Notifier(), Source()
-    shared = broadcaster(notifier)
-    async with asyncio.timeout(60):
-        stream = shared.subscribe("value", source, ("changed",), slow_topics=("slow", "slower"))
-        await anext(stream)
-        waiting = asyncio.ensure_future(anext(stream))
-        for topic in ("slow", "slower", "slow"):
-            notifier.publish(topic)
-            await asyncio.sleep(0.01)
-        source.value = 1
-        notifier.publish("changed")
-        assert await waiting == 1
-        await stream.aclose()
-    assert source.polls == [(None, frozenset()), (0, {"slow", "slower", "changed"})]
-
-
-async def test_topics_published_between_two_polls_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    sleep = asyncio.sleep
-
-    async def paused(delay_s: float) -> None:
-        pauses.append(delay_s)
-        for _ in range(5):
-            notifier.publish("changed")
-        await sleep(0)
-
-    notifier, source = Notifier(), Source()
-    shared = broadcaster(notifier, 0.01)
-    monkeypatch.setattr("trainyard_server.storage.events.broadcaster.asyncio.sleep", paused)
-    async with asyncio.timeout(60):
-        stream = subscribed(shared, source)
-        while len(source.polls) < 3:
-            await anext(stream)
-        await stream.aclose()
-    assert source.polls[:3] == [(None, frozenset()), (0, {"changed"}), (0, {"changed"})]
-    assert set(pauses) == {0.25}
-
-
-async def test_subscribers_are_woken_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    notifier, source = Notifier(), Source()
-    shared = broadcaster(notifier)
-    async with asyncio.timeout(60):
-        streams = [subscribed(shared, source) for _ in range(20)]
-        for stream in streams:
-            await anext(stream)
-        waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
-        await asyncio.sleep(0)
-        woken: list[int] = []
-        sleep = asyncio.sleep
-
-        async def paused(delay_s: float) -> None:
-            await sleep(0)
-            await sleep(0)
-            woken.append(sum(one.done() for one in waiting))
-
-        monkeypatch.setattr("trainyard_server.storage.events.broadcaster.asyncio.sleep", paused)
-        source.value = 1
-        notifier.publish("changed")
-        await asyncio.gather(*waiting)
-        for stream in streams:
-            await stream.aclose()
-    assert [count for count in woken if count][:2] == [7, 14]
-
-
-async def test_value_is_polled_every_while_and_sent_when_it_differs() -> None:
-    source = Source()
-    shared = broadcaster(Notifier(), 0.01)
-    async with asyncio.timeout(60):
-        stream = shared.subscribe("value", source, (), 0.001)
-        while len(source.polls) < 2:
-            assert await anext(stream) in (0, None)
-        assert await anext(stream) is None, "it has not changed"
-        source.value = 1
-        while (value := await anext(stream)) is None:
-            pass
-        assert value == 1
-        await stream.aclose()
-
-
-async def test_close_of_the_server_ends_every_stream_at_once() -> None:
-    notifier = Notifier()
-    shared = broadcaster(notifier)
-    async with asyncio.timeout(60):
-        streams = await opened(shared, Source(), 20)
-        waiting = [asyncio.create_task(anext(stream, None)) for stream in streams]
-        await asyncio.sleep(0.01)
-        notifier.close()
-        assert await asyncio.gather(*waiting) == [None] * 20
     assert not shared._channels
 
 
@@ -177,21 +76,6 @@ async def test_close_of_the_server_does_not_wait_for_a_poll_that_hangs() -> None
     assert not shared._channels
 
 
-async def test_last_subscriber_ends_the_polling() -> None:
-    notifier = Notifier()
-    shared = broadcaster(notifier)
-    async with asyncio.timeout(60):
-        first, last = await opened(shared, Source(), 2)
-        (channel,) = shared._channels.values()
-        await first.aclose()
-        assert shared._channels
-        await last.aclose()
-        assert not shared._channels
-        await asyncio.gather(*channel.tasks, return_exceptions=True)
-        assert [task.cancelled() for task in channel.tasks] == [True, True]
-    assert not notifier._subscriptions
-
-
 async def test_poll_that_fails_ends_the_streams_is_logged_once_and_the_next_subscriber_starts_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -210,13 +94,3 @@ async def test_poll_that_fails_ends_the_streams_is_logged_once_and_the_next_subs
         assert await anext(again) == 0
         await again.aclose()
     assert not shared._channels
-
-
-def test_event_loops_do_not_share_a_channel() -> None:
-    shared, source = broadcaster(Notifier()), Source()
-
-    async def first() -> int | None:
-        return await anext(subscribed(shared, source))
-
-    assert [asyncio.run(first()) for _ in range(2)] == [0, 0]
-    assert len(source.polls) == 2

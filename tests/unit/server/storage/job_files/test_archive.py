@@ -1,10 +1,7 @@
 """Archives that are made while they are sent."""
 
-import io
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,25 +14,6 @@ from trainyard_server.storage.job_files.tree import Content
 def blocks(directory: Path) -> Iterator[bytes]:
     tree = LocalTree(str(directory), [directory])
     return zip_blocks(tree, (), sorted(tree.walk(()), key=lambda item: item[0]))
-
-
-def test_blocks_are_small_and_an_archive_may_be_left_half_way(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(20 * 2**20)
-    (tmp_path / "empty").touch()
-    sizes = []
-    whole = bytearray()
-    for block in blocks(tmp_path):
-        sizes.append(len(block))
-        whole += block
-    assert max(sizes) < 2 * 2**20
-    with zipfile.ZipFile(io.BytesIO(whole)) as opened:
-        assert opened.testzip() is None
-        assert [entry.file_size for entry in opened.infolist()] == [20 * 2**20, 20 * 2**20, 0]
-    half: Any = blocks(tmp_path)
-    next(half)
-    half.close()
 
 
 def test_storage_that_fails_ends_the_archive_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

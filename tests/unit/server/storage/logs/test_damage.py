@@ -13,8 +13,8 @@ from trainyard_protocol.wire.logs import LogEnd, digest
 from trainyard_server.storage.files import LockTimeout, locked
 from trainyard_server.storage.logs.index import SIZE
 from trainyard_server.storage.logs.records import DAMAGED, RecordReader
-from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogMismatch, LogStore
-from unit.server.storage.logs.test_store import MASTER, WORKER, everything, lines, shown
+from trainyard_server.storage.logs.store import SERVICE, LogStore
+from unit.server.storage.logs.test_store import MASTER, WORKER, lines, shown
 
 SEGMENT, INDEX = Path("p") / "j" / "segment", Path("p") / "j" / "segment.index"
 
@@ -86,44 +86,6 @@ def test_damaged_record_says_so_and_everything_else_is_served(
     assert sum("Line 9 of the log" in message for message in caplog.messages) == 2, "once for each process"
 
 
-def test_damaged_line_keeps_its_severity_and_its_time(tmp_path: Path) -> None:
-    before = written(tmp_path)
-    flip(tmp_path / SEGMENT, record_at(tmp_path, 9)[0] + 20)
-    (entry,) = [entry for entry in everything(LogStore(tmp_path)) if entry.text == DAMAGED]
-    assert (entry.task, entry.number, entry.severity, entry.time) == (*before[8][1:3], "INFO", "2026-11-20T12:00:00Z")
-    assert everything(LogStore(tmp_path), log_filter=LogFilter(severity="WARNING")) == []
-
-
-def test_verify_of_a_stream_with_damaged_lines_says_how_many(tmp_path: Path) -> None:
-    before = written(tmp_path)
-    mine = [cursor for cursor, task, *_ in before if task == MASTER.task]
-    for cursor in mine[3:5]:
-        flip(tmp_path / SEGMENT, record_at(tmp_path, cursor)[0])
-    sent = lines(*texts_of(before, MASTER.task))
-    end = LogEnd(count=len(sent), sha256=digest(sent))
-    store = LogStore(tmp_path)
-    for _ in range(2):
-        with pytest.raises(LogMismatch, match=f"2 of its {len(sent)} lines were damaged on the disk"):
-            store.verify("p", "j", MASTER, end)
-    assert store.count("p", "j", MASTER) == len(sent)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_index_that_was_damaged_is_rebuilt_with_every_cursor(tmp_path: Path, seed: int) -> None:
-    before = written(tmp_path)
-    whole = (tmp_path / INDEX).read_bytes()
-    dice = random.Random(seed)
-    for _ in range(dice.randint(1, 4)):
-        size = dice.choice([1, 1, 8, 100, 300])
-        at = dice.randrange(len(whole) - size)
-        flip(tmp_path / INDEX, at, size, dice.choice([None, 0, 0xFF]))
-    store = LogStore(tmp_path)
-    assert shown(store) == before
-    assert (tmp_path / INDEX).read_bytes() == whole
-    assert store.append("p", "j", MASTER, len(texts_of(before, MASTER.task)), lines("new")).new == 1
-    assert shown(LogStore(tmp_path))[:-1] == before
-
-
 @pytest.mark.parametrize(
     "break_it", [Path.unlink, lambda path: os.truncate(path, 0), lambda path: os.truncate(path, 211)]
 )
@@ -150,20 +112,6 @@ def test_record_behind_a_damaged_index_entry_keeps_its_place(tmp_path: Path) -> 
     flip(tmp_path / SEGMENT, record_at(tmp_path, 40)[0] + 5, 3)
     flip(tmp_path / SEGMENT, record_at(tmp_path, len(before))[0] + 5, 3)
     assert_only_damaged(shown(LogStore(tmp_path)), before, {40, len(before)})
-
-
-def test_line_that_index_and_segment_lost_leaves_its_cursor_empty(tmp_path: Path) -> None:
-    before = written(tmp_path)
-    flip(tmp_path / INDEX, 20 * SIZE, 5 * SIZE)
-    offset, length = record_at(tmp_path, 23)
-    flip(tmp_path / SEGMENT, offset, length - 1)
-    store = LogStore(tmp_path)
-    assert shown(store) == [entry for entry in before if entry[0] != 23]
-    assert shown(LogStore(tmp_path)) == shown(store)
-    stream = next(stream for stream in (MASTER, WORKER, SERVICE) if stream.task == before[22][1])
-    sent = lines(*texts_of(before, stream.task))
-    with pytest.raises(LogMismatch, match="1 of its"):
-        store.verify("p", "j", stream, LogEnd(count=len(sent), sha256=digest(sent)))
 
 
 @pytest.mark.parametrize("name", [SEGMENT, INDEX])

@@ -3,7 +3,6 @@
 import itertools
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.logs import LogLine
-from trainyard_server.storage.logs import job_log, records
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter, parse_filter
 from trainyard_server.storage.logs.store import LogStore, Stream
 from unit.server.storage.logs.test_store import MASTER, WORKER, everything
@@ -121,64 +119,6 @@ def reads_agree(store: LogStore, log_filter: LogFilter, entries: list[LogEntry])
     ] == list(store.read("p", "j", after, log_filter=log_filter).entries)
 
 
-def test_filter_that_finds_nothing_looks_at_a_bounded_number_of_lines_at_a_time(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    line = LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text="x" * 20)
-    for start in range(0, 50_000, 5000):
-        store.append("p", "j", MASTER, start, [line] * 5000)
-    after, reads = 0, 0
-    while True:
-        batch = store.read("p", "j", after, LogFilter(search="needle"))
-        assert batch.entries == ()
-        assert batch.last - after <= 20_000
-        after, reads = batch.last, reads + 1
-        if not batch.more:
-            break
-    assert (after, reads) == (50_000, 3)
-    long = line._replace(text="y" * 2**20)
-    store.append("p", "j", WORKER, 0, [long] * 12)
-    assert store.read("p", "j", after, LogFilter(search="needle")).last - after <= 5
-    back = store.read_back("p", "j", None, LogFilter(search="needle"))
-    assert (back.entries, back.last) == ((), 50_012)
-    assert back.last - back.first < 5, "megabytes"
-    back = store.read_back("p", "j", 50_001, LogFilter(search="needle"))
-    assert (back.entries, back.first, back.last) == ((), 30_001, 50_000)
-
-
-def test_filters_by_severity_replica_and_time_decode_only_the_lines_that_they_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = LogStore(tmp_path)
-    plain = LogLine(time="2026-11-20T12:00:00Z", stream="stdout", text="x" * 100)
-    later = plain._replace(time="2026-11-20T13:00:00Z")
-    error = plain._replace(text="ERROR: it broke")
-    for start in range(0, 50_000, 5000):
-        store.append("p", "j", MASTER, start, [plain] * 5000)
-    store.append("p", "j", WORKER, 0, [error, later, plain])
-    decoded: list[bytes] = []
-
-    def counted(raw: bytes) -> LogEntry | None:
-        decoded.append(raw)
-        return records.decode(raw)
-
-    monkeypatch.setattr(job_log, "decode", counted)
-    for log_filter, cursors in (
-        (LogFilter(severity="ERROR"), [50_001]),
-        (LogFilter(since=NOON + timedelta(seconds=1)), [50_002]),
-        (LogFilter(frozenset((WORKER.task,))), [50_001, 50_002, 50_003]),
-    ):
-        assert [entry.cursor for entry in store.entries("p", "j", log_filter)] == cursors
-        assert len(decoded) == len(cursors)
-        decoded.clear()
-    page = store.read_back("p", "j", None, LogFilter(severity="ERROR"))
-    assert ([entry.cursor for entry in page.entries], len(decoded)) == ([50_001], 1)
-
-
-def test_read_ends_at_the_cursor_that_is_given(store: LogStore) -> None:
-    assert [entry.cursor for entry in store.read("p", "j", 5, until=9).entries] == [6, 7, 8, 9]
-    assert store.read("p", "j", 5, until=9).more is False
-
-
 def test_filter_of_a_request_is_parsed_with_all_violations() -> None:
     log_filter = parse_filter(["worker-replica-0", ""], "warning", "10m", "x", NOON, 2)
     tasks = frozenset({"worker-replica-0"})
@@ -189,9 +129,3 @@ def test_filter_of_a_request_is_parsed_with_all_violations() -> None:
         parse_filter(["service", "nobody"], "LOUD", "yesterday", "x" * 1001, NOON)
     assert [violation.field for violation in caught.value.violations] == ["task", "severity", "since", "search"]
     assert "10m" in caught.value.message
-
-
-@pytest.mark.parametrize("since", ["10", "10y", "-5m", "999999999d", "2026-13-01T00:00:00Z", "m", "1.5h"])
-def test_text_that_is_no_time_is_refused(since: str) -> None:
-    with pytest.raises(InvalidArgument, match="since"):
-        parse_filter([], "", since, "", NOON)

@@ -1,5 +1,4 @@
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,7 @@ from hypothesis import strategies as st
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.logs import LogEnd, LogLine, digest
-from trainyard_server.storage.logs import job_log
-from trainyard_server.storage.logs.records import UNKNOWN_TIME
-from trainyard_server.storage.logs.store import SERVICE, LogFilter, LogMismatch, LogStore, Stream
+from trainyard_server.storage.logs.store import SERVICE, LogMismatch, LogStore, Stream
 
 MASTER, WORKER = Stream(1, "master-replica-0"), Stream(1, "worker-replica-0")
 
@@ -51,51 +48,6 @@ def test_lines_of_all_streams_have_one_order(tmp_path: Path) -> None:
     assert store.counts("p", "j") == {SERVICE: 1, MASTER: 3, WORKER: 1}
 
 
-def test_read_is_bounded_by_lines_and_by_bytes_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LogStore(tmp_path)
-    store.append("p", "j", MASTER, 0, lines(*[str(n) * 100 for n in range(10)]))
-    first = store.read("p", "j", max_lines=3)
-    assert ([e.cursor for e in first.entries], first.last, first.more) == ([1, 2, 3], 3, True)
-    assert [e.cursor for e in everything(store, max_lines=4)] == list(range(1, 11))
-    monkeypatch.setattr(job_log, "_RESULT_BYTES", 400)
-    assert len(store.read("p", "j", after=3).entries) == 2
-    monkeypatch.setattr(job_log, "_RESULT_BYTES", 1)
-    assert len(store.read("p", "j", after=3).entries) == 1, "one line always comes through"
-
-
-def test_read_back_is_bounded_by_lines_and_by_bytes_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = LogStore(tmp_path)
-    store.append("p", "j", MASTER, 0, lines(*[str(n) * 100 for n in range(10)]))
-    page = store.read_back("p", "j", max_lines=3)
-    assert ([e.cursor for e in page.entries], page.first, page.last) == ([8, 9, 10], 8, 10)
-    assert [e.cursor for e in store.read_back("p", "j", 99).entries] == list(range(1, 11))
-    monkeypatch.setattr(job_log, "_RESULT_BYTES", 400)
-    assert len(store.read_back("p", "j", 8).entries) == 2
-    monkeypatch.setattr(job_log, "_RESULT_BYTES", 1)
-    assert len(store.read_back("p", "j", 8).entries) == 1, "one line always comes through"
-
-
-def test_read_beyond_either_end_finds_nothing(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    for before in (None, 1):
-        page = store.read_back("p", "j", before)
-        assert (page.entries, page.first, page.last) == ((), 1, 0)
-        batch = store.read("p", "j", after=7)
-        assert (batch.entries, batch.last, batch.more) == ((), 7, False)
-        store.append("p", "j", MASTER, 0, lines("0"))
-
-
-def test_tail_is_the_last_lines_across_blocks(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    texts = [f"{n} " + "x" * 20_000 for n in range(20)]
-    store.append("p", "j", MASTER, 0, lines(*texts))
-    assert store.tail("p", "j", MASTER, 5) == tuple(texts[-5:])
-    assert store.tail("p", "j", MASTER, 100) == tuple(texts)
-    assert store.tail("p", "j", WORKER, 5) == ()
-
-
 def test_verify_says_whether_the_stream_is_whole(tmp_path: Path) -> None:
     store, all_lines = LogStore(tmp_path), lines("0", "ü", "")
     end = LogEnd(count=3, sha256=digest(all_lines))
@@ -115,13 +67,6 @@ def test_verify_of_a_stream_with_too_many_lines_or_another_digest_raises(tmp_pat
             store.verify("p", "j", MASTER, end)
         assert caught.value.have == 2
     assert "do not have the digest" in str(caught.value)
-
-
-def test_line_whose_time_cannot_be_read_is_stored_with_an_unknown_time(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    store.append("p", "j", MASTER, 0, [LogLine(time="yesterday", stream="stdout", text="a")])
-    (entry,) = everything(store, log_filter=LogFilter(since=datetime(2026, 1, 1, tzinfo=UTC)))
-    assert (entry.time, entry.text) == (UNKNOWN_TIME, "a")
 
 
 def test_quota_counts_records_and_never_cuts_the_service(tmp_path: Path) -> None:

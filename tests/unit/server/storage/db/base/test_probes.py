@@ -9,7 +9,6 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from trainyard_server.services.health.stopped import of_database
-from trainyard_server.storage.db.base.engine import newest_schema
 from trainyard_server.storage.db.base.probes import DatabaseProbe
 from trainyard_server.storage.db.repository import Store
 
@@ -22,16 +21,6 @@ def database(tmp_path: Path) -> Path:
 
 def probe(path: Path) -> DatabaseProbe:
     return DatabaseProbe(make_url(f"sqlite:///{path}"))
-
-
-def test_database_that_is_whole_has_nothing_to_be_said_against(database: Path) -> None:
-    asked = probe(database)
-    assert asked.ask() > 0
-    facts = asked.facts()
-    asked.close()
-    assert (facts.kind, facts.schema, facts.damage) == ("SQLite", newest_schema(), ())
-    assert facts.size_bytes >= 4096
-    assert of_database(facts).status == "ok"
 
 
 def test_damage_is_found(database: Path) -> None:

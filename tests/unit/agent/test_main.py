@@ -1,9 +1,7 @@
-"""The agent as a process: its command line, its lock, its death, and what outlives it."""
+"""The agent's command: its command line, its lock, its end, and the end of what outlives it."""
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,82 +11,25 @@ from pathlib import Path
 import pytest
 
 from beds.open_engines import agent_settings
-from beds.run_ids import unique_run
 from beds.token_files import write_token
-from beds.waiting import until
+from contract.runtimes.runtime_labs import Driver
 from trainyard_agent.engines import registry
 from trainyard_agent.engines.contract import OpenEngine, Place
 from trainyard_agent.engines.fake import FakeRuntime
 from trainyard_agent.engines.fake.engine import FakeEngine
-from trainyard_agent.engines.process.runtime import ProcessRuntime
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import try_lock
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import Handle
 from trainyard_protocol.wire.sync import RunOrder
+from unit.agent.shells import RUN, TASK, start
 from unit.agent.stub_server import TOKEN, StubServer
 
-RUN, TASK, WORKER = unique_run("1"), "master-replica-0", "worker-replica-0"
 DEADLINE_S = 60.0
 
 
-class Machine:
-    """A state directory, a stub server, and agents that are real processes."""
-
-    def __init__(self, root: Path, url: str) -> None:
-        self.state_dir = root / "agent"
-        self.token_file = root / "token"
-        write_token(self.token_file, TOKEN)
-        self.url = url
-        self.agents: list[subprocess.Popen[bytes]] = []
-        self.modules = root / "modules"
-        self.modules.mkdir()
-
-    def module(self, source: str) -> None:
-        """The program of every run: the module `program`, which replicas find by PYTHONPATH."""
-        (self.modules / "program.py").write_text(source)
-
-    def start_agent(self, *flags: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "trainyard_agent", "--server", self.url, "--runtime", "process", "--one-user"]
-        command += ["--token-file", str(self.token_file), "--state-dir", str(self.state_dir)]
-        command += ["--replica-env", f"PYTHONPATH={self.modules}", *flags]
-        with (self.state_dir.parent / "agent.log").open("ab") as log:
-            agent = subprocess.Popen(command, stderr=log, env={**os.environ, "TRAINYARD_SECRET": "s"})
-        self.agents.append(agent)
-        return agent
-
-    def stop_all(self, *flags: str) -> int:
-        return main(["--state-dir", str(self.state_dir), "--stop-all", *flags])
-
-    def clear(self) -> None:
-        for agent in self.agents:
-            agent.kill()
-            agent.wait()
-        runtime = ProcessRuntime(self.state_dir)
-        for handle in runtime.recover():
-            runtime.remove(handle.run_id)
-
-
-@pytest.fixture
-def server() -> StubServer:
-    return StubServer()
-
-
-@pytest.fixture
-def machine(tmp_path: Path, server: StubServer) -> Iterator[Machine]:
-    with server.listening() as url:
-        machine = Machine(tmp_path, url)
-        try:
-            yield machine
-        finally:
-            machine.clear()
-
-
-WAITS = "import time\nprint('up')\ntime.sleep(1000)\n"
-
-
 def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
-    machine: Machine, server: StubServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, events = threading.Event(), []
 
@@ -117,12 +58,14 @@ def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
         begun.wait(DEADLINE_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
+    server = StubServer()
     server.order(RUN, TASK, pythonModule="program")
+    write_token(tmp_path / "token", TOKEN)
     ender = threading.Thread(target=end)
     ender.start()
-    flags = ["--token-file", str(machine.token_file), "--state-dir", str(machine.state_dir)]
-
-    assert main(["--server", machine.url, "--runtime", "fake", *flags]) == 0
+    flags = ["--token-file", str(tmp_path / "token"), "--state-dir", str(tmp_path / "state")]
+    with server.listening() as url:
+        assert main(["--server", url, "--runtime", "fake", *flags]) == 0
     ender.join()
     assert events == ["placed", "closed"]
 
@@ -132,8 +75,8 @@ def test_start_that_is_going_on_ends_before_the_runtime_is_closed(
     [("no engine", "the container engine at"), ("hanging installer", "processes 1 of run 2 cannot be killed")],
 )
 def test_stop_all_ends_processes_whatever_fails_beside_them(
-    machine: Machine,
-    server: StubServer,
+    driver: Driver,
+    runs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     fault: str,
@@ -142,18 +85,14 @@ def test_stop_all_ends_processes_whatever_fails_beside_them(
     def hangs(*_: object) -> None:
         raise process_tags.StillAlive("processes 1 of run 2 cannot be killed")
 
-    machine.module(WAITS)
-    server.order(RUN, TASK, pythonModule="program")
-    agent = machine.start_agent()
-    until(lambda: server.texts(RUN, TASK) == ["up"])
-    agent.kill()
-    agent.wait()
+    start(driver, "exec sleep 1000")
+    state_dir = runs.parent
     if fault == "no engine":
-        (machine.state_dir / "containers" / WORKER).mkdir(parents=True)
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{machine.state_dir}/none.sock")
+        (state_dir / "containers" / "worker-replica-0").mkdir(parents=True)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{state_dir}/none.sock")
     else:
         monkeypatch.setattr("trainyard_agent.engines.process.engine.kill_orphaned_installers", hangs)
-    assert machine.stop_all("--grace", "0.2") == 1
+    assert main(["--state-dir", str(state_dir), "--stop-all", "--grace", "0.2"]) == 1
     assert words in capsys.readouterr().err
     assert process_tags.tagged(RUN) == []
 

@@ -1,4 +1,4 @@
-"""Small files that are whole, whatever happens while they are written."""
+"""Small files that are whole, whatever happens while they are written, and trees: their size and their removal."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.host import files
+from trainyard_agent.host import disk, files
 from trainyard_agent.host.files import read_json, remove_tree, write_json
 
 
@@ -78,3 +78,14 @@ def test_remove_tree_of_root_changes_no_modes_in_a_tree_that_others_change_meanw
     with pytest.raises(OSError, match="Directory not empty"):
         remove_tree(tmp_path)
     assert programs == ["rm"]
+
+
+def test_disk_usage_is_of_what_is_stored_below_and_not_behind_links(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_bytes(bytes(1 << 20))
+    (tmp_path / "sparse").touch()
+    with (tmp_path / "sparse").open("r+b") as file:
+        file.truncate(1 << 30)
+    (tmp_path / "a" / "link").symlink_to(tmp_path)
+    assert 1 << 20 <= disk.usage(tmp_path) < 2 << 20
+    assert disk.usage(tmp_path / "missing") == 0

@@ -1,8 +1,6 @@
 """A replica's log.jsonl, read while it grows and after the disk has changed it."""
 
-import os
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -32,22 +30,6 @@ def test_damaged_line_keeps_its_number_and_hides_no_other(tmp_path: Path, damage
     assert texts(log, 1) == [DAMAGED, "three"]
     assert texts(log, 2) == ["three"]
     assert log.read(1, 1, 1 << 20) == log.read(0, 100, 1 << 20)[1:2]
-
-
-def test_log_that_waits_for_its_next_line_costs_three_looks_at_the_disk(tmp_path: Path) -> None:
-    directory = tmp_path / "run" / "task"
-    directory.mkdir(parents=True)
-    (directory / "log.jsonl").write_bytes(line("one"))
-    logs = RunLogs(tmp_path)
-    assert len(logs.read("run", "task", 0, 10, 1 << 20).lines) == 1
-    with mock.patch.object(os, "stat", wraps=os.stat) as looks, mock.patch.object(Path, "open") as opened:
-        assert logs.read("run", "task", 1, 10, 1 << 20).lines == ()
-    assert (looks.call_count, opened.call_count) == (3, 0)
-    with (directory / "log.jsonl").open("ab") as file:
-        file.write(line("two"))
-    assert [one.text for one in logs.read("run", "task", 1, 10, 1 << 20).lines] == ["two"]
-    (directory / "done.json").touch()
-    assert logs.read("run", "task", 2, 10, 1 << 20).complete
 
 
 def test_complete_log_says_how_many_lines_it_lacks(tmp_path: Path) -> None:

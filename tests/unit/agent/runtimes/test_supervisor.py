@@ -100,11 +100,6 @@ def test_progress_that_was_wiped_is_not_shown() -> None:
     assert cutter.feed(b"\r   \rdone\n") == [("20%", OVERWRITTEN), ("done", WHOLE)]
 
 
-def test_overwritten_line_above_the_limit_has_an_end() -> None:
-    lines = [("abc", PARTIAL), ("de", WHOLE), ("x", WHOLE)]
-    assert cut(b"abcde\rx\n", max_line=3) == cut(b"abc", b"de", b"\r", b"x\n", max_line=3) == lines
-
-
 def test_lines_do_not_depend_on_how_the_bytes_arrive() -> None:
     chance = random.Random(7)
     data = bytes(chance.choice(b"abc\r\n\xff\xc3\xa9") for _ in range(5000))

@@ -8,19 +8,6 @@ from unit.agent.stub_server import run_order
 RUN = "1" * 32
 
 
-class WithStale(ReadyAtOnce):
-    """Has the files of a former agent's run, until they are discarded."""
-
-    stale = True
-
-    def status(self) -> dict[str, Staging]:
-        return {**({RUN: Staging("stale")} if self.stale else {}), **super().status()}
-
-    async def discard(self, run_id: str) -> None:
-        self.stale = False
-        await super().discard(run_id)
-
-
 async def test_run_is_prepared_once_by_the_stager_that_was_chosen_first() -> None:
     choice = [Choice("process", "it is a package job")]
     choices = Choices(lambda _: choice[0])
@@ -39,15 +26,3 @@ async def test_run_is_prepared_once_by_the_stager_that_was_chosen_first() -> Non
     await stagers.discard(RUN)
     stagers.begin(run_order(RUN))
     assert stagers.status()[RUN].runtime == "docker"
-
-
-async def test_files_of_a_former_agent_are_removed_from_every_stager() -> None:
-    containers = WithStale()
-    stagers = StagerSet({"process": ReadyAtOnce(), "docker": containers}, Choices(lambda _: Choice("process")))
-    assert stagers.status() == {RUN: Staging("stale")}
-
-    stagers.begin(run_order(RUN))
-    assert stagers.status()[RUN].phase == "ready"
-
-    await stagers.discard(RUN)
-    assert stagers.status() == containers.status() == {}

@@ -4,11 +4,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from beds.mounts import small_disk
 from trainyard_agent.engines.docker.client import EngineDown, EngineInfo, EngineRefused
 from trainyard_agent.engines.docker.probe import EngineProbe, EngineState
+from trainyard_agent.engines.docker.runtime import DockerRuntime
+from trainyard_agent.engines.docker.spec import Owner
+from trainyard_protocol.states import ReplicaState
+from unit.agent.stub_server import run_order
 
 NEWER = EngineInfo("engine", "24.0", cpus=2, memory_bytes=4, live_restore=False)
 
@@ -83,3 +90,19 @@ def test_machine_without_an_engine_never_loads_the_sdk() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     away = "no Docker engine answers at unix:///nowhere/docker.sock (No such file or directory)"
     assert done.stdout.splitlines() == [away, "[]"]
+
+
+class Hangs:
+    """Holds up whoever asks it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked")
+
+
+def test_runs_are_observed_without_an_engine_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    probe = SimpleNamespace(state=EngineState(problem="no Docker engine answers at x (timed out)"), engine=Hangs())
+    runtime = DockerRuntime(tmp_path, Hangs(), Owner("a"), probe=probe)  # type: ignore[arg-type]
+    runtime.place(run_order("1" * 32))
+
+    assert [report.state for report in runtime.observe("1" * 32)] == [ReplicaState.PENDING]
+    assert "no Docker engine answers at x (timed out). Containers keep running" in caplog.text

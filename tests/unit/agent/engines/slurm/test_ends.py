@@ -2,7 +2,10 @@
 
 from datetime import UTC, datetime
 
+import pytest
+
 from trainyard_agent.engines.slurm import spec
+from trainyard_agent.engines.slurm.commands import parse_jobs
 from trainyard_agent.engines.slurm.run_files import SlurmJobEnd
 from trainyard_protocol.states import Reason
 
@@ -85,3 +88,20 @@ def test_end_by_slurm_says_where_and_what_can_be_done() -> None:
     unknown = SlurmJobEnd(time=NOW, state="NODE_FAIL")
     assert spec.end(unknown, "7")[1].startswith("A node of its job stopped answering")
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("PENDING None", "PENDING Resources"), "PENDING Resources"),
+        (("NODE_FAIL NodeDown", "COMPLETING None"), "COMPLETING None"),
+        (("COMPLETED None", "OUT_OF_MEMORY OutOfMemory"), "OUT_OF_MEMORY OutOfMemory"),
+        (("CANCELLED None", "NODE_FAIL NodeDown"), "NODE_FAIL NodeDown"),
+    ],
+)
+def test_state_of_a_job_is_that_of_the_part_that_tells_most(states: tuple[str, ...], expected: str) -> None:
+    rows = [
+        f"7+{part}|{state.split()[0]}|n|ty-r|main|1:00|0:30|{state.split()[1]}" for part, state in enumerate(states)
+    ]
+    (job,) = parse_jobs("\n".join(rows))
+    assert (job.id, f"{job.state} {job.reason}") == ("7", expected)

@@ -39,16 +39,18 @@ def package(
     return path
 
 
-def wheel(directory: Path, name: str, source: str = "", needs: tuple[str, ...] = ()) -> None:
+def wheel(directory: Path, name: str, source: str = "", needs: tuple[str, ...] = ()) -> Path:
     """An installable wheel of version 1."""
     about = f"{name}-1.dist-info"
     metadata = [f"Name: {name}", "Version: 1", *(f"Requires-Dist: {need}" for need in needs)]
     directory.mkdir(exist_ok=True)
-    with zipfile.ZipFile(directory / f"{name}-1-py3-none-any.whl", "w") as archive:
+    path = directory / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}.py", source)
         archive.writestr(f"{about}/METADATA", "\n".join(["Metadata-Version: 2.1", *metadata, ""]))
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
+    return path
 
 
 class Staged:

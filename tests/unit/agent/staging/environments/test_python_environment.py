@@ -86,7 +86,7 @@ if __name__ == "__main__":
         os.wait()
         sys.exit(3)
 """
-    ready = await staged.prepare(staged.upload(package(tmp_path, source)))
+    ready = await staged.prepare(staged.upload(wheel(tmp_path, "tinytrainer", source)))
     work = tmp_path / "work"
     work.mkdir()
     (work / "was there").touch()
@@ -147,10 +147,9 @@ async def test_edited_program_has_the_dependencies_of_its_owners_former_run(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
 
-    def edited(source: str, needs: str = "torch") -> str:
+    def edited(source: str) -> str:
         directory = tmp_path / hashlib.sha256(source.encode()).hexdigest()
-        wheel(directory, "tinytrainer", source, (needs,))
-        return staged.upload(directory / "tinytrainer-1-py3-none-any.whl")
+        return staged.upload(wheel(directory, "tinytrainer", source, ("torch",)))
 
     async with staged.stager() as stager:
 
@@ -169,7 +168,6 @@ async def test_edited_program_has_the_dependencies_of_its_owners_former_run(
         sees_base = subprocess.run([second.python, "-c", "import fastapi"], capture_output=True, check=False)
         assert sees_base.returncode == 1
         assert (await prepared(edited("WHO = 'third'\n"), "bob")).reason == "PACKAGES_FAILED"
-        assert (await prepared(edited("WHO = 'fourth'\n", "torch>=1"), "ann")).reason == "PACKAGES_FAILED"
 
 
 def test_kept_environment_leads_nowhere_else(tmp_path: Path) -> None:
@@ -289,8 +287,6 @@ async def test_package_that_cannot_be_had_or_installed_fails_with_a_reason(stage
         (f"staging://{'0' * 64}/a.tar.gz", Reason.STAGING_FAILED, "There is nothing at"),
         (f"staging://{'1' * 64}/a.tar.gz", Reason.STAGING_FAILED, "SHA-256"),
         ("/etc/passwd.tar.gz", Reason.PACKAGES_FAILED, "/etc/passwd.tar.gz is not a package"),
-        ("gs://bucket/dir/notes.txt", Reason.PACKAGES_FAILED, "notes.txt is not a package"),
-        ("https://example.com/a.tar.gz", Reason.PACKAGES_FAILED, "is not a package"),
     ]
     wrong = []
     for number, (uri, reason, words) in enumerate(failures):
@@ -301,7 +297,7 @@ async def test_package_that_cannot_be_had_or_installed_fails_with_a_reason(stage
 
 
 async def test_package_whose_server_or_storage_is_away_is_waited_for(staged: Staged, tmp_path: Path) -> None:
-    uri = staged.upload(package(tmp_path, ""))
+    uri = staged.upload(wheel(tmp_path, "tinytrainer"))
     staged.server.down = True
     async with staged.stager(STORAGE_EMULATOR_HOST="http://127.0.0.1:1") as stager:
         stager.begin(run_order(RUN, packageUris=[uri]))
@@ -370,11 +366,12 @@ async def test_package_on_a_bucket_is_fetched_from_the_emulator(staged: Staged, 
     credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
     client = storage.Client("p", credentials, client_options={"api_endpoint": emulator})
     bucket = client.create_bucket("packages")
-    bucket.blob("dir/tinytrainer-0.0.0.tar.gz").upload_from_filename(package(tmp_path, "WHO = 'gs'\n"))
+    there = wheel(tmp_path, "tinytrainer", "WHO = 'gs'\n")
+    bucket.blob(f"dir/{there.name}").upload_from_filename(there)
     client.close()
 
     async with staged.stager(STORAGE_EMULATOR_HOST=emulator) as stager:
-        stager.begin(run_order(RUN, packageUris=["gs://packages/dir/tinytrainer-0.0.0.tar.gz"]))
+        stager.begin(run_order(RUN, packageUris=[f"gs://packages/dir/{there.name}"]))
         stager.begin(run_order(OTHER, packageUris=["gs://packages/missing.tar.gz"]))
         ready, failed = await staged.finish(stager), await staged.finish(stager, OTHER)
 

@@ -18,7 +18,6 @@ from trainyard_server.domain.lifecycle.decisions import (
     step,
     verdict_of,
 )
-from trainyard_server.domain.lifecycle.stalls import StallAction
 from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -334,18 +333,6 @@ def stalled_run(*replicas: ReplicaSnapshot) -> JobSnapshot:
     stopping = job(*replicas)
     assert stopping.run is not None
     return replace(stopping, run=replace(stopping.run, stalled=move.verdict))
-
-
-def test_step_does_what_the_job_wants_or_else_the_server() -> None:
-    for policy, wish, stops in (
-        (StallAction.RESTART, None, True),
-        (StallAction.REPORT, None, False),
-        (StallAction.RESTART, StallAction.REPORT, False),
-        (StallAction.REPORT, StallAction.RESTART, True),
-    ):
-        stalled = replace(job(stalled_replica(MASTER), run=RunState.RUNNING), stall_action=wish)
-        taken = step(stalled, T0, replace(POLICY, stall_action=policy))
-        assert (taken is not None) is stops, (policy, wish)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle.decisions import RetryPolicy, Transition, decider, step
-from trainyard_server.domain.lifecycle.evaluators import MOST_RESTARTS
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -77,18 +76,6 @@ def test_evaluator_that_fails_starts_again_alone_after_a_pause(reason: Reason, r
     if due is not None:
         assert due.restart == (EVALUATOR, f"The replica evaluator 0 {restarts}")
         assert (due.run, due.job) == (None, None)
-
-
-def test_restart_that_its_engine_does_not_start_is_tried_again_as_often_as_it_takes() -> None:
-    for waits in (1, 2 * MOST_RESTARTS):
-        unstarted = ended(EVALUATOR, Reason.GIVEN_BACK, after_stop=True, started=False)
-        restarts = tuple(alone(2 + number, unstarted) for number in range(waits))
-        failed = job(up(MASTER), ended(EVALUATOR, Reason.VANISHED), restarts=restarts)
-        assert decider(failed) is None
-        pause = POLICY.backoff_s(waits)
-        assert step(failed, at(1 + pause - 0.1), POLICY) is None
-        taken = next_move(failed, 1 + pause)
-        assert taken.restart == (EVALUATOR, "The replica evaluator 0 starts again, alone.")
 
 
 def test_restart_ends_with_its_gang_which_waits_for_it() -> None:

@@ -49,72 +49,70 @@ def diagnosed(members: Sequence[StalledReplica]) -> StallDiagnosis:
     return diagnosis
 
 
-def test_lowest_step_is_the_odd_one_and_what_it_does_is_named() -> None:
-    diagnosis = diagnosed([stands(CHIEF, 121), stands(WORKER_0, 121), stands(WORKER_1, 120, LOADS)])
-    assert diagnosis.task == WORKER_1
-    assert diagnosis.message == (
+SILENT = Stall(step=0, since=NOW, limit_s=300, for_s=312, silent=True)
+AT_DATA, UNKNOWN = " It is in trainer/data.py:88 load.", "Which replica holds it up cannot be told"
+ROWS: dict[str, tuple[list[StalledReplica], str, str]] = {
+    "the lowest step": (
+        [stands(CHIEF, 121), stands(WORKER_0, 121), stands(WORKER_1, 120, LOADS)],
+        WORKER_1,
         "worker-replica-1 stands still at step 120 for 312 s (it never took more than 4.1 s before); "
-        "the others wait at step 121. It is in trainer/data.py:88 load."
-    )
-
-
-@pytest.mark.parametrize("loads", [LOADS, LOADS_BY_PY_SPY])
-def test_at_the_same_step_the_one_that_does_something_else_is_the_odd_one(loads: str) -> None:
-    diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=loads), stands(WORKER_1, stacks=WAITS)])
-    assert diagnosis.task == WORKER_0
-    assert diagnosis.message.endswith("the others wait at the same step. It is in trainer/data.py:88 load.")
-
-
-def test_replica_that_reports_no_steps_can_be_the_odd_one() -> None:
-    silent = StalledReplica(WORKER_1, None, LOADS)
-    diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), StalledReplica(WORKER_0, None, WAITS), silent])
-    assert diagnosis.task == WORKER_1
-    assert diagnosis.message.startswith("worker-replica-1 holds the run up: master-replica-0 stands still at step 120")
-
-
-def test_the_only_one_that_stands_still_among_those_that_go_on_is_the_odd_one() -> None:
-    diagnosis = diagnosed(
+        f"the others wait at step 121.{AT_DATA}",
+    ),
+    "another place at the same step": (
+        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=LOADS), stands(WORKER_1, stacks=WAITS)],
+        WORKER_0,
+        f"the others wait at the same step.{AT_DATA}",
+    ),
+    "another place, by py-spy": (
+        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=LOADS_BY_PY_SPY), stands(WORKER_1, stacks=WAITS)],
+        WORKER_0,
+        f"the others wait at the same step.{AT_DATA}",
+    ),
+    "one that reports no steps": (
+        [stands(CHIEF, stacks=WAITS), StalledReplica(WORKER_0, None, WAITS), StalledReplica(WORKER_1, None, LOADS)],
+        WORKER_1,
+        "worker-replica-1 holds the run up: master-replica-0 stands still at step 120",
+    ),
+    "the only one that stands still": (
         [
             StalledReplica(CHIEF, None, LOADS, steps=True),
             stands(WORKER_0, stacks=WAITS),
             StalledReplica(PS, None, WAITS),
-        ]
-    )
-    assert diagnosis.task == WORKER_0
-    assert "; 1 other goes on. It is in trainer/train.py:41 train." in diagnosis.message
+        ],
+        WORKER_0,
+        "; 1 other goes on. It is in trainer/train.py:41 train.",
+    ),
+    "a stopped process": (
+        [
+            stands(CHIEF, stacks=WAITS),
+            stands(WORKER_0, stacks=f"Process 77 is stopped, by SIGSTOP or a debugger.\n{WAITS}"),
+        ],
+        WORKER_0,
+        "A process of it is stopped, by SIGSTOP or a debugger.",
+    ),
+    "no stacks": ([stands(CHIEF), stands(WORKER_0)], CHIEF, UNKNOWN),
+    "two that differ": ([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=LOADS)], CHIEF, UNKNOWN),
+    "all alike": ([stands(task, stacks=WAITS) for task in (CHIEF, WORKER_0, WORKER_1)], CHIEF, UNKNOWN),
+    "silent and alone": (
+        [StalledReplica(CHIEF, SILENT, LOADS)],
+        CHIEF,
+        f"master-replica-0 has printed nothing and used no CPU for 312 s.{AT_DATA}",
+    ),
+    "silent, at another place": (
+        [*(StalledReplica(task, SILENT, WAITS) for task in (CHIEF, WORKER_0)), StalledReplica(WORKER_1, SILENT, LOADS)],
+        WORKER_1,
+        "used no CPU for 312 s, nor has another replica. It is in",
+    ),
+}
 
 
-def test_stopped_process_is_the_odd_one_whatever_its_stack() -> None:
-    stopped = "Process 77 is stopped, by SIGSTOP or a debugger.\n" + WAITS
-    diagnosis = diagnosed([stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=stopped)])
-    assert diagnosis.task == WORKER_0
-    assert "A process of it is stopped, by SIGSTOP or a debugger." in diagnosis.message
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        [stands(CHIEF), stands(WORKER_0)],
-        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=LOADS)],
-        [stands(CHIEF, stacks=WAITS), stands(WORKER_0, stacks=WAITS), stands(WORKER_1, stacks=WAITS)],
-    ],
-)
-def test_where_nothing_tells_them_apart_it_says_so_and_names_the_primary(members: list[StalledReplica]) -> None:
+@pytest.mark.parametrize(("members", "odd", "says"), ROWS.values(), ids=ROWS)
+def test_odd_one_is_named_with_what_it_does_or_the_primary_where_nothing_tells_them_apart(
+    members: list[StalledReplica], odd: str, says: str
+) -> None:
     diagnosis = diagnosed(members)
-    assert diagnosis.task == CHIEF
-    assert "Which replica holds it up cannot be told" in diagnosis.message
-
-
-def test_silent_run_has_the_replica_that_does_something_else_or_the_primary() -> None:
-    stall = Stall(step=0, since=NOW, limit_s=300, for_s=312, silent=True)
-    lone = diagnosed([StalledReplica(CHIEF, stall, LOADS)])
-    assert lone.message == (
-        "master-replica-0 has printed nothing and used no CPU for 312 s. It is in trainer/data.py:88 load."
-    )
-    gang = [StalledReplica(CHIEF, stall, WAITS), StalledReplica(WORKER_0, stall, WAITS)]
-    named = diagnosed([*gang, StalledReplica(WORKER_1, stall, LOADS), StalledReplica(PS)])
-    assert named.task == WORKER_1
-    assert "used no CPU for 312 s, nor has another replica. It is in" in named.message
+    assert diagnosis.task == odd
+    assert says in diagnosis.message
 
 
 JAX = '  File "/env/lib/python3.11/site-packages/jax/_src/api.py", line 2512 in block_until_ready'

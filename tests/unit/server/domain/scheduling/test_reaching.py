@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_server.domain.scheduling import placement as placement_module
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.reaching import meeting_sets, pairs_apart
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
@@ -87,26 +86,6 @@ def test_gang_waits_for_room_on_agents_that_meet_and_keeps_no_other() -> None:
         "b": "has room only for a part of it",
         "c": "cannot be reached by a and b",
     }
-
-
-def test_agents_that_all_reach_each_other_are_looked_at_once(monkeypatch: Any) -> None:
-    """One set of hundreds of agents is made, also beside one that nobody reaches."""
-    made = []
-
-    class Counting(placement_module.Members):
-        def __init__(self, nodes: Any) -> None:
-            made.append(len(nodes))
-            super().__init__(nodes)
-
-    monkeypatch.setattr(placement_module, "Members", Counting)
-    names = [f"host-{number}" for number in range(300)]
-    everybody = [agent(name, 2, 16, address=name, group="default") for name in names]
-    assert len(only(plan([queued(1, 20, gb=1)], everybody, NOW)).parts) == 10
-    assert made == [300]
-    made.clear()
-    nat = [replace(each, unreached=frozenset({"host-7"} - {each.agent_id})) for each in everybody]
-    assert len(only(plan([queued(1, 20, gb=1)], nat, NOW)).parts) == 10
-    assert made == [299, 1]
 
 
 graphs = st.integers(1, 20).flatmap(

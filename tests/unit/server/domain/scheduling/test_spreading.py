@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, ResourceShare
-from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS, Placement, plan, unshared
-from trainyard_server.domain.scheduling.spreading import Room, Rooms, SharedDirs, spread
+from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS, Placement, plan
+from trainyard_server.domain.scheduling.spreading import Room, Rooms, spread
 from unit.server.domain.scheduling.queue_support import NOW, agent, held, only, queued, request
 
 
@@ -56,26 +55,6 @@ def test_parts_are_on_agents_of_one_group_that_say_an_address() -> None:
             f"a and b together have room for it, but {why}",
         )
     assert tasks(only(plan([gang], [A, host("b", group="other"), C], NOW))) == {"a": ["m", "w0"], "c": ["w1", "w2"]}
-
-
-def test_gang_whose_job_dir_the_machines_do_not_share_stays_on_one() -> None:
-    local = replace(queued(1, 4, cpus=2), training_input=TrainingInput(job_dir="/data/out"))
-    assert (
-        plan([local], [A, B], NOW)
-        .waiting[1]
-        .reason.endswith(
-            "a and b together have room for it, but its job-dir is below /data/out, which its machines do not share "
-            "(--shared-job-dirs)"
-        )
-    )
-    assert "its job-dir is below /data/out" in unshared(local, [A, B], SharedDirs())
-    for shared, job_dir in ((("/data",), "/data/out"), ((), "gs://b/out"), ((), "")):
-        job = replace(local, training_input=TrainingInput(job_dir=job_dir))
-        assert len(only(plan([job], [A, B], NOW, NO_QUOTAS, SharedDirs(shared))).parts) == 2
-        assert unshared(job, [A, B], SharedDirs(shared)) == ""
-    default = replace(local, training_input=TrainingInput())
-    assert plan([default], [A, B], NOW, NO_QUOTAS, SharedDirs(default="/jobs")).waiting
-    assert not unshared(replace(local, gang=local.gang[:2]), [A, B], SharedDirs()), "one agent holds it"
 
 
 def test_gang_that_waits_for_several_agents_is_delayed_by_nobody_behind_it() -> None:

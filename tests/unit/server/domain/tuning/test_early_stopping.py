@@ -91,9 +91,9 @@ def test_asha_takes_the_last_report_at_or_before_a_rung() -> None:
 
 def test_early_steps_of_a_long_trial_stay_for_those_that_come_later() -> None:
     stored: tuple[Measurement, ...] = ()
-    for start in range(1, 20_001, 50):  # as an agent reports, now and then
+    for start in range(1, 10_001, 50):  # as an agent reports, now and then
         stored = merged(stored, ((number, float(number)) for number in range(start, start + 50)))
-    assert (len(stored), stored[-1][0]) == (MAX_MEASUREMENTS, 20_000)
+    assert (len(stored), stored[-1][0]) == (MAX_MEASUREMENTS, 10_000)
     steps = [number for number, _ in stored]
     for rung in (1, 3, 9, 27, 81, 243, 729, 2187, 6561):
         nearest = max(number for number in steps if number <= rung)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard_protocol.wire.logs import LogLine
@@ -56,6 +56,7 @@ def shown(job: JobCurves) -> dict[tuple[str, Stream], list[str]]:
     return {key: list(map(repr, curve.points())) for key, curve in job.curves.items()}
 
 
+@settings(max_examples=40)
 @given(CHUNKS)
 def test_curves_are_those_of_a_naive_reading_of_the_log(
     chunks: list[tuple[Stream, list[tuple[str, str, bool]], bool]],

@@ -98,7 +98,7 @@ REPLICAS: list[tuple[set[str], datetime | None, int | None]] = [
 SEARCHES = ["", "needle", "NEEDLE", '"needle"', "\\", "\t", "strasse", "k", "Ü", "\0", "\r", "text", "\ufffd"]
 FILTERS = [
     LogFilter(frozenset(tasks), severity, since, search, run)
-    for (tasks, since, run), severity, search in itertools.product(REPLICAS, ["", "INFO", "WARNING", "ERROR"], SEARCHES)
+    for (tasks, since, run), severity, search in itertools.product(REPLICAS, ["", "WARNING", "ERROR"], SEARCHES)
 ]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import OperationalError
 
 from trainyard_server.services.health.stopped import of_database
 from trainyard_server.storage.db.base.probes import DatabaseProbe
@@ -40,16 +39,3 @@ def test_damage_is_found(database: Path) -> None:
 
     assert damaged.status == "problem"
     assert damaged.found.startswith("SQLite finds its file damaged: ")
-
-
-def test_probe_does_not_wait_for_a_writer_without_end(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_server.storage.db.base.probes.PATIENCE_S", 0.05)
-    writer = sqlite3.connect(database, isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    asked = probe(database)
-    with pytest.raises(OperationalError, match="locked"):
-        asked.ask()
-    writer.execute("ROLLBACK")
-    writer.close()
-    assert asked.ask() > 0
-    asked.close()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,11 +38,21 @@ def driver(lab: SlurmLab) -> Driver:
     return Driver(lab)
 
 
-def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed) -> None:
-    driver.start_and_wait(RUN, {CHIEF: STUBBORN, WORKER: FOREVER})
-    taking = ("-p", "urgent", "-N3", "--exclusive", "--wrap", "sleep 1000", "-o", "/dev/null", "-J", "taking")
+@contextmanager
+def taken(slurm: SlurmBed, program: str = "true") -> Iterator[None]:
+    """The nodes, by a job of higher priority, which is told to end at the end."""
+    taking = ("-p", "urgent", "-N3", "--exclusive", "--wrap", program, "-o", "/dev/null", "-J", "taking")
     slurm.run("sbatch", *taking)
     try:
+        yield
+    finally:
+        slurm.run("scancel", "--name=taking")
+        slurm.until_idle()
+
+
+def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed) -> None:
+    driver.start_and_wait(RUN, {CHIEF: STUBBORN, WORKER: FOREVER})
+    with taken(slurm, "sleep 1000"):
         for exit_ in driver.ends(RUN).values():
             assert (exit_.reason, exit_.after_stop) == (Reason.PREEMPTED, False), exit_
             assert "other work" in exit_.message
@@ -52,9 +63,6 @@ def test_job_of_higher_priority_takes_the_nodes(driver: Driver, slurm: SlurmBed)
         driver.runtime.stop(NEXT, 5.0)
         stopped = driver.end(NEXT, CHIEF)
         assert (stopped.code, stopped.reason, stopped.after_stop) == (None, Reason.STOPPED, True)
-    finally:
-        slurm.run("scancel", "--name=taking")
-        slurm.until_idle()
 
 
 def test_job_that_ends_itself_in_the_grace_of_a_preemption_is_preempted(
@@ -65,14 +73,10 @@ def test_job_that_ends_itself_in_the_grace_of_a_preemption_is_preempted(
     lab.reopen()
     polite = Program((Print("up"),), shell="trap 'exit 0' TERM; while :; do sleep 0.1; done")
     driver.start_and_wait(RUN, {CHIEF: polite, WORKER: polite})
-    slurm.run("sbatch", "-p", "urgent", "-N3", "--exclusive", "--wrap", "true", "-o", "/dev/null", "-J", "taking")
-    try:
+    with taken(slurm):
         for exit_ in driver.ends(RUN).values():
             assert (exit_.code, exit_.reason, exit_.after_stop) == (0, Reason.PREEMPTED, False), exit_
         assert "COMPLETED" in slurm.run("squeue", "-h", "--states=all", f"--name=ty-{RUN}", "-o", "%T")
-    finally:
-        slurm.run("scancel", "--name=taking")
-        slurm.until_idle()
 
 
 SAVES = """python3 -c '
@@ -98,17 +102,12 @@ def test_what_a_shell_has_started_has_the_grace_of_a_stop_and_of_a_preemption(
     lab.reopen()
     driver.start(RUN, {CHIEF: Program((Print("up"),), shell=SAVES)})
     driver.until(lambda: "ready" in driver.texts(RUN, CHIEF))
-    if by_slurm:
-        slurm.run("sbatch", "-p", "urgent", "-N3", "--exclusive", "--wrap", "true", "-o", "/dev/null", "-J", "taking")
-    else:
-        driver.runtime.stop(RUN, 60.0)
-    try:
+    with taken(slurm) if by_slurm else nullcontext():
+        if not by_slurm:
+            driver.runtime.stop(RUN, 60.0)
         ended = driver.end(RUN, CHIEF)
         assert (ended.code, ended.reason) == (143, Reason.PREEMPTED if by_slurm else Reason.STOPPED)
         assert driver.wait_for_log(RUN, CHIEF) == ["up", "ready", "saving", "saved"]
-    finally:
-        slurm.run("scancel", "--name=taking")
-        slurm.until_idle()
 
 
 def test_job_that_is_cancelled_in_slurm_says_so(driver: Driver, slurm: SlurmBed) -> None:
@@ -250,13 +249,6 @@ def test_job_gets_the_nodes_the_time_limit_and_the_setup_that_it_asks_for(
     assert path.split(":")[1] == "/apps/tool"
     (row,) = slurm.run("squeue", "-h", f"--name=ty-{RUN}", "-o", "%l %f %h %N").splitlines()
     assert row.split() == ["16:00", "only-n2", "NO", "n2"]
-
-
-def test_setup_that_fails_fails_the_replica_with_its_line_and_words(driver: Driver, lab: SlurmLab) -> None:
-    asking(lab, FOREVER, engineOptions={"slurm": {"setup": ["true", "ls /no-module"]}})
-    end = driver.end(RUN, CHIEF)
-    assert (end.code, end.reason) == (None, Reason.START_FAILED)
-    assert end.message.startswith("Line 2 (ls /no-module) of its setup failed: ls: cannot access '/no-module'")
 
 
 def test_stop_all_ends_the_runs_of_an_agent_that_does_not_run(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from beds.installed import apptainer
-from beds.registry import Fault, Pauses, Registry, RequiresAuth
+from beds.registry import Fault, Registry, RequiresAuth
 from beds.run_ids import unique_run
 from beds.slurm import SlurmBed
 from contract.runtimes.runtime_labs import Driver, SlurmLab, order
 from trainyard_agent.runtimes.attaching.attachment import Attachment
-from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
-from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
+from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.attachments import STDOUT
 
 pytestmark = pytest.mark.long
@@ -138,14 +138,6 @@ def test_command_runs_in_a_container_like_that_of_the_replica(driver: Driver, re
     driver.ends(RUN)
 
 
-def test_failed_program_of_an_image_is_kept_with_its_container(driver: Driver, image: str) -> None:
-    start(driver, RUN, replace(launch(image, "exit 4"), keep=Keep(1000, "job")))
-    driver.until(lambda: any("exit code 4" in line for line in driver.texts(RUN, CHIEF)))
-    assert driver.reports(RUN)[CHIEF].state is ReplicaState.RUNNING
-    driver.runtime.stop(RUN, 10.0)
-    assert driver.end(RUN, CHIEF).code == 4
-
-
 def test_image_that_cannot_be_pulled_is_the_reason(driver: Driver, registry: Registry) -> None:
     missing = f"{registry.address}/tiny:2"
     start(driver, RUN, launch(missing))
@@ -178,13 +170,4 @@ def test_registry_that_is_away_for_a_while_is_waited_for(driver: Driver) -> None
         driver.until(lambda: driver.reports(RUN)[CHIEF].waits.startswith("its node tries again to pull the image: "))
         assert "503 Service Unavailable" in driver.reports(RUN)[CHIEF].waits
         away.fault = None
-        assert driver.end(RUN, CHIEF).reason is Reason.COMPLETED
-
-
-def test_run_waits_for_the_pull_of_its_image_and_says_so(driver: Driver) -> None:
-    with Pauses.start() as slow:
-        start(driver, RUN, launch(apptainer.put_tiny(slow)))
-        driver.until(slow.held.is_set)
-        driver.until(lambda: driver.reports(RUN)[CHIEF].waits == "its node pulls the image")
-        slow.released.set()
         assert driver.end(RUN, CHIEF).reason is Reason.COMPLETED

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from integration.commands.test_origin_command import Jobs, jobs
-from integration.commands.test_python_client import client
+from integration.commands.conftest import Jobs
 from trainyard import Client
 from trainyard_cli.client import Client as HttpClient
 from trainyard_cli.commands.jobs.files import is_safe
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.views.views import FileEntry
-
-__all__ = ["client", "jobs"]
 
 
 @pytest.fixture
@@ -84,9 +81,7 @@ def test_file_and_directory_are_downloaded_whole(jobs: Jobs, job_dir: Path, tmp_
     assert (tmp_path / "all" / "model" / "mine").exists()
 
 
-def test_nothing_is_written_outside_of_the_destination(
-    jobs: Jobs, job_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_outside(jobs: Jobs, job_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "digits").mkdir()
@@ -106,9 +101,7 @@ def test_nothing_is_written_outside_of_the_destination(
     assert [name for name in ("a", "..a", "a b", "ü") if not is_safe(name)] == []
 
 
-def test_download_that_is_cut_begins_again(
-    jobs: Jobs, job_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cut_download_begins_again(jobs: Jobs, job_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real, calls = HttpClient._download, []
 
     def cut(self: HttpClient, *given: object) -> None:
@@ -126,7 +119,7 @@ def test_download_that_is_cut_begins_again(
     assert not (tmp_path / "other").exists()
 
 
-def test_download_shows_its_progress_on_a_terminal(
+def test_download_shows_its_progress(
     jobs: Jobs, job_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("trainyard_cli.commands.jobs.files.is_live", lambda _: True)

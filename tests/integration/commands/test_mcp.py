@@ -1,17 +1,14 @@
 """The tools of `trainyard mcp` against a server whose agent plays a trainer, called with the client of MCP's makers."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from beds.services.ai_agent import call, ended
-from integration.commands.test_python_client import client
 from trainyard import Client
 from trainyard_cli.settings import chosen_target
 
 if TYPE_CHECKING:
     import mcp
 
-__all__ = ["client"]
 
 PROGRAM = "trainingInput:\n  pythonModule: trainer.task\n"
 
@@ -76,26 +73,6 @@ async def submits_finds_the_cause_and_compares(agent: "mcp.Client") -> None:
     assert not waited["ended"]
     _, cancelled = await call(agent, "cancel", job="endless")
     assert cancelled == {"job": "endless", "state": "CANCELLING", "had_ended": False}
-
-
-async def test_job_that_is_not_valid_is_refused_with_its_lines(client: Client) -> None:
-    async with own_agent() as agent:
-        await refuses_with_lines(agent)
-    assert client.jobs() == []
-
-
-async def refuses_with_lines(agent: "mcp.Client") -> None:
-    config = "trainingInput:\n  scaleTier: CUSTOM\n  masterType: n1-standrd-4\n  workerCount: two\n"
-    text, content = await call(agent, "submit", config=config)
-    assert text.startswith("ERROR: Nothing was submitted. Not accepted:\n- config:3: masterType: ")
-    assert content["dry_run"] == (await call(agent, "dry_run", config=config))[1]
-    findings = content["dry_run"]["findings"]
-    assert [(finding["file"], finding["line"]) for finding in findings] == [("config", 3), ("config", 4)]
-
-    Path("trainer/task.py").write_text("import jax\nlr = = 1\n")
-    _, content = await call(agent, "submit", config=PROGRAM, package_path="trainer")
-    (finding,) = content["dry_run"]["findings"]
-    assert (finding["file"].endswith("trainer/task.py"), finding["line"]) == (True, 2)
 
 
 async def test_job_that_waits_is_explained_before_and_after_it_is_submitted(client: Client) -> None:

@@ -10,15 +10,11 @@ from typing import Any
 
 import pytest
 
-from integration.commands.test_python_client import client
+from integration.commands.conftest import Jobs
 from trainyard import Client
-from trainyard_cli.commands.tree import trainyard
-from trainyard_cli.main import run
 from trainyard_protocol import __version__
 from trainyard_protocol.errors import NotFound, PermissionDenied
 from trainyard_protocol.views.origin import JobOrigin
-
-__all__ = ["client"]
 
 
 @pytest.fixture
@@ -33,23 +29,6 @@ def tree(client: Client, monkeypatch: pytest.MonkeyPatch) -> Path:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], check=True)
     (directory / "trainer" / "task.py").write_text("print('changed')\n")
     return directory
-
-
-@pytest.fixture
-def jobs(capsys: pytest.CaptureFixture[str]) -> "Jobs":
-    return Jobs(capsys)
-
-
-class Jobs:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, words: str) -> tuple[int, str]:
-        return self.type(words.split())
-
-    def type(self, words: list[str]) -> tuple[int, str]:
-        code = run(trainyard, "trainyard", ["jobs", *words])
-        return code, "".join(reversed(self._capsys.readouterr()))
 
 
 def origin_of(client: Client, job: str) -> JobOrigin:
@@ -102,18 +81,6 @@ def test_job_has_the_commit_and_the_changes_of_its_package_and_keeps_them_when_i
     wait(client)
 
 
-def test_job_without_a_program_here_has_the_repository_of_its_config_alone(
-    client: Client, tree: Path, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere") / "config.yaml"
-    elsewhere.write_text((tree / "config.yaml").read_text())
-    for job, config in (("here", "config.yaml"), ("there", str(elsewhere))):
-        code, text = jobs(f"submit training {job} --config {config}")
-        assert code == 0, text
-        assert (origin_of(client, job).git is not None) == (job == "here")
-    wait(client)
-
-
 @pytest.mark.parametrize(
     ("error", "says"), [(NotFound("no such path"), ""), (PermissionDenied("not you"), "was not recorded: not you")]
 )
@@ -151,7 +118,7 @@ def test_job_is_run_by_hand_from_the_directory_that_repro_writes(
     given = {"env": {"MODE": "a 'b'"}, "job_dir": "gs://models/first", "job_id": "first", **program}
     client.submit({"trainingInput": cluster}, **given)
     out = tmp_path_factory.mktemp("out") / "it's here"
-    code, text = jobs.type(["repro", "first", str(out / "first")])
+    code, text = jobs(["repro", "first", str(out / "first")])
     assert code == 0, text
     assert sorted(path.name for path in (out / "first").iterdir()) == [
         *("README.md", "changes.diff", "config.yaml", "origin.json", "packages", "run.sh")
@@ -171,18 +138,18 @@ def test_job_is_run_by_hand_from_the_directory_that_repro_writes(
     assert "worker_count" not in config["job"]
     assert "`git checkout" in (moved / "README.md").read_text()
 
-    code, text = jobs.type(["submit", "training", "again", "--config", str(moved / "config.yaml")])
+    code, text = jobs(["submit", "training", "again", "--config", str(moved / "config.yaml")])
     assert code == 0, text
     again, first = (client.job(job).detail().job["trainingInput"] for job in ("again", "first"))
     assert {**again, "jobDir": ""} == {**first, "jobDir": ""}
 
-    code, text = jobs.type(["repro", "first", str(moved)])
+    code, text = jobs(["repro", "first", str(moved)])
     assert (code, "exists and is not an empty directory" in text) == (1, True), text
     code, text = jobs("repro no_such_job")
     assert (code, "no_such_job" in text, Path("no_such_job").exists()) == (1, True, False), text
 
 
-def test_package_with_another_content_is_not_written(
+def test_changed_package_is_not_written(
     client: Client, tree: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.submit(package_path="trainer", module_name="trainer.task", job_id="first")
@@ -194,3 +161,42 @@ def test_package_with_another_content_is_not_written(
     monkeypatch.setattr("trainyard_cli.client.Client.download_package", spoiled)
     code, text = jobs("repro first copy")
     assert (code, "has the SHA-256" in text, Path("copy").exists()) == (1, True, False), text
+
+
+def test_job_runs_again_with_the_same_packages_and_one_change(client: Client, jobs: Jobs) -> None:
+    given = {"labels": {"team": "a"}, "env": {"MODE": "x"}, "job_dir": "gs://models/first", "package_path": "trainer"}
+    args = ["--epochs", "2", "--lr=0.1"]
+    first = client.submit(module_name="trainer.task", job_id="first", args=args, **given).detail().job  # type: ignore[arg-type]
+    code, err = jobs("rerun first second --set-arg lr=0.2 --env MODE=y --region here")
+    assert code == 0, err
+    assert "The arguments of first, changed: --epochs 2 --lr=0.2" in err
+    assert "Its job-dir is gs://models/second" in err
+    again = client.job("second").detail().job
+    sent = {**first["trainingInput"], "args": ["--epochs", "2", "--lr=0.2"], "env": {"MODE": "y"}, "region": "here"}
+    assert again["trainingInput"] == {**sent, "jobDir": "gs://models/second"}
+    assert again["labels"] == {"team": "a"}
+
+    for job in ("first", "second"):
+        client.job(job).wait(timeout=60)
+    table = [line.split() for line in jobs("diff first second")[1].splitlines()]
+    assert table == [
+        ["FIELD", "first", "second"],
+        ["args.--lr", "0.1", "0.2"],
+        ["jobDir", "gs://models/first", "gs://models/second"],
+        ["env.MODE", "x", "y"],
+        ["region", "here"],
+    ]
+    assert "first and first have the same arguments" in jobs("diff first first")[1]
+
+    code, err = jobs("rerun first --job-dir gs://models/third")
+    assert code == 0, err
+    (third,) = [job for job in client.jobs() if job.id.startswith("first_20")]
+    assert third.detail().job["trainingInput"] == {**first["trainingInput"], "jobDir": "gs://models/third"}
+    assert jobs("rerun second last -- --epochs 9")[0] == 0
+    assert client.job("last").detail().job["trainingInput"]["args"] == ["--epochs", "9"]
+    assert "give either --set-arg or all arguments" in jobs("rerun first --set-arg a=1 -- --epochs 9")[1]
+    assert "argument --raw: It needs --stream-logs." in jobs("rerun first --raw")[1]
+    code, err = jobs("rerun no_such_job")
+    assert (code, "no_such_job" in err) == (1, True), err
+    for made in client.jobs():
+        made.wait(timeout=60)

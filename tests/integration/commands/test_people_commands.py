@@ -33,9 +33,7 @@ def test_operator_lets_a_person_in_who_logs_in_and_makes_a_token(shell: Shell) -
     assert (code, "trainyard login" in err) == (1, True), err
 
 
-def test_what_a_token_made_is_named_at_its_revocation_and_revoked_if_wanted(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_revocation_names_what_the_token_made(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(flags: str = "") -> tuple[str, str]:
         token = json.loads(shell.out(f"tokens create --format json {flags}"))
         return token["token"]["token_id"], token["secret"]

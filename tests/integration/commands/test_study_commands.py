@@ -4,17 +4,12 @@ import json
 
 import pytest
 
-from integration.commands.test_python_client import client
 from trainyard import Client
 from trainyard_cli.commands.tree import trainyard
 from trainyard_cli.main import run
 
-__all__ = ["client"]
 
-
-def test_sweep_is_followed_listed_and_its_best_trial_trained_again(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweep_and_its_best_trial_again(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     def jobs(words: str) -> tuple[int, str, str]:
         code = run(trainyard, "trainyard", ["jobs", *words.split()])
         return (code, *capsys.readouterr())
@@ -48,14 +43,3 @@ def test_sweep_is_followed_listed_and_its_best_trial_trained_again(
     assert "again has no trials" in jobs("trials again")[2]
     assert "At most one of --config | --from-trial" in jobs("validate --config a --from-trial rates/1")[2]
     assert "--goal is for a study: add --sweep" in jobs("validate --module-name a --goal minimize")[2]
-
-
-def test_study_that_runs_can_be_cancelled(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    def jobs(words: str) -> tuple[int, str]:
-        code = run(trainyard, "trainyard", ["jobs", *words.split()])
-        return code, capsys.readouterr().out
-
-    study = client.submit("config.yaml", job_id="endless", sweep={"learning-rate": [0, 1]}, metric="loss")
-    assert jobs("wait endless --for-state RUNNING --timeout 60s")[0] == 0
-    assert jobs("cancel endless")[0] == 0
-    assert study.state in ("CANCELLING", "CANCELLED")

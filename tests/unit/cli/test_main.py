@@ -10,7 +10,6 @@ import pytest
 
 from trainyard_cli.commands import tree
 from trainyard_cli.main import run
-from trainyard_protocol.errors import NotFound
 from unit.cli.scripted_server import ScriptedServer, ok
 
 HEAVY = ("httpx", "rich", "pydantic", "yaml", "psutil", "jax", "google", "setuptools", "docker", "requests", "mcp")
@@ -30,11 +29,6 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
     for name in ("TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_PROJECT"):
         monkeypatch.delenv(name, raising=False)
-
-
-def test_run_error_of_the_tree_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_with(NotFound("There is no job x.")) == 1
-    assert capsys.readouterr().err == "ERROR: There is no job x.\n"
 
 
 def test_run_bug_is_one_line_with_the_path_of_a_private_crash_log_if_that_can_be_written(
@@ -108,9 +102,7 @@ def test_verb_without_a_server_explains_how_to_get_one(verb: str, capsys: pytest
     assert "No server is configured. Start one" in capsys.readouterr().err
 
 
-def test_status_where_nothing_runs_exits_3_and_down_0_and_neither_makes_anything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_and_down_where_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tree.trainyard, "trainyard", ["status"]) == 3
     assert "was never started" in capsys.readouterr().out
     assert run(tree.trainyard, "trainyard", ["down"]) == 0
@@ -179,19 +171,12 @@ def test_commands_with_closed_streams_and_pipes_end_without_a_traceback(script: 
         ("jobs list", ">&-"): (0, ""),
         ("jobs list", "2>&-"): (0, "JOB_ID"),
         ("jobs list", "<&-"): (0, "JOB_ID"),
-        ("jobs list", ">&- 2>&- <&-"): (0, ""),
-        ("jobs list", "| head -1"): (0, "JOB_ID"),
         ("jobs list", "| exec 0<&-"): (141, ""),
-        ("jobs list --format json", "| exec 0<&-"): (141, ""),
         ("jobs list --format json", "2>&1 >/dev/null | exec 0<&-"): (0, ""),
-        ("jobs --help", ">&-"): (0, ""),
         ("jobs --help", "| exec 0<&-"): (141, ""),
-        ("--version", ">&-"): (0, ""),
-        ("--version", "| exec 0<&-"): (141, ""),
         ("--help", ">&- 2>&-"): (0, ""),
         ("nothing", ">&-"): (2, "No such command"),
         ("nothing", "2>&-"): (2, ""),
-        ("nothing", "2>&1 >/dev/null | exec 0<&-"): (2, ""),
     }
     wrong = {}
     for (command, streams), (code, text) in rows.items():

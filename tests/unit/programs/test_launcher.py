@@ -130,9 +130,7 @@ def test_script_finds_what_was_uploaded_and_what_it_writes_is_kept(tmp_path: Pat
     ("ends", "expected"),
     [("_exit(9)", 9), ("abort()", -6), ("kill(os.getpid(), 9)", -9), ("kill(os.getpid(), 15)", -15)],
 )
-def test_script_that_ends_in_any_way_ends_the_replica_so_and_keeps_its_files(
-    tmp_path: Path, ends: str, expected: int
-) -> None:
+def test_script_that_ends_in_any_way_ends_the_replica_so(tmp_path: Path, ends: str, expected: int) -> None:
     replica = Replica(tmp_path, {"train.py": f"import os\nopen('model', 'w').write('half')\nos.{ends}\n"})
     code, _, err = replica.run()
     assert (code, err) == (expected, "")
@@ -248,9 +246,7 @@ def test_what_exceeds_the_limits_is_said_and_the_smallest_files_are_kept(tmp_pat
     assert "2 files of the working directory lost (big (3 kB), medium (900 B)): " in out
 
 
-def test_files_of_a_job_without_a_directory_and_of_one_that_cannot_be_written_are_said_to_be_lost(
-    tmp_path: Path,
-) -> None:
+def test_files_without_a_directory_that_can_be_written_are_said_to_be_lost(tmp_path: Path) -> None:
     replica = Replica(tmp_path, {"train.py": "open('model', 'w').write('x')"})
     replica.job_dir.write_text("a file")
     assert "1 file of the working directory lost (model (1 B)): NotADirectoryError" in replica.run()[1]

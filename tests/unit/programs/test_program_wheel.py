@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard_programs import program_wheel, programs
+from trainyard_programs import archives, program_wheel, programs
 from trainyard_programs.files import LeftOut, list_files
 from trainyard_programs.programs import Program, Search
 from trainyard_protocol.errors import InvalidArgument
@@ -59,14 +59,6 @@ def test_digest_changes_with_what_decides_on_the_dependencies_alone(tmp_path: Pa
     assert len({first, second, third, digest()}) == 4  # local packages are part of what is installed
 
 
-def test_manifest_says_what_was_left_out(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    (tmp_path / ".env").write_text("TOKEN=1234567890\n")
-    described = manifest(found(tmp_path))
-    assert described["left_out"] == [{"name": ".env", "reason": "looks like a secret: environment file"}]
-    assert (described["module"], described["kind"], described["entry"]) == ("train", "python", "train.py")
-
-
 def test_summary_is_two_lines_and_counts_hidden_files(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("1\n")
     (tmp_path / "requirements.txt").write_text("six\n")
@@ -92,3 +84,18 @@ def test_build_with_a_file_that_is_gone_names_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"words.txt cannot be sent: No such file or directory\."):
         manifest(program)
     assert list(list_files(tmp_path).files) == ["train.py"]
+
+
+def test_check_archive_of_what_is_none_is_refused(tmp_path: Path) -> None:
+    for name in ("a.txt", "trainer-1.0.tar.gz", "trainer-1.0.whl"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    rows = {
+        "a.txt": ".tar.gz, .tgz, .zip, .whl",
+        "none.tar.gz": "No such file",
+        "trainer-1.0.tar.gz": "is not an archive, despite its name.",
+        "trainer-1.0.whl": "is not an archive, despite its name.",
+    }
+    for name, says in rows.items():
+        with pytest.raises(InvalidArgument) as caught:
+            archives.check_archive(tmp_path / name)
+        assert says in caught.value.message

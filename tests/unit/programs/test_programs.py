@@ -135,24 +135,13 @@ def test_program_starts_where_its_user_starts_it(tmp_path: Path) -> None:
     tree(
         tmp_path,
         {
-            "repo/pyproject.toml": PROJECT,
-            "repo/main.py": "",
-            "repo/scripts/train.py": "",
-            "repo/data/x.csv": "",
-            "src_layout/pyproject.toml": BUILT,
-            "src_layout/src/app/__init__.py": "",
-            "src_layout/src/app/train.py": "",
-            "src_layout/scripts/train.py": "",
-            "src_layout/conf/a.yaml": "",
-            "plain/src/app/__init__.py": "",
-            "plain/src/app/train.py": "",
-            "below/examples/train.py": "",
-            "below/examples/requirements.txt": "six",
-            "home/project/t.py": "",
-            "home/project/requirements.txt": "-e .",
-            "home/private.txt": "",
+            "repo/pyproject.toml": PROJECT, "repo/main.py": "", "repo/scripts/train.py": "", "repo/data/x.csv": "",
+            "src_layout/pyproject.toml": BUILT, "src_layout/src/app/__init__.py": "", "src_layout/src/app/train.py": "",
+            "src_layout/scripts/train.py": "", "src_layout/conf/a.yaml": "", "plain/src/app/__init__.py": "",
+            "plain/src/app/train.py": "", "below/examples/train.py": "", "below/examples/requirements.txt": "six",
+            "home/project/t.py": "", "home/project/requirements.txt": "-e .", "home/private.txt": "",
         },
-    )
+    )  # fmt: skip
     cases = {
         ("repo/scripts/train.py", "", "repo"): ("repo", "", "scripts/train.py", ()),
         ("repo/scripts/train.py", "", "repo/scripts"): ("repo/scripts", "", "train.py", ()),
@@ -190,23 +179,15 @@ def test_module_without_a_path_is_looked_for_beside_the_config(tmp_path: Path) -
     tree(
         tmp_path,
         {
-            "here/trainer/__init__.py": "",
-            "here/trainer/task.py": "",
-            "here/src/inner/__init__.py": "",
-            "here/src/inner/task.py": "",
-            "here/t.py": "",
-            "here/scripts/u.py": "",
+            "here/trainer/__init__.py": "", "here/trainer/task.py": "", "here/src/inner/__init__.py": "",
+            "here/src/inner/task.py": "", "here/t.py": "", "here/scripts/u.py": "",
         },
-    )
+    )  # fmt: skip
     search = Search(current_dir=tmp_path / "here")
     rows = {
-        "trainer.task": "trainer.task",
-        "inner.task": "inner.task",
-        "t": "t.py",
-        "t.py": "t.py",
-        "scripts/u.py": "scripts/u.py",
-        "installed.module": None,
-    }
+        "trainer.task": "trainer.task", "inner.task": "inner.task", "t": "t.py", "t.py": "t.py",
+        "scripts/u.py": "scripts/u.py", "installed.module": None,
+    }  # fmt: skip
     got = {name: programs.beside((tmp_path / "here",), name, search) for name in rows}
     assert {name: one and one.entry for name, one in got.items()} == rows
     with pytest.raises(InvalidArgument, match=r"gone.py: there is no such file in .*here. Name it with --package-path"):
@@ -350,18 +331,15 @@ def test_no_code_of_a_tree_is_run_where_it_is_checked_and_packed(tmp_path: Path)
     backend = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
     hostile = tree(
         tmp_path / "hostile",
-        {
-            **{f"{name}.py": runs for name in (*names, *ours)},
-            "pyproject.toml": f"{backend}[project]\nname = 'x'\nversion = '1'\ndynamic = ['dependencies']\n",
-            "run.sh": f"#!/bin/bash\ntouch {mark}\n",
-            "cells.ipynb": notebook(runs),
-        },
-    )
+        {**{f"{name}.py": runs for name in (*names, *ours)},
+         "pyproject.toml": f"{backend}[project]\nname = 'x'\nversion = '1'\ndynamic = ['dependencies']\n",
+         "run.sh": f"#!/bin/bash\ntouch {mark}\n", "cells.ipynb": notebook(runs)},
+    )  # fmt: skip
     command = Path(sys.executable).with_name("trainyard")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TRAINYARD_STATE_DIR": str(tmp_path / "state")}
+    words = [str(command), "jobs", "validate", "--package-path", "trainer"]
+    done = subprocess.run(words, cwd=hostile, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "The job is valid" in done.stdout) == (0, True), done.stderr
     for path in ("trainer", "setup.py", "run.sh", "cells.ipynb"):
-        words = [str(command), "jobs", "validate", "--package-path", path]
-        done = subprocess.run(words, cwd=hostile, env=environment, capture_output=True, text=True, check=False)
-        assert (done.returncode, "The job is valid" in done.stdout) == (0, True), done.stderr
         with program_wheel.build(programs.find(hostile / path)):
             assert not mark.exists(), mark.read_text()

@@ -17,6 +17,7 @@ from trainyard_protocol.errors import (
     from_body,
     to_body,
 )
+from trainyard_protocol.net.warning_headers import warning_value, warnings_of
 
 DUPLICATE = AlreadyExists(Violation("job.job_id", "A job with this id already exists."))
 
@@ -27,14 +28,10 @@ def test_envelope_of_a_duplicate_is_the_one_that_clients_parse() -> None:
             "code": 409,
             "message": "Field: job.job_id Error: A job with this id already exists.",
             "status": "ALREADY_EXISTS",
-            "details": [
-                {
-                    "@type": "type.googleapis.com/google.rpc.BadRequest",
-                    "fieldViolations": [{"field": "job.job_id", "description": "A job with this id already exists."}],
-                }
-            ],
+            "details": [{"@type": "type.googleapis.com/google.rpc.BadRequest",
+             "fieldViolations": [{"field": "job.job_id", "description": "A job with this id already exists."}]}],
         }
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -65,3 +62,9 @@ def test_error_survives_the_envelope(error: TrainyardError) -> None:
 def test_answer_without_an_envelope_still_becomes_an_error(status: int, kind: type[TrainyardError]) -> None:
     assert type(from_body(status, "<html>")) is kind
     assert str(status) in from_body(status, None).message
+
+
+def test_text_of_a_warning_is_read_as_it_was_written() -> None:
+    text = 'Did you mean "vision"? C:\\data'
+    others = ['199 proxy "stale"', '299 a "escape \x1b[2J"', '299 a "caf\xe9"', "299 no text", '299 a "two", 299 b "c"']
+    assert warnings_of([warning_value(text), *others]) == [text]

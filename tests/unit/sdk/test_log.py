@@ -26,18 +26,9 @@ def test_log_prints_one_line_that_is_parsed_back(capsys: pytest.CaptureFixture[s
 
     slashed: dict[str, Any] = {"val/loss": 0.5}
     trainyard.log(
-        step=np.int64(120),
-        steps=5000,
-        epoch=2,
-        loss=np.float32(0.25),
-        inf=float("inf"),
-        name="resnet",
-        flag=True,
-        none=None,
-        array=np.zeros(3),
-        broken=BrokenNumber(),
-        **slashed,
-    )
+        step=np.int64(120), steps=5000, epoch=2, loss=np.float32(0.25), inf=float("inf"), name="resnet", flag=True,
+        none=None, array=np.zeros(3), broken=BrokenNumber(), **slashed,
+    )  # fmt: skip
     expected = ProgressEvent(
         "progress", 120, 5000, epoch=2, metrics={"loss": 0.25, "inf": float("inf"), "val/loss": 0.5}
     )

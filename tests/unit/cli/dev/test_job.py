@@ -69,25 +69,6 @@ def test_job_waits_with_the_requirements_of_the_directory_and_the_fields_of_the_
     assert (fields["pythonModule"], fields["args"], fields["enableWebAccess"]) == ("trainyard_dev", ["90"], True)
 
 
-def test_default_name_has_the_user(code: Path) -> None:
-    flags = JobFlags({})
-    for user, start in {"alice": "dev_alice_2", "jo.doe@site": "dev_jo_doe_site_2", "é": "dev_2"}.items():
-        draft = submit.draft(None, flags, current_dir=code)
-        (name, *_) = submit.job_names(DevJob(flags, (), user).change(draft))
-        assert name.startswith(start)
-
-
-def test_project_is_installed_as_it_declares_itself(code: Path) -> None:
-    (code / "setup.py").write_text("from setuptools import setup\nsetup(name='digits', version='1.0')\n")
-    (code / "requirements.txt").write_text("-e .\n")
-    with dev_job(None, JobFlags({}), CodeDirectory.of(code), idle_s=1, notebook=False) as waiting:
-        (wheel,) = waiting.flags.packages
-        program, files = read(wheel)
-    assert (program["kind"], program["entry"]) == ("dev", "waiter.py")
-    assert [step["what"] for step in program["install"]["steps"]] == ["requirements", "project"]
-    assert files == ["requirements.txt", "setup.py"]
-
-
 def test_image_waits_by_a_command_in_each_role_that_has_replicas(code: Path) -> None:
     config = config_of(
         code,
@@ -103,14 +84,6 @@ def test_image_waits_by_a_command_in_each_role_that_has_replicas(code: Path) -> 
         assert (start, option, "def is_idle" in source, idle) == ("python3", "-c", True, "3600")
         assert fields[f"{role}Config"]["containerArgs"] == []
     assert "parameterServerConfig" not in fields
-
-
-def test_image_in_which_the_config_installs_packages_waits_as_a_package(code: Path) -> None:
-    config = config_of(code, "trainingInput: {pythonModule: trainer.task, masterConfig: {imageUri: img}}\n")
-    with dev_job(config, JobFlags({}), CodeDirectory.of(code), idle_s=3600, notebook=False) as waiting:
-        fields = drafted(config, waiting, code)["trainingInput"]
-        assert len(waiting.flags.packages) == 1
-    assert (fields["pythonModule"], fields["masterConfig"]) == ("trainyard_dev", {"imageUri": "img"})
 
 
 def test_study_is_refused(code: Path) -> None:

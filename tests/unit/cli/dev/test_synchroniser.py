@@ -16,8 +16,6 @@ from trainyard_cli.dev.synchroniser import Synchroniser, SyncResult
 from trainyard_cli.dev.tree import CodeDirectory
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 
-HOSTILE = 'a\n{"end": true}\nb \udcff\'".py'
-
 
 class LocalPipe:
     """The receiver of a directory, without a replica around it."""
@@ -118,14 +116,6 @@ def test_changed_new_and_renamed_files_are_sent_and_gone_ones_removed(bench: Ben
     assert not (bench.there / "gone").exists()
 
 
-def test_file_that_is_only_touched_is_not_sent(bench: Bench, opened: Synchroniser) -> None:
-    bench.write({"file": "1"})
-    opened.synchronise()
-    os.utime(bench.here / "file", (1, 1))
-    result = opened.synchronise()
-    assert (result.sent if result else None) == ()
-
-
 def test_files_that_the_replica_has_written_stay(bench: Bench) -> None:
     bench.write({"folder/code": "1", "kept": "1", "clash": "1"})
     bench.once()
@@ -152,13 +142,6 @@ def test_directory_replaces_a_file_and_a_file_a_directory(bench: Bench, opened: 
     bench.write({"a/x": "2", "b": "2"})
     opened.synchronise()
     assert bench.names() == {"a/x", "b"}
-
-
-def test_names_with_line_ends_quotes_and_other_bytes_are_names(bench: Bench) -> None:
-    (bench.here / HOSTILE).write_text("1")
-    (bench.here / "-rf *").write_text("2")
-    bench.once()
-    assert bench.names() == {HOSTILE, "-rf *"}
 
 
 @pytest.mark.parametrize("repository", [False, True])
@@ -203,13 +186,6 @@ def test_gitignore_counts_also_below_the_top_and_of_repositories_within(bench: B
     assert bench.names() == {".gitignore", "train.py", "sub/b.py", "inner/.gitignore", "inner/own"}
 
 
-def test_usual_caches_and_environments_are_left_out_without_git(bench: Bench) -> None:
-    bench.write({"a.py": "", "__pycache__/a.pyc": "", ".venv/pyvenv.cfg": "", ".venv/bin": "", "node_modules/x/y": ""})
-    bench.write({"pkg/b.py": "", "pkg/__pycache__/b.pyc": "", ".config": ""})
-    bench.once()
-    assert bench.names() == {"a.py", "pkg/b.py", ".config"}
-
-
 def test_broken_repository_is_refused_rather_than_sent_with_what_it_ignores(bench: Bench) -> None:
     bench.write({".git": "gitdir: /nowhere", ".env": "SECRET"})
     with closing(bench.open()) as synchroniser, pytest.raises(InvalidArgument, match="git does not list the files"):
@@ -227,9 +203,7 @@ def test_directory_that_is_gone_removes_nothing(bench: Bench, opened: Synchronis
     assert bench.names() == {"file"}
 
 
-def test_file_that_cannot_be_sent_is_named_once_and_the_others_go_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_cannot_be_sent_is_named_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard_cli.dev.synchroniser.POLL_S", 0.01)
     monkeypatch.setattr(tree, "MAX_FILE_BYTES", 3)
     bench.write({"file": "1"})
@@ -249,15 +223,7 @@ def test_file_that_cannot_be_sent_is_named_once_and_the_others_go_on(
     assert notices[0].startswith("large has more than 3 B")
 
 
-def test_package_keeps_its_name(bench: Bench) -> None:
-    bench.write({"__init__.py": "", "task.py": ""})
-    bench.once()
-    assert bench.names() == {"here/__init__.py", "here/task.py"}
-
-
-def test_large_files_and_directories_are_refused_in_a_sentence(
-    bench: Bench, opened: Synchroniser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_much_is_refused_in_a_sentence(bench: Bench, opened: Synchroniser, monkeypatch: pytest.MonkeyPatch) -> None:
     with (bench.here / "weights").open("wb") as file:
         file.truncate(tree.MAX_FILE_BYTES + 1)
     with pytest.raises(InvalidArgument, match=r"weights has more than 100 MB, .*\.gitignore"):

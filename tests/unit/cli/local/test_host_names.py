@@ -27,9 +27,7 @@ def test_localhost_is_known_and_an_unknown_name_is_not() -> None:
     assert host_names.unresolved(["localhost", "ml.trainyard.invalid"]) == ["ml.trainyard.invalid"]
 
 
-def test_dashboard_has_a_name_of_its_own_only_where_one_user_holds_all_that_it_means(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dashboard_has_a_name_only_where_one_user_holds_all_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = (
         # server, both addresses are held by one user, address for browsers
         ("http://127.0.0.1:8470", True, "http://trainyard.localhost:8470"),

@@ -26,9 +26,7 @@ def test_token_is_saved_for_its_server_alone(tmp_path: Path) -> None:
     assert agent.token_file.stat().st_mode & 0o777 == 0o600
 
 
-def test_unit_of_a_user_runs_the_same_command_and_leaves_runs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unit_of_a_user_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     unit = joined(tmp_path / "joined", "--replica-env", 'A="$B" 50%\\').install()

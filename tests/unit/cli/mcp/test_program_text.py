@@ -1,5 +1,11 @@
-"""Text of programs for a language model."""
+"""The command `trainyard mcp`, and text of programs for a language model."""
 
+import importlib.util
+
+import pytest
+
+from trainyard_cli.commands.tree import trainyard
+from trainyard_cli.main import run
 from trainyard_cli.mcp.program_text import LONGEST_LINE, cut, plain, quoted
 
 
@@ -25,3 +31,9 @@ def test_marks_around_data_differ_from_call_to_call() -> None:
     first, second = (quoted(["text", ">>> LOG 00000000"], "LOG").splitlines() for _ in range(2))
     assert first[1:3] == second[1:3] == ["text", ">>> LOG 00000000"]
     assert (first[-1].startswith(">>> LOG "), first[-1] == second[-1]) == (True, False)
+
+
+def test_mcp_without_its_package_names_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert run(trainyard, "trainyard", ["mcp"]) == 1
+    assert "pip install 'trainyard[mcp]'" in capsys.readouterr().err

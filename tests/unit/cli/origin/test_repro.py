@@ -40,14 +40,10 @@ def test_image_gets_its_variables_and_its_arguments(tmp_path: Path) -> None:
     words = run(
         tmp_path,
         {
-            "masterConfig": {"imageUri": IMAGE},
-            "workerCount": "3",
-            "args": ["--note", "it's $HOME"],
-            "env": {"MODE": "a b"},
-            "jobDir": "gs://b/out",
-            "secrets": [{"name": "KEY"}],
+            "masterConfig": {"imageUri": IMAGE}, "workerCount": "3", "args": ["--note", "it's $HOME"],
+            "env": {"MODE": "a b"}, "jobDir": "gs://b/out", "secrets": [{"name": "KEY"}],
         },
-    )
+    )  # fmt: skip
     at = words.index(IMAGE)
     assert words[:2] == ["run", "--rm"]
     assert words[at + 1 :] == ["--note", "it's $HOME", "--job-dir", "/job-dir", "more"]

@@ -1,14 +1,9 @@
-import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainyard_cli.submission import config_file
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.job.config.text import TextPosition
-from trainyard_protocol.job.training_input import parse_job
 
 GOOD = """\
 # what to train
@@ -46,19 +41,15 @@ EXPLAINED: list[tuple[Violation, str]] = [
     (Violation("worker_count", "is wrong."), "{}:6: workerCount: is wrong.\n      workerCount: 2\n{caret}"),
     (Violation("master_type", "is wrong."), "{}:5: masterType: is wrong.\n"),
     (Violation("args[1]", "is wrong."), "{}:9: args[1]: is wrong.\n"),
-    (
-        Violation("master_config.accelerator_config.count", "is wrong."),
-        "{}:11: masterConfig.acceleratorConfig.count: is wrong.\n",
-    ),
+    (Violation("master_config.accelerator_config.count", "is wrong."),
+     "{}:11: masterConfig.acceleratorConfig.count: is wrong.\n"),
     (Violation("job.labels", "is wrong."), "{}:2: labels: is wrong.\n"),
     (Violation("job.training_input", "is wrong."), "{}:3: trainingInput: is wrong.\n"),
     (Violation("python_module", "is required."), "{}:3: pythonModule: is required."),  # where it belongs
-    (
-        Violation("job.training_input", 'Did you mean "scaleTier"?', unknown="scaleTier"),
-        '{}:4: "scaleTier" is not a field of trainingInput. Did you mean',
-    ),
+    (Violation("job.training_input", 'Did you mean "scaleTier"?', unknown="scaleTier"),
+     '{}:4: "scaleTier" is not a field of trainingInput. Did you mean'),
     (Violation("region", "must be here."), "--region: must be here."),
-]
+]  # fmt: skip
 
 
 def test_explain_names_the_line_of_a_violation_or_its_flag(config: config_file.ConfigFile) -> None:
@@ -72,26 +63,6 @@ def test_explain_names_the_line_of_a_violation_or_its_flag(config: config_file.C
     both = [Violation("args[0]", "b"), Violation("job.labels", "a")]
     lines = [line for line in config_file.explain(both, config, {}).splitlines() if "config.yaml:" in line]
     assert [line.rsplit(" ", 1)[1] for line in lines] == ["a", "b"], "the order of the file"
-
-
-def test_violations_of_the_protocol_find_their_lines_in_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "trainingInput:\n  workerCount: two\n  args: [1, {a: 1}]\n  scaleTeir: BASIC\n")
-    config = config_file.load(path)
-    with pytest.raises(InvalidArgument) as caught:
-        parse_job({"jobId": "j", **config.data})
-    text = config_file.explain(caught.value.violations, config, {})
-    assert f"{path}:2: workerCount: must be a whole number" in text
-    assert f"{path}:3: args[1]: must be a string; this is a mapping." in text
-    assert f'{path}:4: "scaleTeir" is not a field of trainingInput. Did you mean "scaleTier"?' in text
-
-
-def test_load_merged_keys_have_the_position_where_they_are_written(tmp_path: Path) -> None:
-    text = "base: &b {workerCount: 1}\ntrainingInput:\n  <<: *b\n  scaleTier: CUSTOM\n"
-    config = config_file.load(written(tmp_path, text))
-    assert config.data["trainingInput"] == {"workerCount": 1, "scaleTier": "CUSTOM"}
-    position = config.root.children["trainingInput"].child("worker_count")
-    assert position is not None
-    assert position.key == TextPosition(1, 11)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +96,6 @@ def test_load_of_an_invalid_config_reports_position_and_reason(tmp_path: Path, t
     assert message in refusal(written(tmp_path, text))
 
 
-def test_load_a_billion_laughs_is_refused_in_time(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    assert "has more than" in refusal(written(tmp_path, "\n".join(lines)))
-
-
 def test_load_in_every_encoding_of_yaml_is_the_same_config(tmp_path: Path) -> None:
     text = "trainingInput:\r\n  args: [grün, 日本]\r\n"
     path = tmp_path / "config.yaml"
@@ -156,29 +121,3 @@ def test_load_of_what_is_no_config_is_refused(tmp_path: Path) -> None:
     assert refusal(path) == f"{path}:1: is not UTF-8 text. Is this a text file?"
     assert ":2: is not JSON: " in refusal(written(tmp_path, '{"a": 1\n"b": 2}\n', "c.json"))
     assert '"a" is given twice' in refusal(written(tmp_path, '{"a": 1, "a": 2}', "c.json"))
-
-
-def test_load_json_with_tabs_has_data_and_positions(tmp_path: Path) -> None:
-    path = written(tmp_path, '{\n\t"trainingInput": {\n\t\t"workerCount": "\\ud83d\\ude00"\n\t}\n}\n', "c.json")
-    config = config_file.load(path)
-    assert config.data == {"trainingInput": {"workerCount": "\U0001f600"}}
-    assert config_file.explain([Violation("worker_count", "no.")], config, {}).startswith(f"{path}:3: ")
-
-
-@given(st.one_of(st.text(max_size=200), st.text("{}[]:,-&*!|>'\"%@`#\n\t ab1", max_size=60)))
-def test_load_any_text_is_read_or_refused_never_more(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.mktemp("fuzz") / "c.yaml"
-    path.write_text(text, encoding="utf-8", newline="")
-    try:
-        read = config_file.load(path).data
-    except InvalidArgument as error:
-        read = {"refused": error.message}
-    assert isinstance(read, dict)
-    assert str(path) in str(read.get("refused", path))
-
-
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda v: st.dictionaries(st.text(max_size=5), v)))
-def test_load_any_json_mapping_gives_the_same_data(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
-    path = tmp_path_factory.mktemp("json") / "c.json"
-    path.write_text(json.dumps({"a": value}), encoding="utf-8")
-    assert config_file.load(path).data == {"a": value}

@@ -30,9 +30,7 @@ def test_proposed_line_names_what_is_there(tmp_path: Path, monkeypatch: pytest.M
     assert not wrong
 
 
-def test_proposed_line_without_an_own_program_is_the_shipped_example(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proposed_line_is_otherwise_the_shipped_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert proposed_line() == f"{SUBMIT} --config {EXAMPLE} --stream-logs"
     assert EXAMPLE.is_file()

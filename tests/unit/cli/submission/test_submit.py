@@ -1,4 +1,3 @@
-import copy
 import time
 from pathlib import Path
 from typing import Any
@@ -40,13 +39,6 @@ def refusal(made: submit.JobDraft) -> str:
     return caught.value.message
 
 
-def package(directory: Path, name: str = "trainer") -> Path:
-    (directory / name).mkdir(parents=True)
-    (directory / name / "__init__.py").touch()
-    (directory / name / "task.py").touch()
-    return directory / name
-
-
 CUSTOM = """\
 trainingInput:
   scaleTier: CUSTOM
@@ -56,89 +48,36 @@ trainingInput:
 """
 
 
-def test_merge_flag_overrides_its_leaf_and_keeps_the_others() -> None:
-    data = {"trainingInput": {"masterConfig": {"imageUri": "a", "containerArgs": ["x"]}, "workerCount": 1}}
-    before = copy.deepcopy(data)
-    result = merged(data, master_image_uri="b", worker_count=3, region="here")
-    assert result["trainingInput"] == {
-        "masterConfig": {"imageUri": "b", "containerArgs": ["x"]},
-        "workerCount": "3",
-        "region": "here",
-    }
-    assert data == before
-
-
 T4 = {"type": "NVIDIA_TESLA_T4", "count": "1"}
 MERGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     # the config, the flags, what they are together
-    (
-        {"training_input": {"worker_count": 1, "master_config": {"image_uri": "a"}}},
-        {"worker_count": 2, "master_image_uri": "b"},
-        {"training_input": {"worker_count": "2", "master_config": {"image_uri": "b"}}},
-    ),
+    ({"training_input": {"worker_count": 1, "master_config": {"image_uri": "a"}}}, {"worker_count": 2,
+     "master_image_uri": "b"}, {"training_input": {"worker_count": "2", "master_config": {"image_uri": "b"}}}),
     ({"labels": {"a": "1"}}, {"labels": ({"b": "2"}, {"c": "3"})}, {"labels": {"b": "2", "c": "3"}}),
-    (
-        {"trainingInput": {"secrets": [{"name": "OLD"}]}},
-        {"set_secrets": ({"HF_TOKEN": "HF", "/run/key": "key"}, {"A": "A"})},
-        {
-            "trainingInput": {
-                "secrets": [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/key"}, {"name": "A"}]
-            }
-        },
-    ),
-    (
-        {"trainingInput": {"env": {"A": "1", "B": "2"}}},
-        {"env": (("B", "x=1, y"), ("B", "3"), ("C", ""))},
-        {"trainingInput": {"env": {"A": "1", "B": "3", "C": ""}}},
-    ),
-    (
-        {"trainingInput": {"mounts": [{"name": "a", "path": "/a"}, {"name": "b"}]}},
-        {"mount": (("a", "/data"), ("c", ""))},
-        {"trainingInput": {"mounts": [{"name": "b"}, {"name": "a", "path": "/data"}, {"name": "c"}]}},
-    ),
+    ({"trainingInput": {"secrets": [{"name": "OLD"}]}},
+     {"set_secrets": ({"HF_TOKEN": "HF", "/run/key": "key"}, {"A": "A"})},
+     {"trainingInput": {"secrets": [{"name": "HF", "env": "HF_TOKEN"}, {"name": "key", "file": "/run/key"},
+     {"name": "A"}]}}),
+    ({"trainingInput": {"env": {"A": "1", "B": "2"}}}, {"env": (("B", "x=1, y"), ("B", "3"), ("C", ""))},
+     {"trainingInput": {"env": {"A": "1", "B": "3", "C": ""}}}),
+    ({"trainingInput": {"mounts": [{"name": "a", "path": "/a"}, {"name": "b"}]}},
+     {"mount": (("a", "/data"), ("c", ""))},
+     {"trainingInput": {"mounts": [{"name": "b"}, {"name": "a", "path": "/data"}, {"name": "c"}]}}),
     ({"trainingInput": {"mounts": "a"}}, {"mount": (("b", ""),)}, {"trainingInput": {"mounts": [{"name": "b"}]}}),
     ({"trainingInput": {"env": ["A"]}}, {"env": (("B", "3"),)}, {"trainingInput": {"env": {"B": "3"}}}),
-    (
-        {"trainingInput": {"engineOptions": {"kubernetes": {"labels": {"a": "1", "b": "2"}, "queue": "x"}}}},
-        {
-            "engine_option": (
-                ("kubernetes", "labels", "b", "3"),
-                ("kubernetes", "labels", "example.com/c", "4"),
-                ("slurm", "setup", "", "module load a"),
-                ("slurm", "setup", "", "module load b=c"),
-                ("slurm", "qos", "", "high"),
-            )
-        },
-        {
-            "trainingInput": {
-                "engineOptions": {
-                    "kubernetes": {"labels": {"a": "1", "b": "3", "example.com/c": "4"}, "queue": "x"},
-                    "slurm": {"setup": ["module load a", "module load b=c"], "qos": "high"},
-                }
-            }
-        },
-    ),
-    (
-        {},
-        {"worker_accelerator": {"type": "nvidia-tesla-t4"}},
-        {"trainingInput": {"workerConfig": {"acceleratorConfig": T4}}},
-    ),
+    ({"trainingInput": {"engineOptions": {"kubernetes": {"labels": {"a": "1", "b": "2"}, "queue": "x"}}}},
+     {"engine_option": (("kubernetes", "labels", "b", "3"), ("kubernetes", "labels", "example.com/c", "4"),
+     ("slurm", "setup", "", "module load a"), ("slurm", "setup", "", "module load b=c"), ("slurm", "qos", "", "high"))},
+     {"trainingInput": {"engineOptions": {"kubernetes": {"labels": {"a": "1", "b": "3", "example.com/c": "4"},
+     "queue": "x"}, "slurm": {"setup": ["module load a", "module load b=c"], "qos": "high"}}}}),
+    ({}, {"worker_accelerator": {"type": "nvidia-tesla-t4"}},
+     {"trainingInput": {"workerConfig": {"acceleratorConfig": T4}}}),
     ({"trainingInput": "x"}, {"region": "r"}, {"trainingInput": "x"}),  # left for the validation
-]
+]  # fmt: skip
 
 
 def test_merge_follows_the_names_of_the_config_and_replaces_lists() -> None:
     assert [merged(data, **given) for data, given, _ in MERGED] == [expected for *_, expected in MERGED]
-
-
-def test_merge_maps_fields_to_flags() -> None:
-    _, origins = merge({}, flags(worker_count=1, labels=({"a": "b"},), master_accelerator={"type": "x"}))
-    assert origins == {
-        "worker_count": "--worker-count",
-        "job.labels": "--labels",
-        "master_config.accelerator_config.type": "--master-accelerator",
-        "master_config.accelerator_config.count": "--master-accelerator",
-    }
 
 
 CPUS = {
@@ -177,25 +116,6 @@ def test_default_machine_is_one_cpu_where_a_program_names_no_machines(tmp_path: 
     assert len(messages) == 1
 
 
-def test_draft_has_the_arguments_of_the_user_or_else_the_configs(tmp_path: Path) -> None:
-    assert draft(tmp_path, CUSTOM).data["trainingInput"]["args"] == ["--lr", 0.1]
-    made = draft(tmp_path, CUSTOM, args=("--epochs", "5"))
-    assert made.data["trainingInput"]["args"] == ["--epochs", "5"]
-
-
-def test_draft_has_the_package_beside_the_config_unless_packages_are_named(tmp_path: Path) -> None:
-    (tmp_path / "trainer").mkdir()
-    assert draft(tmp_path, CUSTOM).program is None, "it is no package: the environment has it"
-    (tmp_path / "trainer").rmdir()
-    beside = package(tmp_path)
-    made = draft(tmp_path, CUSTOM)
-    assert made.program is not None
-    assert (made.program.path, made.automatic) == (beside, True)
-    made = draft(tmp_path, CUSTOM + "  packageUris: ['gs://b/t.tar.gz']\n", region="here")
-    assert made.program is None
-    assert made.data["trainingInput"]["packageUris"] == ["gs://b/t.tar.gz"]
-
-
 @pytest.mark.parametrize(
     ("given", "in_config", "expected"),
     [
@@ -207,7 +127,7 @@ def test_draft_has_the_package_beside_the_config_unless_packages_are_named(tmp_p
         ({"job_dir": "gs:/b/d"}, "", "gs:/b/d"),  # which is refused, and is no directory gs:
     ],
 )
-def test_draft_relative_job_dir_becomes_absolute(
+def test_relative_job_dir_becomes_absolute(
     tmp_path: Path, given: dict[str, str], in_config: str, expected: str
 ) -> None:
     (tmp_path / "configs").mkdir()
@@ -252,32 +172,20 @@ def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(tmp_pa
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     # what follows CUSTOM in the config, the flags, what is said
     ("", {"name": "9x"}, "JOB: A name should start with a letter"),
-    (
-        "",
-        {"worker_count": 2, "worker_machine_type": "local-88"},
-        "--worker-machine-type: 'local-88' is not a machine type of this service.",
-    ),
-    (
-        "  secrets:\n  - name: A\n  - name: B\n    env: A\n",
-        {},
-        "config.yaml:9: secrets[1].env: A is the variable of another secret",
-    ),
-    (
-        "  secrets:\n  - {name: A}\n  - {nam: B}\n",
-        {},
-        'config.yaml:8: "nam" is not a field of trainingInput.secrets[1]. Did you mean "name"?',
-    ),
+    ("", {"worker_count": 2, "worker_machine_type": "local-88"},
+     "--worker-machine-type: 'local-88' is not a machine type of this service."),
+    ("  secrets:\n  - name: A\n  - name: B\n    env: A\n", {},
+     "config.yaml:9: secrets[1].env: A is the variable of another secret"),
+    ("  secrets:\n  - {name: A}\n  - {nam: B}\n", {},
+     'config.yaml:8: "nam" is not a field of trainingInput.secrets[1]. Did you mean "name"?'),
     ("", {"set_secrets": ({"run/key": "key"},)}, "--set-secrets: 'run/key' cannot be the name of a variable."),
     ("  env:\n    DEBUG: 1\n", {}, "config.yaml:6: env: has 1 for DEBUG; a value is a string"),
     ("", {"env": (("TF_CONFIG", "1"),)}, "--env: sets TF_CONFIG, a variable of the service"),
-    (
-        "",
-        {"keep_on_failure": "172800s"},
-        "--keep-on-failure: must be more than 0s and at most 86400s (a day); this is 172800s.",
-    ),
+    ("", {"keep_on_failure": "172800s"},
+     "--keep-on-failure: must be more than 0s and at most 86400s (a day); this is 172800s."),
     ("", {"mount": (("a", "/usr"),)}, "--mount: must not be in the way of /usr; this is '/usr'."),
     ("", {"engine_option": (("slurm", "qos", "", "a b"),)}, "--engine-option: must be a name of letters"),
-]
+]  # fmt: skip
 
 
 def test_check_locally_names_the_flag_or_the_line_of_what_is_wrong(tmp_path: Path) -> None:
@@ -291,35 +199,19 @@ def test_check_locally_names_the_flag_or_the_line_of_what_is_wrong(tmp_path: Pat
 WORDS: list[tuple[Word[Any], dict[str, object]]] = [
     # a flag's type, and its words with their values, or with what is said of a wrong one
     (DurationText(), {"10m": "600s", "10": "must be a duration such as 30s, 10m, 2h"}),
-    (
-        Variable(),
-        {
-            "HERE": ("HERE", "a=b"),
-            "A=b=c, d": ("A", "b=c, d"),
-            "A=": ("A", ""),
-            "MISSING": "MISSING is not set here; write MISSING=VALUE",
-            "=x": "[=x] has no name",
-        },
-    ),
-    (
-        NamedMount(),
-        {"a:/data": ("a", "/data"), "a": ("a", "")}
-        | dict.fromkeys(("/data:/data", ":/data", "a:", ""), "must look like imagenet:/data: a mount's name, no dir"),
-    ),
-    (
-        EngineOption(),
-        {
-            "slurm.qos=high": ("slurm", "qos", "", "high"),
-            "kubernetes.labels.example.com/team=a=b": ("kubernetes", "labels", "example.com/team", "a=b"),
-            "slurm.setup=module load a.b": ("slurm", "setup", "", "module load a.b"),
-            "qos=high": "[qos=high] is not an option of an engine; write slurm.qos=high or",
-            "slurm.qos": "is not an option of an engine",
-            "slurm.partition=x": "slurm has no option 'partition'; allowed: account, qos, constraint",
-            "kubernetes.labels=x": "must look like kubernetes.labels.KEY=VALUE.",
-            "slurm.qos.x=y": "must look like slurm.qos=VALUE.",
-        },
-    ),
-]
+    (Variable(), {"HERE": ("HERE", "a=b"), "A=b=c, d": ("A", "b=c, d"), "A=": ("A", ""),
+     "MISSING": "MISSING is not set here; write MISSING=VALUE", "=x": "[=x] has no name"}),
+    (NamedMount(), {"a:/data": ("a", "/data"), "a": ("a", "")} | dict.fromkeys(("/data:/data", ":/data", "a:", ""),
+     "must look like imagenet:/data: a mount's name, no dir")),
+    (EngineOption(), {"slurm.qos=high": ("slurm", "qos", "", "high"),
+     "kubernetes.labels.example.com/team=a=b": ("kubernetes", "labels", "example.com/team", "a=b"),
+     "slurm.setup=module load a.b": ("slurm", "setup", "", "module load a.b"),
+     "qos=high": "[qos=high] is not an option of an engine; write slurm.qos=high or",
+     "slurm.qos": "is not an option of an engine",
+     "slurm.partition=x": "slurm has no option 'partition'; allowed: account, qos, constraint",
+     "kubernetes.labels=x": "must look like kubernetes.labels.KEY=VALUE.",
+     "slurm.qos.x=y": "must look like slurm.qos=VALUE."}),
+]  # fmt: skip
 
 
 def test_word_of_a_flag_is_its_value_or_refused_with_what_it_looks_like(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,19 +228,6 @@ def test_word_of_a_flag_is_its_value_or_refused_with_what_it_looks_like(monkeypa
     assert not wrong
 
 
-def test_check_locally_fields_outside_training_input_are_refused_with_advice(tmp_path: Path) -> None:
-    message = refusal(draft(tmp_path, "scaleTier: BASIC\n"))
-    assert "config.yaml:1: `scaleTier` stands at the top level: indent it below `trainingInput:`." in message
-
-
-@pytest.mark.parametrize(
-    "text", ["trainingInput: words\n", "trainingInput: [1]\n", "trainingInput:\n  masterConfig: 5\n", "labels: 3\n"]
-)
-def test_check_locally_of_a_scalar_where_a_mapping_belongs_is_a_message(tmp_path: Path, text: str) -> None:
-    made = draft(tmp_path, text, args=("--x",), master_image_uri="i", job_dir="d")
-    assert "must be a mapping" in refusal(made)
-
-
 @pytest.mark.parametrize(
     ("file", "module", "expected"),
     [
@@ -362,9 +241,7 @@ def test_check_locally_of_a_scalar_where_a_mapping_belongs_is_a_message(tmp_path
         (None, "", "job_20261120_142501"),
     ],
 )
-def test_job_names_come_from_config_or_module_and_the_time(
-    tmp_path: Path, file: str | None, module: str, expected: str
-) -> None:
+def test_job_names_come_from_config_or_module(tmp_path: Path, file: str | None, module: str, expected: str) -> None:
     config = None
     if file:
         config = tmp_path / file
@@ -377,34 +254,6 @@ def test_job_names_come_from_config_or_module_and_the_time(
 def test_job_names_of_a_job_with_a_name_are_that_name_alone(tmp_path: Path) -> None:
     assert list(submit.job_names(draft(tmp_path, CUSTOM, name="mine"))) == ["mine"]
     assert list(submit.job_names(draft(tmp_path, "jobId: theirs\n" + CUSTOM))) == ["theirs"]
-
-
-def test_faults_of_a_study_are_one_message_each_with_file_and_line(tmp_path: Path) -> None:
-    text = """\
-trainingInput:
-  scaleTier: BASIC
-  pythonModule: trainer.task
-  hyperparameters:
-    maxTrials: 0
-    hyperparameterMetricTag: ""
-    params:
-    - parameterName: optimizer
-      type: CATEGORICAL
-      categoricalValues: [adam, momentum]
-      childParameterSpecs:
-      - parameterName: optimizer
-        type: DISCRETE
-        discreteValues: [1]
-        parentCategoricalValues:
-          values: [adam, sgd]
-"""
-    lines = refusal(draft(tmp_path, text)).splitlines()[1:]
-    messages = [line.removeprefix(f"{tmp_path}/config.yaml:") for line in lines if str(tmp_path) in line]
-    assert [message.partition(": ")[0] for message in messages] == ["5", "6", "12", "16"]
-    wrong = text.replace("type: DISCRETE", "type: DOUBLE\n        minValue: 3\n        maxValue: 2")
-    lines = refusal(draft(tmp_path, wrong)).splitlines()[1:]
-    assert lines[0].startswith(f"{tmp_path}/config.yaml:12: ")
-    assert lines[0].endswith("has a minValue (3.0) above its maxValue (2.0).")
 
 
 def test_goal_follows_from_the_name_of_the_metric_or_is_asked_for(tmp_path: Path) -> None:
@@ -473,14 +322,10 @@ def test_style_of_arguments_follows_from_the_flag_the_config_the_names_or_the_so
         (plain, "", {"sweep": lr, "sweep_style": "overrides"}, "OVERRIDES"),
         (hydra, "", {"sweep": lr, "sweep_style": "flags-with-equals"}, "FLAGS_WITH_EQUALS"),
         (hydra, "params: [{parameterName: lr, type: DISCRETE, discreteValues: [1]}]", {}, "OVERRIDES"),
-        (
-            hydra,
-            "params: [{parameterName: lr, type: DISCRETE, discreteValues: [1]}], argumentStyle: FLAGS",
-            {},
-            "FLAGS",
-        ),
+        (hydra, "params: [{parameterName: lr, type: DISCRETE, discreteValues: [1]}], argumentStyle: FLAGS", {},
+         "FLAGS"),
         (plain, "", {"sweep_style": "overrides"}, "--sweep-style is for a study"),
-    ]
+    ]  # fmt: skip
     wrong = []
     for source, config, given, expected in rows:
         (tmp_path / "t.py").write_text(source)

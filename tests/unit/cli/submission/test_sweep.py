@@ -1,4 +1,4 @@
-"""`--sweep`: from its words to a study, and the study's plan."""
+"""`--sweep`: from its words to a study, and the study's plan; arguments of a job that runs again."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import click
 import pytest
 
 from trainyard_cli.output.jobs import study_plan
-from trainyard_cli.submission.flags import JobFlags, merge
+from trainyard_cli.submission.flags import JobFlags, SetArgument, merge
+from trainyard_cli.submission.from_job import changed
 from trainyard_cli.submission.sweep import Sweep
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.validation import check
@@ -52,13 +53,9 @@ def test_sweep_replaces_parameters_and_keeps_goal_metric_and_parallel_trials_of_
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        ("lr", "must look like NAME=VALUE,VALUE,..."),
-        ("lr=1,,2", "has an empty value"),
-        ("lr=1,2,1.0", "has 1 twice"),
-        ("lr=1,1e999", "too large"),
-    ],
-)
+    [("lr", "must look like NAME=VALUE,VALUE,..."), ("lr=1,,2", "has an empty value"), ("lr=1,2,1.0", "has 1 twice"),
+     ("lr=1,1e999", "too large")],
+)  # fmt: skip
 def test_sweep_of_unusable_words_is_a_usage_error(words: str, says: str) -> None:
     with pytest.raises(click.BadParameter, match=says):
         Sweep().convert(words, None, None)
@@ -70,3 +67,33 @@ def test_sweep_with_a_flag_twice_or_too_many_trials_is_refused() -> None:
         study("lr=1", "lr=2")
     with pytest.raises(InvalidArgument, match="makes 40000 trials; a study has at most 10000"):
         study(f"a={many}", f"b={many}")
+
+
+@pytest.mark.parametrize(
+    ("args", "changes", "after"),
+    [
+        ("--lr 0.1 --epochs 5", "lr=0.2", "--lr 0.2 --epochs 5"),
+        ("--lr=0.1 --epochs=5", "lr=0.2", "--lr=0.2 --epochs=5"),
+        ("--lr=0.1", "--lr=0.2", "--lr=0.2"),
+        ("--shift -1.5", "shift=-2", "--shift -2"),
+        ("--batch-size 8", "batch_size=16", "--batch-size 16"),
+        ("-e 3 --name e", "-e=4", "-e 4 --name e"),
+        ("lr=0.1 model=cnn", "model=mlp", "lr=0.1 model=mlp"),
+        ("lr=0.1 model=cnn", "seed=7", "lr=0.1 model=cnn seed=7"),
+        ("--lr 0.1", "seed=7", "--lr 0.1 --seed=7"),
+        ("", "seed=7", "--seed=7"),
+        ("--verbose --lr 0.1", "verbose=2", "--verbose=2 --lr 0.1"),
+        ("--lr 0.1 --lr 0.2", "lr=0.3", "--lr 0.3 --lr 0.3"),
+        ("train --data train", "train=x", "train --data train --train=x"),
+        ("--text a=b", "text=c=d", "--text c=d"),
+    ],
+)
+def test_value_of_an_argument_is_changed_as_it_is_written(args: str, changes: str, after: str) -> None:
+    given = [SetArgument().convert(change, None, None) for change in changes.split()]
+    assert changed(args.split(), given) == after.split()
+
+
+@pytest.mark.parametrize("text", ["lr", "=1", "--=1"])
+def test_change_without_a_name_and_a_value_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="must look like NAME=VALUE"):
+        SetArgument().convert(text, None, None)

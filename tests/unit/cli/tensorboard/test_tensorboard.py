@@ -10,7 +10,6 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +20,6 @@ import pytest
 from beds import storage_emulator
 from beds.waiting import until
 from support.addresses import free_ports
-from trainyard_cli.commands import tree
-from trainyard_cli.main import run
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_cli.tensorboard import server as tensorboard
 from trainyard_cli.tensorboard.event_mirror import EventFileMirror, follow
@@ -30,6 +27,7 @@ from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFo
 from trainyard_protocol.states import JobState, RunState
 from trainyard_protocol.views.views import JobDetail, RunView
 from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
+from unit.cli.terminal import Type, typed_words
 
 PATIENCE_S = 60
 NEVER = threading.Event()
@@ -52,16 +50,6 @@ print(f"saw {found[0].relative_to(words['--logdir'])}: {found[0].read_text()}", 
 """
 
 
-@dataclass
-class CommandResult:
-    code: int
-    out: str
-    err: str
-
-
-Type = Callable[..., CommandResult]
-
-
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
     with scripted_server() as server:
@@ -73,12 +61,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Scripted
 
 @pytest.fixture
 def typed(script: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> Type:
-    def type_(*words: str) -> CommandResult:
-        code = run(tree.trainyard, "trainyard", ["jobs", "tensorboard", "j", *words])
-        printed = capsys.readouterr()
-        return CommandResult(code, printed.out, printed.err)
-
-    return type_
+    return lambda *words: typed_words(capsys, "jobs", "tensorboard", "j", *words)
 
 
 @pytest.fixture
@@ -118,9 +101,7 @@ def answer(job_dir: object, *args: str) -> Any:
     return ok(job(job_dir, *args).model_dump(mode="json"))
 
 
-def test_job_whose_files_cannot_be_shown_is_refused_with_what_to_do(
-    typed: Type, script: ScriptedServer, tmp_path: Path
-) -> None:
+def test_job_without_files_to_show_is_refused(typed: Type, script: ScriptedServer, tmp_path: Path) -> None:
     ran = RunView(run_id="r", number=1, state=RunState.RUNNING, agent="gpu-1", created_at="2026-11-20T12:00:00Z")
     none = tmp_path / "none"
     rows: list[tuple[Any, tuple[str, ...]]] = [
@@ -186,18 +167,6 @@ def test_exit_code_of_tensorboard_is_passed_on_and_its_noise_is_not(
         f"TensorBoard shows job [j] at http://127.0.0.1:{port}/ (Ctrl-C ends it; the job continues).",
         "something that matters",
     ]
-
-
-def test_event_files_on_gs_are_copied_for_tensorboard(
-    typed: Type, script: ScriptedServer, fake: Callable[[str], None], storage: Any
-) -> None:
-    fake(ENDS_WITH_THE_FIRST_EVENT_FILE)
-    storage.bucket("bucket").blob(f"seen/{EVENTS}").upload_from_string(b"loss")
-    script.answers = [answer("gs://bucket/seen/")]
-    printed = typed()
-    assert printed.code == 0
-    assert f"saw {EVENTS}: loss" in printed.err
-    assert "no event files" not in printed.err
 
 
 def test_logdir_of_the_command_is_shown_in_place_of_the_jobs(
@@ -321,8 +290,7 @@ def shown() -> Iterator[Callable[[], Shown]]:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGHUP, 130), (signal.SIGKILL, -signal.SIGKILL)],
+    ("number", "code"), [(signal.SIGTERM, 130), (signal.SIGHUP, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_tensorboard_ends_with_the_command_however_that_ends(
     script: ScriptedServer,
@@ -382,7 +350,7 @@ def test_tensorboard_itself_shows_what_arguments_name_on_gs_beside_the_job_dir(
     assert running.end(signal.SIGINT) == 130
 
 
-def test_job_dir_of_another_machine_is_named_where_an_argument_names_gs(
+def test_job_dir_elsewhere_is_named(
     typed: Type, script: ScriptedServer, fake: Callable[[str], None], storage: Any
 ) -> None:
     fake(ENDS_WITH_THE_FIRST_EVENT_FILE)

@@ -11,17 +11,21 @@ from typing import Any
 import pytest
 
 from trainyard_protocol.job.cluster import (
+    PRIMARY,
     Task,
     TrialOrder,
     cluster_spec,
     environment,
+    interface_variables,
     module_command,
     reproduce,
     says_chief,
     storage_variables,
     tf_config,
+    thread_variables,
+    tracking_variables,
 )
-from trainyard_protocol.job.ranks import RANK_NAMES
+from trainyard_protocol.job.ranks import RANK_NAMES, RANK_VARIABLES
 from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
 
 MASTER, WORKER_0, WORKER_1 = Task("master", 0), Task("worker", 0), Task("worker", 1)
@@ -55,15 +59,12 @@ def context(**fields: object) -> Job:
 def test_tf_config_of_a_worker_has_cluster_task_job_and_environment() -> None:
     value = tf_config(context(workerCount=2, useChiefInTfConfig=True), ADDRESSES, WORKER_1)
     assert value == {
-        "cluster": {
-            "chief": ["cmle-training-master-5f-0:2222"],
-            "worker": ["cmle-training-worker-5f-0:2222", "cmle-training-worker-5f-1:2222"],
-            "ps": ["cmle-training-ps-5f-0:2222"],
-        },
+        "cluster": {"chief": ["cmle-training-master-5f-0:2222"], "worker": ["cmle-training-worker-5f-0:2222",
+         "cmle-training-worker-5f-1:2222"], "ps": ["cmle-training-ps-5f-0:2222"]},
         "task": {"type": "worker", "index": 1},
         "job": '{"worker_count": "2", "use_chief_in_tf_config": true}',
         "environment": "cloud",
-    }
+    }  # fmt: skip
 
 
 def test_job_too_long_for_a_variable_is_described_without_its_largest_fields() -> None:
@@ -75,15 +76,11 @@ def test_job_too_long_for_a_variable_is_described_without_its_largest_fields() -
         "arguments": (context(region="here", args=[long, long]), ["args"]),
         "many arguments": (context(region="here", args=["ab"] * 40_000), ["args"]),
         "a variable and arguments": (context(args=["x" * 90_000], env={"A": '"' * 70_000}), ["env", "args"]),
-        "values of a study": (
-            replace(context(), trial=TRIAL.model_copy(update={"hyperparameters": {"params": [long]}})),
-            ["hyperparameters"],
-        ),
-        "a custom job": (
-            context(region="here", customJob={"displayName": "d", "jobSpec": spec}),
-            ["worker_pool_specs"],
-        ),
-    }
+        "values of a study": (replace(context(),
+         trial=TRIAL.model_copy(update={"hyperparameters": {"params": [long]}})), ["hyperparameters"]),
+        "a custom job": (context(region="here", customJob={"displayName": "d", "jobSpec": spec}),
+         ["worker_pool_specs"]),
+    }  # fmt: skip
     wrong = {}
     for name, (job, left_out) in jobs.items():
         variables = environment(job, ADDRESSES, WORKER_1)
@@ -147,16 +144,13 @@ def test_custom_job_has_pools_in_cluster_spec_and_its_directories_in_variables_a
     job = context(customJob=given, useChiefInTfConfig=True, pythonModule="a.b", args=["--x"], jobDir="gs://b/out")
     variables = environment(job, ADDRESSES, WORKER_1, job_dir="gs://b/out")
     assert json.loads(variables["CLUSTER_SPEC"]) == {
-        "cluster": {
-            "workerpool0": ["cmle-training-master-5f-0:2222"],
-            "workerpool1": ["cmle-training-worker-5f-0:2222", "cmle-training-worker-5f-1:2222"],
-            "workerpool2": ["cmle-training-ps-5f-0:2222"],
-            "workerpool3": ["cmle-training-evaluator-5f-0:2222"],
-        },
+        "cluster": {"workerpool0": ["cmle-training-master-5f-0:2222"], "workerpool1": ["cmle-training-worker-5f-0:2222",
+         "cmle-training-worker-5f-1:2222"], "workerpool2": ["cmle-training-ps-5f-0:2222"],
+         "workerpool3": ["cmle-training-evaluator-5f-0:2222"]},
         "task": {"type": "workerpool1", "index": 1},
         "job": {"worker_pool_specs": [{"replica_count": "1"}]},
         "environment": "cloud",
-    }
+    }  # fmt: skip
     config = json.loads(variables["TF_CONFIG"])
     assert config["task"] == {"type": "worker", "index": 1}
     assert list(config["cluster"]) == ["chief", "worker", "ps"]
@@ -312,3 +306,33 @@ def test_task_name_round_trips_and_no_other_is_one() -> None:
     for name in ("", "chief-replica-0", "worker-0", "worker-replica-x", "../worker-replica-0"):
         with pytest.raises(ValueError, match="not a task name"):
             Task.parse(name)
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "explanation" / "what-a-program-finds.md"
+
+
+@dataclass(frozen=True)
+class Trial:
+    training_input: TrainingInput
+    trial: TrialOrder
+    job_id: str = "j"
+    project: str = "p"
+
+
+def test_page_has_the_row_of_every_rank_and_no_other() -> None:
+    table = PAGE.read_text().partition("### Ranks")[2].partition("\n\nSo these")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    assert rows == [variable.row for variable in RANK_VARIABLES]
+
+
+def test_page_names_every_variable_of_a_replica() -> None:
+    job = Trial(TrainingInput(), TrialOrder(study="s", number=1, metric_tag="a", hyperparameters={}))
+    addresses = {PRIMARY: "a:1", Task("worker", 0): "b:1"}
+    names = {
+        *environment(job, addresses, PRIMARY, "gs://b/j"),
+        *thread_variables(1),
+        *interface_variables("eth0"),
+        *tracking_variables(TrainingInput(), "https://t", "r", "t", "ca.pem"),
+    }
+    page = PAGE.read_text()
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []

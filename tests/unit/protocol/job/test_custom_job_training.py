@@ -1,12 +1,11 @@
 """Custom jobs as jobs, and errors back in the fields of the custom job."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.job.custom_job_training import check_given, create_request, new_job_id, renamed
+from trainyard_protocol.job.custom_job_training import check_given, create_request, renamed
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.job.training_input import parse, parse_job
 
@@ -77,11 +76,8 @@ def test_pools_become_chief_workers_parameter_servers_and_evaluators() -> None:
         "masterConfig": {"imageUri": "gcr.io/p/i:1", "containerCommand": ["python3", "t.py"], "containerArgs": ["--x"]},
         "workerType": "n1-standard-8",
         "workerCount": "3",
-        "workerConfig": {
-            "acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "2"},
-            "diskConfig": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 200},
-            "imageUri": "gcr.io/p/other",
-        },
+        "workerConfig": {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": "2"},
+         "diskConfig": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 200}, "imageUri": "gcr.io/p/other"},
         "evaluatorType": "n1-standard-8",
         "evaluatorCount": "1",
         "evaluatorConfig": {"imageUri": "gcr.io/p/i:1"},
@@ -92,7 +88,7 @@ def test_pools_become_chief_workers_parameter_servers_and_evaluators() -> None:
         "serviceAccount": "me@p",
         "enableWebAccess": True,
         "encryptionConfig": {"kmsKeyName": "k"},
-    }
+    }  # fmt: skip
 
 
 def test_images_of_vertex_become_runtime_versions_and_other_images_are_run() -> None:
@@ -113,16 +109,6 @@ def test_images_of_vertex_become_runtime_versions_and_other_images_are_run() -> 
         assert (sent["pythonModule"], sent["args"], sent["workerCount"]) == ("t.task", ["--x", "1"], "2")
         found[image] = sent.get("runtimeVersion", ""), sent.get("masterConfig", {}).get("imageUri", "")
     assert found == cases
-
-
-def test_enums_are_returned_by_name_and_outputs_are_ignored() -> None:
-    pool = package()
-    pool["machineSpec"] |= {"acceleratorType": 8, "acceleratorCount": 1}
-    body = job(pool, scheduling={"strategy": 2, "disableRetries": False}) | {"name": "x", "state": "JOB_STATE_FAILED"}
-    spec = create_request(parsed(body), "digits", "here")["trainingInput"]["customJob"]["jobSpec"]
-    assert spec["workerPoolSpecs"][0]["machineSpec"]["acceleratorType"] == "NVIDIA_TESLA_A100"
-    assert spec["workerPoolSpecs"][0]["replicaCount"] == "1"
-    assert spec["scheduling"]["strategy"] == "LOW_COST"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -205,14 +191,3 @@ def test_training_input_that_is_not_its_custom_job_is_refused() -> None:
     del request["trainingInput"]["region"]
     with pytest.raises(InvalidArgument, match=r"region Error: is required with customJob"):
         check_given(parse_job(request))
-
-
-def test_new_job_id_begins_with_the_display_name() -> None:
-    now = datetime(2026, 11, 20, 12, 0, 1, tzinfo=UTC)
-    names = {name: new_job_id(name, now, "0a1b2c") for name in ("Train digits-v2!", "2 layers", "ß", "a" * 128)}
-    assert names == {
-        "Train digits-v2!": "Train_digits_v2_20261120_120001_0a1b2c",
-        "2 layers": "job_2_layers_20261120_120001_0a1b2c",
-        "ß": "job_20261120_120001_0a1b2c",
-        "a" * 128: f"{'a' * 100}_20261120_120001_0a1b2c",
-    }

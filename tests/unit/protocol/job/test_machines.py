@@ -6,7 +6,7 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.job.machines import Resources, config_of, default_catalog, gang, load_catalog
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
-from trainyard_protocol.job.training_input import ScaleTier, parse_training_input
+from trainyard_protocol.job.training_input import parse_training_input
 
 CATALOG = default_catalog()
 
@@ -66,34 +66,25 @@ def test_images_of_the_other_task_types_default_to_the_master() -> None:
     assert config_of(training_input, "evaluator").image_uri == "b"
 
 
-def test_site_file_adds_and_overrides_without_touching_code(tmp_path: Path) -> None:
-    site = tmp_path / "site.yaml"
-    site.write_text(
-        "machineTypes:\n"
-        "  h100-box: {family: site, vcpus: 32, memoryGb: 256, accelerators: {NVIDIA_H100: [1, 2, 8]}}\n"
-        "scaleTiers:\n"
-        "  BASIC: {master: {machineType: h100-box}}\n"
-    )
-    catalog = load_catalog(site)
-    assert catalog.machine_types["h100-box"].vcpus == 32
-    assert catalog.machine_types["standard"].vcpus == 4
-    assert catalog.scale_tiers[ScaleTier.BASIC]["master"].machine_type == "h100-box"
-    assert "h100-box" not in default_catalog().machine_types
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
-    [
-        ("machineTypes: {x: {family: site, vcpus: four, memoryGb: 1}}", "machineTypes.x.vcpus"),
-        ("machineTypes:\n  x: {family: site, vcpus: 4}", ":2: machineTypes.x.memoryGb"),
-        ("machines: {}",
-         ":1: machines: there is no such entry; allowed: scaleTiers, machineTypes, kubernetes, engineOptions."),
-        ("kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
-         ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed: resource, nodeSelector."),
-        ("kubernetes: {tolerations: [{key: a}, {value: b}]}", "kubernetes.tolerations.1: without a key"),
-        ("kubernetes: {runAsUser: 0}", "greater than or equal to 1"),
-        ("scaleTiers: {BASIC: {master: {machineType: nope}}}", "'nope'"),
-    ],
+    [("machineTypes: {x: {family: site, vcpus: four, memoryGb: 1}}", "machineTypes.x.vcpus"),
+     ("machineTypes:\n  x: {family: site, vcpus: 4}", ":2: machineTypes.x.memoryGb"), ("machines: {}",
+     ":1: machines: there is no such entry; allowed: scaleTiers, machineTypes, kubernetes, engineOptions."),
+     ("kubernetes:\n  accelerators:\n    T4: {nodes: 1}",
+     ":3: kubernetes.accelerators.T4.nodes: there is no such entry; allowed: resource, nodeSelector."),
+     ("kubernetes: {tolerations: [{key: a}, {value: b}]}", "kubernetes.tolerations.1: without a key"),
+     ("kubernetes: {runAsUser: 0}", "greater than or equal to 1"),
+     ("scaleTiers: {BASIC: {master: {machineType: nope}}}", "'nope'"), ("engineOptions:\n  slurm:\n    qos: high",
+     ':3: engineOptions.slurm.qos: must be a list of the allowed values, or "*" for any.'),
+     ("engineOptions:\n  slurm: {partition: [a]}",
+     ":2: engineOptions.slurm.partition: there is no such entry; allowed: account,"),
+     ("engineOptions:\n  kubernetes:\n    capabilities: '*'",
+     ":3: engineOptions.kubernetes.capabilities: must list what is allowed"),
+     ("engineOptions:\n  kubernetes:\n    serviceAccount: ['*']",
+     ":3: engineOptions.kubernetes.serviceAccount: must list what"),
+     ("engineOptions:\n  kubernetes:\n    labels:\n      team: vision",
+     ":4: engineOptions.kubernetes.labels.team: must be a list")],
 )  # fmt: skip
 def test_site_file_that_is_wrong_is_named_with_the_entry(tmp_path: Path, text: str, says: str) -> None:
     site = tmp_path / "site.yaml"

@@ -5,18 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.machines import configs_dir
-from trainyard_protocol.job.mounts import CACHE, load_mounts
-
-
-def test_shipped_example_has_mounts_and_caches() -> None:
-    site = load_mounts(configs_dir() / "mounts.yaml")
-    assert {name: (mount.source, mount.read_only, mount.projects) for name, mount in site.mounts.items()} == {
-        "imagenet": ("/data/imagenet", True, []),
-        "scans": ("/data/scans", False, ["radiology", "vision"]),
-    }
-    assert [name for name, _ in site.entries()] == ["imagenet", "scans", CACHE]
-    assert site.positions["scans"].endswith("mounts.yaml:5")
+from trainyard_protocol.job.mounts import load_mounts
 
 
 def test_volumes_of_pods_are_a_claim_with_a_path_in_it_or_a_directory_of_nodes(tmp_path: Path) -> None:

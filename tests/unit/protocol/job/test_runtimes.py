@@ -77,21 +77,6 @@ def test_site_file_is_laid_over_the_shipped_table(tmp_path: Path) -> None:
     assert table.images["mine"].packages == ["tqdm"]
 
 
-def test_site_file_may_take_the_line_of_every_other_version(tmp_path: Path) -> None:
-    site = tmp_path / "site.yaml"
-    site.write_text('images: {mine: {image: "mine:1"}}\nversions: {"*": {cpu: mine}}')
-    table = load_runtimes(site)
-    assert table.offered == ("*",)
-    assert {table.image_for(version, gpus=True) for version in ("", "2.11", "9.9")} == {"mine:1"}
-
-
-def test_version_of_a_table_without_a_line_for_it_is_refused_with_those_it_has() -> None:
-    table = load_runtimes()
-    strict = type(table)(images=table.images, versions={"2.11": table.versions["*"]})
-    with pytest.raises(InvalidArgument, match=r"'1\.15' is not a runtime version of this service\. .*Known: 2\.11\."):
-        strict.image_for("1.15", gpus=False)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

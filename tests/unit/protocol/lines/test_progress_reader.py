@@ -2,13 +2,12 @@
 
 import json
 import math
-from typing import Any
 
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.lines.progress import MAX_LINE, ProgressEvent, parse
-from trainyard_protocol.lines.progress_reader import ProgressReader, may_report
+from trainyard_protocol.lines.progress import MAX_LINE, ProgressEvent
+from trainyard_protocol.lines.progress_reader import ProgressReader
 
 BAR = "━" * 20
 BOLD, PLAIN, GREEN = "\x1b[1m", "\x1b[0m", "\x1b[32m"
@@ -17,17 +16,13 @@ Point = tuple[int | None, int | None, dict[str, float]]
 """Step, total of steps and metrics of a line."""
 
 PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
-    "JSON without an event": [
-        ('{"step": 3, "loss": 0.2}', (3, None, {"loss": 0.2})),
-        ('{"global_step": 4.0, "total_steps": 9, "loss": NaN, "pid": 7}', (4, 9, {"loss": math.nan})),
-        ('{"epoch": 2, "epochs": 5, "acc": 1}', (2, None, {"acc": 1.0})),
-        ('{"severity": "INFO", "message": "step 5: loss=0.1"}', (5, None, {"loss": 0.1})),
-        ('{"loss": 0.2, "name": "no step"}', None),
-    ],
-    "JSON by epochs, with and without an event": [
-        ('{"epoch": 1, "loss": 0.5}', (1, None, {"loss": 0.5})),
-        ('{"event": "epoch", "epoch": 2, "epochs": 3, "loss": 0.4}', (2, 3, {"loss": 0.4})),
-    ],
+    "JSON without an event": [('{"step": 3, "loss": 0.2}', (3, None, {"loss": 0.2})),
+     ('{"global_step": 4.0, "total_steps": 9, "loss": NaN, "pid": 7}', (4, 9, {"loss": math.nan})),
+     ('{"epoch": 2, "epochs": 5, "acc": 1}', (2, None, {"acc": 1.0})),
+     ('{"severity": "INFO", "message": "step 5: loss=0.1"}', (5, None, {"loss": 0.1})),
+     ('{"loss": 0.2, "name": "no step"}', None)],
+    "JSON by epochs, with and without an event": [('{"epoch": 1, "loss": 0.5}', (1, None, {"loss": 0.5})),
+     ('{"event": "epoch", "epoch": 2, "epochs": 3, "loss": 0.4}', (2, 3, {"loss": 0.4}))],
     "Keras 3": [
         ("Epoch 1/3", (None, None, {})),
         (
@@ -49,23 +44,17 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         (f"63/63 {BAR} 0s 3ms/step - accuracy: 0.82 - loss: 0.4", None),  # model.evaluate
         (f"4/4 {BAR} 0s 28ms/step", None),  # model.predict
     ],
-    "Keras 2": [
-        ("Epoch 1/2", (None, None, {})),
-        ("     45/Unknown - 3s 12ms/step - loss: 0.5", (45, None, {"loss": 0.5})),
-        ("100/100 [==============================] - 5s 12ms/step - loss: 0.4 - val_loss: 0.3",
-         (100, 200, {"loss": 0.4, "val_loss": 0.3})),
-        ("Epoch 2/2", (None, None, {})),
-        (" 45/100 [============>.................] - ETA: 3s - loss: 0.2", (145, 200, {"loss": 0.2})),
-        ("100/100 - 5s - loss: 0.1 - 5s/epoch - 44ms/step", (200, 200, {"loss": 0.1})),
-    ],
-    "tqdm, a bar an epoch": [
-        ("Epoch 0:   0%|          | 0/50 [00:00<?, ?it/s]", (0, 50, {})),
-        ("Epoch 0: 100%|██████████| 50/50 [00:00<00:00, 192.13it/s, loss=0.02]", (50, 50, {"loss": 0.02})),
-        ("Validation: 100%|██████████| 10/10 [00:00<00:00, 401.27it/s]", None),
-        ("Epoch 1:  40%|████      | 20/50 [00:00<00:00, 1.25s/it, v_num=3, loss=0.01]", (70, 100, {"loss": 0.01})),
-        ("Epoch 1: val_acc=0.5", (100, None, {"val_acc": 0.5})),
-        ("Validation: 100%|##########| 10/10 [00:00<00:00, 4.1it/s, loss=0.3]", (70, None, {"val_loss": 0.3})),
-    ],
+    "Keras 2": [("Epoch 1/2", (None, None, {})), ("     45/Unknown - 3s 12ms/step - loss: 0.5",
+     (45, None, {"loss": 0.5})), ("100/100 [==============================] - 5s 12ms/step - loss: 0.4 - val_loss: 0.3",
+     (100, 200, {"loss": 0.4, "val_loss": 0.3})), ("Epoch 2/2", (None, None, {})),
+     (" 45/100 [============>.................] - ETA: 3s - loss: 0.2", (145, 200, {"loss": 0.2})),
+     ("100/100 - 5s - loss: 0.1 - 5s/epoch - 44ms/step", (200, 200, {"loss": 0.1}))],
+    "tqdm, a bar an epoch": [("Epoch 0:   0%|          | 0/50 [00:00<?, ?it/s]", (0, 50, {})),
+     ("Epoch 0: 100%|██████████| 50/50 [00:00<00:00, 192.13it/s, loss=0.02]", (50, 50, {"loss": 0.02})),
+     ("Validation: 100%|██████████| 10/10 [00:00<00:00, 401.27it/s]", None),
+     ("Epoch 1:  40%|████      | 20/50 [00:00<00:00, 1.25s/it, v_num=3, loss=0.01]", (70, 100, {"loss": 0.01})),
+     ("Epoch 1: val_acc=0.5", (100, None, {"val_acc": 0.5})),
+     ("Validation: 100%|##########| 10/10 [00:00<00:00, 4.1it/s, loss=0.3]", (70, None, {"val_loss": 0.3}))],
     "tqdm without descriptions": [
         ("  0%|          | 0/100 [00:00<?, ?it/s, loss=0.5]", (1, 100, {"loss": 0.5})),  # of the first step
         (" 45%|████▌     | 45/100 [00:03<00:04, 12.3it/s, loss=0.31]", (45, 100, {"loss": 0.31})),
@@ -80,42 +69,31 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         ("Map: 100%|██████████| 25000/25000 [00:05<00:00, 4800.1 examples/s]", None),
         ("45it [00:03, 12.30it/s, loss=0.3]", (45, None, {"loss": 0.3})),
     ],
-    "torch: the MNIST example": [
-        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.298", (640, 60000, {"loss": 2.298})),
-        ("Train Epoch: 2 [0/60000 (0%)]\tLoss: 0.25", (60000, 120000, {"loss": 0.25})),
-        ("Test set: Average loss: 0.0500, Accuracy: 9830/10000 (98%)",
-         (60000, None, {"test_average_loss": 0.05, "test_accuracy": 0.983})),
-    ],
-    "torch: the quickstart": [
-        ("Epoch 1", (None, None, {})),
-        ("-------------------------------", None),
-        ("loss: 2.303494  [   64/60000]", (64, 60000, {"loss": 2.303494})),
-        ("Epoch 2", (None, None, {})),
-        ("loss: 1.5  [   64/60000]", (60064, 120000, {"loss": 1.5})),
-        (" Accuracy: 44.7%, Avg loss: 2.150 ", (60064, None, {"accuracy": 0.447, "avg_loss": 2.15})),
-    ],
+    "torch: the MNIST example": [("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.298", (640, 60000, {"loss": 2.298})),
+     ("Train Epoch: 2 [0/60000 (0%)]\tLoss: 0.25", (60000, 120000, {"loss": 0.25})),
+     ("Test set: Average loss: 0.0500, Accuracy: 9830/10000 (98%)", (60000, None,
+     {"test_average_loss": 0.05, "test_accuracy": 0.983}))],
+    "torch: the quickstart": [("Epoch 1", (None, None, {})), ("-------------------------------", None),
+     ("loss: 2.303494  [   64/60000]", (64, 60000, {"loss": 2.303494})), ("Epoch 2", (None, None, {})),
+     ("loss: 1.5  [   64/60000]", (60064, 120000, {"loss": 1.5})), (" Accuracy: 44.7%, Avg loss: 2.150 ", (60064, None,
+     {"accuracy": 0.447, "avg_loss": 2.15}))],
     "torch: the ImageNet example": [
         ("Epoch: [0][  10/5005]\tTime  0.53 ( 1.07)\tLoss 6.9e+00 (7.0e+00)\tAcc@1   0.39 (  0.1)",
          (10, 5005, {"loss": 6.9, "acc@1": 0.39})),
         ("Epoch: [1][   5/5005]\tLoss 6.0 (7.0)", (5010, 10010, {"loss": 6.0})),
     ],
-    "steps counted anew in each epoch": [
-        ("Epoch [1/5], Step [100/600], Loss: 0.3", (100, 3000, {"loss": 0.3})),
-        ("Epoch [1/5], Step [600/600], Loss: 0.2", (600, 3000, {"loss": 0.2})),
-        ("Epoch [2/5], Step [100/600], Loss: 0.1", (700, 3000, {"loss": 0.1})),
-        ("[epoch 3/5] step: 100, loss: 0.05", (1300, None, {"loss": 0.05})),
-    ],
+    "steps counted anew in each epoch": [("Epoch [1/5], Step [100/600], Loss: 0.3", (100, 3000, {"loss": 0.3})),
+     ("Epoch [1/5], Step [600/600], Loss: 0.2", (600, 3000, {"loss": 0.2})), ("Epoch [2/5], Step [100/600], Loss: 0.1",
+     (700, 3000, {"loss": 0.1})), ("[epoch 3/5] step: 100, loss: 0.05", (1300, None, {"loss": 0.05}))],
     "torch: the word language model, fairseq": [
         ("| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 14.10 | loss  7.63 | ppl  2054.51",
          (200, 2983, {"lr": 20.0, "loss": 7.63, "ppl": 2054.51})),
         ("epoch 002:    100 / 2983 loss=5.3, Val. Loss: 2", (3083, 5966, {"loss": 5.3, "val_loss": 2.0})),
         ("epoch 3: 12/25/2026 loss=5.5", (8949, None, {"loss": 5.5})),
     ],
-    "steps that go on over epochs": [
-        ("epoch 1 step 90/200 loss=0.3", (90, 200, {"loss": 0.3})),
-        ("epoch 2 step 110/200 loss=0.2", (110, 200, {"loss": 0.2})),
-        ("epoch 3 step 190/200 loss=0.1", (190, 200, {"loss": 0.1})),
-    ],
+    "steps that go on over epochs": [("epoch 1 step 90/200 loss=0.3", (90, 200, {"loss": 0.3})),
+     ("epoch 2 step 110/200 loss=0.2", (110, 200, {"loss": 0.2})), ("epoch 3 step 190/200 loss=0.1", (190, 200,
+     {"loss": 0.1}))],
     "epochs alone": [
         ("Epoch 3: loss=0.2 acc=0.9", (3, None, {"loss": 0.2, "acc": 0.9})),
         ("2026-11-22 12:30:01,123 - root - INFO - Epoch 4/10 - Train Loss: 0.31, Val Acc: 91.2%",
@@ -125,26 +103,19 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         ("{'loss': 0.5, 'epoch': 5.25}", (5250, None, {"loss": 0.5})),
         ("Epoch 6: loss=0.1", (6000, None, {"loss": 0.1})),  # in the same unit
     ],
-    "transformers 5, with quoted numbers": [
-        ("{'loss': '5.128', 'grad_norm': '2.369', 'epoch': '0.5'}", (500, None, {"loss": 5.128, "grad_norm": 2.369})),
-        ("{'loss': '3.024', 'epoch': '1'}", (1000, None, {"loss": 3.024})),
-        ("{'eval_loss': '4.302', 'epoch': '1'}", (1000, None, {"eval_loss": 4.302})),
-        ("{'loss': '2.591', 'epoch': 2}", (2000, None, {"loss": 2.591})),
-        ("{'train_runtime': '0.08', 'train_loss': '2.713', 'epoch': '3'}",
-         (3000, None, {"train_runtime": 0.08, "train_loss": 2.713})),
-    ],
-    "transformers, with epochs that have a point": [
-        ("{'loss': 0.5, 'epoch': 1.0}", (1000, None, {"loss": 0.5})),
-        ("{'loss': 0.4, 'epoch': 2.0}", (2000, None, {"loss": 0.4})),
-        ('{"eval_loss": 0.3, "epoch": 2}', (2000, None, {"eval_loss": 0.3})),
-    ],
-    "XGBoost, of two models": [
-        ("[0]\ttrain-logloss:0.45826\teval-error:0", (0, None, {"train-logloss": 0.45826, "eval-error": 0.0})),
-        ("[1]\ttrain-logloss:0.34594+0.01\teval-error:nan",
-         (1, None, {"train-logloss": 0.34594, "eval-error": math.nan})),
-        ("[0]\ttrain-logloss:0.4", (2, None, {"train-logloss": 0.4})),
-        ("Test accuracy: 0.9", (2, None, {"test_accuracy": 0.9})),
-    ],
+    "transformers 5, with quoted numbers": [("{'loss': '5.128', 'grad_norm': '2.369', 'epoch': '0.5'}",
+     (500, None, {"loss": 5.128, "grad_norm": 2.369})), ("{'loss': '3.024', 'epoch': '1'}", (1000, None,
+     {"loss": 3.024})), ("{'eval_loss': '4.302', 'epoch': '1'}", (1000, None, {"eval_loss": 4.302})),
+     ("{'loss': '2.591', 'epoch': 2}", (2000, None, {"loss": 2.591})),
+     ("{'train_runtime': '0.08', 'train_loss': '2.713', 'epoch': '3'}", (3000, None,
+     {"train_runtime": 0.08, "train_loss": 2.713}))],
+    "transformers, with epochs that have a point": [("{'loss': 0.5, 'epoch': 1.0}", (1000, None, {"loss": 0.5})),
+     ("{'loss': 0.4, 'epoch': 2.0}", (2000, None, {"loss": 0.4})), ('{"eval_loss": 0.3, "epoch": 2}', (2000, None,
+     {"eval_loss": 0.3}))],
+    "XGBoost, of two models": [("[0]\ttrain-logloss:0.45826\teval-error:0",
+     (0, None, {"train-logloss": 0.45826, "eval-error": 0.0})), ("[1]\ttrain-logloss:0.34594+0.01\teval-error:nan", (1,
+     None, {"train-logloss": 0.34594, "eval-error": math.nan})), ("[0]\ttrain-logloss:0.4", (2, None,
+     {"train-logloss": 0.4})), ("Test accuracy: 0.9", (2, None, {"test_accuracy": 0.9}))],
     "LightGBM, with the best round once more": [
         ("[5]\tvalid_0's l2: 0.3\tvalid_0's auc: 0.9", (5, None, {"valid_0_l2": 0.3, "valid_0_auc": 0.9})),
         ("[10]\tcv_agg's valid auc: 0.8 + 0.02", (10, None, {"cv_agg_valid_auc": 0.8})),
@@ -152,19 +123,14 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         ("[5]\tvalid_0's l2: 0.3\tvalid_0's auc: 0.9", None),
         ("[5]\tvalid_0's l2: 0.2", (15, None, {"valid_0_l2": 0.2})),  # another model
     ],
-    "CatBoost": [
-        ("0:\tlearn: 0.6832\ttest: 0.69\tbest: 0.69 (0)\ttotal: 1.2ms\tremaining: 11ms",
-         (0, None, {"learn": 0.6832, "test": 0.69})),
-        ("10:\tlearn: 0.5\ttotal: 1.2ms\tremaining: 11ms", (10, None, {"learn": 0.5})),
-        ("bestTest = 0.69", None),
-    ],
-    "Lightning: bars of tqdm": [
-        ("Epoch 0: 100%|█████| 8/8 [00:00<00:00, 120.01it/s, v_num=0, train_loss=0.5]", (8, 8, {"train_loss": 0.5})),
-        ("Epoch 1: 100%|█████| 8/8 [00:00<00:00, 120it/s, v_num=0, train_loss=0.25]", (16, 16, {"train_loss": 0.25})),
-    ],
-    "Lightning: bars of tqdm, resumed": [
-        ("Epoch 3:  50%|██   | 4/8 [00:00<00:00, 120.01it/s, v_num=0, train_loss=0.5]", (28, 32, {"train_loss": 0.5})),
-    ],
+    "CatBoost": [("0:\tlearn: 0.6832\ttest: 0.69\tbest: 0.69 (0)\ttotal: 1.2ms\tremaining: 11ms",
+     (0, None, {"learn": 0.6832, "test": 0.69})), ("10:\tlearn: 0.5\ttotal: 1.2ms\tremaining: 11ms", (10, None,
+     {"learn": 0.5})), ("bestTest = 0.69", None)],
+    "Lightning: bars of tqdm": [("Epoch 0: 100%|█████| 8/8 [00:00<00:00, 120.01it/s, v_num=0, train_loss=0.5]",
+     (8, 8, {"train_loss": 0.5})), ("Epoch 1: 100%|█████| 8/8 [00:00<00:00, 120it/s, v_num=0, train_loss=0.25]", (16,
+     16, {"train_loss": 0.25}))],
+    "Lightning: bars of tqdm, resumed": [("Epoch 3:  50%|██   | 4/8 [00:00<00:00, 120.01it/s, v_num=0, train_loss=0.5]",
+     (28, 32, {"train_loss": 0.5}))],
     "Lightning: bars of Rich": [
         ("Epoch 0/2  ━━━━━━━━╸━━━━━━━━━━━━━━━ 4/8 0:00:00 • -:--:-- 0.00it/s v_num: 0.000 train_loss: 0.512",
          (4, 24, {"train_loss": 0.512})),
@@ -178,27 +144,18 @@ PROGRAMS: dict[str, list[tuple[str, Point | None]]] = {
         (" " * 62 + "0.248 lr: 1.000    ", (24, None, {"lr": 1.0})),
         ("│         test_loss         │    0.05567199736833572    │", (24, None, {"test_loss": 0.05567199736833572})),
     ],
-    "percentages and fractions beside steps": [
-        ("Epoch 2: acc: 70 %, top5=91.5%, lr: 1e-3", (2, None, {"acc": 0.7, "top5": 0.915, "lr": 0.001})),
-        ("Epoch 3 - Accuracy: 9826/10000 (98%), images: 5/9", (3, None, {"accuracy": 0.9826})),
-        ("Epoch 4: acc 7/10, loss 0.3", (4, None, {"acc": 0.7, "loss": 0.3})),
-    ],
-    "results without a step, then behind steps": [
-        ("R2 score: 0.81", (0, None, {"r2_score": 0.81})),
-        ("step 20: loss=0.3", (20, None, {"loss": 0.3})),
-        ("Final test loss: 0.12", (20, None, {"final_test_loss": 0.12})),
-        ('{"message": "Test accuracy: 0.93"}', (20, None, {"test_accuracy": 0.93})),
-    ],
-    "named values": [
-        ("step 3 loss 0.2", (3, None, {"loss": 0.2})),
-        ("iter 100: loss 2.3456, time 123.45ms, mfu 12.34%", (100, None, {"loss": 2.3456})),
-        ("step 250: train loss 1.9, val loss 2.0", (250, None, {"train_loss": 1.9, "val_loss": 2.0})),
-        ("INFO:tensorflow:loss = 0.31, step = 301 (0.5 sec)", (301, None, {"loss": 0.31})),
-        ("I0101 12:00:00.1 7 train.py:42] global_step: 400, train/loss: tensor(0.5, device='cuda:0')",
-         (400, None, {"train/loss": 0.5})),
-        ("Iteration 500, loss = 2.5e-3.", (500, None, {"loss": 0.0025})),
-        ("step=600 loss:0.25 lr:1e-3 host:8080", (600, None, {"loss": 0.25, "lr": 0.001})),
-    ],
+    "percentages and fractions beside steps": [("Epoch 2: acc: 70 %, top5=91.5%, lr: 1e-3",
+     (2, None, {"acc": 0.7, "top5": 0.915, "lr": 0.001})), ("Epoch 3 - Accuracy: 9826/10000 (98%), images: 5/9", (3,
+     None, {"accuracy": 0.9826})), ("Epoch 4: acc 7/10, loss 0.3", (4, None, {"acc": 0.7, "loss": 0.3}))],
+    "results without a step, then behind steps": [("R2 score: 0.81", (0, None, {"r2_score": 0.81})),
+     ("step 20: loss=0.3", (20, None, {"loss": 0.3})), ("Final test loss: 0.12", (20, None, {"final_test_loss": 0.12})),
+     ('{"message": "Test accuracy: 0.93"}', (20, None, {"test_accuracy": 0.93}))],
+    "named values": [("step 3 loss 0.2", (3, None, {"loss": 0.2})), ("iter 100: loss 2.3456, time 123.45ms, mfu 12.34%",
+     (100, None, {"loss": 2.3456})), ("step 250: train loss 1.9, val loss 2.0", (250, None, {"train_loss": 1.9,
+     "val_loss": 2.0})), ("INFO:tensorflow:loss = 0.31, step = 301 (0.5 sec)", (301, None, {"loss": 0.31})),
+     ("I0101 12:00:00.1 7 train.py:42] global_step: 400, train/loss: tensor(0.5, device='cuda:0')", (400, None,
+     {"train/loss": 0.5})), ("Iteration 500, loss = 2.5e-3.", (500, None, {"loss": 0.0025})),
+     ("step=600 loss:0.25 lr:1e-3 host:8080", (600, None, {"loss": 0.25, "lr": 0.001}))],
 }  # fmt: skip
 
 NOTHING = [
@@ -264,26 +221,6 @@ def test_other_lines_draw_nothing() -> None:
     assert not wrong, "\n".join(map(str, wrong))
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.sampled_from(["the", "step", "Epoch", "loss", "of", "training", "saved", "3", "at", "took", "s,"]),
-            st.times().map(str),
-            st.datetimes().map(str),
-            st.ip_addresses().map(lambda address: f"http://{address}:8080/step"),
-            st.tuples(*[st.integers(0, 99)] * 3).map(lambda parts: f"v{parts[0]}.{parts[1]}.{parts[2]}"),
-            st.integers(0, 999).map("/data/epoch={}/loss-0.3.npz".format),
-        ),
-        max_size=12,
-    ).map(" ".join)
-)  # fmt: skip
-@example("Epoch 3 2000-01-01 00:00:00 loss of 3")
-def test_prose_times_paths_versions_and_addresses_draw_no_point(line: str) -> None:
-    event = ProgressReader().read(line)
-    named = {name for name in (event.metrics if event else {}) if "loss" not in name}
-    assert not named
-
-
 @given(st.lists(ARBITRARY, max_size=8), st.integers(0, 8))
 def test_reader_never_raises_and_continues_from_its_state(lines: list[str], cut: int) -> None:
     reader = ProgressReader()
@@ -294,18 +231,6 @@ def test_reader_never_raises_and_continues_from_its_state(lines: list[str], cut:
     found += [repr(late.read(line)) for line in lines[cut:]]
     assert found == expected
     assert ProgressReader.of({"unknown": 1}) == ProgressReader.of(None) == ProgressReader()
-
-
-@given(
-    st.dictionaries(st.sampled_from(["event", "step", "steps", "epoch", "loss"]), st.sampled_from(["a", 1, 2.5, None]))
-)
-def test_a_line_with_an_event_means_what_it_means_to_the_agent(fields: dict[str, Any]) -> None:
-    """But for metrics of an epoch without a step, which only curves have."""
-    line = json.dumps(fields)
-    event = parse(line)
-    if event is not None and (event.step is not None or event.epoch is None):
-        assert ProgressReader().read(line) == event
-        assert may_report(line)
 
 
 def test_steps_that_the_program_has_not_named_are_guesses() -> None:

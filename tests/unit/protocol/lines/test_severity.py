@@ -40,22 +40,12 @@ LINES = {
         "2026-11-20 10:00:00.123456: E external/xla/cuda_dnn.cc:8310] Unable to register cuDNN factory: twice",
     ],
     "INFO": [
-        "",
-        "epoch 1",
-        "[1, 2]",
-        " 45%|████▌     | 45/100 [00:03<00:04, 12.3it/s, error=0.31]",
-        "80/80 ━━━━━━━━━━━━━━━━━━━━ 1s 8ms/step - loss: 0.7",
-        "Downloading data from https://example.com/x.npz",
-        "INFO:root:hello",
-        "I1120 10:00:00.000000 12 file.cc:3] fine",
-        "relative error: 0.001, within the bounds",
-        "error: 0.25",
-        "ErrorBar drawn",
-        '{"severity": ["x"]}',
-        '{"broken',
-        "[" * 1000,
+        "", "epoch 1", "[1, 2]", " 45%|████▌     | 45/100 [00:03<00:04, 12.3it/s, error=0.31]",
+        "80/80 ━━━━━━━━━━━━━━━━━━━━ 1s 8ms/step - loss: 0.7", "Downloading data from https://example.com/x.npz",
+        "INFO:root:hello", "I1120 10:00:00.000000 12 file.cc:3] fine", "relative error: 0.001, within the bounds",
+        "error: 0.25", "ErrorBar drawn", '{"severity": ["x"]}', '{"broken', "[" * 1000,
     ],
-}
+}  # fmt: skip
 
 
 def test_severity_is_what_the_line_says_on_either_stream() -> None:

@@ -6,14 +6,7 @@ import sys
 import pytest
 
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, TrainyardError, Unavailable
-from trainyard_protocol.net.gcs import (
-    CloudStorage,
-    NoSuchObject,
-    directory_prefix,
-    problem_of,
-    split_url,
-    without_secret,
-)
+from trainyard_protocol.net.gcs import CloudStorage, NoSuchObject, problem_of, split_url, without_secret
 
 URL = "gs://b/x"
 
@@ -35,13 +28,6 @@ def storage_error(name: str) -> Exception:
     kind = getattr(api, name, None) or getattr(auth, name, None) or getattr(builtins, name)
     error: Exception = kind("x")
     return error
-
-
-def test_url_is_split_into_bucket_and_object_and_a_prefix_ends_with_one_slash() -> None:
-    assert split_url("gs://b/a/c.txt") == ("b", "a/c.txt")
-    assert split_url("gs://b") == ("b", "")
-    prefixes = {"": "", "/": "", "a": "a/", "a/b/": "a/b/"}
-    assert {name: directory_prefix(name) for name in prefixes} == prefixes
 
 
 def test_url_that_names_no_bucket_or_object_is_refused_with_a_sentence() -> None:
@@ -90,11 +76,4 @@ def test_secret_in_the_address_of_an_emulator_is_never_shown() -> None:
     }
     assert {address: without_secret(address) for address in shown} == shown
     with pytest.raises(Unavailable, match=r"Storage at http://h:9/\*\*\* "), CloudStorage("I", "h:9/s").errors(URL):
-        raise ConnectionError
-
-
-def test_emulator_without_a_scheme_is_plain_http_and_named_in_errors() -> None:
-    storage = CloudStorage("The agent", "localhost:9")
-    assert storage.address == "http://localhost:9"
-    with pytest.raises(Unavailable, match=r"Storage at http://localhost:9 does not answer"), storage.errors(URL):
         raise ConnectionError

@@ -1,9 +1,10 @@
+"""`trainyard runtimes`, `trainyard build` and `--build`, with a scripted engine."""
+
 import io
 import json
 import re
 import sys
 import tarfile
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from trainyard_cli.commands import tree
 from trainyard_cli.commands.images import runtimes as runtime_commands
 from trainyard_cli.main import run
+from trainyard_cli.runtimes import images
 from trainyard_cli.runtimes import images as runtimes
 from trainyard_protocol.job.runtimes import load_runtimes
 from unit.cli.terminal import Terminal
@@ -128,9 +130,7 @@ def test_list_shows_each_version_with_its_images_and_which_exist(
     assert (cuda["here"], cuda["size"]) == (False, None)
 
 
-def test_list_without_an_engine_shows_the_table_and_the_reason_on_stderr(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_without_an_engine_says_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     use(monkeypatch, DockerException("Error while fetching server API version: refused"))
     assert trainyard("list", "--format", "value(name,here)") == 0
     printed = capsys.readouterr()
@@ -143,9 +143,7 @@ def test_list_without_an_engine_shows_the_table_and_the_reason_on_stderr(
 # build
 
 
-def test_build_without_a_name_builds_what_replicas_without_gpus_run_in(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_build_is_by_default_without_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine()
     use(monkeypatch, engine)
     assert trainyard("build") == 0
@@ -198,17 +196,6 @@ def test_build_context_is_the_dockerfile_and_what_it_installs(monkeypatch: pytes
     assert cuda["requirements.txt"].splitlines()[-1] == "jax[cuda12]"
 
 
-def test_requirements_are_those_that_the_project_declares_for_trainers() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    declared = [f"{line}; extra == '{extra}'" for extra, lines in extras.items() for line in lines]
-    found = runtimes.requirements(["more"], [*project["dependencies"], *declared])
-    needed = [*project["dependencies"], *extras["agent"]]
-    installers = [line for line in needed if line.startswith(("pip>", "setuptools>"))]
-    assert sorted(found) == sorted([*extras["trainer"], *installers, "more"])
-    assert len(installers) == 2
-
-
 def test_build_accepts_a_base_image_arguments_and_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine = ScriptedEngine()
     use(monkeypatch, engine)
@@ -232,11 +219,6 @@ def test_build_accepts_a_base_image_arguments_and_certificates(monkeypatch: pyte
     assert engine.files()["ca-bundle.crt"] == "PEM"
 
 
-def test_build_same_sources_make_the_same_context_for_the_engines_cache() -> None:
-    image = load_runtimes().images["jax-cpu"]
-    assert runtimes.recipe("jax-cpu", image).open().read() == runtimes.recipe("jax-cpu", image).open().read()
-
-
 def test_build_wrong_usage_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {
         "--build-arg novalue": "must look like NAME=VALUE, not 'novalue'.",
@@ -249,9 +231,7 @@ def test_build_wrong_usage_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
         assert message in capsys.readouterr().err
 
 
-def test_build_of_what_cannot_be_built_is_refused_before_an_engine_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_build_without_a_dockerfile_asks_no_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = "images: {t: {image: 'torch:2', %s}}"
     known = "jax-cpu, jax-cuda, tensorflow-cpu, tensorflow-cuda, torch"
     rows = {
@@ -285,39 +265,28 @@ def fetching(cause: Exception) -> DockerException:
 
 NO_ENGINE = "No container engine answers at unix:///var/run/docker.sock"
 FAILURES: dict[str, tuple[ScriptedEngine | Exception, str]] = {
-    "no socket": (
-        fetching(FileNotFoundError(2, "No such file or directory")),
-        f"{NO_ENGINE} (No such file or directory). Start Docker, or set DOCKER_HOST to another engine.",
-    ),
-    "a socket of others": (
-        fetching(PermissionError(13, "Permission denied")),
-        "Permission denied for the container engine at unix:///var/run/docker.sock. Join the group",
-    ),
+    "no socket": (fetching(FileNotFoundError(2, "No such file or directory")),
+     f"{NO_ENGINE} (No such file or directory). Start Docker, or set DOCKER_HOST to another engine."),
+    "a socket of others": (fetching(PermissionError(13, "Permission denied")),
+     "Permission denied for the container engine at unix:///var/run/docker.sock. Join the group"),
     "no base image": (
         failing({"stream": "Step 1/8 : FROM ${BASE_IMAGE}\n"}, {"error": "dial tcp: no such host."}),
         "The base image base:1 of jax-cpu is not available: dial tcp: no such host. Load it into the engine "
         "(docker pull, docker load), or give another with --base-image.\n",
     ),
-    "a certificate": (
-        failing({"stream": "Step 1/1 : RUN x"}, {"stream": "[SSL: CERTIFICATE_VERIFY_FAILED]"}, {"error": "no"}),
-        "with --ca-bundle",
-    ),
-    "a Dockerfile that is none": (
-        failing(APIError("bad request", explanation="dockerfile parse error line 3: unknown instruction: BAD")),
-        "jax-cpu was not built: dockerfile parse error line 3: unknown instruction: BAD.",
-    ),
-    "a lost connection": (
-        failing(requests.ConnectionError("Aborted.", ConnectionResetError(104, "Connection reset by peer"))),
-        f"{NO_ENGINE} (Connection reset by peer).",
-    ),
-    "no image": (
-        failing({"stream": "Step 1/2 : ARG A"}),
-        "was not built: step 1 of 2, ARG A, failed: the engine returned no image",
-    ),
-}
+    "a certificate": (failing({"stream": "Step 1/1 : RUN x"}, {"stream": "[SSL: CERTIFICATE_VERIFY_FAILED]"},
+     {"error": "no"}), "with --ca-bundle"),
+    "a Dockerfile that is none": (failing(APIError("bad request",
+     explanation="dockerfile parse error line 3: unknown instruction: BAD")),
+     "jax-cpu was not built: dockerfile parse error line 3: unknown instruction: BAD."),
+    "a lost connection": (failing(requests.ConnectionError("Aborted.",
+     ConnectionResetError(104, "Connection reset by peer"))), f"{NO_ENGINE} (Connection reset by peer)."),
+    "no image": (failing({"stream": "Step 1/2 : ARG A"}),
+     "was not built: step 1 of 2, ARG A, failed: the engine returned no image"),
+}  # fmt: skip
 
 
-def test_build_that_cannot_be_done_is_an_error_that_helps(
+def test_build_fails_with_an_error_that_helps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = []
@@ -332,43 +301,12 @@ def test_build_that_cannot_be_done_is_an_error_that_helps(
     assert not wrong, "\n".join(wrong)
 
 
-def test_build_without_dockers_sdk_names_what_to_install(
+def test_build_without_dockers_sdk_names_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "docker", None)
     assert trainyard("build") == 1
     assert "pip install 'trainyard[agent]'" in capsys.readouterr().err
-
-
-def test_build_whose_step_fails_shows_the_end_of_what_it_wrote(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written = [{"stream": f"\x1b[91mline {number}\n\x1b[0m"} for number in range(30)]
-    use(
-        monkeypatch,
-        failing(
-            {"stream": "Step 1/2 : FROM ${BASE_IMAGE}"},
-            {"stream": "a line of the first"},
-            {"stream": "Step 2/2 : RUN pip install"},
-            *written,
-            {"stream": "Removing intermediate container 0a1b"},
-            {"error": "The command '/bin/sh -c pip install' returned a non-zero code: 7"},
-        ),
-    )
-    assert trainyard("build") == 1
-    error = capsys.readouterr().err.partition("ERROR: ")[2].splitlines()
-    assert error[0] == (
-        "jax-cpu was not built: step 2 of 2, RUN pip install, failed with exit code 7. Last lines of its output:"
-    )
-    assert error[1:] == [f"    line {number}" for number in range(10, 30)]
-
-
-def test_build_of_several_ends_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = failing({"error": "no"})
-    use(monkeypatch, engine)
-    assert trainyard("build", "jax-cuda", "jax-cpu") == 1
-    assert len(engine.builds) == 1
-    assert engine.closed
 
 
 def test_progress_on_a_terminal_keeps_the_steps_and_lets_lines_pass() -> None:
@@ -380,6 +318,80 @@ def test_progress_on_a_terminal_keeps_the_steps_and_lets_lines_pass() -> None:
     assert [line for line in plain if line.startswith("jax-cpu  1/2  RUN [bold]")]
 
 
-def test_trainer_template_builds_on_the_default_runtime_image() -> None:
-    dockerfile = (ROOT / "trainer_template/Dockerfile").read_text()
-    assert f"ARG BASE_IMAGE={load_runtimes().image_for('', gpus=False)}\n" in dockerfile
+DOCKERFILE = "FROM python:3.12\nCOPY . /app\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "My digits"
+    (directory / "data").mkdir(parents=True)
+    (directory / "Dockerfile").write_text(DOCKERFILE)
+    (directory / "train.py").write_text("print(1)\n")
+    (directory / "data" / "big.bin").write_text("0")
+    (directory / "data" / "labels.txt").write_text("a")
+    (directory / ".dockerignore").write_text("# not in the image\ndata/*\n!data/labels.txt\nDockerfile\n")
+    monkeypatch.chdir(tmp_path)
+    return directory
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    scripted = ScriptedEngine()
+    monkeypatch.setattr(docker, "from_env", lambda: scripted)
+    return scripted
+
+
+def test_image_is_named_by_the_content_that_dockerignore_leaves(project: Path) -> None:
+    def image() -> str:
+        return images.project(project).image
+
+    first = image()
+    assert first.startswith("trainyard/my-digits:")
+    (project / "data" / "big.bin").write_text("another")
+    (project / "train.py").touch()
+    assert image() == first
+    for change in ("train.py", "Dockerfile", "data/labels.txt"):
+        (project / change).write_text("changed")
+        assert image() != first
+        first = image()
+    (project / "train.py").chmod(0o755)
+    assert image() != first
+
+
+def test_build_sends_files_once(project: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    image = images.project(project).image
+    for expected in (f"Built {image}: 1.23 GB", f"{image} is built: My digits has not changed since."):
+        assert run(tree.trainyard, "trainyard", ["build", "My digits"]) == 0
+        printed = capsys.readouterr()
+        assert printed.out == f"{image}\n"
+        assert expected in printed.err
+        assert f"trainyard jobs submit training --master-image-uri {image}" in printed.err
+    (sent,) = engine.builds
+    with tarfile.open(fileobj=sent["fileobj"]) as tar:
+        assert {entry.name for entry in tar if entry.isfile()} == {
+            "Dockerfile",
+            ".dockerignore",
+            "train.py",
+            "data/labels.txt",
+        }
+    assert run(tree.trainyard, "trainyard", ["build", "My digits", "--tag", "team/digits:1"]) == 0
+    assert engine.builds[1]["tag"] == capsys.readouterr().out.strip() == "team/digits:1"
+
+
+def test_build_that_fails_says_where_and_what_to_do(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failure(*script: object) -> str:
+        monkeypatch.setattr(docker, "from_env", lambda: ScriptedEngine(script=script))
+        assert run(tree.trainyard, "trainyard", ["build", "My digits"]) == 1
+        return capsys.readouterr().err
+
+    step = {"stream": "Step 2/2 : RUN python train.py"}
+    message = failure(step, {"stream": "no such data\n"}, {"error": "The command returned a non-zero code: 3"})
+    assert "My digits was not built: step 2 of 2, RUN python train.py, failed with exit code 3." in message
+    assert "Last lines of its output:\n    no such data\n" in message
+    message = failure({"stream": "Step 1/2 : FROM python:3.12"}, {"error": "pull access denied"})
+    assert "The base image python:3.12 of My digits is not available: pull access denied." in message
+    assert "or name another in FROM." in message
+    (project / "Dockerfile").unlink()
+    assert "My digits has no Dockerfile. Give the directory of one" in failure()

@@ -1,34 +1,19 @@
 """The verbs as a user types them, against the real server on a real port."""
 
-import gzip
 import io
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from integration.api.api_support import (
-    ADMIN,
-    AGENT,
-    Clock,
-    ScriptedAgent,
-    Server,
-    custom_job,
-    line,
-    of_custom_job,
-    running_agent,
-    server,
-    serving,
-)
+from integration.api.api_support import AGENT, Clock, ScriptedAgent, Server, running_agent, server, serving
 from trainyard_cli.commands import tree
 from trainyard_cli.commands.jobs.delete import own_directory
 from trainyard_cli.commands.service.shell_init import guess_shell
@@ -37,9 +22,8 @@ from trainyard_cli.output.jobs import job_texts
 from trainyard_cli.settings import COMPLETION_VARIABLE
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import Explanation, JobDetail
-from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
 from unit.cli.commands.images.test_runtimes import ScriptedEngine
-from unit.cli.terminal import Terminal
+from unit.cli.terminal import CommandResult, Terminal, Type, typed_words
 
 CONFIG = """\
 trainingInput:
@@ -49,16 +33,6 @@ trainingInput:
   args: [--lr, 0.1]
 labels: {team: vision}
 """
-
-
-@dataclass
-class CommandResult:
-    code: int
-    out: str
-    err: str
-
-
-Type = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -79,9 +53,7 @@ def typed(
     monkeypatch.chdir(tmp_path / "work")
 
     def type_(words: str, *more: str) -> CommandResult:
-        code = run(tree.trainyard, "trainyard", [*words.split(), *more])
-        printed = capsys.readouterr()
-        return CommandResult(code, printed.out, printed.err)
+        return typed_words(capsys, *words.split(), *more)
 
     with serving(app.app) as url:
         monkeypatch.setenv("TRAINYARD_SERVER", url)
@@ -128,7 +100,7 @@ def test_commands_in_messages_have_the_flags_that_select_the_job(typed: Type, ap
     assert printed.err.endswith("jobs cancel nightly --project q\n")
 
 
-def test_submit_from_standard_input_and_a_second_time_is_the_same_job_with_one_upload(
+def test_submit_again_is_the_same_job_with_one_upload(
     typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CONFIG.encode())))
@@ -144,38 +116,6 @@ def test_submit_from_standard_input_and_a_second_time_is_the_same_job_with_one_u
     nameless = typed("jobs submit training --config config.yaml --if-not-exists")
     assert nameless.code == 2
     assert "argument --if-not-exists: give the job a name, as JOB or as the config's jobId." in nameless.err
-
-
-def test_validate_bad_config_from_standard_input_names_its_line(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {
-        "trainingInput:\n  scaleTier: HUGE\n": "<stdin>:2: scaleTier: must be one of",
-        '{"trainingInput":\n\t{"workerCount": "x"}}': "<stdin>:2: workerCount: must be",
-        "trainingInput: [\n": "<stdin>:2: is not YAML",
-        "": "<stdin>: is empty",
-    }
-    for text, position in rows.items():
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        printed = typed("jobs validate --config -")
-        assert (printed.code, position in printed.err) == (1, True), printed.err
-
-
-def test_submit_makes_one_request_to_the_jobs_of_the_server(typed: Type, app: Server) -> None:
-    requests: list[tuple[str, str, str]] = []
-
-    async def counting(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            requests.append((scope["method"], scope["path"], scope["query_string"].decode()))
-        await plain(scope, receive, send)
-
-    plain, app.app.middleware_stack = app.app.middleware_stack or app.app.build_middleware_stack(), counting
-    jobs = "/v1/projects/p/jobs"
-    packages = "/upload/trainyard/v1/projects/p/packages/trainyard_program-0.0.0-py3-none-any.whl"
-    assert typed("jobs submit training first --config config.yaml").code == 0
-    origin = f"/trainyard{jobs}/first/origin"
-    assert requests == [("POST", packages, "jobId=first"), ("POST", jobs, ""), ("PUT", origin, "")]
-    requests.clear()
-    assert typed("jobs submit training second --config config.yaml --packages gs://b/mine.whl").code == 0
-    assert requests == [("POST", jobs, ""), ("PUT", origin.replace("first", "second"), "")]
 
 
 def test_submit_if_not_exists_is_the_same_job_or_names_the_differences(typed: Type, app: Server) -> None:
@@ -232,9 +172,7 @@ config.yaml:4: workerCount: must be a whole number; this is the string 'two'.
 """Wrong configs, and what is said of each."""
 
 
-def test_submit_of_a_wrong_config_or_a_name_that_exists_says_where_and_creates_and_uploads_nothing(
-    typed: Type, app: Server
-) -> None:
+def test_submit_of_a_wrong_config_or_a_taken_name_says_where_and_creates_nothing(typed: Type, app: Server) -> None:
     ScriptedAgent(app).sync()
     app.create("taken")
     printed = typed("jobs submit training taken --config config.yaml")
@@ -250,17 +188,6 @@ def test_submit_of_a_wrong_config_or_a_name_that_exists_says_where_and_creates_a
             assert staged(app) == [], "nothing is uploaded for what this machine can refuse"
     assert not wrong
     assert [job["jobId"] for job in app.get("/v1/projects/p/jobs")["jobs"]] == ["taken"]
-
-
-def test_submit_with_packages_uploads_those_and_builds_none(typed: Type, app: Server, tmp_path: Path) -> None:
-    (tmp_path / "mine-1.0.tar.gz").write_bytes(gzip.compress(b"an archive"))
-    packages = f"{tmp_path}/mine-1.0.tar.gz,gs://b/other.whl"
-    printed = typed(f"jobs submit training j --config config.yaml --packages {packages}")
-    assert printed.code == 0
-    assert "Packaging" not in printed.err
-    mine, other = app.job("j")["trainingInput"]["packageUris"]
-    assert mine.endswith("/mine-1.0.tar.gz")
-    assert other == "gs://b/other.whl"
 
 
 def test_validate_shows_the_gang_and_submits_nothing(typed: Type, app: Server) -> None:
@@ -284,21 +211,6 @@ def test_list_has_gclouds_columns_and_filters_limits_sorts_and_formats(typed: Ty
     assert typed("jobs list --format value(jobId) --filter jobId:cnn*").out == "cnn\n"
     assert len(json.loads(typed("jobs list -o json").out)) == 3
     assert typed("jobs list --uri --filter jobId:cnn*").out.endswith("/v1/projects/p/jobs/cnn\n")
-
-
-def test_list_for_programs_has_owner_duration_and_metrics(typed: Type, app: Server) -> None:
-    agent = running_agent(app, "trained")
-    agent.log('{"event": "progress", "step": 7, "loss": 0.25, "val_loss": NaN}')
-    app.clock.advance(90)
-    agent.exit()
-    app.create("waits")
-    waits, trained = json.loads(typed("jobs list -o json").out)
-    assert (waits["owner"], waits.keys() & {"duration", "metrics"}) == ("admin", set())
-    assert (trained["owner"], trained["duration"]) == ("admin", 90)
-    assert trained["metrics"] == {"loss": 0.25, "val_loss": "NaN"}
-    assert typed("jobs list --format value(jobId,metrics.loss) --sort-by duration").out == "trained\t0.25\nwaits\t\n"
-    listed = app.get("/v1/projects/p/jobs")["jobs"]
-    assert not {key for job in listed for key in job.keys() & {"owner", "duration", "metrics"}}  # the API's Job
 
 
 UNKNOWN_KEYS = {
@@ -334,24 +246,7 @@ def test_flags_of_gcloud_stand_before_the_verb_too(typed: Type, app: Server) -> 
     assert "No such option" in typed("jobs --quite list").err
 
 
-def test_empty_list_names_a_project_or_a_metric_that_was_meant(typed: Type, app: Server) -> None:
-    agent = running_agent(app, "trained")
-    agent.log('{"event": "progress", "step": 7, "loss": 0.25}')
-    agent.exit()
-    app.tick()
-    none = "Listed 0 items.\n"
-    rows = {
-        "jobs list --project pp": "The project pp has no jobs. Did you mean p? Your projects: p.\n",
-        "jobs list --filter metrics.los<1": f'Note: No job of p has a metric los. Did you mean "loss"?\n{none}',
-        "jobs list --filter params.x=1": f"Note: No job of p has a parameter x. Its jobs have no parameters.\n{none}",
-        "jobs list --filter metrics.loss<0": none,
-    }
-    assert {words: typed(words) for words in rows} == {words: CommandResult(0, "", err) for words, err in rows.items()}
-
-
-def test_list_on_a_terminal_is_as_wide_as_that_and_coloured(
-    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_on_a_terminal_fits_and_is_coloured(typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     running_agent(app, "trained")
     for name, value in {"TERM": "xterm", "COLUMNS": "60", "TZ": "UTC"}.items():
         monkeypatch.setenv(name, value)
@@ -374,17 +269,6 @@ def test_describe_prints_the_v1_job_as_yaml_and_a_summary_on_stderr(typed: Type,
     assert json.loads(typed("jobs describe j --all -o json").out)["events"]
 
 
-def test_describe_names_the_custom_job_that_a_job_came_as_and_says_the_rest_once(typed: Type, app: Server) -> None:
-    made = of_custom_job(custom_job(packageUris=[]), "j", "here")
-    assert app.client.post("/v1/projects/p/jobs", json=made, headers=ADMIN).status_code == 200
-    printed = typed("jobs describe j")
-    assert "\nCustom job of Vertex AI: A custom job\n" in printed.err
-    expected = app.job("j")
-    given = expected["trainingInput"].pop("customJob")
-    assert yaml.safe_load(printed.out) == expected
-    assert json.loads(typed("jobs describe j -o json").out)["trainingInput"]["customJob"] == given
-
-
 def test_describe_and_explain_show_where_the_replicas_run_and_what_they_use(typed: Type, app: Server) -> None:
     agent = ScriptedAgent(app)
     agent.choice = ("process", "it is a package job")
@@ -405,16 +289,12 @@ def test_job_that_does_not_exist_is_refused_with_the_name_that_was_meant(typed: 
         "jobs describe none": (1, "ERROR: There is no job none in the project p.\n"),
         "jobs why resnet_lr01": (1, "There is no job resnet_lr01 in the project p. Did you mean resnet_lr0_1?\n"),
         "jobs cancel resnet_lr0_1 zzz": (1, "There is no job zzz in the project p.\n"),
-        "jobs cancel x --project pp": (
-            1,
-            "in the project pp. The project pp has no jobs. Did you mean p? Your projects: p.\n",
-        ),
+        "jobs cancel x --project pp": (1,
+         "in the project pp. The project pp has no jobs. Did you mean p? Your projects: p.\n"),
         "jobs describe my-job": (2, "numbers and underscores. Did you mean my_job?\n"),
-        "jobs submit training my-job --config config.yaml": (
-            1,
-            "letters, numbers and underscores. Did you mean my_job?\n",
-        ),
-    }
+        "jobs submit training my-job --config config.yaml": (1,
+         "letters, numbers and underscores. Did you mean my_job?\n"),
+    }  # fmt: skip
     wrong = {
         words: printed
         for words, (code, text) in rows.items()
@@ -456,15 +336,6 @@ def test_explain_prints_what_a_replica_sees_and_how_to_repeat_it(typed: Type, ap
     assert "is not a replica name such as worker-replica-0" in typed("jobs explain j worker-one").err
 
 
-def test_list_and_describe_give_the_exit_code_of_a_program_that_said_no_cause(typed: Type, app: Server) -> None:
-    running_agent(app, "j").exit(code=3)
-    app.tick()
-    _, row = typed("jobs list").out.splitlines()
-    assert row.split(None, 3)[3] == "The replica master 0 exited with a non-zero status of 3."
-    summary = typed("jobs describe j --summarize").out
-    assert "PROGRAM_ERROR).\nThe replica master 0 exited with a non-zero status of 3.\n" in summary
-
-
 def test_describe_and_why_say_which_retry_rule_matched(typed: Type, app: Server) -> None:
     agent = running_agent(app, "j", scheduling={"retry": [{"exitCodes": [33], "count": 1}]})
     agent.exit(code=33)
@@ -483,28 +354,7 @@ def test_describe_and_why_say_which_retry_rule_matched(typed: Type, app: Server)
     assert "Run 1 failed." not in printed
 
 
-def test_stream_logs_of_a_job_that_ended_prints_its_log_and_exits_with_its_code(typed: Type, app: Server) -> None:
-    agent = running_agent(app, "j")
-    agent.log("one", "two", "Traceback (most recent call last):", "ValueError: \x1b[31mno data")
-    agent.exit(code=3)
-    app.tick()
-    assert [row.split(None, 3)[3] for row in typed("jobs list").out.splitlines()] == ["CAUSE", "ValueError: no data"]
-    assert "\nValueError: no data\n" in typed("jobs describe j").err
-    printed = typed("jobs stream-logs j")
-    assert printed.code == 3
-    texts = [line.rpartition("  ")[2] for line in printed.out.splitlines()]
-    assert texts.count("one") == texts.count("two") == 1
-    failed_first = "  ValueError: no data\n  master-replica-0 failed first (PROGRAM_ERROR, exit code 3):\n"
-    assert failed_first in printed.err
-    entries = [
-        json.loads(line) for line in typed("jobs stream-logs j -o json --task master-replica-0").out.splitlines()
-    ]
-    assert [entry["text"] for entry in entries][:2] == ["one", "two"]
-
-
-def test_stream_logs_shows_the_lines_that_filters_leave_and_lists_what_a_bad_one_may_be(
-    typed: Type, app: Server
-) -> None:
+def test_stream_logs_by_filters_and_what_a_wrong_one_may_be(typed: Type, app: Server) -> None:
     agent = running_agent(app, "j")
     agent.log("loss 3", "WARNING:root:Loss is high", "bye")
     agent.exit()
@@ -524,29 +374,6 @@ def test_stream_logs_shows_the_lines_that_filters_leave_and_lists_what_a_bad_one
     assert printed.code == 2
     assert "--severity must be one of DEBUG, INFO, NOTICE, WARNING, ERROR, CRITICAL, not 'LOUD'." in printed.err
     assert "--since must be a time such as" in printed.err
-
-
-def test_log_that_a_quota_cut_is_reported_by_describe_and_stream_logs(typed: Type, app: Server) -> None:
-    agent = running_agent(app, "j")
-    lines = (line("one"),)
-    end = LogEnd(count=1, sha256=digest(lines), cut=True)
-    agent.ship("master-replica-0", LogChunk.of(0, lines, end=end), agent.run)
-    assert "1 line, cut by the log quota" in typed("jobs describe j").err
-    agent.exit(logs=False)
-    printed = typed("jobs stream-logs j")
-    assert printed.code == 0
-    assert "NOTE: the log of master-replica-0 (run 1) is cut" in printed.err
-    assert "Lines from number 1 on were not stored." in printed.err
-    assert "WARNING" not in printed.err
-
-
-def test_status_of_a_server_with_an_agent_exits_0_and_without_one_3(typed: Type, app: Server) -> None:
-    assert typed("status").code == 3
-    ScriptedAgent(app).sync()
-    printed = typed("status")
-    assert printed.code == 0
-    assert "laptop" in printed.out
-    assert json.loads(typed("status -o json").out)["healthy"] is True
 
 
 def complete(words: str) -> list[str]:
@@ -613,28 +440,16 @@ def test_metrics_as_a_table_and_as_json(typed: Type, app: Server) -> None:
     (times,) = [row.pop("times")]
     assert len(times) == 3
     assert row == {
-        "name": "loss",
-        "task": "master-replica-0",
-        "run": 1,
-        "step": 30,
-        "value": "NaN",
-        "best": 0.5,
-        "bestStep": 10,
-        "min": 0.5,
-        "max": 0.9,
-        "points": 3,
-        "steps": [10, 20, 30],
-        "values": [0.5, 0.9, "NaN"],
-    }
+        "name": "loss", "task": "master-replica-0", "run": 1, "step": 30, "value": "NaN", "best": 0.5, "bestStep": 10,
+        "min": 0.5, "max": 0.9, "points": 3, "steps": [10, 20, 30], "values": [0.5, 0.9, "NaN"],
+    }  # fmt: skip
     assert typed("jobs metrics job --name rate --format", "value(name,value)").out == "rate\t0.3\n"
     unknown = typed("jobs metrics job --name los")
     assert unknown.err == "The job has no metric los. Did you mean loss?\n"
     assert typed("jobs metrics nothing").code == 1
 
 
-def test_delete_asks_at_a_terminal_and_names_what_goes_and_what_stays(
-    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delete_asks_and_names_what_goes_and_stays(typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     app.create("old", jobDir="gs://models/old")
     app.cancel("old")
     monkeypatch.setattr("sys.stdin", Terminal("n\ny\n"))
@@ -718,9 +533,7 @@ trainingInput:
 """
 
 
-def test_tutorial_is_a_job_after_the_indentation_and_the_command_that_its_errors_name(
-    typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tutorial_is_a_job_after_what_errors_advise(typed: Type, app: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ScriptedEngine()
     monkeypatch.setattr("docker.from_env", lambda: engine)
     Path("config.yaml").write_text("".join(f"{line.strip()}\n" for line in TUTORIAL.splitlines()))
@@ -776,27 +589,13 @@ def test_explanation_at_the_local_service_has_the_secret_of_its_storage() -> Non
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A\x1b]52;c;Y2F0\x1b\\\r\x7fkept"
 COMMANDS = (
-    "jobs describe bad",
-    "jobs describe bad --all",
-    "jobs describe bad --format json",
-    "jobs describe bad --format value(errorMessage)",
-    "jobs describe bad --format value(trainingInput.args)",
-    "jobs describe bad --format csv(jobId,errorMessage)",
-    "jobs describe bad --format table(jobId,errorMessage)",
-    "jobs list",
-    "jobs list --format yaml",
-    "jobs list --format value(errorMessage,trainingInput)",
-    "jobs explain bad",
-    "jobs explain bad -o json",
-    "jobs metrics bad",
-    "jobs metrics bad --format csv(name,last)",
-    "jobs why bad",
-    "jobs why next",
-    "jobs top --once",
-    "jobs top -o json",
-    "jobs submit training bad",
-    "jobs cancel bad",
-)
+    "jobs describe bad", "jobs describe bad --all", "jobs describe bad --format json",
+    "jobs describe bad --format value(errorMessage)", "jobs describe bad --format value(trainingInput.args)",
+    "jobs describe bad --format csv(jobId,errorMessage)", "jobs describe bad --format table(jobId,errorMessage)",
+    "jobs list", "jobs list --format yaml", "jobs list --format value(errorMessage,trainingInput)", "jobs explain bad",
+    "jobs explain bad -o json", "jobs metrics bad", "jobs metrics bad --format csv(name,last)", "jobs why bad",
+    "jobs why next", "jobs top --once", "jobs top -o json", "jobs submit training bad", "jobs cancel bad",
+)  # fmt: skip
 
 
 def test_no_command_passes_terminal_escapes_of_jobs_on(typed: Type, app: Server) -> None:

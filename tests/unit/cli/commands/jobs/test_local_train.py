@@ -32,27 +32,19 @@ def local_train(*words: str) -> int:
     return run(trainyard, "trainyard", ["local", "train", *words])
 
 
-def test_program_alone_has_an_empty_cluster_and_its_exit_code_is_the_commands(
-    package: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_program_alone_gives_its_exit_code(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
     given = ("--module-name", "trainer.task", "--package-path", str(package), "--job-dir", "out")
     assert local_train(*given, "--", "--epochs", "5") == 7
     printed = json.loads(capfd.readouterr().out)
     assert printed == {
-        "config": {
-            "job": {"job_name": "trainer.task", "args": ["--epochs", "5", "--job-dir", "out"]},
-            "task": {},
-            "cluster": {},
-            "environment": "cloud",
-        },
+        "config": {"job": {"job_name": "trainer.task", "args": ["--epochs", "5", "--job-dir", "out"]}, "task": {},
+         "cluster": {}, "environment": "cloud"},
         "args": ["--epochs", "5", "--job-dir", "out"],
         "cwd": str(package.parent),
-    }
+    }  # fmt: skip
 
 
-def test_distributed_replicas_share_a_cluster_and_end_with_the_chief(
-    package: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_replicas_share_a_cluster_and_end_with_the_chief(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
     given = ("--module-name", "trainer.task", "--package-path", str(package), "--distributed", "-q")
     counts = ("--worker-count", "1", "--parameter-server-count", "1", "--evaluator-count", "1")
     assert local_train(*given, *counts, "--start-port", "30000", "--verbosity", "info") == 7

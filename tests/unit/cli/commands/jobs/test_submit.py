@@ -20,9 +20,7 @@ BOTH = InvalidArgument(
     ("answer", "reported"),
     [(refused(BOTH), ["2: workerCount", "3: workerType"]), (refused(PermissionDenied("no")), ["2: workerCount"])],
 )
-def test_violations_that_only_the_server_knows_are_reported_with_the_others(
-    tmp_path: Path, answer: Answer, reported: list[str]
-) -> None:
+def test_violations_of_the_server_are_among_the_others(tmp_path: Path, answer: Answer, reported: list[str]) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("trainingInput:\n  workerCount: two\n  workerType: gpu-bx\n")
     made = draft(config, JobFlags({}), current_dir=tmp_path)

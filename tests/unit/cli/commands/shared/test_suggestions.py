@@ -74,9 +74,7 @@ PASTED = {
 """Lines with the dashes of an article: the word, its dash, and the flag that was meant."""
 
 
-def test_line_with_the_dashes_of_an_article_is_refused_with_the_flag_that_was_meant(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_dash_of_an_article_is_refused_with_the_flag_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = []
     for words, (word, dash, code_point, meant) in PASTED.items():
         code = run(tree.trainyard, "trainyard", words.split())

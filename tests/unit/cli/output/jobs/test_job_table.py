@@ -65,18 +65,12 @@ def test_long_name_loses_its_middle_before_the_last_column_goes() -> None:
 
 @pytest.mark.parametrize(
     ("doing", "text"),
-    [
-        (activity("QUEUED", position=3, waiting="needs 4 vCPU"), "#3 in the queue: needs 4 vCPU"),
-        (activity("QUEUED"), "waiting"),
-        (activity(), "1 of 2 replicas running"),
-        (activity("PREPARING", activity="installing x"), "installing x"),
-        (activity(step=5), "step 5"),
-        (activity(epoch=2.0, epochs=5, metric="loss", value="NaN"), "epoch 2/5, loss nan"),
-        (activity(step=50, steps=100, step_at="2026-11-20T11:31:00Z", first_step=0, started_at="2026-11-20T11:30:00Z"),
-         "step 50/100, 1:00 left"),
-        (activity(step=5, attention="stalled"), "stalled, step 5"),
-        (activity(activity="\x1b[2Jclear"), "clear"),
-    ],
+    [(activity("QUEUED", position=3, waiting="needs 4 vCPU"), "#3 in the queue: needs 4 vCPU"), (activity("QUEUED"),
+     "waiting"), (activity(), "1 of 2 replicas running"), (activity("PREPARING", activity="installing x"),
+     "installing x"), (activity(step=5), "step 5"), (activity(epoch=2.0, epochs=5, metric="loss", value="NaN"),
+     "epoch 2/5, loss nan"), (activity(step=50, steps=100, step_at="2026-11-20T11:31:00Z", first_step=0,
+     started_at="2026-11-20T11:30:00Z"), "step 50/100, 1:00 left"), (activity(step=5, attention="stalled"),
+     "stalled, step 5"), (activity(activity="\x1b[2Jclear"), "clear")],
 )  # fmt: skip
 def test_active_job_shows_what_it_does(doing: dict[str, Any], text: str) -> None:
     assert fitted([job("j", doing["state"])], 100, j=doing)[1].endswith(f"  11-20 11:30  {text}")

@@ -15,18 +15,11 @@ SPEC = {
             "parameterName": "optimizer",
             "type": "CATEGORICAL",
             "categoricalValues": ["adam", "momentum"],
-            "childParameterSpecs": [
-                {
-                    "parameterName": "warmup",
-                    "type": "DOUBLE",
-                    "minValue": 0,
-                    "maxValue": 1,
-                    "parentCategoricalValues": {"values": ["momentum"]},
-                }
-            ],
+            "childParameterSpecs": [{"parameterName": "warmup", "type": "DOUBLE", "minValue": 0, "maxValue": 1,
+             "parentCategoricalValues": {"values": ["momentum"]}}],
         }
     ]
-}
+}  # fmt: skip
 
 
 NOTE = "stopped early by ASHA: 0.5 at step 9 (rung 1), 0.85 needed"
@@ -35,14 +28,9 @@ NOTE = "stopped early by ASHA: 0.5 at step 9 (rung 1), 0.85 needed"
 def trial(number: int, state: str, value: float | None = None, **fields: Any) -> dict[str, Any]:
     final = {} if value is None else {"final": {"step": 90, "value": value}}
     return {
-        "number": number,
-        "job_id": f"study.{number}",
-        "state": state,
-        "parameters": {"optimizer": "adam"},
-        "created_at": NOW,
-        **final,
-        **fields,
-    }
+        "number": number, "job_id": f"study.{number}", "state": state, "parameters": {"optimizer": "adam"},
+        "created_at": NOW, **final, **fields,
+    }  # fmt: skip
 
 
 def view(goal: str = "MAXIMIZE") -> StudyView:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from trainyard_cli.client import Client, LogQuery
-from trainyard_cli.output.log.follow import cancel_hint, exit_code, log_warnings, stream, summary_lines
+from trainyard_cli.output.log.follow import cancel_hint, exit_code, stream
 from trainyard_cli.output.log.log_screen import PlainScreen
+from trainyard_cli.output.log.next_command import next_command
 from trainyard_cli.settings import Server
-from trainyard_protocol.errors import NotFound, PermissionDenied, Unavailable
+from trainyard_protocol.errors import PermissionDenied, Unavailable
 from trainyard_protocol.states import JobState, Outcome, Reason
 from trainyard_protocol.views.views import JobDetail, LogEntry, LogSummary, Verdict
-from trainyard_protocol.wire.logs import LogDigest, LogLine, digest
+from trainyard_protocol.wire.logs import LogLine, digest
 from unit.cli.scripted_server import CUT, Answer, ScriptedServer, events, ok, refused
 
 WORKER = "worker-replica-0"
@@ -21,15 +22,9 @@ WORKER = "worker-replica-0"
 
 def line(cursor: int, text: str = "", task: str = WORKER) -> tuple[str, LogEntry]:
     return "log", LogEntry(
-        cursor=cursor,
-        run=1,
-        task=task,
-        number=cursor - 1,
-        time="2026-11-20T12:00:00Z",
-        stream="stdout",
-        severity="INFO",
-        text=text or f"line {cursor}",
-    )
+        cursor=cursor, run=1, task=task, number=cursor - 1, time="2026-11-20T12:00:00Z", stream="stdout",
+        severity="INFO", text=text or f"line {cursor}",
+    )  # fmt: skip
 
 
 def job(state: JobState, **changes: Any) -> tuple[str, JobDetail]:
@@ -107,13 +102,6 @@ def test_stream_that_is_cut_resumes_after_the_last_line_it_has(script: ScriptedS
     assert followed.waits == [0.25, 0.5, 1.0]
 
 
-def test_stream_whose_server_is_away_for_long_pauses_a_few_seconds_at_most(script: ScriptedServer) -> None:
-    script.answers = [*[CUT] * 12, events(job(JobState.SUCCEEDED), end(0))]
-    followed = Followed(script)
-    assert max(followed.waits) == 5.0
-    assert followed.code == 0
-
-
 DIGEST = {f"1/{WORKER}": of_texts("line 1", "line 2")}
 DONE = job(JobState.SUCCEEDED)
 ODD = "ü\0\ufffd"
@@ -121,20 +109,14 @@ ODD = "ü\0\ufffd"
 
 @pytest.mark.parametrize(
     ("sent", "says"),
-    [
-        ([line(1), line(2, ODD), DONE, end(2, sha256={f"1/{WORKER}": of_texts("line 1", ODD)})], ""),
-        ([line(1), line(3), DONE, end(3)], f"WARNING: the log of {WORKER} (run 1) has 3 lines; 2 arrived."),
-        ([line(1), DONE, end(1, kept={f"1/{WORKER}": 1})], "Lines from number 1 on were not stored."),
-        *(
-            ([line(1), line(2, text), last, end(2, last[1].state, sha256=DIGEST)],
-             f"WARNING: the log of {WORKER} (run 1) is damaged: all 2 lines arrived")
-            for text in ("other", "line 2 ", "Line 2") for last in (DONE, FAILED)
-        ),
-    ],
+    [([line(1), line(2, ODD), DONE, end(2, sha256={f"1/{WORKER}": of_texts("line 1", ODD)})], ""),
+     ([line(1), line(3), DONE, end(3)], f"WARNING: the log of {WORKER} (run 1) has 3 lines; 2 arrived."), ([line(1),
+     DONE, end(1, kept={f"1/{WORKER}": 1})], "Lines from number 1 on were not stored."), *(([line(1), line(2, text),
+     last, end(2, last[1].state, sha256=DIGEST)],
+     f"WARNING: the log of {WORKER} (run 1) is damaged: all 2 lines arrived") for text in ("other", "line 2 ",
+     "Line 2") for last in (DONE, FAILED))],
 )  # fmt: skip
-def test_stream_with_missing_or_changed_lines_is_a_warning_and_exits_with_the_jobs_code(
-    script: ScriptedServer, sent: list[tuple[str, Any]], says: str
-) -> None:
+def test_missing_or_changed_lines_are_a_warning(script: ScriptedServer, sent: list[tuple[str, Any]], says: str) -> None:
     script.answers = [events(*sent[:1]), events(*sent)]
     followed = Followed(script)
     assert says in followed.notes
@@ -143,9 +125,7 @@ def test_stream_with_missing_or_changed_lines_is_a_warning_and_exits_with_the_jo
 
 
 @pytest.mark.parametrize("query", [{"search": "x"}, {"severity": "ERROR"}, {"since": "2026-11-20T12:00:00Z"}])
-def test_stream_with_a_filter_misses_nothing_and_asks_for_the_same_again(
-    script: ScriptedServer, query: dict[str, Any]
-) -> None:
+def test_stream_with_a_filter_asks_for_the_same_again(script: ScriptedServer, query: dict[str, Any]) -> None:
     printed = {f"1/{WORKER}": of_texts("a", "b", "c")}
     script.answers = [events(line(2)), events(line(4), job(JobState.SUCCEEDED), end(9, sha256=printed))]
     followed = Followed(script, **query)
@@ -153,16 +133,6 @@ def test_stream_with_a_filter_misses_nothing_and_asks_for_the_same_again(
     ((name, _),) = query.items()
     assert [f"{name}=" in request.path for request in script.requests] == [True, True]
     assert script.requests[1].headers["Last-Event-ID"] == "2"
-
-
-def test_stream_of_one_task_does_not_miss_the_others(script: ScriptedServer) -> None:
-    summary = LogSummary(state=JobState.SUCCEEDED, lines={f"1/{WORKER}": 1, "1/master-replica-0": 5})
-    received = LogDigest()
-    received.add("stdout", "x")
-    assert log_warnings(summary, {f"1/{WORKER}": received}, LogQuery(task=WORKER)) == []
-    script.answers = [events(line(1), job(JobState.SUCCEEDED), ("end", summary))]
-    assert "WARNING" not in Followed(script, task=WORKER).notes
-    assert f"task={WORKER}" in script.requests[0].path
 
 
 def test_stream_of_a_failed_job_names_the_first_failure_and_exits_with_its_code(script: ScriptedServer) -> None:
@@ -189,13 +159,6 @@ def test_stream_whose_final_state_never_came_asks_for_it(script: ScriptedServer)
     assert "Job [j] was cancelled after 01:05." in followed.notes
 
 
-def test_stream_of_an_unknown_job_is_refused_and_not_tried_again(script: ScriptedServer) -> None:
-    script.answers = [refused(NotFound("no such job"))]
-    with pytest.raises(NotFound):
-        Followed(script)
-    assert len(script.requests) == 1
-
-
 def test_stream_that_is_interrupted_prints_how_to_resume_and_exits_130(script: ScriptedServer) -> None:
     class Interrupting(PlainScreen):
         def lines(self, entries: Sequence[LogEntry]) -> None:
@@ -210,34 +173,11 @@ def test_stream_that_is_interrupted_prints_how_to_resume_and_exits_130(script: S
     assert [request.method for request in script.requests] == ["GET"]
 
 
-@pytest.mark.parametrize(
-    ("state", "given", "expected"),
-    [
-        (JobState.SUCCEEDED, 0, 0),
-        (JobState.SUCCEEDED, None, 0),
-        (JobState.FAILED, 137, 137),
-        (JobState.FAILED, None, 1),
-        (JobState.FAILED, 0, 1),
-        (JobState.CANCELLED, 1, 1),
-    ],
-)
-def test_exit_code_is_0_for_success_alone(state: JobState, given: int | None, expected: int) -> None:
-    assert exit_code(job(state, exit_code=given)[1]) == expected
-
-
-def test_conclusion_without_last_lines_in_the_verdict_uses_those_that_were_seen() -> None:
-    verdict = FAILED[1].verdict
-    assert verdict is not None
-    bare = FAILED[1].model_copy(update={"verdict": verdict.model_copy(update={"last_lines": ()})})
-    assert "    seen" in summary_lines(bare, {WORKER: ["seen"]})
-
-
-def test_conclusion_names_the_retry_rule_that_matched() -> None:
-    verdict = FAILED[1].verdict
-    assert verdict is not None
-    note = "Exit code 3 matched retry rule 1 (exitCodes: [3]); its 2 retries are used up."
-    retried = FAILED[1].model_copy(update={"verdict": verdict.model_copy(update={"retry": note})})
-    assert f"  {note}" in summary_lines(retried)
+def test_exit_code_is_0_for_success_alone() -> None:
+    success, failure = (JobState.SUCCEEDED, 0), (JobState.FAILED, 1)
+    table = {success: 0, (success[0], None): 0, (failure[0], 137): 137, (failure[0], None): 1, (failure[0], 0): 1}
+    table[JobState.CANCELLED, 1] = 1
+    assert {one: exit_code(job(one[0], exit_code=one[1])[1]) for one in table} == table
 
 
 class _Interrupted(PlainScreen):
@@ -280,3 +220,29 @@ def test_stream_that_cancels_on_interrupt_shows_the_end_of_the_job(
 
 def test_second_interrupt_before_the_server_has_confirmed_says_so() -> None:
     assert "has not confirmed yet" in cancel_hint("j", False)
+
+
+def resource(name: str, module: str = "trainer.task", image: str = "", **more: Any) -> dict[str, Any]:
+    config = {"masterConfig": {"imageUri": image}} if image else {}
+    package = "gs://b/trainer-1.0.tar.gz"
+    return {"jobId": name, "trainingInput": {"pythonModule": module, "packageUris": [package], **config, **more}}
+
+
+def hints(script: ScriptedServer, **changes: Any) -> list[str]:
+    given = {"job": resource("j"), "job_dir": "", "state": JobState.FAILED} | changes
+    with Client(Server(script.url, "t"), "p") as client:
+        return next_command(client, JobDetail(**given))
+
+
+def test_failed_job_is_compared_with_the_last_of_its_program_that_succeeded(script: ScriptedServer) -> None:
+    another = resource("z", packageUris=["gs://b/another-1.0.tar.gz"])
+    newer = resource("good", packageUris=["gs://b/trainer-1.1.tar.gz"])
+    others = [
+        resource("x", "other.task"), resource("y", image="team/a:1"), another,
+        resource("s", hyperparameters={"maxTrials": 2}), newer, resource("older"),
+    ]  # fmt: skip
+    script.answers = [ok({"jobs": others}), ok({"jobs": others[:3]}), ok({})]
+    assert hints(script) == ["To compare it with the last one that succeeded:  jobs diff j good"]
+    assert "filter=state%3ASUCCEEDED&pageSize=20" in script.requests[0].path
+    assert hints(script) == ["To run it again:  jobs rerun j"]
+    assert hints(script) == ["To run it again:  jobs rerun j"]

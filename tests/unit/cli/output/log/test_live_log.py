@@ -1,12 +1,14 @@
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, ShownLine, TextLine, number_text
+from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, ShownLine, TextLine
+from trainyard_cli.output.log.pace import Pace, left_text, rate_text, silent_text
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views.views import JobDetail, LogEntry, ReplicaView, RunView
 from unit.cli.terminal import NOON, after, entry
@@ -73,19 +75,14 @@ def test_epochs_and_evaluations_are_one_line_each_and_other_progress_is_none() -
 
 @pytest.mark.parametrize(
     ("entries", "expected"),
-    [
-        ([progress(epoch=e, step=e, loss=e, val_loss=2 * e) for e in (1, 2)],
-         ["epoch 1  loss 1.000, val 2.000", "epoch 2  loss 2.000, val 4.000"]),
-        ([progress(epoch=e / 2, step=e, loss=e) for e in range(1, 5)],
-         ["epoch 0.5  loss 1.000", "epoch 1.5  loss 3.000"]),
-        ([progress(step=s, loss=s, val_loss=0.5) for s in range(5)], ["step 0  loss 0, val 0.500"]),
-        ([progress(step=1, loss=1), progress("evaluator-replica-0", event="eval", step=1, score=3)],
-         ["evaluator: step 1  score 3.000"]),
-        ([progress(step=s, loss=s) for s in range(5)], []),
-        ([progress(WORKER, step=1, epoch=1, loss=1), progress(WORKER, step=2, epoch=2, loss=2)],
-         ["epoch 1  loss 1.000"]),
-        ([progress(step=1, epoch=1, loss=float("nan")), progress(event="stopped", step=1)], ["epoch 1  loss nan"]),
-    ],
+    [([progress(epoch=e, step=e, loss=e, val_loss=2 * e) for e in (1, 2)],
+     ["epoch 1  loss 1.000, val 2.000", "epoch 2  loss 2.000, val 4.000"]), ([progress(epoch=e / 2, step=e,
+     loss=e) for e in range(1, 5)], ["epoch 0.5  loss 1.000", "epoch 1.5  loss 3.000"]), ([progress(step=s, loss=s,
+     val_loss=0.5) for s in range(5)], ["step 0  loss 0, val 0.500"]), ([progress(step=1, loss=1),
+     progress("evaluator-replica-0", event="eval", step=1, score=3)], ["evaluator: step 1  score 3.000"]),
+     ([progress(step=s, loss=s) for s in range(5)], []), ([progress(WORKER, step=1, epoch=1, loss=1),
+     progress(WORKER, step=2, epoch=2, loss=2)], ["epoch 1  loss 1.000"]), ([progress(step=1, epoch=1,
+     loss=float("nan")), progress(event="stopped", step=1)], ["epoch 1  loss nan"])],
 )  # fmt: skip
 def test_metrics_lines_of_programs_that_report_in_other_ways(entries: list[LogEntry], expected: list[str]) -> None:
     assert view(*entries)[1] == expected
@@ -93,26 +90,20 @@ def test_metrics_lines_of_programs_that_report_in_other_ways(entries: list[LogEn
 
 @pytest.mark.parametrize(
     ("texts", "expected", "live"),
-    [
-        (["Epoch 1/2", "40/80 ━━━━━━ 1s 8ms/step - accuracy: 0.5 - loss: 0.75",
-          "80/80 ━━━━━━━━━━━━ 1s 8ms/step - accuracy: 0.5 - loss: 0.5 - val_accuracy: 0.625 - val_loss: 0.25",
-          "Epoch 2/2", "40/80 ━━━━━━ 1s 8ms/step - accuracy: 0.75 - loss: 0.125"],
-         ["epoch 1/2  loss 0.500, val 0.250  accuracy 0.500, val 0.625"], "120/160 epoch 2/2 loss 0.125"),
-        ([f"Epoch {e}: {d}%|███  | {d}/100 [00:03<00:04, 12.3it/s, loss={e / d}]" for e in (1, 2) for d in (50, 100)],
-         ["epoch 1  loss 0.010"], "200/200 epoch 2 loss 0.020"),
-        ([f"Epoch [{e}/2], Step [{n}/4], Loss: {e / n}" for e in (1, 2) for n in (2, 4)],
-         ["epoch 1/2  loss 0.250"], "8/8 epoch 2/2 loss 0.500"),
-        ([f"Epoch {e}: train loss {e / 8} val acc 0.5" for e in (1, 2)],
-         ["epoch 1  train_loss 0.125  val_acc 0.500", "epoch 2  train_loss 0.250  val_acc 0.500"],
-         "2 epoch 2 train_loss 0.250"),
-        (["Epoch 1/2:  95%|███  | 95/100 [00:03<00:04, 12.3it/s, loss=0.5]", "epoch 1: val_loss=0.25",
-          "Epoch 1/2: 100%|████ | 100/100 [00:04<00:00, 12.3it/s, loss=0.5]",
-          "Epoch 2/2:   1%|     | 1/100 [00:00<00:04, 12.3it/s, loss=0.125]"],
-         ["epoch 1/2  loss 0.500, val 0.250"], "101/200 epoch 2/2 loss 0.125"),
-        (["Epoch 1: train loss 0.5", "Test accuracy: 0.93"],
-         ["Test accuracy: 0.93"], "1 epoch 1 train_loss 0.500"),
-        (["max epoch: 5", "Epoch 1 begins"], ["max epoch: 5", "Epoch 1 begins"], "None"),
-    ],
+    [(["Epoch 1/2", "40/80 ━━━━━━ 1s 8ms/step - accuracy: 0.5 - loss: 0.75",
+     "80/80 ━━━━━━━━━━━━ 1s 8ms/step - accuracy: 0.5 - loss: 0.5 - val_accuracy: 0.625 - val_loss: 0.25", "Epoch 2/2",
+     "40/80 ━━━━━━ 1s 8ms/step - accuracy: 0.75 - loss: 0.125"],
+     ["epoch 1/2  loss 0.500, val 0.250  accuracy 0.500, val 0.625"], "120/160 epoch 2/2 loss 0.125"),
+     ([f"Epoch {e}: {d}%|███  | {d}/100 [00:03<00:04, 12.3it/s, loss={e / d}]" for e in (1, 2) for d in (50, 100)],
+     ["epoch 1  loss 0.010"], "200/200 epoch 2 loss 0.020"),
+     ([f"Epoch [{e}/2], Step [{n}/4], Loss: {e / n}" for e in (1, 2) for n in (2, 4)], ["epoch 1/2  loss 0.250"],
+     "8/8 epoch 2/2 loss 0.500"), ([f"Epoch {e}: train loss {e / 8} val acc 0.5" for e in (1, 2)],
+     ["epoch 1  train_loss 0.125  val_acc 0.500", "epoch 2  train_loss 0.250  val_acc 0.500"],
+     "2 epoch 2 train_loss 0.250"), (["Epoch 1/2:  95%|███  | 95/100 [00:03<00:04, 12.3it/s, loss=0.5]",
+     "epoch 1: val_loss=0.25", "Epoch 1/2: 100%|████ | 100/100 [00:04<00:00, 12.3it/s, loss=0.5]",
+     "Epoch 2/2:   1%|     | 1/100 [00:00<00:04, 12.3it/s, loss=0.125]"], ["epoch 1/2  loss 0.500, val 0.250"],
+     "101/200 epoch 2/2 loss 0.125"), (["Epoch 1: train loss 0.5", "Test accuracy: 0.93"], ["Test accuracy: 0.93"],
+     "1 epoch 1 train_loss 0.500"), (["max epoch: 5", "Epoch 1 begins"], ["max epoch: 5", "Epoch 1 begins"], "None")],
 )  # fmt: skip
 def test_bars_and_lines_of_numbers_are_progress(texts: list[str], expected: list[str], live: str) -> None:
     log, lines = view(*map(entry, texts), gang=[CHIEF])
@@ -131,31 +122,23 @@ def test_last_metrics_of_a_job_without_epochs_are_printed_at_its_end_alone() -> 
 
 @pytest.mark.parametrize(
     ("entries", "expected"),
-    [
-        ([entry("a"), entry("a", WORKER)], ["a (2)"]),
-        ([entry("a"), entry("b", WORKER)], ["master: a", "worker-0: b"]),
-        ([entry("Process 0 of 2"), entry("Process 1 of 2", WORKER)], ["Process 0,1 of 2 (2)"]),
-        ([entry("rank 0, 0 errors"), entry("rank 1, 0 errors", WORKER)], ["rank 0,1, 0 errors (2)"]),
-        ([entry("loss 3"), entry("loss 4", WORKER)], ["master: loss 3", "worker-0: loss 4"]),
-        ([entry("rank 0", severity="ERROR"), entry("rank 1", WORKER, severity="ERROR")],
-         ["master: rank 0", "worker-0: rank 1"]),
-        ([entry("a", severity="ERROR"), entry("a", WORKER, severity="ERROR")], ["a (2)"]),
-        ([entry("a"), entry("a", WORKER, severity="WARNING")], ["master: a", "worker-0: a"]),
-        ([entry("a"), entry("b"), entry("b", WORKER), entry("a", WORKER)], ["master: a", "b (2)", "worker-0: a"]),
-        ([entry("Job j is queued.", "service"), entry("a"), entry("a", WORKER)],
-         ["service: Job j is queued.", "a (2)"]),
-        ([entry("a", "service"), entry("a"), entry("a", WORKER)], ["service: a", "a (2)"]),
-        ([entry("Installing x.tar.gz.", "service", routine=True), entry("a", "service")], ["service: a"]),
-        ([entry('{"event": "saved", "model": "/out"}')], ["master: saved  model /out"]),
-        ([entry('{"event": "x", "of": [1]}'), entry('{"event": "progress", "step": 1', WORKER)],
-         ['master: {"event": "x", "of": [1]}', 'worker-0: {"event": "progress", "step": 1']),
-        ([progress(step=1), entry('{"event": "progress", "step": 1}', severity="ERROR")], ["master: progress  step 1"]),
-        ([entry("a", run=2), entry("a", WORKER, run=2), entry("b", WORKER, run=2)], ["#2: a", "worker-0#2: b"]),
-    ],
+    [([entry("a"), entry("a", WORKER)], ["a (2)"]), ([entry("a"), entry("b", WORKER)], ["master: a", "worker-0: b"]),
+     ([entry("Process 0 of 2"), entry("Process 1 of 2", WORKER)], ["Process 0,1 of 2 (2)"]),
+     ([entry("rank 0, 0 errors"), entry("rank 1, 0 errors", WORKER)], ["rank 0,1, 0 errors (2)"]), ([entry("loss 3"),
+     entry("loss 4", WORKER)], ["master: loss 3", "worker-0: loss 4"]), ([entry("rank 0", severity="ERROR"),
+     entry("rank 1", WORKER, severity="ERROR")], ["master: rank 0", "worker-0: rank 1"]), ([entry("a",
+     severity="ERROR"), entry("a", WORKER, severity="ERROR")], ["a (2)"]), ([entry("a"), entry("a", WORKER,
+     severity="WARNING")], ["master: a", "worker-0: a"]), ([entry("a"), entry("b"), entry("b", WORKER), entry("a",
+     WORKER)], ["master: a", "b (2)", "worker-0: a"]), ([entry("Job j is queued.", "service"), entry("a"), entry("a",
+     WORKER)], ["service: Job j is queued.", "a (2)"]), ([entry("a", "service"), entry("a"), entry("a", WORKER)],
+     ["service: a", "a (2)"]), ([entry("Installing x.tar.gz.", "service", routine=True), entry("a", "service")],
+     ["service: a"]), ([entry('{"event": "saved", "model": "/out"}')], ["master: saved  model /out"]),
+     ([entry('{"event": "x", "of": [1]}'), entry('{"event": "progress", "step": 1', WORKER)],
+     ['master: {"event": "x", "of": [1]}', 'worker-0: {"event": "progress", "step": 1']), ([progress(step=1),
+     entry('{"event": "progress", "step": 1}', severity="ERROR")], ["master: progress  step 1"]), ([entry("a", run=2),
+     entry("a", WORKER, run=2), entry("b", WORKER, run=2)], ["#2: a", "worker-0#2: b"])],
 )  # fmt: skip
-def test_lines_are_printed_once_for_the_replicas_that_say_the_same(
-    entries: list[LogEntry], expected: list[str]
-) -> None:
+def test_lines_are_printed_once_for_replicas_that_agree(entries: list[LogEntry], expected: list[str]) -> None:
     log = LiveLog()
     both = detail()
     log.status(both.model_copy(update={"runs": (*both.runs, both.runs[0].model_copy(update={"number": 2}))}))
@@ -173,14 +156,6 @@ def test_lines_of_some_of_many_replicas_name_them_or_their_number() -> None:
     assert lines == ["worker-0, worker-3: a", "rank 0-5 (6)", "3 of 6 replicas: c"]
 
 
-def test_line_waits_a_moment_for_the_other_replicas_unless_there_are_none() -> None:
-    for gang, at_once in ((DIGITS, []), (DIGITS[:1], ["a"])):
-        log = LiveLog()
-        log.status(detail(gang=gang))
-        log.add(entry("a"), NOON)
-        assert shown(log.due(after(HOLD_S / 2))) == at_once
-
-
 @given(st.lists(st.tuples(st.sampled_from((*DIGITS, "worker-replica-1")), st.sampled_from("abc01"), st.booleans())))
 def test_every_line_is_printed_in_the_order_of_its_replica(given: list[tuple[str, str, bool]]) -> None:
     gang = (*DIGITS, "worker-replica-1")
@@ -196,22 +171,6 @@ def test_every_line_is_printed_in_the_order_of_its_replica(given: list[tuple[str
         assert own == [text for name, text, _ in given if name == task]
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(("event", "step", "epoch", "loss")), inner),
-)
-
-
-@given(st.lists(st.text() | VALUES.map(json.dumps), max_size=8))
-def test_no_line_makes_the_view_fail(texts: list[str]) -> None:
-    log = LiveLog()
-    log.status(detail())
-    for number, text in enumerate(texts):
-        log.add(entry(text, DIGITS[number % 2], at=number), after(number))
-        log.state(after(number))
-    assert len(log.rest(NOON)) <= 2 * len(texts)
-
-
 def test_state_has_step_speed_and_time_left_of_the_first_replica_that_reports() -> None:
     log, _ = view(
         progress(WORKER, step=3, steps=100, loss=9),
@@ -223,12 +182,6 @@ def test_state_has_step_speed_and_time_left_of_the_first_replica_that_reports() 
     assert (state.metric, state.steps_per_s, state.left_s, state.silent_s) == ("loss 0.333", 10, 7, None)
 
 
-def test_time_left_stands_still_while_no_step_comes_and_the_silence_is_shown() -> None:
-    log, _ = view(*(progress(step=n, steps=9, at=10 * n) for n in range(3)))
-    seen = [(state.left_s, state.silent_s) for s in (20, 49, 60) if (state := log.state(after(s)))]
-    assert seen == [(70, None), (70, None), (70, 40)]
-
-
 def test_silence_is_measured_by_the_clock_of_the_replicas() -> None:
     """The clock of this machine is a minute ahead. The lines that were there before say nothing of that."""
     log, _ = view(progress(step=1, steps=9, at=-30), progress(step=2, steps=9, at=-20))
@@ -236,14 +189,6 @@ def test_silence_is_measured_by_the_clock_of_the_replicas() -> None:
     state = log.state(after(52))
     assert state is not None
     assert state.silent_s is None
-
-
-@pytest.mark.parametrize("last", [{"step": 9, "steps": 9}, {"event": "done", "step": 5}])
-def test_complete_training_is_not_silent_while_it_saves(last: dict[str, Any]) -> None:
-    log, _ = view(progress(step=1, steps=9), progress(**last))
-    state = log.state(after(3600))
-    assert state is not None
-    assert (state.left_s, state.silent_s) == (None, None)
 
 
 def test_state_of_a_new_run_begins_anew() -> None:
@@ -255,25 +200,36 @@ def test_state_of_a_new_run_begins_anew() -> None:
     assert (state.step, state.words) == (None, ("2 of 2 replicas running", "run 2"))
 
 
-def test_state_of_a_job_that_does_not_run_has_what_the_service_says() -> None:
-    log = LiveLog()
-    assert log.state(NOON) is None
-    queued = {"jobId": "j", "createTime": NOON.isoformat(), "jobPosition": "3"}
-    log.status(detail(JobState.QUEUED, job=queued, runs=(), waiting="needs 4 vCPU"))
-    state = log.state(after(61))
-    assert state is not None
-    assert (state.words, state.elapsed) == (("#3 in the queue", "needs 4 vCPU"), "01:01")
-    preparing = detail().runs[0].model_copy(update={"activity": "installing x.tar.gz"})
-    log.status(detail(JobState.PREPARING, runs=(preparing,)))
-    state = log.state(NOON)
-    assert state is not None
-    assert state.words == ("installing x.tar.gz",)
+def pace(*reports: tuple[float, int]) -> Pace:
+    made = Pace()
+    for at, step in reports:
+        made.add(step, NOON + timedelta(seconds=at))
+    return made
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0"), (0.3119, "0.312"), (-1.0, "-1.000"), (12.34, "12.3"), (1234.5, "1,234"), (8.1e-5, "8.1e-05"),
-     (1e9, "1e+09"), (float("inf"), "inf"), (float("nan"), "nan")],
-)  # fmt: skip
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert number_text(value) == text
+    ("reports", "speed"),
+    [
+        ([], None),
+        ([(0, 0)], None),
+        ([(0, 0), (10, 10)], 1),
+        ([(0, 0), (60, 10), (61, 20)], 10),  # the first step is compiled
+        ([(0, 0), (60, 10), (61, 20), (62, 20)], 10),  # a heartbeat
+        ([*((n, n) for n in range(100)), (200, 101), *((200 + n, 101 + 2 * n) for n in range(1, 20))], 2),  # a pause
+        ([(0, 50), (10, 60), (20, 0), (30, 40)], 4),  # a new run
+        ([(0, 1), (1, 2), (1, 3), (1, 4)], 3),  # several in one instant
+    ],
+)
+def test_speed_is_that_of_the_last_reports(reports: list[tuple[float, int]], speed: float | None) -> None:
+    assert pace(*reports).steps_per_s == speed
+
+
+def test_texts_are_short() -> None:
+    assert [left_text(s) for s in (6, 66, 3726, 100_000)] == ["0:06 left", "1:06 left", "1:02:06 left", "1 d 3 h left"]
+    assert [silent_text(s) for s in (40, 720, 20_000)] == ["no step for 40 s", "no step for 12 min", "no step for 5 h"]
+    assert [rate_text(r) for r in (8.25, 0.5, 0.1, 12_345)] == [
+        "8.2 steps/s",
+        "0.5 steps/s",
+        "10.0 s/step",
+        "1.23e+04 steps/s",
+    ]

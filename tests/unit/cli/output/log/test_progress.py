@@ -1,8 +1,9 @@
-"""`jobs describe` on steps: progress, work at risk, lost work, metrics, stacks."""
+"""`jobs describe` on runs and steps: progress, work at risk, lost work, metrics, stacks."""
 
 import math
 from datetime import UTC, datetime, timedelta
 
+from trainyard_cli.output.jobs.job_texts import _run_lines
 from trainyard_cli.output.log.progress import lines
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.views.views import (
@@ -33,14 +34,9 @@ def replica(task: str = CHIEF, **fields: object) -> ReplicaView:
 def run(number: int, *replicas: ReplicaView, failed: bool = False) -> RunView:
     verdict = Verdict(outcome=Outcome.FAILED, reason=Reason.STALLED, message="why.", replica=WORKER)
     return RunView(
-        run_id=f"r{number}",
-        number=number,
-        state=RunState.ENDED if failed else RunState.RUNNING,
-        agent="laptop",
-        created_at=T0,
-        verdict=verdict if failed else None,
-        replicas=replicas,
-    )
+        run_id=f"r{number}", number=number, state=RunState.ENDED if failed else RunState.RUNNING, agent="laptop",
+        created_at=T0, verdict=verdict if failed else None, replicas=replicas,
+    )  # fmt: skip
 
 
 def shown(*runs: RunView, state: JobState = JobState.RUNNING) -> list[str]:
@@ -67,17 +63,6 @@ def test_failed_run_shows_the_lost_steps_and_where_the_next_run_continues() -> N
         "Last checkpoint: step 100; 21 steps lost. Run 2 continues from step 100."
     )
     assert now.startswith("Step 101 of 500. Last checkpoint: step 100, at ")  # of the run before
-
-
-def test_failed_job_shows_the_lost_steps() -> None:
-    failed = run(1, replica(step=5), failed=True)
-    assert shown(failed, state=JobState.FAILED) == [
-        "Run 1 (STALLED, worker-replica-0) ended at step 5. It had reported no checkpoint."
-    ]
-    saved = run(1, replica(step=5, durable_step=5, durable_at=at(9)), failed=True)
-    assert shown(saved, state=JobState.FAILED) == [
-        "Run 1 (STALLED, worker-replica-0) ended at step 5. Last checkpoint: step 5; nothing lost."
-    ]
 
 
 def test_stalled_replicas_are_shown_with_stacks_without_control_characters() -> None:
@@ -110,3 +95,29 @@ def test_metrics_of_the_job_come_before_those_of_its_replicas() -> None:
     logged = (JobMetric(name="loss", step=20, last=0.68), JobMetric(name="auc", step=20, last=0.9))
     detail = JobDetail(job={}, state=JobState.RUNNING, runs=(only,), metrics=logged)
     assert lines(detail, at(100))[-1] == "Metrics: loss 0.68, auc 0.9 (epoch 2)."
+
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def test_replicas_in_an_engine_have_amounts_and_what_they_wait_for() -> None:
+    given = {"machine_type": "n1-standard-4", "vcpus": 4, "memory_bytes": 15 * 10**9}
+    gpus = {"accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 2}
+    made = RunView.model_validate(
+        {
+            "run_id": "r",
+            "number": 1,
+            "state": "PREPARING",
+            "agent": "west",
+            "created_at": NOW,
+            "runtime": "kubernetes",
+            "replicas": [
+                {"task": "master-replica-0", "state": "RUNNING", **given, **gpus},
+                {"task": "worker-replica-0", "state": "STARTING", "waits": "no room", **given},
+            ],
+        }
+    )
+    text = "\n".join(_run_lines(made, 1, NOW))
+    assert "In a Kubernetes cluster." in text
+    assert "4 vCPU, 2 x NVIDIA_TESLA_T4" in text
+    assert text.endswith("  worker-replica-0 waits: no room")

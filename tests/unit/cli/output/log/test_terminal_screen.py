@@ -2,7 +2,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from trainyard_cli.output.log.live_log import LiveState, MetricsLine, ShownLine, TextLine
-from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen
+from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, Screen
 from trainyard_cli.output.log.terminal_screen import Layout, TerminalScreen, screen_for
 from trainyard_cli.output.text import activity as activity_module
 from trainyard_cli.output.text.activity import Activity
@@ -83,48 +83,20 @@ def test_no_line_moves_the_cursor_or_does_more_than_colour(texts: list[str]) -> 
             assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", row.plain)
 
 
-def test_screen_prints_the_colours_of_a_line_unless_the_reader_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    for no_color in (False, True):
-        if no_color:
-            monkeypatch.setenv("NO_COLOR", "1")
-        out = Terminal()
-        screen = TerminalScreen(out, lambda: NOON)
-        screen.status(detail(JobState.RUNNING))
-        screen.lines([entry("\x1b[31mred\x1b[0m", severity="ERROR")])
-        screen.close()
-        assert ("\x1b[31m" in out.getvalue()) is not no_color
-        assert display(out.getvalue()) == ["12:00:00 master   E red"]
-
-
 @pytest.mark.parametrize(
-    ("width", "row"),
-    [
-        (120, " RUNNING  ╸━━━━━━━━━━━━━━━━━━━━━━━ 1200/50000  epoch 2/5  loss 0.312  8.3 steps/s  1:02:06 left"),
-        (79, " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"),
-        (60, " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  1:02:06 left"),
-        (40, " RUNNING  1200/50000  1:02:06 left"),
-        (20, " RUNNING  1200/5000…"),
-    ],
-)
-def test_state_leaves_out_what_matters_least_where_it_is_narrow(width: int, row: str) -> None:
-    assert layout().state(RUNNING, width).plain == row
-
-
-@pytest.mark.parametrize(
-    ("state", "row"),
-    [
-        (LiveState(JobState.QUEUED, ("#3 in the queue", "needs 4 vCPU"), "00:12"),
-         " QUEUED  00:12  #3 in the queue  needs 4 vCPU"),
-        (LiveState(JobState.PREPARING, ("installing x",), "00:12"), " PREPARING  00:12  installing x"),
-        (replace(RUNNING, silent_s=40.5, epoch="", steps_per_s=0.1),
-         " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  10.0 s/step  no step for 40 s"),
-        (replace(RUNNING, steps=None, done=None, left_s=None),
-         " RUNNING  step 1200  epoch 2/5  loss 0.312  8.3 steps/s"),
-        (LiveState(JobState.RUNNING, epoch="2/5", metric="loss 1"), " RUNNING  epoch 2/5  loss 1"),
-    ],
+    ("state", "width", "row"),
+    [(RUNNING, 120, " RUNNING  ╸━━━━━━━━━━━━━━━━━━━━━━━ 1200/50000  epoch 2/5  loss 0.312  8.3 steps/s  1:02:06 left"),
+     (RUNNING, 79, " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  8.3 steps/s  1:02:06 left"), (RUNNING, 60,
+     " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  1:02:06 left"), (RUNNING, 40, " RUNNING  1200/50000  1:02:06 left"),
+     (RUNNING, 20, " RUNNING  1200/5000…"), (LiveState(JobState.QUEUED, ("#3 in the queue", "needs 4 vCPU"), "00:12"),
+     79, " QUEUED  00:12  #3 in the queue  needs 4 vCPU"), (LiveState(JobState.PREPARING, ("installing x",), "00:12"),
+     79, " PREPARING  00:12  installing x"), (replace(RUNNING, silent_s=40.5, epoch="", steps_per_s=0.1), 79,
+     " RUNNING  ━━━━━━━━━━ 1200/50000  loss 0.312  10.0 s/step  no step for 40 s"), (replace(RUNNING, steps=None,
+     done=None, left_s=None), 79, " RUNNING  step 1200  epoch 2/5  loss 0.312  8.3 steps/s"),
+     (LiveState(JobState.RUNNING, epoch="2/5", metric="loss 1"), 79, " RUNNING  epoch 2/5  loss 1")],
 )  # fmt: skip
-def test_state_of_other_jobs(state: LiveState, row: str) -> None:
-    assert layout().state(state, 79).plain == row
+def test_state_is_short_and_leaves_out_what_matters_least(state: LiveState, width: int, row: str) -> None:
+    assert layout().state(state, width).plain == row
 
 
 def test_state_is_ascii_where_the_terminal_is() -> None:
@@ -134,31 +106,21 @@ def test_state_is_ascii_where_the_terminal_is() -> None:
 
 @pytest.mark.parametrize(
     ("line", "rows"),
-    [
-        (TextLine("", GANG[1:], "worker-0", "ERROR", "word " * 12 + "x" * 30),
-         ["12:00:00 worker-0 E word word word word", "                    word word word word",
-          "                    word word word word", "                    xxxxxxxxxxxxxxxxxxxx",
-          "                    xxxxxxxxxx"]),
-        (TextLine("", GANG, "", "INFO", "twice", 2), ["12:00:00 twice (2 replicas)"]),
-        (TextLine("", GANG, "", "INFO", "no room for the number", 2), ["12:00:00 no room for the number"]),
-        (TextLine("", GANG, "", "INFO", ""), ["12:00:00"]),
-        (TextLine("", GANG, "", "INFO", "a\tb\t日本語"), ["12:00:00 a       b       日本語"]),
-        (MetricsLine("", GANG[:1], "", "epoch 1/5", ("loss 0.312, val 0.281", "accuracy 0.912")),
-         ["12:00:00 epoch 1/5  loss 0.312, val 0.281", "                    accuracy 0.912"]),
-        (MetricsLine("", GANG[1:], "worker-0", "step 9", ("a 1", "b 2")), ["12:00:00 worker-0   step 9  a 1  b 2"]),
-    ],
+    [(TextLine("", GANG[1:], "worker-0", "ERROR", "word " * 12 + "x" * 30),
+     ["12:00:00 worker-0 E word word word word", "                    word word word word",
+     "                    word word word word", "                    xxxxxxxxxxxxxxxxxxxx",
+     "                    xxxxxxxxxx"]), (TextLine("", GANG, "", "INFO", "twice", 2), ["12:00:00 twice (2 replicas)"]),
+     (TextLine("", GANG, "", "INFO", "no room for the number", 2), ["12:00:00 no room for the number"]), (TextLine("",
+     GANG, "", "INFO", ""), ["12:00:00"]), (TextLine("", GANG, "", "INFO", "a\tb\t日本語"),
+     ["12:00:00 a       b       日本語"]), (MetricsLine("", GANG[:1], "", "epoch 1/5", ("loss 0.312, val 0.281",
+     "accuracy 0.912")), ["12:00:00 epoch 1/5  loss 0.312, val 0.281", "                    accuracy 0.912"]),
+     (MetricsLine("", GANG[1:], "worker-0", "step 9", ("a 1", "b 2")), ["12:00:00 worker-0   step 9  a 1  b 2"])],
 )  # fmt: skip
 def test_rows_are_indented_and_fit(line: ShownLine, rows: list[str]) -> None:
     shown = layout()
     shown.add(GANG)
     made = shown.rows(replace(line, time=NOON.isoformat()), 40)
     assert [row.plain.rstrip() for row in made] == rows
-
-
-def test_line_of_a_megabyte_is_left_to_the_terminal() -> None:
-    text = "\x1b[31m" + "x y " * 250_000
-    (row,) = layout().rows(TextLine(NOON.isoformat(), GANG[:1], "master", "INFO", text), 80)
-    assert row.plain.count("x") == 250_000
 
 
 def test_bottom_line_is_erased_with_what_a_narrower_terminal_made_of_it() -> None:
@@ -177,9 +139,7 @@ def test_bottom_line_is_erased_with_what_a_narrower_terminal_made_of_it() -> Non
     assert [line.rstrip() for line in narrow.display] == ["above", "", "", "", ""]
 
 
-def test_raw_screen_shows_every_line_once_with_its_colours_unless_there_are_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_raw_screen_shows_every_line_with_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         entry('{"event": "progress", "step": 1, "steps": 4}'),
         entry("[bold]no markup[/bold] \x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m", severity="ERROR"),
@@ -202,18 +162,10 @@ def test_raw_screen_shows_every_line_once_with_its_colours_unless_there_are_none
 
 
 def test_screen_for_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {
-        ("pipe", False): PlainScreen,
-        ("pipe", True): PlainScreen,
-        ("xterm", False): TerminalScreen,
-        ("xterm", True): TerminalScreen,
-        ("dumb", False): PlainScreen,
-        ("", False): PlainScreen,
-    }
-    for (kind, raw), expected in kinds.items():
+    for kind, expected in {"pipe": PlainScreen, "xterm": TerminalScreen, "dumb": PlainScreen, "": PlainScreen}.items():
         monkeypatch.setenv("TERM", kind)
         out = io.StringIO() if kind == "pipe" else Terminal()
-        screen = screen_for(out, out, raw=raw)
+        screen = screen_for(out, out, raw=kind == "xterm")
         screen.close()
         assert type(screen) is expected, kind
     assert type(screen_for(Terminal(), Terminal(), as_json=True)) is JsonScreen
@@ -245,3 +197,37 @@ def test_activity_that_takes_long_is_a_line_now_and_then_in_a_log(monkeypatch: p
             assert time.monotonic() < give_up_at
             time.sleep(0.01)
     assert "\r" not in pipe.getvalue()
+
+
+def test_plain_screen_aligns_severity_time_task_and_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    out, err = io.StringIO(), io.StringIO()
+    screen = PlainScreen(out, err)
+    screen.lines([entry("hello")])
+    screen.lines([entry("Job j is queued.", task="service", severity="WARNING")])
+    screen.note("Reconnected to the server.")
+    screen.close()
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("INFO      2026-11-20 12:00:00 +0000  master-replica-0  hello")
+    assert second.index("Job j is queued.") == first.index("hello")
+    assert err.getvalue() == "Reconnected to the server.\n"
+
+
+def test_plain_screen_keeps_the_text_as_it_is() -> None:
+    out = io.StringIO()
+    PlainScreen(out, out).lines([entry('{"loss": 0.5}  \x1b[31mred\x1b[0m')])
+    assert out.getvalue().endswith('  {"loss": 0.5}  \x1b[31mred\x1b[0m\n')
+
+
+@pytest.mark.parametrize("make", [lambda out: PlainScreen(out, out), lambda out: TerminalScreen(out, raw=True)])
+def test_line_cannot_play_tricks_with_a_terminal(make: Callable[[Terminal], Screen]) -> None:
+    out = Terminal()
+    screen = make(out)
+    screen.lines([entry("a\x1b]0;owned\x07b\x1b[31mred\x1b[2Jc\x00\x08\x1bPq\x1b\\d")])
+    screen.note("    last\x1b]52;c;xx\x1b\\ line")
+    screen.close()
+    shown = out.getvalue()
+    for trick in ("owned", "\x1b]", "\x1b[2J", "\x00", "\x08", "\x1bP", "52;c"):
+        assert trick not in shown
+    assert "red" in shown
+    assert "last line" in shown

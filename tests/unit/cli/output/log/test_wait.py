@@ -3,15 +3,7 @@ import threading
 import pytest
 
 from trainyard_cli.client import Client
-from trainyard_cli.output.log.wait import (
-    TIMED_OUT,
-    WaitResult,
-    combined_code,
-    has_reached,
-    is_settled,
-    timeout_message,
-    wait,
-)
+from trainyard_cli.output.log.wait import TIMED_OUT, WaitResult, combined_code, has_reached, is_settled, wait
 from trainyard_cli.settings import Server
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import JobState, Outcome, Reason
@@ -118,14 +110,6 @@ def test_wait_whose_time_is_over_names_the_jobs_that_are_left(script: ScriptedSe
     )
 
 
-def test_wait_for_a_state_ends_once_it_is_reached(script: ScriptedServer) -> None:
-    running = job(JobState.RUNNING, started=True)
-    script.answers = [detail(job(JobState.QUEUED)), states(job(JobState.QUEUED), running), CUT]
-    waited = Waited(script, target=JobState.RUNNING)
-    assert waited.code == 0
-    assert waited.notes.endswith("Job [j] is RUNNING.")
-
-
 def test_wait_for_a_state_that_can_no_longer_be_reached_fails(script: ScriptedServer) -> None:
     script.answers = [detail(job(JobState.SUCCEEDED))]
     waited = Waited(script, target=JobState.FAILED)
@@ -157,11 +141,3 @@ def test_reached_and_settled_states_are_those_of_the_table() -> None:
         or (code is not None and combined_code([one], target) != code)
     ]
     assert not wrong
-
-
-def test_timeout_of_several_jobs_names_the_state_that_was_waited_for() -> None:
-    left = {"a": job(JobState.QUEUED, "a", waiting="needs 4 vCPU"), "b": job(JobState.PREPARING, "b")}
-    assert timeout_message(left, JobState.RUNNING, 600).startswith(
-        "ERROR: Timed out after 600 s. Not RUNNING yet: a (QUEUED: needs 4 vCPU), b (PREPARING). They go on.\n"
-        "To wait again:  jobs wait a b\n"
-    )

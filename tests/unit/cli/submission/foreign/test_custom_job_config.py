@@ -61,42 +61,22 @@ def test_every_form_of_a_custom_job_is_the_job_that_it_is(tmp_path: Path) -> Non
     assert not wrong
 
 
-def test_default_name_begins_with_the_display_name(tmp_path: Path) -> None:
-    draft, _ = drafted(tmp_path, {"displayName": "my digits", "jobSpec": {"workerPoolSpecs": [pool()]}}, name="")
-    assert next(submission.job_names(draft)).startswith("my_digits_2")
-
-
 def test_flags_change_the_job_and_its_job_spec_alike(tmp_path: Path) -> None:
     two = {"workerPoolSpecs": [pool(), {}, pool(2)], "scheduling": {"timeout": "60s"}}
     _, job = drafted(
-        tmp_path,
-        two,
-        args=("--lr", "1"),
-        region="europe-west4",
-        job_dir="gs://b/out",
-        master_machine_type="local-2",
-        parameter_server_count=3,
-        master_accelerator={"type": "nvidia-tesla-t4", "count": "2"},
-        master_image_uri="me/other:2",
-        env=(("A", "2"), ("B", "3")),
-        service_account="me@p",
-        enable_web_access=True,
-        band="batch",
-        labels=({"team": "vision"},),
-        set_secrets=({"KEY": "key"},),
-        mount=(("data", ""),),
-    )
+        tmp_path, two, args=("--lr", "1"), region="europe-west4", job_dir="gs://b/out", master_machine_type="local-2",
+        parameter_server_count=3, master_accelerator={"type": "nvidia-tesla-t4", "count": "2"},
+        master_image_uri="me/other:2", env=(("A", "2"), ("B", "3")), service_account="me@p", enable_web_access=True,
+        band="batch", labels=({"team": "vision"},), set_secrets=({"KEY": "key"},), mount=(("data", ""),),
+    )  # fmt: skip
     given = job.training_input.custom_job
     assert given is not None
     assert given.job_spec["workerPoolSpecs"][0] == {
         "machineSpec": {"machineType": "local-2", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2},
         "replicaCount": "1",
-        "containerSpec": {
-            "imageUri": "me/other:2",
-            "args": ["--lr", "1"],
-            "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}],
-        },
-    }
+        "containerSpec": {"imageUri": "me/other:2", "args": ["--lr", "1"], "env": [{"name": "A", "value": "2"},
+         {"name": "B", "value": "3"}]},
+    }  # fmt: skip
     assert given.job_spec["workerPoolSpecs"][2]["replicaCount"] == "3"
     assert given.job_spec["scheduling"] == {"timeout": "60s", "strategy": "SPOT"}
     assert (job.training_input.region, job.labels) == ("europe-west4", {"team": "vision"})

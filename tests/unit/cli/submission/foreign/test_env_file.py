@@ -1,12 +1,13 @@
-"""Files of variables, as people have them beside their programs."""
+"""Files of variables, as people have them beside their programs, and files of other tools."""
 
 from pathlib import Path
 
 import click
 import pytest
 
+from trainyard_cli.submission import config_file
 from trainyard_cli.submission.flags import FLAGS, EnvFile, JobFlags, Variable, merge
-from trainyard_cli.submission.foreign import env_file
+from trainyard_cli.submission.foreign import env_file, other_tools
 from trainyard_cli.submission.foreign.secret_hints import hint
 from trainyard_protocol.errors import InvalidArgument
 
@@ -18,16 +19,13 @@ READ: dict[str, dict[str, str]] = {
     "A='x # y' # z\nB=\"it's\"\nC=it's\n": {"A": "x # y", "B": "it's", "C": "it's"},
     'A="a\\nb\\t\\"c\\" \\$HOME \\d"\nB=\'a\\nb\'\n': {"A": 'a\nb\t"c" $HOME \\d', "B": "a\\nb"},
     'KEY="-----BEGIN\nabc\n-----END"\nB=1': {"KEY": "-----BEGIN\nabc\n-----END", "B": "1"},
-    'JSON={"a": "b c"}\nURL=http://x/?a=b&c=d\nREF=$HOME/${X}\n': {
-        "JSON": '{"a": "b c"}',
-        "URL": "http://x/?a=b&c=d",
-        "REF": "$HOME/${X}",
-    },
+    'JSON={"a": "b c"}\nURL=http://x/?a=b&c=d\nREF=$HOME/${X}\n': {"JSON": '{"a": "b c"}', "URL": "http://x/?a=b&c=d",
+     "REF": "$HOME/${X}"},
     "HERE\nexport HERE\nA=1": {"HERE": "of the shell", "A": "1"},
     "A=1\nA=2\n": {"A": "2"},
     "": {},
     "# nothing": {},
-}
+}  # fmt: skip
 REFUSED = {
     "A=1\nA-B=2\n": ":2: must look like NAME=VALUE; commands of a shell are not run.",
     "source x.env\n": ":1: must look like NAME=VALUE",
@@ -92,15 +90,55 @@ def test_hint_names_variables_that_look_like_secrets_and_no_others() -> None:
         "PEM": "-----BEGIN RSA PRIVATE KEY-----\nx",
     }
     plain = {
-        "TOKENIZERS_PARALLELISM": "false",
-        "MAX_TOKENS": "4096000000000",
-        "PAD_TOKEN": "<pad>",
-        "SORT_KEY": "loss",
-        "GOOGLE_APPLICATION_CREDENTIALS": "/run/secrets/key.json",
-        "NCCL_DEBUG": "INFO",
-    }
+        "TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "4096000000000", "PAD_TOKEN": "<pad>", "SORT_KEY": "loss",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/run/secrets/key.json", "NCCL_DEBUG": "INFO",
+    }  # fmt: skip
     assert hint({**plain, **secret}).startswith(f"{', '.join(secret)} look like secrets, which everybody sees")
     assert hint({"HF_TOKEN": "hf_abcdefghijkl"}).endswith(
         "trainyard secrets set HF_TOKEN, and --set-secrets HF_TOKEN=HF_TOKEN in place of the variable."
     )
     assert hint(plain) == ""
+
+
+FILES = {
+    "SkyPilot": "resources:\n  accelerators: A100:1\nworkdir: .\nsetup: pip install -r r.txt\nrun: python t.py\n",
+    "SkyPilot task": "name: p\n---\nname: one\nnum_nodes: 2\nrun: |\n  python t.py\n---\nname: two\nrun: x\n",
+    "dstack": "type: task\nname: t\npython: 3.12\ncommands: [python t.py]\nresources:\n  gpu: 24GB\n",
+    "dstack configuration": "type: 'dev-environment'\r\nide: vscode\r\n",
+    "Slurm": "#!/bin/bash\n#SBATCH --ntasks=2\n#SBATCH -t 1:00\nsrun python t.py\n",
+    "PBS": "#!/bin/sh\n#PBS -l nodes=1\npython t.py\n",
+    "W&B": "program: t.py\nmethod: grid\nparameters:\n  lr: {values: [1, 2]}\n",
+    "Determined": "name: s\nentrypoint: python3 t.py\nsearcher: {name: single}\n",
+    "Docker Compose": "services:\n  train:\n    image: me/t\n",
+    "Kubernetes (PyTorchJob)": "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}\n---\nkind: x\n",
+    "Kubernetes (Job)": '{"apiVersion": "batch/v1", "kind": "Job", "spec": {}}',
+    "tuning job of Vertex AI": "displayName: t\nstudySpec: {metrics: []}\ntrialJobSpec: {}\n",
+}
+OWN = (
+    "trainingInput:\n  args: [a]\nlabels: {type: task}\n",
+    "# as before:\n#SBATCH --ntasks=2\ntrainingInput: {}\n",
+    "jobId: a\ntraining_input:\n  region: x\n",
+)
+
+
+def test_file_of_another_tool_is_named_with_an_existing_page(tmp_path: Path) -> None:
+    wrong = {}
+    for tool, text in FILES.items():
+        path = tmp_path / ("c.json" if text.startswith("{") else "c.yaml")
+        path.write_text(text)
+        with pytest.raises(InvalidArgument) as caught:
+            config_file.load(path)
+        message = caught.value.message
+        page = Path(__file__).parents[5] / message.split()[-1].rstrip(".").partition("#")[0]
+        if not message.startswith(f"{path} is a") or tool not in message or not page.is_file():
+            wrong[tool] = message
+    assert not wrong
+    assert [other_tools.refusal(text) for text in OWN] == [""] * len(OWN)
+
+
+def test_batch_script_as_a_program_is_noted_and_no_other_file(tmp_path: Path) -> None:
+    script, other = tmp_path / "job.sh", tmp_path / "train.sh"
+    script.write_text(FILES["Slurm"])
+    other.write_text("python t.py\n")
+    assert other_tools.note(script).startswith("job.sh is a batch script of Slurm, whose directives are comments")
+    assert [other_tools.note(path) for path in (other, tmp_path, tmp_path / "none")] == ["", "", ""]

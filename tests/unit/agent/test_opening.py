@@ -175,9 +175,3 @@ def test_addresses_of_this_machine_are_given_as_containers_reach_them() -> None:
         "127.0.0.1": "127.0.0.1",
     }
     assert {value: from_containers(value) for value in table} == table
-
-
-def test_capacity_is_no_more_than_the_engine_has() -> None:
-    offered = Capacity(cpus=(0, 1, 5), memory_bytes=9)
-    engine = EngineInfo("engine", "20.10", cpus=4, memory_bytes=4, live_restore=False)
-    assert docker_engine.capacity_of(offered, engine) == Capacity(cpus=(0, 1), memory_bytes=4)

@@ -3,15 +3,14 @@
 import contextlib
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from trainyard_agent.control.log_shipper import MAX_CHUNKS, SILENT_EVERY, SILENT_ROUNDS, LogShipper
+from trainyard_agent.control.log_shipper import MAX_CHUNKS, LogShipper
 from trainyard_agent.engines.fake import Exit, FakeHost, FakeRuntime, Print, Script
 from trainyard_agent.host.clock import ManualClock
-from trainyard_agent.runtimes.base import Launch, LogSlice
+from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.errors import TrainyardError, Unavailable
 from trainyard_protocol.wire.logs import LogChunk
 from unit.agent.stub_server import StubServer, run_order
@@ -52,45 +51,6 @@ async def test_last_word_says_whether_a_quota_cut_the_log(quota: int, cut: bool)
     assert end.cut == cut
     assert server.texts(*KEY) == replica.expected[: end.count]
     assert (0 < end.count < 20) == cut
-    assert server.complete == {KEY}
-
-
-async def test_ship_looks_less_often_at_a_silent_log_until_it_grows_or_a_change_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server, replica = StubServer(), Replica(2)
-    replica.runtime.traits = replace(replica.runtime.traits, tells_changes=True)
-    read, looks = replica.runtime.read_log, 0
-
-    def counted(run_id: str, task: str, start: int, max_lines: int, max_bytes: int) -> LogSlice:
-        nonlocal looks
-        looks += 1
-        return read(run_id, task, start, max_lines, max_bytes)
-
-    async with server.client() as client:
-        shipper = LogShipper(client, replica.runtime)
-
-        async def looks_in(rounds: int) -> int:
-            before = looks
-            for _ in range(rounds):
-                await shipper.ship([KEY])
-            return looks - before
-
-        await looks_in(SILENT_ROUNDS + 2)
-        monkeypatch.setattr(replica.runtime, "read_log", counted)
-        assert shipper.is_silent
-        assert await looks_in(10) == 10  # the agent itself calls less often then
-        monkeypatch.setattr(LogShipper, "is_silent", False)  # as beside a log that grows
-        assert await looks_in(10 * SILENT_EVERY) == 10
-
-        replica.clock.advance(1)
-        await looks_in(SILENT_EVERY)
-        assert server.texts(*KEY) == replica.expected
-        assert await looks_in(SILENT_ROUNDS - SILENT_EVERY) == SILENT_ROUNDS - SILENT_EVERY
-
-        await looks_in(2 * SILENT_EVERY)
-        replica.clock.advance(1)
-        await shipper.ship([KEY], woken=True)
     assert server.complete == {KEY}
 
 

@@ -2,14 +2,12 @@ import json
 
 import pytest
 
-from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime, Print, Script
+from trainyard_agent.engines.fake import FakeHost, FakeRuntime, Print, Script
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.monitoring.stack_dump import LIMIT, StackDumper
 from trainyard_agent.monitoring.stall_monitor import STACKS_BYTES, StallMonitor, that_fit
-from trainyard_agent.runtimes.base import KEPT, Launch, LogSlice
-from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.wire.logs import LogLine
-from trainyard_protocol.wire.sync import ReplicaReport, StallPolicy
+from trainyard_agent.runtimes.base import KEPT, Launch
+from trainyard_protocol.wire.sync import StallPolicy
 from unit.agent.stub_server import run_order
 
 RUN, TASK = "1" * 32, "master-replica-0"
@@ -24,36 +22,6 @@ def test_stacks_of_many_replicas_fit_into_a_report() -> None:
     assert list(kept) == list(gang)[: len(kept)]
     assert that_fit({"master-replica-0": "x" * STACKS_BYTES}, kept.values()) == {}
     assert that_fit({"master-replica-0": "x"}, ()) == {"master-replica-0": "x"}
-
-
-async def test_lines_that_the_shipper_reads_are_hardly_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = tuple(LogLine("2026-01-01T00:00:00Z", "stdout", f"line {number}") for number in range(20_000))
-    written, reads = 0, 0
-
-    def read(_run_id: str, _task: str, start: int, max_lines: int, _max_bytes: int) -> LogSlice:
-        nonlocal reads
-        found = lines[start : min(start + max_lines, written)]
-        reads += len(found)
-        return LogSlice(found, complete=False)
-
-    clock = ManualClock()
-    runtime = FakeRuntime(FakeHost(clock, lambda launch: FOREVER))
-    monkeypatch.setattr(runtime, "read_log", read)
-    monitor = StallMonitor(runtime, clock, StackDumper(runtime))
-    order = run_order(RUN).model_copy(update={"stall": StallPolicy(least_s=60, factor=5)})
-    running = ReplicaReport(task=TASK, state=ReplicaState.RUNNING)
-
-    async def poll() -> int:
-        before = reads
-        await monitor.poll([order], {RUN: (running,)})
-        return reads - before
-
-    await poll()
-    written = len(lines)
-    monitor.ingest((RUN, TASK), 0, lines[:4000])
-    assert await poll() == 4000, "a part, so that it is at the end where not many are behind it"
-    monitor.ingest((RUN, TASK), 10_000, lines[10_000:14_000])
-    assert await poll() == 12_000, "there was a gap: all"
 
 
 @pytest.mark.parametrize("is_kept", [False, True])

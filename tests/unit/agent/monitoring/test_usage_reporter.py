@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.engines.docker.spec import usage_of
 from trainyard_agent.engines.fake import FakeHost, FakeRuntime, Script
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.monitoring.nvidia_smi import NotMeasured, NvidiaSmi
@@ -93,19 +92,6 @@ def test_driver_that_hangs_is_given_up_and_asked_again_once_it_is_gone(
     deadline = time.monotonic() + 60
     while not answers():
         assert time.monotonic() < deadline
-
-
-def test_use_of_a_container_is_its_working_set_until_it_has_ended() -> None:
-    cpu = {"cpu_usage": {"total_usage": 4_500_000_000}}
-    for spare in ("total_inactive_file", "inactive_file"):
-        memory = {"usage": 900, "stats": {spare: 200, "rss": 1}}
-        assert usage_of({"cpu_stats": cpu, "memory_stats": memory}) == ReplicaUse(4.5, 700)
-    ended: tuple[dict[str, object], ...] = (
-        {},
-        {"cpu_stats": {"cpu_usage": {"total_usage": 0}}, "memory_stats": {}},
-        {"cpu_stats": None},
-    )
-    assert [usage_of(stats) for stats in ended] == [None] * 3
 
 
 class Busy:

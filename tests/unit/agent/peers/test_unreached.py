@@ -22,16 +22,6 @@ def test_peer_is_not_reached_after_two_questions_until_it_answers() -> None:
     assert list(peers.ids) == []
 
 
-def test_peer_that_is_gone_is_forgotten() -> None:
-    peers = UnreachedPeers(ManualClock())
-    for _ in range(2):
-        peers.record("b", answered=False)
-    peers.keep_to(ADDRESSES)
-    assert list(peers.ids) == ["b"]
-    peers.keep_to({"a"})
-    assert list(peers.ids) == []
-
-
 def test_gang_that_did_not_meet_counts_for_longer_each_time_whatever_is_answered() -> None:
     clock = ManualClock()
     peers = UnreachedPeers(clock)

@@ -1,7 +1,6 @@
 import asyncio
 import gzip
 import io
-import lzma
 import stat
 import sys
 import tarfile
@@ -220,17 +219,12 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     ),
     "long name of 1 GiB": ("p.tar.gz", lambda: header(GNU, 1 << 30), EXCEEDED),
     "zip bomb": ("p.zip", zip_bomb, "more than 8 GiB"),
-    "zip bomb as a wheel": ("p-1-py3-none-any.whl", zip_bomb, "more than 8 GiB"),
-    "zip bomb as a tar file": ("p.tar.gz", zip_bomb, "more than 8 GiB"),
     "absolute": ("p.tar.gz", lambda: tar(("/etc/passwd", {})), "'/etc/passwd' is outside the package"),
     "parent": ("p.tar.gz", lambda: tar(("p-1/../../x", {})), "'p-1/../../x' is outside"),
-    "parent in a zip": ("p.zip", lambda: zipped(zipfile.ZipInfo("../x")), "'../x' is outside"),
-    "absolute in a wheel": ("p.whl", lambda: zipped(zipfile.ZipInfo("/x")), "'/x' is outside"),
     "escape in a name": ("p.tar.gz", lambda: tar(("../\x1b[31m", {})), "'../\\x1b[31m' is outside"),
     "absolute link": ("p.tar.gz", lambda: tar(link("p-1/l", "/etc")), "'p-1/l' is a link out of the package"),
     "link to a parent": ("p.tar.gz", lambda: tar(link("p-1/l", "../..")), "link out of the package"),
     "hard link": ("p.tar.gz", lambda: tar(link("p-1/l", "/etc/shadow", HARD)), "link out of the package"),
-    "hard link to a parent": ("p.tar.gz", lambda: tar(link("p-1/l", "../x", HARD)), "link out of the package"),
     "file through a link": ("p.tar.gz", lambda: tar(link("l", "p-1"), ("l/x", {})), "link 'l' is used as"),
     "link through a link": (
         "p.tar.gz",
@@ -238,19 +232,14 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         "link 'p-1/a' is used as",
     ),
     "link by a detour": ("p.tar.gz", lambda: tar(link("p-1/d/../l", ".."), ("p-1/l/x", {})), "used as"),
-    "device": ("p.tar.gz", lambda: tar(("p-1/d", {"type": tarfile.CHRTYPE})), "is a device or a pipe"),
     "pipe": ("p.tar.gz", lambda: tar(("p-1/d", {"type": tarfile.FIFOTYPE})), "is a device or a pipe"),
     "setuid": ("p.tar.gz", lambda: tar(("p-1/tool", {"mode": 0o4755})), "'p-1/tool' has the setuid"),
-    "setgid in a zip": ("p.zip", lambda: zipped(setuid()), "'p-1/tool' has the setuid"),
     "deep": ("p.tar.gz", lambda: tar(("d/" * 65 + "f", {})), "64 directories"),
     "long": ("p.tar.gz", lambda: tar(("n" * 1025, {})), "1024 characters"),
     "no tar file": ("p.tar.gz", lambda: b"garbage", f"{UNREADABLE}not a gzip file"),
     "no zip file": ("p.zip", lambda: b"garbage", f"{UNREADABLE}File is not a zip file"),
-    "no wheel": ("p-1-py3-none-any.whl", lambda: b"garbage", f"{UNREADABLE}File is not a zip file"),
     "empty": ("p.tar.gz", lambda: b"", UNREADABLE),
     "tar file that is not compressed": ("p.tar.gz", plain, f"{UNREADABLE}not a gzip file"),
-    "tar file of another compression": ("p.tgz", lambda: lzma.compress(plain()), f"{UNREADABLE}not a gzip file"),
-    "gzip of no tar file": ("p.tar.gz", lambda: gzip.compress(b"garbage" * 99), f"{UNREADABLE}invalid header"),
     "gzip that ends early": ("p.tar.gz", lambda: tar()[:-40], f"{UNREADABLE}Compressed file ended"),
     "gzip with an invalid block": ("p.tar.gz", lambda: tar()[:10] + b"\xff" * 50, "Error -3 while decompressing"),
     "tar file that ends early": ("p.tar.gz", lambda: gzip.compress(plain()[:3000]), f"{UNREADABLE}unexpected end"),
@@ -259,12 +248,6 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         lambda: gzip.compress(changed(plain(("p-1/x", {})), b"p-1/x", b"p-2/x")),
         "its tar file is damaged at byte 4096",
     ),
-    "tar header that ends early": (
-        "p.tar.gz",
-        lambda: gzip.compress(plain(("p-1/x", {}))[: 4096 + 200]),
-        "its tar file is damaged at byte 4096",
-    ),
-    "zip file that ends early": ("p.zip", lambda: zipped()[:-30], f"{UNREADABLE}File is not a zip file"),
     "encrypted zip file": ("p.zip", lambda: encrypted(zipped()), "'p-1/setup.py' is encrypted"),
     "unknown compression": (
         "p.zip",

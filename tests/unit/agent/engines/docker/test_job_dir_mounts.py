@@ -15,23 +15,6 @@ def launch(source: str, target: str) -> Launch:
     return Launch(TASK, (), {}, (), 0, job_dir=target, job_dir_source=source)
 
 
-@pytest.mark.parametrize(
-    ("mounted", "source", "target"),
-    [
-        ([], "/real/home/sweep/1/a", "/home/sweep/1/a"),
-        (
-            ["", "/real/home/sweep/1/a", "/real/home/sweep/2", "/real/home/swe"],
-            "/real/home/sweep/1/a",
-            "/home/sweep/1/a",
-        ),
-        (["/real/home/sweep/1", "/real/home/sweep"], "/real/home/sweep", "/home/sweep"),
-    ],
-)
-def test_outermost_job_dir_of_another_job_is_mounted(mounted: list[str], source: str, target: str) -> None:
-    assert through(launch("/real/home/sweep/1/a", "/home/sweep/1/a"), mounted) == launch(source, target)
-    assert through(launch("", ""), mounted) == launch("", "")
-
-
 def test_job_dir_that_came_into_another_jobs_is_not_started(tmp_path: Path) -> None:
     job_dir = tmp_path / "sweep" / "1"
     job_dir.mkdir(parents=True)

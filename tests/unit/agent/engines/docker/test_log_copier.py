@@ -1,6 +1,5 @@
 """From the engine's frames to numbered lines, whatever breaks in between."""
 
-import errno
 import json
 import os
 import struct
@@ -114,24 +113,6 @@ def test_copier_reads_again_after_an_error_that_the_engine_writes_into_the_log(t
     assert engine.readings > 1
 
 
-def test_copier_writes_every_line_once_when_the_disk_was_full_within_one(tmp_path: Path) -> None:
-    class FullDisk(ContainerLogCopier):
-        failures = 2
-
-        def _write(self, data: bytes) -> None:
-            if not self.failures:
-                return super()._write(data)
-            FullDisk.failures -= 1
-            with (tmp_path / "log.jsonl").open("ab") as file:
-                file.write(b'{"time": "20')
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    engine = TapeEngine(frame(b"one\n"), frame(b"two\n"))
-    FullDisk(engine, "c" * 64, tmp_path, lambda: True).run()  # type: ignore[arg-type]
-    assert FullDisk.failures == 0
-    assert [line.text for line in slices(tmp_path).lines] == ["one", "two"]
-
-
 def _replace(log: Path) -> None:
     log.rename(log.with_name("former"))
     log.write_bytes(b"{}\n" * 100)
@@ -177,14 +158,3 @@ def test_copier_keeps_what_its_quota_has_room_for_however_often_the_connection_b
     copied(TapeEngine(*frames), tmp_path / "enough", size)
     assert len(slices(tmp_path / "enough").lines) == 50
     assert not slices(tmp_path / "enough").cut
-
-
-def test_copier_cuts_a_log_that_the_engine_has_not_whole_any_more(tmp_path: Path) -> None:
-    """Its beginning was dropped, or it has less."""
-    different = [frame(f"line {n}\n".encode()) for n in range(50)]
-    alike = [frame(b"the same\n") for _ in range(20)]
-    for name, before, after in (("1", different[:20], different[10:]), ("2", alike, alike[:5])):
-        whole = copied(TapeEngine(*before), tmp_path / name, 1 << 20)
-        (tmp_path / name / "done.json").unlink()
-        assert copied(TapeEngine(*after), tmp_path / name, 1 << 20) == whole
-        assert (len(whole), slices(tmp_path / name).cut) == (20, True)

@@ -7,7 +7,7 @@ import pytest
 
 from trainyard_agent.engines.docker import spec as docker_spec
 from trainyard_agent.engines.docker.spec import ImageInfo, Owner, RunNetwork
-from trainyard_agent.runtimes.base import Launch, Mount, ProgramUser
+from trainyard_agent.runtimes.base import Launch, ProgramUser
 from trainyard_protocol.states import Reason
 from unit.agent.stub_server import run_order
 
@@ -68,31 +68,6 @@ def test_image_keeps_its_number_of_threads_unless_the_job_sets_it() -> None:
         assert ("TF_NUM_INTEROP_THREADS=4" in made["Env"]) is kept
 
 
-def test_spec_has_the_mounts_of_the_site_and_a_cache_that_its_user_may_write() -> None:
-    data = Mount("imagenet", "/srv/imagenet", "/data", True, {"TRAINYARD_MOUNT_IMAGENET": ""})
-    caches = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}
-    cache = Mount("cache", "/srv/caches/p", "/opt/trainyard/cache", False, caches, 1_900_000_000)
-    started = launch(mounts=(data, cache), user=ProgramUser(7, 7, "u"), environment={"TORCH_HOME": "/mine"})
-    order = run_order(RUN, WORKER)
-    image = replace(IMAGE, environment=("HF_HOME=/opt/models",))
-    made = docker_spec.container_spec(
-        Owner("a1"), order, started, image, network=RunNetwork({}, ""), pids_limit=1, secret_sources={"/data2/k": "/k"}
-    )
-    assert made["HostConfig"]["Mounts"] == [
-        {"Type": "bind", "Source": "/srv/imagenet", "Target": "/data", "ReadOnly": True},
-        {"Type": "bind", "Source": "/srv/caches/p", "Target": "/opt/trainyard/cache", "ReadOnly": False},
-        {"Type": "bind", "Source": "/k", "Target": "/data2/k", "ReadOnly": True},
-    ]
-    assert made["HostConfig"]["GroupAdd"] == ["1900000000"]
-    assert {"TRAINYARD_MOUNT_IMAGENET=/data", "TORCH_HOME=/mine"} <= set(made["Env"])
-    assert not any(pair.startswith("HF_HOME=") for pair in made["Env"]), "the image has its own"
-
-    of_image = spec(launch(mounts=(data, cache)))
-    assert [mount["Target"] for mount in of_image["HostConfig"]["Mounts"]] == ["/data"]
-    assert not any(pair.startswith(("HF_HOME=", "TORCH_HOME=")) for pair in of_image["Env"])
-    assert "GroupAdd" not in of_image["HostConfig"]
-
-
 def test_spec_asks_for_gpus_by_the_drivers_ids_and_hides_others_from_images_that_ask_for_all() -> None:
     made = spec(launch(gpus=("GPU-1", "GPU-2")))
     request = {"DeviceIDs": ["GPU-1", "GPU-2"], "Capabilities": [["gpu"]]}
@@ -124,13 +99,6 @@ def test_entry_point_and_arguments_follow_dockers_rules(
     assert IMAGE.program(launch(**given)) == program
 
 
-def test_program_of_an_image_without_entry_point_is_its_command() -> None:
-    image = ImageInfo("sha256:abc", command=("serve",))
-    assert image.program(launch(command=())) == "serve"
-    assert image.program(launch(command=("train",))) == "train"
-    assert ImageInfo("sha256:abc").program(launch(command=())) == ""
-
-
 @pytest.mark.parametrize(
     ("state", "code", "reason", "message"),
     [
@@ -159,16 +127,6 @@ def test_exit_of_a_container_says_code_reason_and_why(
     ended = docker_spec.exit_of({**ENDED, **state}, 8 * 10**9)
     assert (ended.code, ended.reason, ended.message) == (code, reason, message)
     assert ended.finished_at.isoformat() == "2026-11-21T05:59:42+00:00"
-
-
-def test_refused_start_says_whose_fault_it_was() -> None:
-    missing = 'runc: unable to start container process: exec: "x": not found: unknown'
-    table = {
-        (400, missing): Reason.START_FAILED,
-        (500, "no space left on device"): Reason.HOST_FAILED,
-        (409, "could not select device driver"): Reason.HOST_FAILED,
-    }
-    assert {refusal: docker_spec.refused_start(*refusal)[1] for refusal in table} == table
 
 
 def test_spec_of_a_part_is_reached_at_its_machines_address() -> None:

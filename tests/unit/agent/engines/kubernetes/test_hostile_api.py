@@ -6,13 +6,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 
 from beds.fake_cluster import NAMESPACE, FakeCluster, Fault, fake_cluster
 from beds.waiting import until
 from contract.runtimes import runtime_labs
 from trainyard_agent.engines.kubernetes.api import client as client_module
-from trainyard_agent.engines.kubernetes.api import connection
 from trainyard_agent.engines.kubernetes.api.client import KubeClient, KubeDown, KubeRefused
 from trainyard_agent.engines.kubernetes.pods import objects, removal
 from trainyard_agent.engines.kubernetes.pods import watch as pod_watch
@@ -137,17 +135,6 @@ def test_event_with_characters_that_end_lines_elsewhere_is_one_event(api: FakeCl
     assert list(client.watch("pods", "", "1")) == [("MODIFIED", event["object"])] * 2
 
 
-def test_watch_that_ends_in_order_goes_on_where_it_ended(api: FakeCluster, client: KubeClient) -> None:
-    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "150"}}}
-    api.fail("WATCH", "/pods", Fault(events=(bookmark,)))
-    watch = PodWatch(client, OWNER.selector, lambda _: None)
-    watch.start()
-    with closing(watch):
-        until(lambda: len(api.watches) > 1)
-    assert api.watches[:2] == ["100", "150"]
-    assert api.requests.count(f"GET {PODS}") == 1
-
-
 def test_watch_that_hangs_is_given_up(api: FakeCluster, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_CALL_S", 0.2)
     monkeypatch.setattr(client_module, "_WATCH_S", 0)
@@ -204,36 +191,6 @@ def test_answer_that_is_none_leaves_unknown_whether_it_was_done(
     api.fail("GET", "/pods/one", fault)
     with closing(api.client()) as client, pytest.raises(KubeDown):
         client.get("pods", "one")
-
-
-def test_token_that_is_replaced_in_its_file_is_read_again(
-    api: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "token"
-    file.write_text("first")
-    kubeconfig = tmp_path / "kubeconfig"
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://x"}}],
-        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
-    }
-    kubeconfig.write_text(yaml.safe_dump(config))
-    api.token = "first"
-    with closing(api.client(connection.connect(kubeconfig).auth)) as client:
-        assert client.get("pods", "one") is None
-        api.token = "second"
-        file.write_text("second")
-        assert client.get("pods", "one") is None
-
-        api.token = "third"
-        with pytest.raises(KubeRefused, match="Unauthorized"):
-            client.get("pods", "one")
-        file.unlink()
-        with pytest.raises(KubeDown, match="token"):
-            client.get("pods", "one")
-        file.write_text("third")
-        assert client.get("pods", "one") is None
 
 
 # Runs.

@@ -14,7 +14,6 @@ from contract.runtimes.runtime_labs import Driver
 from trainyard_agent.engines.process.settings import ProcessSettings
 from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import read_json, remove_tree
-from trainyard_agent.main import main
 from trainyard_agent.runtimes import run_directories
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
@@ -133,15 +132,3 @@ def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(driv
     ended = driver.end(RUN, TASK)
     assert (ended.code, ended.reason) == (None, Reason.VANISHED)
     driver.until(lambda: not process_tags.tagged(RUN))
-
-
-def test_stop_all_with_one_damaged_run_that_cannot_be_removed_ends_the_others(
-    driver: Driver, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (runs / RUN).mkdir()
-    (runs / RUN / "run.json").write_text("{half")
-    start(driver, "exec sleep 1000", OTHER)
-    refuse_to_remove(monkeypatch, RUN)
-
-    assert main(["--state-dir", str(tmp_path / "state"), "--stop-all", "--grace", "5"]) == 0
-    assert process_tags.tagged(OTHER) == []

@@ -13,7 +13,7 @@ from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver
 from trainyard_agent.engines.process import runtime
 from trainyard_agent.host import process_tags
-from trainyard_agent.host.files import read_json, try_lock, write_json, write_private
+from trainyard_agent.host.files import read_json, write_json, write_private
 from trainyard_agent.runtimes import fork_server, supervisor
 from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.runtimes.fork_server import Forked, ForkServer
@@ -74,18 +74,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch, refuses: Callable[[Path], bool]) -> 
 
     for write in (write_json, write_private):
         monkeypatch.setattr(runtime, write.__name__, unless_full(write))
-
-
-def lock_when_free(driver: Driver, path: Path) -> int:
-    held: list[int] = []
-
-    def lock_if_free() -> bool:
-        lock = try_lock(path)
-        held.extend([] if lock is None else [lock])
-        return bool(held)
-
-    driver.until(lock_if_free)
-    return held[0]
 
 
 def test_supervisor_on_a_full_disk_tells_all_once_there_is_room(
@@ -149,22 +137,6 @@ def test_exit_of_a_killed_supervisor_on_a_full_disk_is_recorded_later(
     ended = driver.end(RUN, TASK)
     assert ended.reason is Reason.VANISHED
     assert driver.wait_for_log(RUN, TASK) == ["up"]
-
-
-def test_supervisor_killed_after_the_exit_was_reported_leaves_a_log_that_ends(driver: Driver, runs: Path) -> None:
-    start(driver, "echo up; exit 4")
-    driver.wait_for_log(RUN, TASK)
-    (runs / RUN / TASK / "done.json").unlink()  # as if it still waited for room, or for a descendant's end
-    driver.lab.reopen()
-    supervisor = lock_when_free(driver, runs / RUN / TASK / "alive")
-    before = driver.reports(RUN)
-    assert before[TASK].exit is not None
-    assert not driver.runtime.read_log(RUN, TASK, 0, 10, 1 << 20).complete
-
-    os.close(supervisor)
-
-    assert driver.reports(RUN) == before
-    assert driver.runtime.read_log(RUN, TASK, 0, 10, 1 << 20).complete
 
 
 def test_note_of_the_end_on_a_full_disk_takes_the_place_of_the_reserve(

@@ -177,14 +177,6 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().split()[3])
 
 
-def test_stop_right_after_start_is_never_lost(driver: Driver) -> None:
-    start(driver, "/bin/sh", "-c", "sleep 1000")
-    driver.runtime.stop(RUN, 5.0)  # before the supervisor can listen
-
-    ended = driver.end(RUN, TASK)
-    assert (ended.reason, ended.after_stop) == (Reason.STOPPED, True)
-
-
 def test_launch_that_an_agent_left_half_done_starts_no_program(driver: Driver, tmp_path: Path) -> None:
     """kill -9 of the agent after its supervisors were made, before run.json said `launched`."""
     marker = tmp_path / "ran"

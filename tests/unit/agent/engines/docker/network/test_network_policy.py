@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainyard_agent.engines.docker.network.firewall import Firewall, NotEnforced, run_command
-from trainyard_agent.engines.docker.network.network_policy import Endpoint, bridge_name, endpoints_of, rules
+from trainyard_agent.engines.docker.network.network_policy import Endpoint, endpoints_of, rules
 from trainyard_agent.engines.docker.network.networks import Networks
 from trainyard_agent.engines.docker.spec import Owner
 from unit.agent.stub_server import run_order
@@ -43,12 +43,6 @@ def test_rules_end_in_what_the_policy_refuses() -> None:
         assert found[-1] == last
         exception = found.index("-d 172.17.0.1/32 -p tcp -m tcp --dport 80 -j RETURN")
         assert exception < found.index(host)
-
-
-def test_bridge_names_fit_the_kernel_and_differ_by_agent_and_network() -> None:
-    names = {bridge_name(agent, network) for agent in "ab" for network in ("n", "n-staging")}
-    assert len(names) == 4
-    assert {len(name) for name in names} == {15}
 
 
 def test_missing_or_failing_iptables_says_so() -> None:

@@ -1,7 +1,8 @@
-"""Kubeconfigs: what is read, and what is refused."""
+"""Kubeconfigs: what is read, what is refused, and tokens that are replaced."""
 
 import json
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import httpx
 import pytest
 import yaml
 
+from beds.fake_cluster import fake_cluster
+from trainyard_agent.engines.kubernetes.api.client import KubeDown, KubeRefused
 from trainyard_agent.engines.kubernetes.api.connection import BadKubeconfig, connect
 
 PLUGIN = """#!/bin/sh
@@ -74,3 +77,24 @@ def test_context_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) 
     (tmp_path / "config").write_text(json.dumps({"clusters": "x"}))
     with pytest.raises(BadKubeconfig):
         connect(tmp_path / "config")
+
+
+def test_token_that_is_replaced_in_its_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    auth = connect(kubeconfig(tmp_path, {"tokenFile": "token"})).auth
+    with fake_cluster() as api, closing(api.client(auth)) as client:
+        api.token = "first"
+        assert client.get("pods", "one") is None
+        api.token = "second"
+        file.write_text("second")
+        assert client.get("pods", "one") is None
+
+        api.token = "third"
+        with pytest.raises(KubeRefused, match="Unauthorized"):
+            client.get("pods", "one")
+        file.unlink()
+        with pytest.raises(KubeDown, match="token"):
+            client.get("pods", "one")
+        file.write_text("third")
+        assert client.get("pods", "one") is None

@@ -9,8 +9,7 @@ from threading import Event
 import pytest
 
 from beds.waiting import until
-from trainyard_agent.engines.kubernetes.api.client import KubeDown, LogQuiet
-from trainyard_agent.engines.kubernetes.logs import logs
+from trainyard_agent.engines.kubernetes.api.client import KubeDown
 from trainyard_agent.engines.kubernetes.logs.log_copies import LogCopies
 from trainyard_agent.engines.kubernetes.logs.logs import LogSource
 from trainyard_agent.host.files import remove_tree
@@ -66,26 +65,6 @@ def test_connections_that_break_lose_and_repeat_no_line(tmp_path: Path) -> None:
     assert texts(copies) == [f"line {n}" for n in (2, 1, 3, 4, 5, 6, 7, 8)]
     assert server.asked[1] == "2026-01-01T10:00:04Z"
     assert copies.read(KEY, 0, 100, 1 << 20).gap is None
-
-
-def test_log_that_stays_quiet_is_opened_less_often_until_a_line_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs.LogFollower, "pause_s", 0.0)
-    monkeypatch.setattr(logs, "_SILENT_ROUNDS", 3)
-    waits: list[float | None] = []
-
-    class QuietServer(LogServer):
-        def log(self, _pod: str, _container: str, _since: str, quiet_s: float | None) -> Iterator[bytes]:
-            waits.append(quiet_s)
-            if len(waits) >= 5:
-                yield line(1, 1)
-            if quiet_s is not None:
-                raise LogQuiet("quiet")
-
-    copies = copied(tmp_path, QuietServer(), seen=((True, False),) * 7 + ((True, True),))
-    assert texts(copies) == ["line 1"]
-    assert waits == [5.0, 5.0, 5.0, 30.0, 30.0, 5.0, 5.0, None]
 
 
 def test_rotation_is_told_as_a_gap_unless_the_log_was_followed_all_the_time(tmp_path: Path) -> None:

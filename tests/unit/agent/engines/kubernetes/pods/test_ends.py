@@ -31,9 +31,3 @@ def test_end_is_told_once_all_earlier_ones_must_be_known() -> None:
 def test_ends_of_one_second_are_in_the_order_of_their_last_lines() -> None:
     gang = {"chief": ended(5), "worker": ended(5), "silent": ended(5)}
     assert EndOrder().due(gang, 0.0, last_line) == ["silent", "worker", "chief"]
-
-
-def test_replica_that_never_ran_is_told_at_once() -> None:
-    refused = ended(5).exit
-    states = {"chief": PodState(ReplicaState.EXITED, exit=refused), "worker": PodState(ReplicaState.RUNNING, START)}
-    assert EndOrder().due(states, 0.0, last_line) == ["chief"]

@@ -5,8 +5,6 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ALICE, BOB, ScriptedAgent, Server, running_agent
 
-pytestmark = on_every_database
-
 JOB = "/trainyard/v1/projects/p/jobs/job"
 
 
@@ -25,6 +23,7 @@ def files(api: Server) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in (*root.glob("logs/p/*"), *root.glob("usage/p/*")))
 
 
+@on_every_database
 def test_deleted_job_is_gone_with_its_files_and_its_id_is_never_used_again(api: Server, agent: ScriptedAgent) -> None:
     assert files(api) == ["logs/p/job", "usage/p/job"]
     assert api.get(f"{JOB}/metrics")["names"] == ["loss"]

@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, ScriptedAgent, Server
+from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, ScriptedAgent, Server, running_agent
 from trainyard_protocol.views.origin import MAX_DIFF
 from trainyard_protocol.wire.sync import MAX_REQUIREMENTS, ResolvedRun, SyncRequest
 
@@ -97,7 +97,6 @@ def test_packages_of_a_job_are_downloaded_by_all_who_see_it_and_no_others(api: S
         assert api.status("GET", path, VERA) == 404
 
 
-@on_every_database
 def test_what_a_run_resolved_is_wanted_until_it_is_reported_and_then_kept(api: Server, agent: ScriptedAgent) -> None:
     api.create(who=ALICE)
     agent.turn()
@@ -116,3 +115,23 @@ def test_what_a_run_resolved_is_wanted_until_it_is_reported_and_then_kept(api: S
     assert len(read["resolved"]["images"]) == 10
     stored = read["resolved"]["requirements"]
     assert (set(stored.splitlines()), len(stored) <= MAX_REQUIREMENTS) == ({"numpy==1.26.4"}, True)
+
+
+def test_link_gives_a_package_to_whoever_has_it_until_its_run_ends(api: Server) -> None:
+    staged = api.upload(name="trainer-0+local.tar.gz")
+    agent = running_agent(api, packageUris=[staged["uri"], "gs://bucket/other.whl"])
+    links = api.done("GET", f"/agent/v1/runs/{agent.run.run_id}/packages", AGENT)["paths"]
+    assert list(links) == [staged["uri"]]
+    link = links[staged["uri"]]
+    answer = api.client.get(link)
+    assert (answer.status_code, answer.content) == (200, b"package")
+    assert answer.headers["Cache-Control"] == "no-store"
+    forged = (
+        link.partition("?")[0],
+        link[:-1] + ("0" if link[-1] != "0" else "1"),
+        link.replace(agent.run.run_id, "0" * 32),
+        link.replace(staged["sha256"], "0" * 64),
+    )
+    assert {one: api.client.get(one).status_code for one in forged} == dict.fromkeys(forged, 403)
+    agent.exit()
+    assert api.client.get(link).status_code == 404

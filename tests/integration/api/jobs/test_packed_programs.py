@@ -1,7 +1,6 @@
 """Programs whose files a browser sends: packed by a process with limits, and stored like any package."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -69,35 +68,6 @@ def test_source_beyond_memory_or_time_is_refused_and_the_server_goes_on(
     assert sent(entire, tar_of(PROGRAM)).json()["problem"] == ""
     monkeypatch.setattr(program_packing, "_TIMEOUT_S", 0.001)
     entire.refusal("POST", PATH, 400, "was not read within", ALICE, content=tar_of(PROGRAM))
-
-
-def test_programs_are_packed_two_at_a_time_and_more_are_refused(
-    entire: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packing = entire.use_cases.program_packing
-    monkeypatch.setattr(program_packing, "_TURN_S", 0.001)
-    goes_on, inside = threading.Event(), threading.Semaphore(0)
-    real: Callable[..., object] = packing._result
-
-    def held(*given: object) -> object:
-        inside.release()
-        goes_on.wait()
-        return real(*given)
-
-    monkeypatch.setattr(packing, "_result", held)
-    answers: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(sent(entire, tar_of(PROGRAM)).status_code)) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        inside.acquire()
-    entire.refusal("POST", PATH, 503, "Too many programs", ALICE, content=tar_of(PROGRAM))
-    goes_on.set()
-    for thread in threads:
-        thread.join()
-    assert answers == [200, 200]
 
 
 def test_body_that_is_too_large_is_413_and_files_of_a_killed_server_are_removed(tmp_path: Path, clock: Clock) -> None:

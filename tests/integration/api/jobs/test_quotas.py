@@ -1,11 +1,12 @@
 """Quotas over HTTP: what is refused, what waits, and what a client sees of it."""
 
 from pathlib import Path
-
-import httpx
+from typing import Any
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, Clock, ScriptedAgent, server
+from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
+from trainyard_protocol.net.warning_headers import WARNING, warnings_of
+from trainyard_protocol.wire.agents import MountOffer
 
 DRY_RUN = {"validateOnly": "true"}
 RELOAD = "/trainyard/v1/quotas:reload"
@@ -30,29 +31,6 @@ def test_job_above_its_projects_quota_is_refused_as_the_service_did(tmp_path: Pa
         one.create("large", masterType="local-4")
 
 
-def test_image_that_the_project_may_not_bring_is_refused_with_what_it_may(tmp_path: Path) -> None:
-    quotas = tmp_path / "quotas.yaml"
-    quotas.write_text("projects: {p: {images: [gcr.io/team/*]}}")
-
-    def answer(project: str, **images: str) -> httpx.Response:
-        configs = {f"{name}Config": {"imageUri": image} for name, image in images.items()}
-        counts = {"scaleTier": "CUSTOM", "masterType": "local-1", "workerType": "local-1", "workerCount": 1}
-        body = {"jobId": "job", "trainingInput": {**counts, **configs, "region": "r"}}
-        return one.client.post(f"/v1/projects/{project}/jobs", json=body, params=DRY_RUN, headers=ADMIN)
-
-    with server(tmp_path / "data", Clock(), quotas=quotas) as one:
-        assert answer("p", master="gcr.io/team/a").status_code == 200
-        assert answer("q", master="trainer").status_code == 200
-        refused = answer("p", master="gcr.io/team/a", worker="trainer")
-    assert refused.status_code == 400
-    assert refused.json()["error"]["details"][0]["fieldViolations"] == [
-        {
-            "field": "worker_config.image_uri",
-            "description": "trainer is not an image that jobs of project p may bring; allowed are gcr.io/team/*.",
-        }
-    ]
-
-
 def test_engine_option_that_the_operator_does_not_allow_is_refused_with_what_is(tmp_path: Path) -> None:
     machines = tmp_path / "machines.yaml"
     machines.write_text("engineOptions: {slurm: {qos: [high]}, kubernetes: {queue: {q: [fast]}}}")
@@ -70,7 +48,6 @@ def test_engine_option_that_the_operator_does_not_allow_is_refused_with_what_is(
     )
 
 
-@on_every_database
 def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.yaml"
     quotas.write_text("default: {runningJobs: 1}")
@@ -97,3 +74,42 @@ def test_quotas_that_are_read_again_start_what_waits_and_stop_nothing(tmp_path: 
         assert one.job("first")["state"] == "PREPARING"
     with server(tmp_path / "other", Clock()) as one:
         one.refusal("POST", RELOAD, 400, "The server was started without --quotas")
+
+
+def notes(api: Server, project: str, job_id: str, who: dict[str, str] = ADMIN, **training: Any) -> list[str]:
+    """The notes about a job that is submitted to the project, the same as those of its dry run."""
+    answers = [api.submit(job_id, who, project, params=p, **training) for p in ({"validateOnly": "true"}, {})]
+    assert [answer.status_code for answer in answers] == [200, 200], answers[-1].text
+    dry, created = (warnings_of(answer.headers.get_list(WARNING)) for answer in answers)
+    assert dry == created
+    return created
+
+
+@on_every_database
+def test_first_job_of_a_project_is_told_with_the_project_that_may_be_meant(api: Server) -> None:
+    assert notes(api, "vision", "a") == [], "there is no other project"
+    assert notes(api, "vison", "b") == [
+        'The project vison is new: it has no jobs and no members yet. Did you mean "vision"? '
+        "`trainyard projects list` shows all."
+    ]
+    assert notes(api, "vison", "c") == []
+    assert "Did you mean" not in notes(api, "audio-models", "d")[0]
+    assert api.set_role("carl", "submitter", "speech") == 200
+    assert notes(api, "speech", "e", api.token(owner="carl")[1]) == [], "its member knows of it"
+    check = {"config": "jobId: f\ntrainingInput: {pythonModule: a.b}", "format": "yaml"}
+    assert "is new" in api.done("POST", "/trainyard/v1/projects/visions/configs:check", json=check)["notes"][0]
+
+
+def test_mount_that_no_agent_has_is_told_with_those_there_are(api: Server) -> None:
+    def wants(job_id: str, *names: str, project: str = "p") -> list[str]:
+        return [note for note in notes(api, project, job_id, mounts=[{"name": n} for n in names]) if "mount" in note]
+
+    assert wants("a", "imagnet") == [], "no agent has joined"
+    ScriptedAgent(api, mounts=(MountOffer(name="imagenet"), MountOffer(name="scans", projects=("q",)))).sync()
+    assert wants("b", "imagenet") == []
+    waits = "the job waits until one has it (`--mounts` of the agent)."
+    assert wants("c", "imagnet", "scans") == [
+        f'No agent has the mount imagnet for the project p: {waits} Did you mean "imagenet"? Agents have: imagenet.',
+        f"No agent has the mount scans for the project p: {waits} Agents have: imagenet.",
+    ]
+    assert wants("d", "scans", project="q") == []

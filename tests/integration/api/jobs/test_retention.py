@@ -10,8 +10,6 @@ from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, ser
 from trainyard_server.capabilities.retention import retention as background
 from trainyard_server.capabilities.retention.retention import Retention
 
-pytestmark = on_every_database
-
 DAY_S = 86400.0
 
 
@@ -56,29 +54,6 @@ def test_jobs_are_deleted_at_their_age_and_none_that_has_not_ended(tmp_path: Pat
         assert status == {"keep_jobs_s": 30 * DAY_S, "projects": 0, "jobs_deleted": 1}
 
 
-def test_each_step_does_a_part_and_two_processes_at_once_remove_each_job_once(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(background, "_PAGE", 2)
-    monkeypatch.setattr(background, "_BATCH", 1)
-    with server(tmp_path, clock, keep_jobs_s=60.0) as api:
-        for number in range(5):
-            api.create(f"job_{number}")
-            api.cancel(f"job_{number}")
-        cases = api.use_cases
-        both = [Retention(cases.backend, clock.stopwatch) for _ in range(2)]
-        clock.advance(61)
-        left, busy = [], True
-        while busy:
-            results = [one.step() for one in both]
-            left.append(len(names(api)))
-            busy = any(results)
-        assert left[:2] == [5, 5]
-        assert (left[-1], names(api)) == (0, [])
-        assert sorted(left, reverse=True) == left
-        assert api.get("/trainyard/v1/status")["retention"]["jobs_deleted"] == 5
-
-
 def test_failure_is_logged_and_the_next_survey_tries_again(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +76,7 @@ def test_failure_is_logged_and_the_next_survey_tries_again(
         assert names(api) == []
 
 
+@on_every_database
 def test_study_is_kept_and_removed_with_its_trials(tmp_path: Path, clock: Clock) -> None:
     with server(tmp_path, clock, keep_jobs_s=30 * DAY_S) as api:
         agent = ScriptedAgent(api, cpus=2)
@@ -122,27 +98,6 @@ def test_study_is_kept_and_removed_with_its_trials(tmp_path: Path, clock: Clock)
         assert names(api) == []
         assert list(api.use_cases.backend.settings.data_dir.glob("logs/p/*")) == []
         assert api.get("/trainyard/v1/status")["retention"]["jobs_deleted"] == 1
-
-
-def test_project_has_a_limit_of_its_own_which_holds_until_the_file_says_otherwise(tmp_path: Path, clock: Clock) -> None:
-    quotas = tmp_path / "quotas.yaml"
-    quotas.write_text("{default: {keepJobs: 60d}, projects: {p: {vcpus: 8}, q: {keepJobs: all}}}")
-    with server(tmp_path / "server", clock, quotas=quotas, keep_jobs_s=1.0) as api:
-        agent = ScriptedAgent(api, cpus=4)
-        agent.sync()
-        for name in ("first", "second"):
-            run_job(api, agent, name)
-            clock.advance(31 * DAY_S)
-        apply(api)
-        assert names(api) == ["second"]  # by the default of projects, not by the site
-        quotas.write_text("{projects: {p: {keepJobs: all}}}")
-        reload(api)
-        apply(api)
-        assert names(api) == ["second"]
-        quotas.write_text("{projects: {p: {keepJobs: 1h}}}")
-        reload(api)
-        apply(api)
-        assert names(api) == []
 
 
 def test_decisions_of_an_earlier_quota_file_are_not_carried_out(

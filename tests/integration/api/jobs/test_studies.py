@@ -158,25 +158,6 @@ def test_lists_counts_and_searches_leave_trials_out(api: Server, agent: Scripted
     assert (why["job_id"], why["position"]) == ("study.2", 1)
 
 
-def test_cancel_ends_the_study_and_its_trials(api: Server, agent: ScriptedAgent) -> None:
-    create(api, maxParallelTrials=3)
-    api.tick()
-    running = runs(agent)
-    agent.start(running[1])
-    agent.start(running[2])
-    api.cancel("study")
-    assert api.job("study")["state"] == "CANCELLING"
-    assert [trial["state"] for trial in trials(api)] == ["CANCELLING", "CANCELLING", "CANCELLED"]
-    for run in runs(agent).values():
-        assert run.target == "stop"
-        agent.stopped("master-replica-0", run=run)
-    api.tick()
-    assert api.job("study")["state"] == "CANCELLED"
-    assert api.job("study")["errorMessage"] == "The job was cancelled by the user."
-    assert {trial["state"] for trial in trials(api)} == {"CANCELLED"}
-    assert runs(agent) == {}
-
-
 def test_deleting_a_study_deletes_its_trials(api: Server, agent: ScriptedAgent) -> None:
     create(api, maxTrials=1)
     api.tick()
@@ -210,27 +191,6 @@ def test_failed_infrastructure_is_tried_again_and_failed_programs_count(api: Ser
     assert job["errorMessage"].startswith("2 of 5 trials failed (maxFailedTrials is 2). Trial 2: The replica")
     assert len(trials(api)) == 2
     assert view(api)["best"] is None  # what a failed trial measured does not count
-
-
-def test_trials_that_are_worse_than_the_median_are_stopped_early(api: Server, agent: ScriptedAgent) -> None:
-    create(api, maxTrials=5, maxParallelTrials=1, enableTrialEarlyStopping=True)
-    api.tick()
-    for number, value in enumerate((0.8, 0.9, 0.7), 1):
-        finish(agent, runs(agent)[number], value, value)
-    bad = runs(agent)[4]
-    agent.start(bad)
-    agent.measure(bad, 0.1, 0.2)
-    agent.sync()
-    fourth = early_end(agent, 4)
-    assert fourth["final"]["value"] == 0.2
-    finish(agent, runs(agent)[5], 0.75, 0.95)
-    output = api.job("study")["trainingOutput"]
-    assert output["completedTrialCount"] == "5"
-    early = [trial["trialId"] for trial in output["trials"] if trial.get("isTrialStoppedEarly")]
-    assert early == ["4"]
-    reason = "stopped early by the median rule: best 0.2 at step 2, 0.8 needed."
-    assert f"Trial 4 was {reason} It ends with accuracy 0.2 at step 2 (best: 0.9 of trial 2)." in api.events("study")
-    assert fourth["error"] == f"The trial was {reason}"
 
 
 def test_study_resumes_another_and_takes_its_seed_from_a_label(api: Server, agent: ScriptedAgent) -> None:
@@ -396,3 +356,41 @@ def test_asha_stops_a_trial_that_diverges_and_one_that_falls_behind(api: Server,
     assert charts["trials"][2]["note"].startswith("The trial was stopped early by ASHA")
     page = api.client.get("/projects/p/jobs/study", headers=ADMIN).text
     assert "<dt>Early stopping</dt><dd>By ASHA, one of 3 goes on at each rung, from step 2</dd>" in page
+
+
+def test_pages_tell_the_metric_of_a_trial_and_what_a_study_came_to(api: Server, agent: ScriptedAgent) -> None:
+    def page(path: str) -> str:
+        return api.client.get(path, headers=ADMIN).text
+
+    create(api, maxTrials=1)
+    api.tick()
+    finish(agent, runs(agent)[1], 0.5, 0.8)
+    trial = page("/projects/p/jobs/study.1")
+    assert '<dt>accuracy</dt><dd class="big">0.8</dd><dd class="dim">at step 2</dd>' in trial
+    assert "no metrics" not in trial
+    create(api, "grid", algorithm="GRID_SEARCH", params=[SPEC["params"][1]], maxTrials=9, maxParallelTrials=1)
+    api.tick()
+    assert "0 of 3 trials ended" in page("/projects/p/jobs/grid")
+    for number in (1, 2, 3):
+        finish(agent, runs(agent)[number], code=1)
+    assert "<li>3 trials</li>" in page("/projects/p/jobs/grid")
+    assert "The first 3 trials that ended all failed." in page("/")
+
+
+def test_trial_that_fails_while_it_is_stopped_early_is_shown_as_failed(api: Server) -> None:
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    create(api, maxTrials=4, maxParallelTrials=1, enableTrialEarlyStopping=True)
+    api.tick()
+    for number in (1, 2, 3):
+        finish(agent, runs(agent)[number], 0.8)
+    run = runs(agent)[4]
+    agent.start(run)
+    agent.measure(run, 0.2)
+    agent.sync()
+    assert runs(agent)[4].target == "stop"
+    agent.exit(run=run, code=1)
+    api.tick()
+    trial = api.get("/trainyard/v1/projects/p/jobs/study/study")["trials"][3]
+    assert (trial["state"], trial["stopped_early"]) == ("FAILED", False)
+    assert trial["note"].startswith("The replica master 0 exited")

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 import pytest
 
 from beds.databases import on_every_database
-from integration.api.api_support import ADMIN, BOB, ScriptedAgent, Server
+from integration.api.api_support import BOB, ScriptedAgent, Server
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.capabilities.experiments.standings import Standings
-from trainyard_server.domain.metrics.summary import MetricSummary
 from trainyard_server.services.views.job_search import JobSearchRequest
-from trainyard_server.storage.db.tables import job_values
 
 JOBS = "/v1/projects/p/jobs"
 
@@ -90,21 +88,6 @@ def test_a_term_that_a_value_does_not_take_is_refused(api: Server) -> None:
 
 
 @on_every_database
-def test_values_that_are_not_finite_are_left_out_and_deleted_jobs_take_theirs_along(trained: Server) -> None:
-    store = trained.use_cases.backend.store
-    with store.read() as reader:
-        jobs = {name: reader.job("p", name) for name in ("a", "text")}
-        keys = {name: job.key for name, job in jobs.items() if job is not None}
-        values = job_values.values_of(reader, list(keys.values()), None, None)
-        assert job_values.names(reader, None, 10) == (["learning_rate", "opt"], ["loss", "accuracy"])
-    assert dict(values[keys["a"]].parameters) == {"learning_rate": "0.1", "opt": "adam_w"}
-    assert values[keys["a"]].metrics["accuracy"] == MetricSummary(2, 0.6, 0.6, 0.7, run=1)
-    assert values[keys["text"]].metrics["loss"] == MetricSummary(3, None, None, None, run=1)
-    trained.delete_job("a")
-    assert listed(trained, "params.opt:*") == ["c", "b"]
-
-
-@on_every_database
 def test_trials_are_found_by_their_study(api: Server) -> None:
     parameter = {"parameterName": "lr", "type": "DISCRETE", "discreteValues": [0.1, 0.2]}
     spec = {"goal": "MAXIMIZE", "maxTrials": 2, "maxParallelTrials": 2, "params": [parameter]}
@@ -130,36 +113,6 @@ def test_a_job_stands_among_those_with_its_program(trained: Server) -> None:
     assert best is not None
     assert (best.rank, best.best_job, best.differing) == (1, "b", ())
     assert standings.result("p", "text").standing is None
-
-
-def test_the_table_is_sent_as_csv(trained: Server) -> None:
-    params = {"column": ["job", "params.learning_rate", "metrics.accuracy.best", "state"], "sort": "name"}
-    answer = trained.client.get("/trainyard/v1/jobs.csv", params=params, headers=ADMIN)
-    rows = answer.text.splitlines()
-    assert rows[0] == "project,jobId,createTime,params.learning_rate,metrics.accuracy.best,state"
-    assert [row.split(",")[3:] for row in rows[1:]] == [
-        ["0.1", "0.7", "SUCCEEDED"],
-        ["1e-2", "0.95", "SUCCEEDED"],
-        ["0.5", "0.3", "SUCCEEDED"],
-        ["warm", "", "SUCCEEDED"],
-    ]
-    trained.refusal("GET", "/trainyard/v1/jobs.csv", 400, "'params' is not a column", params={"column": "params"})
-
-
-def test_page_has_the_names_of_saved_views_alone(api: Server) -> None:
-    queries = [f"filter={number}-{'q' * 3900}" for number in range(100)]
-    for project in ("p", "q"):
-        for number, query in enumerate(queries):
-            path = f"/trainyard/v1/projects/{project}/views/view%20{number:02}"
-            api.done("PUT", path, json={"query": query})
-    page = api.client.get("/", headers=ADMIN).text
-    assert (page.count("Saved by admin"), "Choose a project to see more" in page) == (100, True)
-    assert ("qqq" in page, len(page) < 100_000) == (False, True)
-    here = api.client.get("/", params={"project": "q", "page": "2"}, headers=ADMIN).text
-    assert (here.count('data-project="q"'), " selected>view" in here) == (100, False)
-    shown = api.client.get(f"/?{queries[7]}", headers=ADMIN).text
-    assert '<option value="view 07" data-project="p" title="Saved by admin" selected>view 07' in shown
-    assert len(api.get("/trainyard/v1/views", project="q")["views"]) == 100
 
 
 def test_views_and_notes_are_bounded_and_of_their_projects(api: Server) -> None:

@@ -155,17 +155,6 @@ def test_data_directory_that_was_open_to_others_is_closed(
     assert "was open to others (mode 0755)" in caplog.text
 
 
-def test_two_tokens_with_one_text_are_refused(
-    tmp_path: Path, tokens: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_token(tmp_path / "other", long_token("secret"))
-    more = ["--token-file", f"submitter:alice={tmp_path / 'other'}"]
-    error = refused(capsys, "--data-dir", tmp_path / "data", "--port", 0, *tokens, *more)
-    assert error == (
-        "trainyard_server: the admin and alice (submitter) have the same token: each needs one of its own.\n"
-    )
-
-
 def test_token_files_name_who_has_them(tmp_path: Path) -> None:
     for name in ("admin", "alice", "old", "new"):
         write_token(tmp_path / name, long_token(name))

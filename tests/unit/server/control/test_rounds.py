@@ -24,20 +24,10 @@ BOSS = Caller.everywhere(Role.ADMIN, "admin")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def server(directory: Path, run_loops: bool = False, quotas: Path | None = None) -> UseCases:
-    """A submission with `run_loops` leaves the service's lines to the next round."""
-    return UseCases(
-        Settings(
-            data_dir=directory,
-            database=databases.current.url(directory),
-            run_loops=run_loops,
-            durable=False,
-            queued_jobs=0,
-            quotas=quotas,
-        ),
-        clock=lambda: NOW,
-        stopwatch=lambda: 0.0,
-    )
+def server(directory: Path) -> UseCases:
+    database = databases.current.url(directory)
+    settings = Settings(data_dir=directory, database=database, run_loops=False, durable=False, queued_jobs=0)
+    return UseCases(settings, clock=lambda: NOW, stopwatch=lambda: 0.0)
 
 
 @pytest.fixture
@@ -47,14 +37,14 @@ def api(tmp_path: Path) -> Iterator[UseCases]:
     use_cases.backend.store.close()
 
 
-def join(api: UseCases, agents: int, cpus: int = 1) -> None:
+def join(api: UseCases, agents: int) -> None:
     with api.backend.store.write() as writer:
         for number in range(agents):
-            writer.save_agent(agent_info(f"a{number}", cpus, 4 * cpus * 10**9), KEY.digest, (), NOW)
+            writer.save_agent(agent_info(f"a{number}", 1, 4 * 10**9), KEY.digest, (), NOW)
 
 
-def submit(api: UseCases, *job_ids: str, **fields: Any) -> None:
-    training_input = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "prog.task", **fields}
+def submit(api: UseCases, *job_ids: str) -> None:
+    training_input = {"scaleTier": "CUSTOM", "masterType": "local-1", "pythonModule": "prog.task"}
     for job_id in job_ids:
         api.jobs.create(BOSS, "p", {"jobId": job_id, "trainingInput": training_input})
 

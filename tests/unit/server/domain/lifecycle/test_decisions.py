@@ -382,3 +382,43 @@ def test_first_failure_of_two_machines_is_known_as_far_as_their_clocks_are(
     replica = decider(job(*gang))
     assert replica is not None
     assert replica.task == first
+
+
+@pytest.mark.parametrize(
+    ("reason", "restarts"),
+    [
+        (Reason.PROGRAM_ERROR, "starts again, alone (restart 1 of 5)."),
+        (Reason.OUT_OF_MEMORY, "starts again, alone (restart 1 of 5)."),
+        (Reason.KILLED_BY_SIGNAL, "starts again, alone (restart 1 of 5)."),
+        (Reason.VANISHED, "starts again, alone (restart 1 of 5)."),
+        (Reason.PREEMPTED, "starts again, alone."),
+        (Reason.COMPLETED, ""),
+        (Reason.STOPPED, ""),
+    ],
+)
+def test_evaluator_that_fails_starts_again_alone_after_a_pause(reason: Reason, restarts: str) -> None:
+    failed = job(up(MASTER), ended(EVALUATOR, reason), run=RunState.RUNNING)
+    assert decider(failed) is None
+    early, due = step(failed, after(1.5), POLICY), step(failed, after(2), POLICY)
+    assert (early is None) is (reason is not Reason.PREEMPTED)
+    assert due is None if not restarts else due is not None
+    if due is not None:
+        assert due.restart == (EVALUATOR, f"The replica evaluator 0 {restarts}")
+        assert (due.run, due.job) == (None, None)
+
+
+def test_restart_of_an_evaluator_ends_with_its_gang_which_waits_for_it() -> None:
+    live = RunSnapshot("r2", 2, RunState.RUNNING, (up(EVALUATOR),))
+    decided = replace(job(done(MASTER, 5), crashed(EVALUATOR, 3)), restarts=(live,))
+    stops = next_move(decided, 9)
+    assert (stops.of_restart, stops.run) == ("r2", RunState.STOPPING)
+    live = replace(live, state=RunState.STOPPING)
+    assert step(replace(decided, restarts=(live,)), after(9), POLICY) is None
+    for reason, outcome in ((Reason.STOPPED, Outcome.CANCELLED), (Reason.COMPLETED, Outcome.SUCCEEDED)):
+        code = 0 if reason is Reason.COMPLETED else None
+        over = replace(live, replicas=(ended(EVALUATOR, reason, code, 6, after_stop=True),))
+        ends = next_move(replace(decided, restarts=(over,)), 9)
+        assert ends.verdict is not None
+        assert (ends.of_restart, ends.run, ends.verdict.outcome) == ("r2", RunState.ENDED, outcome)
+    last = next_move(replace(decided, restarts=(replace(over, state=RunState.ENDED),)), 9)
+    assert last.job is JobState.SUCCEEDED

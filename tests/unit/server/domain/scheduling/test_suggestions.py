@@ -6,8 +6,10 @@ from datetime import timedelta
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.job.machines import ReplicaRequest, Resources, default_catalog
 from trainyard_server.capabilities.why.suggestions import Situation, suggestions
+from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
+from trainyard_server.domain.scheduling.scheduler import NO_QUOTAS
 from trainyard_server.domain.snapshots import JobSnapshot
 from unit.server.domain.scheduling.queue_support import NOW, agent, held, queued
 
@@ -59,3 +61,19 @@ def test_end_of_a_job_helps_only_if_nobody_ahead_takes_its_place() -> None:
     assert messages(of_types(1, "local-1"), [host], (ahead,)) == []
     resting = replace(ahead, backoff_until=NOW + timedelta(seconds=9))
     assert messages(of_types(1, "local-1"), [host], (resting,)) == ["the end of job7"]
+
+
+def test_agent_that_is_too_small_is_told_what_the_whole_machine_lacks() -> None:
+    agents = [
+        agent("busy", cpus=8, gpus=("NVIDIA_TESLA_T4",) * 2, gangs=(held(*range(7), gpus=("busy-0",)),)),
+        agent("no_gpu", cpus=16),
+        agent("one_gpu", cpus=16, gpus=("NVIDIA_TESLA_T4",)),
+        agent("tiny", cpus=1, gb=1),
+    ]
+    views = candidates(queued(1, 2, cpus=2, gpus=1), agents, NO_QUOTAS)
+    assert {view.agent: view.lacks for view in views} == {
+        "busy": "lacks 3 vCPU, 1 x NVIDIA_TESLA_T4",
+        "no_gpu": "has no NVIDIA_TESLA_T4",
+        "one_gpu": "has only 1 of 2 x NVIDIA_TESLA_T4",
+        "tiny": "has only 1 of 4 vCPU, only 1.0 of 4.0 GB, no NVIDIA_TESLA_T4",
+    }

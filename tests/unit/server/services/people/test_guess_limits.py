@@ -1,12 +1,13 @@
-"""Limits of wrong credentials: what is counted as one, and that nobody is shut out."""
+"""Limits of wrong credentials and of requests: what is counted as one, and that nobody is shut out."""
 
 import asyncio
 
 import pytest
 
-from trainyard_protocol.errors import Unauthenticated
-from trainyard_server.services.people import guess_limits
+from trainyard_protocol.errors import TooManyRequests, Unauthenticated
+from trainyard_server.services.people import guess_limits, limits
 from trainyard_server.services.people.guess_limits import PER_MINUTE, GuessLimits, TooManyGuesses
+from trainyard_server.services.people.limits import RateLimit
 
 WRONG = Unauthenticated("Wrong.")
 
@@ -79,3 +80,48 @@ async def test_credentials_of_guessers_are_checked_one_by_one_and_those_of_other
     guesses = [check(who, "guess") for who in ("guesser", "second guesser") * 5]
     await asyncio.gather(*guesses, *(check("other", "other") for _ in range(10)))
     assert most == {"guess": 1, "other": 10}
+
+
+def passed(limit: RateLimit, name: str, requests: int) -> int:
+    """Number of requests that are not refused."""
+    return requests - sum(refusal(limit, name) is not None for _ in range(requests))
+
+
+def refusal(limit: RateLimit, name: str) -> TooManyRequests | None:
+    try:
+        limit.check(name)
+    except TooManyRequests as error:
+        return error
+    return None
+
+
+def test_caller_has_ten_seconds_of_requests_at_once_and_then_its_rate() -> None:
+    stopwatch = Stopwatch()
+    limit = RateLimit(2, stopwatch)
+    assert passed(limit, "alice", 100) == 20
+    assert passed(limit, "bob", 20) == 20
+    stopwatch.now += 3
+    assert passed(limit, "alice", 100) == 6
+    stopwatch.now += 1000
+    assert passed(limit, "alice", 100) == 20
+    assert passed(RateLimit(0, stopwatch), "alice", 10_000) == 10_000, "no limit"
+
+
+@pytest.mark.parametrize(("rate", "wait_s"), [(100, 1), (0.05, 20)])
+def test_refusal_says_when_the_next_request_passes(rate: float, wait_s: int) -> None:
+    stopwatch = Stopwatch()
+    limit = RateLimit(rate, stopwatch)
+    passed(limit, "alice", 1000)
+    error = refusal(limit, "alice")
+    assert error is not None
+    assert error.retry_after_s == wait_s
+    assert f"alice sends more than {rate:g} requests a second" in error.message
+    stopwatch.now += wait_s
+    assert refusal(limit, "alice") is None
+
+
+def test_only_the_callers_seen_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_CALLERS", 2)
+    limit = RateLimit(0.1, Stopwatch())
+    assert [passed(limit, name, 2) for name in ("alice", "bob", "alice", "carol", "bob")] == [1, 1, 0, 1, 1]
+    assert len(limit._buckets) == 2

@@ -1,6 +1,5 @@
 """The audit: each call that changes something has one row, done or refused, and refused calls cannot fill the disk."""
 
-import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,6 +9,7 @@ import httpx
 import pytest
 
 from beds.databases import on_every_database
+from integration.api.access.changes import DONE, concrete
 from integration.api.api_support import (
     ADMIN,
     AGENT,
@@ -26,12 +26,11 @@ from integration.api.api_support import (
     running_agent,
     server,
 )
-from integration.api.tars import tar_of
 from trainyard_protocol.views.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.app import ACCESS
 from trainyard_server.capabilities.retention.retention import Retention
-from trainyard_server.domain.access.route_access import OIDC_CALLBACK, STORAGE_AREAS, Access, Route
+from trainyard_server.domain.access.route_access import OIDC_CALLBACK, STORAGE_AREAS, Access
 from trainyard_server.services.people.refusal_counts import MOST_ROWS, ROWS
 from trainyard_server.storage.db.tables import audit
 
@@ -43,7 +42,7 @@ CALLER = {"User-Agent": "curl/8\x7f" + "x" * 300, "X-Request-Id": "r-1"}
 ATTACHMENTS = "/trainyard/v1/projects/{project}/jobs/{job_id}/attachments"
 ELSEWHERE = (OIDC_CALLBACK, "/agent/v1/runs/{run_id}/secrets", ATTACHMENTS, *STORAGE_AREAS)
 """The beginnings of routes with an action whose rows are tested in test_single_sign_on, test_secrets,
-test_attachments, test_object_storage and tests/property/test_storage_calls."""
+test_attachments and tests/property/test_storage_calls."""
 
 CHANGES = [route for route in ACCESS.rows if route.action and not route.path.startswith(ELSEWHERE)]
 
@@ -73,48 +72,11 @@ def record(api: Server) -> Recorder:
     return Recorder(api)
 
 
-# The request that does what the route is for; "TOKEN" is the id of a token that alice made.
-DONE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
-    "sign-in": ({}, {"data": {"token": "alices-secret"}}),
-    "sign-out": ({}, {}),
-    "jobs.create": (ALICE, {"json": {"jobId": "job", "trainingInput": package_job()}}),
-    "jobs.set-origin": (ALICE, {"json": {"python": "3.11.2"}}),
-    "jobs.update": (ALICE, {"json": {"labels": {"a": "b"}}, "params": {"updateMask": "labels"}}),
-    "jobs.note": (ALICE, {"json": {"note": "a note"}}),
-    "views.save": (ALICE, {"json": {"query": "sort=name"}}),
-    "views.delete": (ALICE, {}),
-    "jobs.cancel": (ALICE, {}),
-    "jobs.delete": (ALICE, {}),
-    "backups.create": (ADMIN, {}),
-    "quotas.reload": (ADMIN, {}),
-    "sign-in-codes.create": (ALICE, {}),
-    "google-keys.create": (ALICE, {}),
-    "google-keys.revoke": (ALICE, {}),
-    "tokens.create": (ALICE, {"json": {}}),
-    "tokens.revoke": (ALICE, {}),
-    "members.set": (ADMIN, {"json": {"role": "viewer"}}),
-    "members.remove": (ADMIN, {}),
-    "packages.upload": (ALICE, {"content": b"a package"}),
-    "programs.upload": (ALICE, {"content": tar_of({"train.py": b"print(1)"})}),
-    "secrets.set": (ADMIN, {"json": {"value": "never-shown"}}),
-    "secrets.delete": (ADMIN, {}),
-    "channels.set": (ADMIN, {"json": {"address": "http://127.0.0.1:1/never-shown"}}),
-    "channels.test": (ADMIN, {}),
-    "channels.delete": (ADMIN, {}),
-    "agents.drain": (ADMIN, {"json": {"draining": True}}),
-    "agents.remove": (ADMIN, {}),
-}
 SUBJECTS = {"jobs": "job", "agents": "laptop", "packages": "a.whl"}
 SUBJECTS |= dict.fromkeys(("members", "secrets", "channels", "views", "google-keys"), "x")
 
 
 _CUSTOM_JOBS = "/customJobs"
-
-
-def concrete(route: Route, token_id: str) -> str:
-    job_id = "custom" if _CUSTOM_JOBS in route.path else "job"
-    given = {"project": "p", "job_id": job_id, "token_id": token_id, "filename": "a.whl", "agent": "laptop"}
-    return re.sub(r"\{(\w+)\}", lambda found: given.get(found[1], "x"), route.path)
 
 
 @pytest.fixture
@@ -130,7 +92,6 @@ def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
         yield running
 
 
-@on_every_database
 def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, tmp_path: Path) -> None:
     ScriptedAgent(api).sync()
     order = list(DONE)
@@ -141,7 +102,7 @@ def test_each_change_has_one_row_done_or_refused(api: Server, record: Recorder, 
     record._count += 2
     for route in sorted(CHANGES, key=lambda route: order.index(route.action or "")):
         action = route.action or ""
-        path = concrete(route, made)
+        path = concrete(route, token_id=made, job_id="custom" if _CUSTOM_JOBS in route.path else "job")
         if route.access is not Access.NOBODY:
             (refused,) = record(route.method, path, {})
             assert (refused.action, refused.outcome, refused.actor) == (action, "refused", ""), action

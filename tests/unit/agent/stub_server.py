@@ -33,7 +33,6 @@ class StubServer:
         self.orders: dict[str, RunOrder] = {}
         self.lease_s: float | None = None
         self.reports: dict[str, dict[str, ReplicaReport]] = {}
-        self.activities: list[str] = []
         self.requests: list[SyncRequest] = []
         self.logs: dict[tuple[str, str], list[LogLine]] = {}
         self.complete: set[tuple[str, str]] = set()
@@ -42,8 +41,6 @@ class StubServer:
         self.secrets: dict[str, str] | None = {}
         """None: it cannot give them now."""
         self.samples: list[UsageSample] = []
-        self.batches = 0
-        self.calls = 0
         self.down = False
         self.foreign: set[str] = set()
         self.before_chunk: Callable[[LogChunk], None] = lambda chunk: None
@@ -57,7 +54,6 @@ class StubServer:
             return error.http_status, json.dumps(to_body(error)).encode()
 
     def _answer(self, path: str, body: bytes) -> bytes:
-        self.calls += 1
         if self.down:
             raise Unavailable("The server is down.")
         if path == "/agent/v1/sync":
@@ -80,7 +76,6 @@ class StubServer:
     def _sync(self, request: SyncRequest) -> SyncResponse:
         self.requests.append(request)
         self.reports = {run.run_id: {r.task: r for r in run.replicas} for run in request.runs}
-        self.activities += [run.activity for run in request.runs if run.activity]
         answer = SyncResponse(version="", lease_s=self.lease_s, runs=tuple(self.orders.values()))
         version = hashlib.sha256(answer.model_dump_json().encode()).hexdigest()
         return answer.model_copy(update={"version": version})
@@ -98,7 +93,6 @@ class StubServer:
         return PackageLinks(paths={uri: f"/link/{uri.split('/')[2]}" for uri in uris if uri.startswith("staging")})
 
     def _usage(self, batch: UsageBatch) -> UsageReceipt:
-        self.batches += 1
         self.samples += batch.samples
         return UsageReceipt(taken=len(batch.samples))
 

@@ -1,4 +1,4 @@
-"""The runtime of a run on a machine with processes and containers."""
+"""The runtime of a run on a machine with processes and containers, whose stager prepares it."""
 
 from dataclasses import replace
 
@@ -8,7 +8,9 @@ from trainyard_agent.engines.docker.probe import EngineState
 from trainyard_agent.engines.fake import FOREVER, FakeHost, FakeRuntime
 from trainyard_agent.host.clock import ManualClock
 from trainyard_agent.opening import choose
-from trainyard_agent.runtimes.runtime_set import Choice
+from trainyard_agent.runtimes.runtime_set import Choice, Choices
+from trainyard_agent.staging.base import ReadyAtOnce, Staging
+from trainyard_agent.staging.stager_set import StagerSet
 from trainyard_protocol.job.runtimes import RuntimeImage, Runtimes, RuntimeVersion
 from trainyard_protocol.wire.agents import RuntimeName
 from trainyard_protocol.wire.sync import RunOrder
@@ -83,3 +85,26 @@ def test_job_with_an_image_is_always_for_containers() -> None:
     for machine in (MACHINE, NO_ENGINE, CONTAINERS, BY_OPERATOR):
         assert machine.choice(order) == Choice("docker", "the job brings its image")
     assert PROCESSES.choice(order).runtime == "none"
+
+
+RUN = "1" * 32
+
+
+async def test_run_is_prepared_once_by_the_stager_that_was_chosen_first() -> None:
+    choice = [Choice("process", "it is a package job")]
+    choices = Choices(lambda _: choice[0])
+    processes, containers = ReadyAtOnce("venv"), ReadyAtOnce()
+    stagers = StagerSet({"process": processes, "docker": containers}, choices)
+
+    stagers.begin(run_order(RUN))
+    choice[0] = Choice("docker", "its image was built meanwhile")
+    stagers.begin(run_order(RUN))
+
+    ready = Staging("ready", python="venv", runtime="process", runtime_reason="it is a package job")
+    assert stagers.status() == {RUN: ready}
+    assert containers.status() == {}
+    assert choices.of(run_order(RUN)) == Choice("process", "it is a package job")
+
+    await stagers.discard(RUN)
+    stagers.begin(run_order(RUN))
+    assert stagers.status()[RUN].runtime == "docker"

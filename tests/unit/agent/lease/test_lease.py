@@ -72,23 +72,6 @@ def test_run_is_stopped_its_grace_before_the_end_of_the_lease_and_killed_within_
     assert found == cases
 
 
-def test_lease_is_written_when_the_file_says_too_little_and_not_more_often(path: Path) -> None:
-    lease = Lease(ManualClock(), path)
-
-    def written(sent: float, lease_s: float) -> float:
-        lease.renew(sent, lease_s)
-        known = lease_file.read(path)
-        assert known is not None
-        return known.renewed_at
-
-    assert written(1.0, 600.0) == 1.0
-    assert written(1.9, 600.0) == 1.0
-    assert written(2.0, 600.0) == 2.0  # nobody acts on it until 2 s after the agent should have
-    assert written(2.1, 60.0) == 2.1  # another lease counts at once
-    lease.renew(2.2, None)
-    assert written(2.3, 60.0) == 2.3
-
-
 def test_lease_is_renewed_in_place(path: Path) -> None:
     """On a full disk nothing new can be made, and nothing can grow."""
     lease_file.write(path, grant(600.0, renewed_at=1.0))

@@ -1,3 +1,5 @@
+"""Disks that take nothing: what is said of them, and whose fault a failure is."""
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -5,6 +7,8 @@ import pytest
 
 from beds.mounts import SmallDisk, small_disk
 from trainyard_agent.monitoring.disk_watch import DiskWatch
+from trainyard_agent.runtimes.exits import blamed_on_disk
+from trainyard_protocol.states import Reason
 
 
 @pytest.fixture
@@ -32,23 +36,6 @@ def test_disk_says_what_is_wrong_until_it_can_be_written(disk: SmallDisk) -> Non
     assert list(disk.path.iterdir()) == []
 
 
-def test_disk_near_its_reserve_does_not_change_from_look_to_look(disk: SmallDisk) -> None:
-    watch = DiskWatch([disk.path], reserve=10**9)
-    assert watch.look() == "", "of a small disk a tenth is enough"
-    ballast = disk.path / "ballast"
-    ballast.write_bytes(b"x" * int(15.5 * 10**6))
-    problem = watch.look()
-    assert problem == f"{disk.path} has less than 1.7 MB left, 1.3 MB are free"
-    ballast.write_bytes(b"x" * 15 * 10**6)
-    assert watch.look() == problem
-    disk.free()
-    assert watch.look() == ""
-    (before,) = watch.disks
-    ballast.write_bytes(b"x" * 10**6)
-    watch.look()
-    assert watch.disks == (before,), "a report does not change with every file"
-
-
 def test_directory_that_a_run_failed_of_is_watched_until_it_has_room(disk: SmallDisk, tmp_path: Path) -> None:
     watch = DiskWatch([tmp_path])
     disk.fill()
@@ -57,3 +44,25 @@ def test_directory_that_a_run_failed_of_is_watched_until_it_has_room(disk: Small
     disk.free()
     assert watch.look() == ""
     assert [one.path for one in watch.disks] == [str(tmp_path)]
+
+
+def test_full_disk_is_the_machines_fault_whoever_tells_of_it() -> None:
+    full = "/data has less than 250 MB left"
+    pip = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    read_only = "error: could not create 'build': Read-only file system"
+    cases = (
+        (Reason.PACKAGES_FAILED, pip, full, Reason.HOST_FAILED, f"{full}. {pip}"),
+        (Reason.PACKAGES_FAILED, pip, "", Reason.HOST_FAILED, pip),
+        (Reason.IMAGE_FAILED, "write: disk quota exceeded", "", Reason.HOST_FAILED, None),
+        (Reason.START_FAILED, read_only, full, Reason.HOST_FAILED, None),
+        # A package may write where it should not, on a machine whose disks are fine.
+        (Reason.PACKAGES_FAILED, read_only, "", Reason.PACKAGES_FAILED, read_only),
+        (Reason.PACKAGES_FAILED, "No matching distribution", full, Reason.PACKAGES_FAILED, None),
+        (Reason.SECRETS_FAILED, "No space left on device", full, Reason.SECRETS_FAILED, None),
+    )
+    wrong = [
+        (case, got)
+        for case in cases
+        if (got := blamed_on_disk(*case[:3]))[0] is not case[3] or case[4] not in (None, got[1])
+    ]
+    assert wrong == []

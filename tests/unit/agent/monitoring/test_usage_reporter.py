@@ -18,7 +18,7 @@ from trainyard_protocol.views.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.sync import ReplicaOrder, RunOrder
 from unit.agent.stub_server import StubServer, run_order
 
-RUN, OTHER = "1" * 32, "2" * 32
+RUN = "1" * 32
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 MIB = 1 << 20
 

@@ -3,10 +3,12 @@
 import asyncio
 import socket
 
+import psutil
 import pytest
 
 from support.addresses import free_ports
 from trainyard_agent.peers.meeting import Meeting, Unreached
+from trainyard_agent.peers.reach import Reach, address_towards, own_address
 
 MINE = ["master-replica-0"]
 
@@ -78,3 +80,19 @@ async def test_taken_port_frees_the_others() -> None:
             await opened.open([*free.values(), f"127.0.0.2:{taken.getsockname()[1]}"])
         await opened.open(free.values())
         await opened.close()
+
+
+def test_server_on_this_machine_gives_no_address() -> None:
+    assert address_towards("http://127.0.0.1:8470") == ""
+    assert address_towards("http://no-such-host.invalid") == ""
+
+
+def test_address_has_an_interface_and_is_one_of_this_machine() -> None:
+    interface = Reach("127.0.0.1").interface
+    assert "127.0.0.1" in [address.address for address in psutil.net_if_addrs()[interface]]
+    assert Reach().interface == ""
+    for text in ("127.0.0.1", "0.0.0.0", "203.0.113.7"):
+        with pytest.raises(ValueError, match="is not an address at which other machines"):
+            own_address(text)
+    with pytest.raises(ValueError, match="must be an IP address"):
+        own_address("box-1")

@@ -1,4 +1,4 @@
-"""Agents that ask each other over real sockets."""
+"""Agents that ask each other over real sockets, and those that are not reached."""
 
 from collections.abc import AsyncIterator
 
@@ -9,6 +9,7 @@ from trainyard_agent.lease.lease import Lease
 from trainyard_agent.lease.majority import Majority
 from trainyard_agent.peers.members import PeerMembers
 from trainyard_agent.peers.reach import Reach
+from trainyard_agent.peers.unreached import UnreachedPeers
 from trainyard_protocol.wire.peers import SHORT_LEASE_S, WITHOUT_ANSWER_S, Peers
 from trainyard_protocol.wire.sync import SyncResponse
 
@@ -91,3 +92,20 @@ async def test_answer_with_another_key_or_of_another_agent_counts_for_nothing(ag
     agents.clock.advance(WITHOUT_ANSWER_S)
     await agents.members["a"].round()
     assert agents.members["a"].majority.reached == ()
+
+
+def test_gang_that_did_not_meet_counts_for_longer_each_time_whatever_is_answered() -> None:
+    clock = ManualClock()
+    peers = UnreachedPeers(clock)
+    for lasts_s in (60, 120, 240, 480, 960, 1800, 1800):
+        peers.record_apart({"b"})
+        clock.advance(lasts_s - 1)
+        peers.record("b", answered=True)
+        peers.keep_to({"a"})
+        assert list(peers.ids) == ["b"]
+        clock.advance(2)
+        assert list(peers.ids) == []
+    clock.advance(1800)
+    peers.record_apart({"b"})
+    clock.advance(61)
+    assert list(peers.ids) == [], "as the first time, after a long one without a failure"

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard_agent.installer.output import EVENT
+from trainyard_agent.runtimes import installing
 from trainyard_agent.runtimes.masking import Mask
 from trainyard_agent.runtimes.supervisor import LineSplitter
 
@@ -163,3 +165,14 @@ def test_no_chunk_of_output_shows_a_secret(values: list[str], between: list[str]
     hidden |= {value.strip() for value in values if "\n" not in value.strip()}
     whole = "".join(text if partial == 1 else f"{text}\n" for text, partial in lines)
     assert not [text for text in hidden if text in whole]
+
+
+def test_activity_has_no_part_of_a_secret() -> None:
+    secret = "s3cret-of-the-index"
+    for before in range(150, 230):
+        text = f"{'x' * before}{secret}{'y' * 200}"
+        output = f"{EVENT}{json.dumps({'activity': text})}\nCollecting {secret}\n"
+        shown = installing.last_activity(output, Mask([secret]))
+        assert "s3c" not in shown, (before, shown)
+        assert len(shown) <= 200, before
+    assert installing.last_activity("Collecting six\n", Mask()) == ""

@@ -103,7 +103,7 @@ def test_progress_that_was_wiped_is_not_shown() -> None:
 def test_lines_do_not_depend_on_how_the_bytes_arrive() -> None:
     chance = random.Random(7)
     data = bytes(chance.choice(b"abc\r\n\xff\xc3\xa9") for _ in range(5000))
-    for _ in range(20):
+    for _ in range(5):
         places = sorted(chance.randrange(len(data)) for _ in range(30))
         blocks = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
         for max_line, progress in ((MAX_LINE_BYTES, PROGRESS_BYTES), (3, PROGRESS_BYTES), (9, 6)):

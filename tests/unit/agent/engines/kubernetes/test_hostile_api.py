@@ -19,7 +19,6 @@ from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
 from trainyard_agent.runtimes.base import Keep, Launch, StartFailed
 from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.wire.logs import LogGap
 from trainyard_protocol.wire.sync import RunOrder
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
@@ -259,26 +258,6 @@ def test_program_of_an_image_is_kept_only_where_it_is_named(api: FakeCluster, ru
     assert not api.objects
 
 
-def test_log_of_a_pod_that_was_removed_before_an_agent_saw_it_run_may_lack_lines(
-    api: FakeCluster, client: KubeClient, runtime: KubernetesRuntime, tmp_path: Path
-) -> None:
-    """It has run while the agent was down."""
-    started(runtime)
-    runtime.close()
-    name = objects.pod_name(RUN, CHIEF)
-    running(api, CHIEF)
-    api.patch(f"{PODS}/{name}", {"metadata": {"finalizers": None}})
-    api.delete(f"{PODS}/{name}", 0)
-    with closing(KubernetesRuntime(tmp_path, client, OWNER)) as following:
-        following.recover()
-        until(lambda: following.observe(RUN)[0].exit)
-        ended = following.observe(RUN)[0].exit
-        assert ended is not None
-        assert ended.reason is Reason.VANISHED
-        until(lambda: following.read_log(RUN, CHIEF, 0, 10, 1 << 20).complete)
-        assert following.read_log(RUN, CHIEF, 0, 10, 1 << 20).gap == LogGap(after="", before="")
-
-
 def test_large_gang_whose_ends_have_long_messages_is_told_and_known_to_the_next_agent(
     api: FakeCluster, client: KubeClient, runtime: KubernetesRuntime, tmp_path: Path
 ) -> None:
@@ -297,10 +276,3 @@ def test_large_gang_whose_ends_have_long_messages_is_told_and_known_to_the_next_
     assert first.message == f"{words}."
     with closing(KubernetesRuntime(tmp_path, client, OWNER)) as next_one:
         assert next_one.observe(RUN) == reported
-
-
-# Logs.
-
-
-def line(second: int) -> bytes:
-    return f"2026-01-01T10:00:{second:02d}.000000000Z line {second}\n".encode()

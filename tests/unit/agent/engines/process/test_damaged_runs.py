@@ -11,9 +11,8 @@ import pytest
 
 from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver
-from trainyard_agent.engines.process.settings import ProcessSettings
 from trainyard_agent.host import process_tags
-from trainyard_agent.host.files import read_json, remove_tree
+from trainyard_agent.host.files import read_json
 from trainyard_agent.runtimes import run_directories
 from trainyard_protocol.states import Reason, ReplicaState
 from unit.agent.shells import RUN, TASK, start
@@ -24,19 +23,6 @@ DAMAGES = ("", "\0\0\0", "[]", "{}", '{"time": 1')
 
 def up(driver: Driver, run_id: str) -> bool:
     return driver.texts(run_id, TASK) == ["up"]
-
-
-def refuse_to_remove(monkeypatch: pytest.MonkeyPatch, run_id: str) -> None:
-    def refuse(path: Path) -> None:
-        if run_id in path.name:
-            raise OSError(errno.EBUSY, "Device or resource busy")
-        remove_tree(path)
-
-    monkeypatch.setattr(run_directories, "remove_tree", refuse)
-
-
-def names(runs: Path) -> list[str]:
-    return sorted(path.name for path in runs.iterdir())
 
 
 def test_notes_of_a_replica_that_are_damaged_count_as_absent(
@@ -106,25 +92,6 @@ def test_recover_with_one_unreadable_run_finds_the_others_and_keeps_it(
 
     assert [handle.run_id for handle in driver.lab.reopen().recover()] == [RUN, OTHER]
     assert driver.reports(RUN)[TASK].state is ReplicaState.RUNNING
-
-
-def test_remove_that_leaves_files_forgets_the_run_and_recover_tries_again(
-    driver: Driver, runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as busy:
-        refuse_to_remove(busy, RUN)
-        for _ in range(2):  # the second finds what the first has left
-            start(driver, "exec sleep 1000")
-            driver.runtime.remove(RUN)
-            assert driver.runtime.observe(RUN) == ()
-            assert process_tags.tagged(RUN) == []
-    assert len(names(runs)) == 2
-    assert not ProcessSettings.may_have_runs(runs.parent)
-    assert "Device or resource busy" in caplog.text
-
-    driver.lab.reopen().recover()
-
-    assert names(runs) == []
 
 
 def test_program_that_removes_its_directory_is_ended_and_counts_as_vanished(driver: Driver) -> None:

@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver, ProcessLab
 from trainyard_agent.engines.process.temporary import TemporaryDirectories
 from trainyard_agent.host import temporary
 from trainyard_agent.runtimes.base import Launch
 from trainyard_protocol.wire.sync import ExitReport
 from unit.agent.shells import RUN, TASK, start
-
-OTHER, WORKER = unique_run("2"), "worker-replica-0"
 
 SOCKETS = """
 import multiprocessing, os, socket, tempfile

@@ -8,8 +8,6 @@ from beds.open_engines import agent_settings
 from trainyard_agent.engines.slurm.engine import parse_nodes
 from trainyard_protocol.job.resources import Pool
 
-GIB = 1 << 30
-
 SINFO = """\
 n1|64|257000|gpu:a100:8(S:0-1),shard:32|mix
 n1|64|257000|gpu:a100:8(S:0-1),shard:32|mix

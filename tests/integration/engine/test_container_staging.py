@@ -167,13 +167,9 @@ async def test_image_that_is_missing_is_pulled_with_progress(host: Host, image: 
 
 
 FAULTS = {
-    "registry unreachable": [Fault(), Fault(layers=True)],
-    "the registry fails": [
-        *map(Fault, (500, 502, 503, 504)),
-        Fault(503, layers=True),
-        Fault(503, "<h1>Not found</h1>"),
-    ],
-    "the registry's rate limit is reached": [Fault(429), Fault(429, TOO_MANY), Fault(429, TOO_MANY, layers=True)],
+    "registry unreachable": [Fault(layers=True)],
+    "the registry fails": [Fault(502), Fault(503, "<h1>Not found</h1>")],
+    "the registry's rate limit is reached": [Fault(429), Fault(429, TOO_MANY, layers=True)],
 }
 
 
@@ -288,6 +284,7 @@ async def test_packages_are_installed_by_the_runtime_image_for_every_replica(hos
     assert list((host.root / "staging").iterdir()) == []
 
 
+@pytest.mark.long
 async def test_program_has_what_its_files_declare_in_the_runtime_image(host: Host, tmp_path: Path) -> None:
     setup = "from setuptools import setup; setup(name='{}', version='1', py_modules=['{}'], install_requires={})"
     files: dict[str, str | bytes] = {
@@ -325,19 +322,15 @@ async def test_environment_that_is_ready_is_found_by_the_next_agent(host: Host) 
     assert await host.prepare(order) == first
 
 
-async def test_package_that_does_not_build_says_what_pip_said(host: Host) -> None:
-    order = host.packaged(**{"setup.py": "raise SystemExit('there is no compiler')"})
+async def test_package_that_does_not_build_says_what_pip_said_and_has_no_variable_of_the_agent(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
+    setup = "import os; raise SystemExit('knows ' + str('secret' in os.environ.values()))"
+    order = host.packaged(**{"setup.py": setup})
     failed = await host.prepare(order)
     assert (failed.phase, failed.reason) == ("failed", Reason.PACKAGES_FAILED)
-    assert "there is no compiler" in failed.message
-
-
-async def test_package_gets_nothing_of_the_agents_environment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_TOKEN", "secret")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    order = host.packaged(**{"setup.py": "import os; raise SystemExit('secret' in os.environ.values())"})
-    failed = await host.prepare(order)
-    assert "True" not in failed.message
+    assert "knows False" in failed.message
 
 
 @pytest.mark.parametrize(
@@ -393,17 +386,7 @@ async def test_run_that_is_let_go_while_it_installs_leaves_no_container(host: Ho
         assert host.remaining() == []
 
 
-async def test_container_of_a_killed_agent_is_removed_before_the_next_installs(host: Host) -> None:
-    killed = run_order(uuid.uuid4().hex, CHIEF)
-    labels = host.owner.labels(spec.STAGING, killed)
-    host.engine.client().containers.run(
-        host.engine.base_image, ["sleep", "1000"], labels=labels, detach=True, init=True
-    )
-    order = host.packaged()
-    assert (await host.prepare(order)).phase == "ready"
-
-
-async def test_runtime_image_that_was_not_built_says_how(host: Host) -> None:
+async def test_runtime_that_is_not_built_or_not_offered_says_so(host: Host) -> None:
     host.runtimes = host.runtime_image("trainyard/not-built:1", dockerfile="/x/Dockerfile")
     failed = await host.prepare(run_order(uuid.uuid4().hex, CHIEF))
     assert failed.reason is Reason.IMAGE_FAILED
@@ -411,9 +394,6 @@ async def test_runtime_image_that_was_not_built_says_how(host: Host) -> None:
         "trainyard/not-built:1, the image of its runtime version, is not on the agent's machine: "
         "`trainyard runtimes build base` builds it there."
     )
-
-
-async def test_runtime_version_that_is_not_offered_says_which_are(host: Host) -> None:
     host.runtimes = Runtimes(host.runtimes.images, {"2.11": RuntimeVersion(cpu="base")})
     failed = await host.prepare(run_order(uuid.uuid4().hex, CHIEF, runtimeVersion="1.15"))
     assert failed.reason is Reason.IMAGE_FAILED

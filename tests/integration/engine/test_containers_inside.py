@@ -1,27 +1,40 @@
-"""The inside of a replica's container: its environment and its isolation."""
+"""The inside of a replica's container, its environment and isolation; what leaves it, its log and its stacks."""
 
-import json
 import os
+import signal
 import uuid
 from pathlib import Path
 
 import pytest
 
-from integration.engine.runs import CHIEF, WORKER, Host
+from beds.engines import OwnEngine
+from integration.engine.runs import CHIEF, WORKER, Host, host_on
 from trainyard_agent.engines.docker import disk_limit, spec
 from trainyard_agent.engines.docker.streams.attachments import ContainerAttachments
+from trainyard_agent.host import procfs
+from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.runtimes.base import Keep, Launch, ProgramUser, StartFailed
 from trainyard_agent.runtimes.installing import PACKAGES
 from trainyard_agent.runtimes.replica_names import host_name
 from trainyard_protocol.job.cluster import Task
-from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.states import Reason
 
 _GB = 10**9
-
-
-def test_replica_has_its_environment_byte_for_byte(host: Host) -> None:
-    given = json.dumps({"cluster": {"chief": ["größe:2222"]}, "job": '{"args": ["a b", "$HOME"]}'})
-    assert host.run('printf "%s\\n" "$TF_CONFIG"', environment={"TF_CONFIG": given}) == [given]
+LISTENS = """
+import faulthandler, signal, time
+def read_from_a_dead_disk():
+    time.sleep(600)
+faulthandler.register(signal.SIGUSR1)
+print("hangs", flush=True)
+read_from_a_dead_disk()
+"""
+BARS = """
+import os, time
+print(*range(10), sep="\\n", flush=True)
+while not os.path.exists("/data/go"): time.sleep(0.05)
+for n in range(100): print(*(f"{n} {k}" for k in range(10_000)), sep="\\r")
+print("end")
+"""
 
 
 def test_attachments_end_from_inside_where_the_agent_does_not_see_their_processes(
@@ -77,7 +90,7 @@ def test_replicas_reach_each_other_by_name_and_no_other_run_does(host: Host) -> 
 
 def test_replica_finds_peers_that_have_not_started_yet(host: Host) -> None:
     """The last of many is looked up by all, as the first thing that they do."""
-    tasks = [CHIEF, *(f"worker-replica-{n}" for n in range(6))]
+    tasks = [CHIEF, *(f"worker-replica-{n}" for n in range(3))]
     order = host.order(*tasks)
     names = [host_name(order.run_id, Task.parse(task)) for task in tasks]
     host.runtime.place(order)
@@ -146,14 +159,6 @@ def test_fork_bomb_stays_in_its_container_and_is_removed_with_it(host: Host) -> 
     assert host.end(run_id).after_stop
     host.runtime.remove(run_id)
     assert host.remaining() == []
-
-
-def test_program_without_a_handler_ends_at_once_on_sigterm(host: Host) -> None:
-    """It would not as process 1 of its container."""
-    run_id = host.start("echo up; exec python3 -c 'import time; time.sleep(1000)'")
-    host.until(lambda: host.printed(run_id) == ["up"])
-    host.runtime.stop(run_id, 50.0)
-    assert host.end(run_id).code == 143
 
 
 def test_zombies_are_reaped(host: Host) -> None:
@@ -263,6 +268,15 @@ def test_image_without_a_shell_keeps_nothing(host: Host) -> None:
         host.runtime.start(order.run_id, [launch])
 
 
+def test_image_that_was_removed_after_it_was_staged_is_the_machines_fault(host: Host) -> None:
+    order = host.order(CHIEF)
+    host.runtime.place(order)
+    with pytest.raises(StartFailed) as failure:
+        host.runtime.start(order.run_id, [host.launch("true", image="sha256:" + "0" * 64)])
+    assert failure.value.reason is Reason.HOST_FAILED
+    assert host.remaining() == []
+
+
 def test_entry_point_may_be_relative_to_the_images_directory(host: Host) -> None:
     image = host.engine.build(
         "trainyard-test-relative",
@@ -277,19 +291,43 @@ def test_entry_point_may_be_relative_to_the_images_directory(host: Host) -> None
     host.engine.client().images.remove(image)
 
 
-def test_image_that_was_removed_after_it_was_staged_is_the_machines_fault(host: Host) -> None:
-    order = host.order(CHIEF)
+def test_program_in_a_container_is_found_and_writes_its_stacks_when_it_is_asked(host: Host) -> None:
+    run_id = host.start(f"exec python3 -c '{LISTENS}'")
+    host.until(lambda: host.printed(run_id))
+    pids = host.runtime.processes(run_id, CHIEF)
+    if not pids:
+        pytest.skip("the engine's containers are in another pid namespace than this test")
+    assert any(procfs.catches(pid, signal.SIGUSR1) for pid in pids)
+    stacks = StackDumper(host.runtime, py_spy="").dump(run_id, CHIEF, "SIGUSR1", len(host.printed(run_id)))
+    assert "in read_from_a_dead_disk" in stacks
+    assert host.running(run_id)
+    host.runtime.remove(run_id)
+    assert host.runtime.processes(run_id, CHIEF) == ()
+
+
+def test_engine_that_rotates_logs_by_default_loses_no_line(own_engine: OwnEngine, tmp_path: Path) -> None:
+    own_engine.restart(log_opts={"max-size": "4k", "max-file": "2"})
+    with host_on(own_engine, tmp_path / "state") as host:
+        assert host.run("i=0; while [ $i -lt 600 ]; do echo $i; i=$((i+1)); done") == [str(n) for n in range(600)]
+
+
+def test_log_whose_beginning_the_engine_dropped_while_no_agent_looked_is_cut(host: Host, tmp_path: Path) -> None:
+    """Lines that are overwritten again and again are much to the engine, and little to us."""
+    data = tmp_path / "data"
+    data.mkdir()
+    order = host.order("master-replica-0").model_copy(update={"log_quota_bytes": 1 << 20})
+    launch = host.launch(
+        f"exec python3 -c '{BARS}'", job_dir="/data", job_dir_source=str(data), log_quota_bytes=1 << 20
+    )
     host.runtime.place(order)
-    with pytest.raises(StartFailed) as failure:
-        host.runtime.start(order.run_id, [host.launch("true", image="sha256:" + "0" * 64)])
-    assert failure.value.reason is Reason.HOST_FAILED
-    assert host.remaining() == []
+    host.runtime.start(order.run_id, [launch])
+    host.until(lambda: len(host.printed(order.run_id)) == 10)
+    host.runtime.close()
+    (data / "go").touch()
+    (container,) = host.engine.client().containers.list(filters={"label": f"trainyard.run={order.run_id}"})
+    assert container.wait()["StatusCode"] == 0
 
+    host.new_agent()
 
-def test_state_of_a_paused_container_is_running(host: Host) -> None:
-    run_id = host.start("echo up; sleep 1000")
-    host.until(lambda: host.printed(run_id) == ["up"])
-    (container,) = host.engine.client().containers.list(filters={"label": f"{spec.RUN}={run_id}"})
-    container.pause()
-    assert host.report(run_id).state is ReplicaState.RUNNING
-    container.unpause()
+    assert host.log(order.run_id) == [str(n) for n in range(10)]
+    assert host.runtime.read_log(order.run_id, "master-replica-0", 0, 100, 1 << 20).cut

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -217,17 +216,6 @@ def test_engine_restart_ends_its_containers_and_is_nobodys_failure(
     assert fragile.log(run_id) == ["up", "saved"]
 
 
-def test_engine_restart_with_live_restore_changes_nothing(fragile: Host, own_engine: OwnEngine) -> None:
-    own_engine.restart(live_restore=True)
-    run_id = fragile.start(COUNT.replace("while :", "while [ $i -lt 100 ]") + "; exit 3")
-    fragile.until(lambda: len(fragile.printed(run_id)) > 3)
-    own_engine.restart(live_restore=True)
-    assert fragile.report(run_id).exit is None
-    ended = fragile.end(run_id)
-    assert (ended.code, ended.reason) == (3, Reason.PROGRAM_ERROR)
-    assert fragile.log(run_id) == [str(n) for n in range(100)]
-
-
 def test_engine_killed_with_live_restore_loses_no_line(fragile: Host, own_engine: OwnEngine) -> None:
     own_engine.restart(live_restore=True)
     run_id = fragile.start(COUNT.replace("while :", "while [ $i -lt 100 ]"))
@@ -265,31 +253,6 @@ def test_start_on_an_engine_that_is_down_is_the_machines_fault(fragile: Host, ow
     assert failure.value.reason is Reason.HOST_FAILED
     assert "does not answer" in failure.value.message
     own_engine.start()
-
-
-@pytest.mark.long
-def test_ten_gangs_of_four_at_once_all_end_and_leave_nothing(host: Host) -> None:
-    tasks = [CHIEF, WORKER, "worker-replica-1", "worker-replica-2"]
-    runs: list[str] = []
-
-    def go() -> None:
-        runs.append(host.start_gang(dict.fromkeys(tasks, "hostname; exit 0")))
-
-    threads = [threading.Thread(target=go) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(runs) == 10
-    names = set()
-    for run_id in runs:
-        for task in tasks:
-            ended = host.end(run_id, task)
-            assert (ended.code, ended.reason) == (0, Reason.COMPLETED)
-            names |= set(host.log(run_id, task))
-        host.runtime.remove(run_id)
-    assert len(names) == 40
-    assert host.remaining() == []
 
 
 def test_network_to_which_somebody_else_is_connected_goes_and_he_stays(host: Host) -> None:

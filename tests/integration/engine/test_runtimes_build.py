@@ -81,14 +81,6 @@ def test_image_that_was_built_is_listed_and_has_what_it_was_given(
     assert "einops" in site.read("cat /opt/requirements.txt").splitlines()
 
 
-def test_build_again_gives_the_same_image(site: Site) -> None:
-    ids = []
-    for _ in range(2):
-        assert site.run("build", "tiny") == 0
-        ids.append(site.engine.client().images.get(site.image).id)
-    assert ids[0] == ids[1]
-
-
 def test_step_that_fails_is_shown_with_what_it_wrote_and_leaves_nothing(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,12 +99,3 @@ def test_base_image_that_nobody_has_is_named(site: Site, capsys: pytest.CaptureF
     missing = "localhost:1/nowhere/base:1"
     assert site.run("build", "tiny", "--base-image", missing) == 1
     assert f"The base image {missing} of tiny is not available: " in capsys.readouterr().err
-
-
-def test_dockerfile_that_is_none_is_refused_in_the_engines_words(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (site.directory / "Dockerfile").write_text("ARG BASE_IMAGE\nFROM $BASE_IMAGE\nNONSENSE\n")
-    assert site.run("build", "tiny") == 1
-    assert "tiny was not built: " in (error := capsys.readouterr().err)
-    assert "NONSENSE" in error

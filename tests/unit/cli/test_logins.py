@@ -86,10 +86,13 @@ def chosen(**changes: Any) -> Target:
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [({"TRAINYARD_STATE_DIR": "/a", "XDG_STATE_HOME": "/b"}, Path("/a")), ({"XDG_STATE_HOME": "/b"},
-     Path("/b/trainyard")), ({"XDG_STATE_HOME": "relative"}, Path.home() / ".local/state/trainyard"), ({},
-     Path.home() / ".local/state/trainyard")],
-)  # fmt: skip
+    [
+        ({"TRAINYARD_STATE_DIR": "/a", "XDG_STATE_HOME": "/b"}, Path("/a")),
+        ({"XDG_STATE_HOME": "/b"}, Path("/b/trainyard")),
+        ({"XDG_STATE_HOME": "relative"}, Path.home() / ".local/state/trainyard"),
+        ({}, Path.home() / ".local/state/trainyard"),
+    ],
+)
 def test_state_dir_comes_from_the_first_that_is_set(environment: dict[str, str], expected: Path) -> None:
     assert default_state_dir(environment) == expected
 

@@ -200,8 +200,8 @@ def test_repository_among_the_files_is_never_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "says"),
     [({"mostBytes": 10}, {"error": "The files of the program are larger than the limit of 10 B.", "isTooLarge": True}),
-     ({"tar": "gone"}, {"error": "The server cannot store the program: No such file or directory.",
-     "isOfServer": True})],
+     ({"tar": "gone"},
+     {"error": "The server cannot store the program: No such file or directory.", "isOfServer": True})],
 )  # fmt: skip
 def test_process_answers_with_an_error(tmp_path: Path, request_: dict[str, Any], says: dict[str, Any]) -> None:
     (tmp_path / "sent.tar").write_bytes(tar_of({"train.py": b"print(1111111)"}))

@@ -51,8 +51,9 @@ trainingInput:
 T4 = {"type": "NVIDIA_TESLA_T4", "count": "1"}
 MERGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     # the config, the flags, what they are together
-    ({"training_input": {"worker_count": 1, "master_config": {"image_uri": "a"}}}, {"worker_count": 2,
-     "master_image_uri": "b"}, {"training_input": {"worker_count": "2", "master_config": {"image_uri": "b"}}}),
+    ({"training_input": {"worker_count": 1, "master_config": {"image_uri": "a"}}},
+     {"worker_count": 2, "master_image_uri": "b"},
+     {"training_input": {"worker_count": "2", "master_config": {"image_uri": "b"}}}),
     ({"labels": {"a": "1"}}, {"labels": ({"b": "2"}, {"c": "3"})}, {"labels": {"b": "2", "c": "3"}}),
     ({"trainingInput": {"secrets": [{"name": "OLD"}]}},
      {"set_secrets": ({"HF_TOKEN": "HF", "/run/key": "key"}, {"A": "A"})},
@@ -199,11 +200,14 @@ def test_check_locally_names_the_flag_or_the_line_of_what_is_wrong(tmp_path: Pat
 WORDS: list[tuple[Word[Any], dict[str, object]]] = [
     # a flag's type, and its words with their values, or with what is said of a wrong one
     (DurationText(), {"10m": "600s", "10": "must be a duration such as 30s, 10m, 2h"}),
-    (Variable(), {"HERE": ("HERE", "a=b"), "A=b=c, d": ("A", "b=c, d"), "A=": ("A", ""),
+    (Variable(),
+     {"HERE": ("HERE", "a=b"), "A=b=c, d": ("A", "b=c, d"), "A=": ("A", ""),
      "MISSING": "MISSING is not set here; write MISSING=VALUE", "=x": "[=x] has no name"}),
-    (NamedMount(), {"a:/data": ("a", "/data"), "a": ("a", "")} | dict.fromkeys(("/data:/data", ":/data", "a:", ""),
+    (NamedMount(),
+     {"a:/data": ("a", "/data"), "a": ("a", "")} | dict.fromkeys(("/data:/data", ":/data", "a:", ""),
      "must look like imagenet:/data: a mount's name, no dir")),
-    (EngineOption(), {"slurm.qos=high": ("slurm", "qos", "", "high"),
+    (EngineOption(),
+     {"slurm.qos=high": ("slurm", "qos", "", "high"),
      "kubernetes.labels.example.com/team=a=b": ("kubernetes", "labels", "example.com/team", "a=b"),
      "slurm.setup=module load a.b": ("slurm", "setup", "", "module load a.b"),
      "qos=high": "[qos=high] is not an option of an engine; write slurm.qos=high or",

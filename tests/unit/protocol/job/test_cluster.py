@@ -59,12 +59,15 @@ def context(**fields: object) -> Job:
 def test_tf_config_of_a_worker_has_cluster_task_job_and_environment() -> None:
     value = tf_config(context(workerCount=2, useChiefInTfConfig=True), ADDRESSES, WORKER_1)
     assert value == {
-        "cluster": {"chief": ["cmle-training-master-5f-0:2222"], "worker": ["cmle-training-worker-5f-0:2222",
-         "cmle-training-worker-5f-1:2222"], "ps": ["cmle-training-ps-5f-0:2222"]},
+        "cluster": {
+            "chief": ["cmle-training-master-5f-0:2222"],
+            "worker": ["cmle-training-worker-5f-0:2222", "cmle-training-worker-5f-1:2222"],
+            "ps": ["cmle-training-ps-5f-0:2222"],
+        },
         "task": {"type": "worker", "index": 1},
         "job": '{"worker_count": "2", "use_chief_in_tf_config": true}',
         "environment": "cloud",
-    }  # fmt: skip
+    }
 
 
 def test_job_too_long_for_a_variable_is_described_without_its_largest_fields() -> None:
@@ -144,9 +147,9 @@ def test_custom_job_has_pools_in_cluster_spec_and_its_directories_in_variables_a
     job = context(customJob=given, useChiefInTfConfig=True, pythonModule="a.b", args=["--x"], jobDir="gs://b/out")
     variables = environment(job, ADDRESSES, WORKER_1, job_dir="gs://b/out")
     assert json.loads(variables["CLUSTER_SPEC"]) == {
-        "cluster": {"workerpool0": ["cmle-training-master-5f-0:2222"], "workerpool1": ["cmle-training-worker-5f-0:2222",
-         "cmle-training-worker-5f-1:2222"], "workerpool2": ["cmle-training-ps-5f-0:2222"],
-         "workerpool3": ["cmle-training-evaluator-5f-0:2222"]},
+        "cluster": {"workerpool0": ["cmle-training-master-5f-0:2222"],
+         "workerpool1": ["cmle-training-worker-5f-0:2222", "cmle-training-worker-5f-1:2222"],
+         "workerpool2": ["cmle-training-ps-5f-0:2222"], "workerpool3": ["cmle-training-evaluator-5f-0:2222"]},
         "task": {"type": "workerpool1", "index": 1},
         "job": {"worker_pool_specs": [{"replica_count": "1"}]},
         "environment": "cloud",

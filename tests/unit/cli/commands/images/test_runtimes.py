@@ -97,9 +97,6 @@ def site(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-# list
-
-
 def built_by_name(name: str) -> list[str]:
     return [name, f"trainyard/runtime-{name}:0.2", f"no: trainyard runtimes build {name}"]
 
@@ -138,9 +135,6 @@ def test_list_without_an_engine_says_why(monkeypatch: pytest.MonkeyPatch, capsys
     assert printed.err.startswith(
         "Cannot tell which images this machine has: No container engine answers at unix:///var/run/docker.sock (Error"
     )
-
-
-# build
 
 
 def test_build_is_by_default_without_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,9 +241,6 @@ def test_build_without_a_dockerfile_asks_no_engine(tmp_path: Path, capsys: pytes
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-# what goes wrong at the engine
 
 
 def failing(*words: Any) -> ScriptedEngine:

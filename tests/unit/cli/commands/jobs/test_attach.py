@@ -10,8 +10,8 @@ from trainyard_cli.commands.jobs.attach import _forward
 
 @pytest.mark.parametrize(
     ("text", "forward"),
-    [("8888", Forward(8888, 8888)), ("16006:6006", Forward(16006, 6006)), (":80", Forward(0, 80)), ("0:80",
-     Forward(0, 80))],
+    [("8888", Forward(8888, 8888)), ("16006:6006", Forward(16006, 6006)), (":80", Forward(0, 80)),
+     ("0:80", Forward(0, 80))],
 )  # fmt: skip
 def test_port_is_read_as_kubectl_does(text: str, forward: Forward) -> None:
     assert _forward(text) == forward

@@ -24,7 +24,6 @@ from trainyard_cli.local.options import Options, ProcessName
 from trainyard_cli.local.service import down
 from trainyard_cli.local.state import PROCESSES, LocalState
 from trainyard_cli.main import run
-from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.views.health import Check, CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views.views import AgentView
 
@@ -181,10 +180,9 @@ def test_version_and_checks_that_are_not_ok_are_problems() -> None:
 
 def test_agents_of_another_version_are_a_problem_unless_they_are_silent() -> None:
     def agent(name: str, version: str, alive: bool = True) -> AgentView:
-        return AgentView(
-            agent_id=name, name=name, runtime="process", capacity_mode="fit", version=version,
-            capacity=Capacity(cpus=(0,), memory_bytes=1), alive=alive, last_seen=NOON,
-        )  # fmt: skip
+        given = {"agent_id": name, "name": name, "version": version, "alive": alive, "last_seen": NOON}
+        of_all = {"runtime": "process", "capacity_mode": "fit", "capacity": {"cpus": (0,), "memory_bytes": 1}}
+        return AgentView.model_validate(given | of_all)
 
     mine = trainyard_protocol.__version__
     found = list(doctor.of_agents([agent("same", mine), agent("old", "1"), agent("gone", "1", alive=False)]))

@@ -6,8 +6,8 @@ import pytest
 from trainyard_cli.output.jobs import formats
 
 JOBS = [
-    {"jobId": "a", "state": "RUNNING", "createTime": "2026-11-20T23:30:00Z", "trainingInput": {"workerCount": "2",
-     "args": ["--x", "1"], "jobDir": "gs://b/out/"}},
+    {"jobId": "a", "state": "RUNNING", "createTime": "2026-11-20T23:30:00Z",
+     "trainingInput": {"workerCount": "2", "args": ["--x", "1"], "jobDir": "gs://b/out/"}},
     {"jobId": "b,c", "state": "FAILED", "labels": {"team": "vision"}},
 ]  # fmt: skip
 

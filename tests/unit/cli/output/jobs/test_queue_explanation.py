@@ -26,8 +26,9 @@ WAITS = QueueExplanationView(
     agents=(CandidateView(agent="vm", alive=True, has="2 vCPU", free="1 vCPU", home=True, lacks="lacks 1 vCPU"),
      CandidateView(agent="other", alive=True, has="4 vCPU", free="3 vCPU", home=True)),
     holders=(HolderView(project="q", job_id="first", state=JobState.RUNNING, priority=9, agent="vm", holds="1 vCPU",
-     running_since=NOW - timedelta(minutes=2), ends_by=NOW + timedelta(hours=1)), HolderView(project="p", job_id="gone",
-     state=JobState.FAILED, priority=0, agent="vm", holds="1 vCPU", left_over=True)),
+     running_since=NOW - timedelta(minutes=2), ends_by=NOW + timedelta(hours=1)),
+     HolderView(project="p", job_id="gone", state=JobState.FAILED, priority=0, agent="vm", holds="1 vCPU",
+     left_over=True)),
     ahead=(QueuedAheadView(project="q", job_id="next", priority=5, position=1, needs="1 vCPU", waiting="room"),),
     changes=(SuggestionView(kind="priority", message="a priority above 5 (it has 3)"),),
 )  # fmt: skip

@@ -74,8 +74,8 @@ def test_flags_change_the_job_and_its_job_spec_alike(tmp_path: Path) -> None:
     assert given.job_spec["workerPoolSpecs"][0] == {
         "machineSpec": {"machineType": "local-2", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2},
         "replicaCount": "1",
-        "containerSpec": {"imageUri": "me/other:2", "args": ["--lr", "1"], "env": [{"name": "A", "value": "2"},
-         {"name": "B", "value": "3"}]},
+        "containerSpec": {"imageUri": "me/other:2", "args": ["--lr", "1"],
+         "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]},
     }  # fmt: skip
     assert given.job_spec["workerPoolSpecs"][2]["replicaCount"] == "3"
     assert given.job_spec["scheduling"] == {"timeout": "60s", "strategy": "SPOT"}

@@ -1,10 +1,8 @@
-import hashlib
-import math
 from pathlib import Path
 
 import pytest
 
-from trainyard_protocol.errors import InvalidArgument, TooLarge
+from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.views.views import Staged
 from trainyard_server.storage.uploads import UploadStore
 
@@ -16,30 +14,12 @@ def upload(staging: UploadStore, *parts: bytes, filename: str = "trainer-0.0.0.t
         return one.finish()
 
 
-def test_upload_is_stored_by_its_content(tmp_path: Path) -> None:
-    staging = UploadStore(tmp_path, limit=100)
-    first = upload(staging, b"ab", b"c")
-    sha256 = hashlib.sha256(b"abc").hexdigest()
-    assert first == Staged(uri=f"staging://{sha256}/trainer-0.0.0.tar.gz", sha256=sha256, size=3)
-    assert upload(staging, b"abc") == first
-    assert staging.path(sha256, "trainer-0.0.0.tar.gz").read_bytes() == b"abc"
-    assert [path.name for path in staging.older_than(math.inf)] == [sha256]
-
-
 def test_upload_is_its_projects(tmp_path: Path) -> None:
     """The hash alone gives nobody the package of another project."""
     staging = UploadStore(tmp_path, limit=100)
     uri = upload(staging, b"abc").uri
     seen = {None: True, frozenset("pq"): True, frozenset("q"): False, frozenset[str](): False}
     assert {visible: staging.has(visible, uri) for visible in seen} == seen
-
-
-def test_upload_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
-    staging = UploadStore(tmp_path, limit=5)
-    assert upload(staging, b"12345").size == 5
-    with pytest.raises(TooLarge, match="larger than the limit of 5 bytes"):
-        upload(staging, b"123", b"456")
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [hashlib.sha256(b"12345").hexdigest()]
 
 
 def test_upload_that_is_empty_aborted_or_of_a_killed_server_leaves_nothing(tmp_path: Path) -> None:

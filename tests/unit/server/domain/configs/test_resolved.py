@@ -20,15 +20,6 @@ def resolve(training_input: TrainingInput) -> dict[str, Any]:
     return resolved.resolved(training_input, replicas)
 
 
-def test_resolved_tier_has_the_machines_of_the_catalogue() -> None:
-    tier = default_catalog().scale_tiers["STANDARD_1"]
-    data = resolve(made(scaleTier="STANDARD_1", pythonModule="t"))
-    assert data["masterType"] == tier["master"].machine_type
-    assert (data["workerType"], data["workerCount"]) == (tier["worker"].machine_type, tier["worker"].count)
-    assert data["parameterServerCount"] == tier["ps"].count
-    assert "evaluatorType" not in data
-
-
 def test_filled_lines_are_those_that_nobody_sent() -> None:
     training_input = made(pythonModule="t", scheduling={"maxRunningTime": "60s"}, masterConfig={"diskConfig": {}})
     text = resolved.as_yaml(resolve(training_input))

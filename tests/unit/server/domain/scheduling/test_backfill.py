@@ -31,14 +31,6 @@ def test_small_job_that_could_delay_the_large_one_waits() -> None:
     )
 
 
-def test_cpu_job_passes_a_job_that_waits_for_devices() -> None:
-    """The large one cannot start before the gang with the devices ends, and then there are CPUs for both."""
-    host = agent(cpus=8, gb=64, gpus=("A", "A"), gangs=(held(*CPUS_4, gpus=("laptop-0", "laptop-1")),))
-    large = queued(1, cpus=6, gpus=2, kind="A", age=9)
-    assert placed(plan([large, queued(2, cpus=2)], [host], NOW)) == [2]
-    assert placed(plan([large, queued(2, cpus=3)], [host], NOW)) == []
-
-
 amounts = st.tuples(st.integers(0, 5), st.integers(0, 5))
 
 

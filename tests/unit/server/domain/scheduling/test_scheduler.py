@@ -19,14 +19,6 @@ def test_jobs_are_taken_by_priority_then_age() -> None:
         assert positions == {key: n + 1 for n, key in enumerate([3, 2, 4, 1, 0][free:])}
 
 
-def test_gang_gets_cpus_of_its_own() -> None:
-    placement = only(plan([queued(1, 2, cpus=2)], [agent(cpus=4)], NOW))
-    assert [a.cpus for a in placement.assignments] == [(0, 1), (2, 3)]
-    assert [a.task for a in placement.assignments] == ["master-replica-0", "worker-replica-0"]
-    assert [a.memory_bytes for a in placement.assignments] == [2 * GIGABYTE] * 2
-    assert placement.scaled == ""
-
-
 def test_job_that_can_never_start_holds_back_nobody() -> None:
     result = plan([queued(1, cpus=16, gb=60, age=9), queued(2)], [agent()], NOW)
     assert placed(result) == [2]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, inspect, select, update
+from sqlalchemy import select, update
 
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.training_input import TrainingInput
@@ -142,12 +142,3 @@ def test_write_to_a_state_that_is_not_there_any_more_is_overtaken(store: Store) 
     with pytest.raises(ConcurrentUpdate), store.write() as writer:
         writer.move_job(stale, JobState.RUNNING, NOW)
     assert len(events(store)) == known + 1
-
-
-def test_job_id_is_unique_in_a_project_for_ever(store: Store) -> None:
-    with store.read() as reader:
-        job = reader.job_by_key(1)
-        names = [attribute.key for attribute in inspect(JobRow).column_attrs if attribute.key != "key"]
-        values = {name: getattr(job, name) for name in names}
-    with pytest.raises(Exception, match="UNIQUE"), store.write() as writer:
-        writer._session.execute(insert(JobRow).values(**values))

@@ -43,17 +43,6 @@ def test_large_directory_is_paged_without_duplicates(job_dir: Path) -> None:
     assert sorted(seen) == sorted(path.name for path in (job_dir / "model").iterdir())
 
 
-def test_growing_file_is_read_to_its_old_size_and_shrinking_one_raises(job_dir: Path) -> None:
-    grown = tree(job_dir).content(("notes.txt",))
-    with (job_dir / "notes.txt").open("a") as file:
-        file.write(" world")
-    assert b"".join(grown.blocks) == b"hello"
-    shrunk = tree(job_dir).content(("notes.txt",))
-    (job_dir / "notes.txt").write_text("he")
-    with pytest.raises(OSError, match="shorter"):
-        b"".join(shrunk.blocks)
-
-
 @pytest.mark.parametrize("path", ["..", "../secret", "model/../../secret", "/etc", "a//b", "a/", ".", "a\0b", "a/./b"])
 def test_ambiguous_path_is_refused(path: str) -> None:
     with pytest.raises(InvalidArgument, match="below the job-dir"):

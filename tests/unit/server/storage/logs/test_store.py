@@ -48,17 +48,6 @@ def test_lines_of_all_streams_have_one_order(tmp_path: Path) -> None:
     assert store.counts("p", "j") == {SERVICE: 1, MASTER: 3, WORKER: 1}
 
 
-def test_verify_says_whether_the_stream_is_whole(tmp_path: Path) -> None:
-    store, all_lines = LogStore(tmp_path), lines("0", "ü", "")
-    end = LogEnd(count=3, sha256=digest(all_lines))
-    assert not store.verify("p", "j", MASTER, end)
-    store.append("p", "j", MASTER, 0, all_lines[:2])
-    assert not store.verify("p", "j", MASTER, end)
-    store.append("p", "j", MASTER, 2, all_lines[2:])
-    assert store.verify("p", "j", MASTER, end)
-    assert LogStore(tmp_path).verify("p", "j", MASTER, end), "also when it was opened anew"
-
-
 def test_verify_of_a_stream_with_too_many_lines_or_another_digest_raises(tmp_path: Path) -> None:
     store = LogStore(tmp_path)
     store.append("p", "j", MASTER, 0, lines("0", "1"))

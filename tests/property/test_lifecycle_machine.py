@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -29,12 +30,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from beds import open_engines
 from beds.history_checks import check_ending, check_history
 from beds.world import Machine, World
 from trainyard_agent.engines.docker.client import EngineInfo
 from trainyard_agent.engines.docker.probe import EngineState
 from trainyard_agent.engines.fake import FOREVER, Exit, Measure, Print, Script
 from trainyard_agent.runtimes.base import Launch
+from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Outcome, Reason, ReplicaState
 from trainyard_protocol.views.views import SERVICE_TASK, JobDetail
 from trainyard_server.control.controller import Controller
@@ -60,6 +63,7 @@ PLACE = re.compile(r'(?<="event": "checkpoint", "step": )\d+')
 ENGINE = EngineState(EngineInfo("engine", "20.10", cpus=3, memory_bytes=1 << 40, live_restore=False))
 AWAY = replace(ENGINE, problem="no Docker engine answers")
 ENDLESS = ("stubborn.task", "forever.task")
+RUNTIMES = load_runtimes()
 EVALUATOR = {"evaluatorType": "local-1", "evaluatorCount": 1}
 
 
@@ -101,8 +105,9 @@ class TrainyardMachine(RuleBasedStateMachine):
         self.gone: set[str] = set()
         self.apart: list[str] = []
         self.loop = asyncio.new_event_loop()
-        self.placing = mock.patch.object(Controller, "_place", self.watched(Controller._place))
-        self.placing.start()
+        self.patched = ExitStack()
+        self.patched.enter_context(mock.patch.object(Controller, "_place", self.watched(Controller._place)))
+        self.patched.enter_context(mock.patch.object(open_engines, "load_runtimes", return_value=RUNTIMES))
 
     def watched(self, place: Callable[..., bool]) -> Callable[..., bool]:
         """The method that starts placed runs; notes those whose machines have reported that they are apart."""
@@ -333,7 +338,7 @@ class TrainyardMachine(RuleBasedStateMachine):
             self.do(self.finish())
             assert not self.apart
         finally:
-            self.placing.stop()
+            self.patched.close()
             self.do(self.world.close())
             self.loop.close()
             shutil.rmtree(self.directory)

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ AWAY = "no Docker engine answers at unix:///x.sock (No such file or directory)"
 EMULATOR = {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:8471"}
 IN_CONTAINERS = {"STORAGE_EMULATOR_HOST": "http://host.docker.internal:8471"}
 ME = agent_info(runtime="process")
+BOTH: list[RuntimeName] = ["process", "docker"]
 
 
 def settings(state_dir: Path, *words: str) -> AgentSettings:
@@ -58,32 +60,27 @@ def test_offer_of_both_runtimes_is_on_what_both_have() -> None:
     assert (info.environment_in("docker"), info.environment_in("")) == (IN_CONTAINERS, EMULATOR)
 
 
-@pytest.mark.parametrize("known", [None, ENGINE])
-def test_offer_without_an_answer_of_the_engine_is_of_package_jobs(known: EngineInfo | None) -> None:
-    info = offered(EngineState(known, problem=AWAY), "process", "docker")
-    assert (info.runs_images, info.runs_packages, info.engine_problem) == (False, True, AWAY)
-    assert info.capacity == (ME.capacity if known is None else Capacity(cpus=(0,), memory_bytes=4 << 30))
-
-
-@pytest.mark.parametrize("package_jobs", ["process", "container"])
-def test_offer_of_containers_alone_waits_for_the_engine(package_jobs: PackageJobs) -> None:
-    runtimes: tuple[RuntimeName, ...] = ("docker",) if package_jobs == "process" else ("process", "docker")
-    info = offered(EngineState(ENGINE, problem=AWAY), *runtimes, package_jobs=package_jobs)
-    assert (info.runtime, info.runs_images, info.runs_packages) == ("docker", False, False)
-    assert info.replica_environment == IN_CONTAINERS
-
-
-def test_offer_of_processes_alone_keeps_the_environment_of_containers_that_run() -> None:
-    info = offered(EngineState(), "process")
-    assert (info.runs_images, info.engine_problem, info.capacity) == (False, "", ME.capacity)
-    assert [offer.retiring for offer in info.runtimes] == [False, True]
+@pytest.mark.parametrize(
+    ("engine", "admitted", "given", "expected"),
+    [
+        (EngineState(problem=AWAY), BOTH, {}, ("process", False, True, AWAY)),
+        (EngineState(ENGINE, problem=AWAY), BOTH, {}, ("process", False, True, AWAY)),
+        (EngineState(ENGINE, problem=AWAY), ["docker"], {}, ("docker", False, False, AWAY)),
+        (EngineState(ENGINE, problem=AWAY), BOTH, {"package_jobs": "container"}, ("docker", False, False, AWAY)),
+        (EngineState(), ["process"], {}, ("process", False, True, "")),
+        (EngineState(problem=AWAY), ["docker"], {"closed": "it may not"}, ("docker", False, False, AWAY)),
+    ],
+    ids=["never answered", "answers no more", "containers alone", "packages in containers", "processes alone", "users"],
+)
+def test_offer_without_an_engine_waits_for_it_or_is_of_package_jobs(
+    engine: EngineState, admitted: list[RuntimeName], given: dict[str, Any], expected: tuple[str, bool, bool, str]
+) -> None:
+    info = offered(engine, *admitted, **given)
+    assert (info.runtime, info.runs_images, info.runs_packages, info.engine_problem) == expected
+    assert info.no_processes == given.get("closed", "")
     assert info.environment_in("docker") == IN_CONTAINERS
-
-
-def test_offer_of_an_agent_for_many_users_never_falls_back_to_processes() -> None:
-    info = offered(EngineState(problem=AWAY), "docker", closed="it may not")
-    assert (info.runtime, info.runs_images, info.runs_packages) == ("docker", False, False)
-    assert (info.engine_problem, info.no_processes) == (AWAY, "it may not")
+    assert info.capacity == (ME.capacity if engine.info is None else Capacity(cpus=(0,), memory_bytes=4 << 30))
+    assert [offer.name for offer in info.runtimes if offer.retiring] == [name for name in BOTH if name not in admitted]
 
 
 def test_processes_alone_are_refused_where_they_may_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

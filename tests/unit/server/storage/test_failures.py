@@ -1,13 +1,12 @@
 """Transient failures: their reason, and the log that reports each once."""
 
 import errno
-import logging
 import sqlite3
 
 import pytest
 from sqlalchemy import exc
 
-from trainyard_server.storage.failures import FailureLog, failure_of, failure_reason, is_database_failure
+from trainyard_server.storage.failures import failure_of, failure_reason, is_database_failure
 from trainyard_server.storage.files import LockTimeout
 
 
@@ -59,30 +58,3 @@ def test_remedy_says_what_passes_by_itself_what_needs_room_and_what_a_restore() 
         if (failure := failure_of(error)) is None or remedy not in failure.remedy or failure.is_damage is not is_damage
     ]
     assert wrong == []
-
-
-def test_repeated_failure_is_logged_once_until_resolved(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    failures = FailureLog(logging.getLogger("test"), lambda: now)
-    full, locked = OSError(errno.ENOSPC, "No space left"), of_sqlite("database is locked")
-
-    def logged() -> int:
-        count = len(caplog.records)
-        caplog.clear()
-        return count
-
-    failures.resolved("It stands still", "It goes on.")
-    assert logged() == 0
-    for _ in range(10):
-        failures.record("It stands still", full)
-        failures.record("It stands still", locked)
-        now += 50
-    assert logged() == 2
-    failures.resolved("It stands still", "It goes on.")
-    assert [record.getMessage() for record in caplog.records] == ["It goes on."]
-    assert logged() == 1
-    failures.record("It stands still", full)
-    assert logged() == 1
-    now += 61
-    failures.record("It stands still", full)
-    assert logged() == 1

@@ -6,7 +6,7 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_server.config.quota_file import load_quotas
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.scheduling.quotas import Quotas
-from trainyard_server.domain.scheduling.scheduler import beyond_quota, plan
+from trainyard_server.domain.scheduling.scheduler import plan
 from unit.server.domain.scheduling.queue_support import NOW, agent, held, placed, queued
 
 FOUR = Quotas({}, {"p": {"vcpus": 4}})
@@ -51,16 +51,6 @@ def test_jobs_and_devices_and_devices_of_a_type_are_counted(limits: dict[str, in
     job = queued(1, gpus=1, kind="A")
     assert placed(plan([job], [host], NOW, Quotas({"B": 0}))) == [1]
     assert plan([job], [host], NOW, Quotas(limits)).waiting[1].reason == message
-
-
-def test_request_above_the_quota_is_named_with_both_numbers() -> None:
-    assert beyond_quota(queued(1, 2, cpus=4), [], FOUR) == (
-        "The request for 8 vCPU exceeds the allowed maximum of 4 vCPU."
-    )
-    assert beyond_quota(queued(1, cpus=4), [], FOUR) == ""
-    assert beyond_quota(queued(1, gpus=2, kind="a"), [], Quotas({"A": 1})) == (
-        "The request for 2 A exceeds the allowed maximum of 1 A."
-    )
 
 
 def test_file_lays_a_projects_limits_over_the_default(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from google.auth import crypt, jwt
 
-from integration.api.api_support import AGENT, ALICE, BOB, Clock, Server, server
+from integration.api.api_support import ALICE, BOB, Clock, Server, server
 from trainyard_server.capabilities.google.ml_v1.grants import GRANT_TYPE
 from trainyard_server.services.people.guess_limits import PER_MINUTE
 
@@ -84,13 +84,3 @@ def test_token_endpoint_refuses_what_it_does_not_know_and_limits_guesses(api: Se
     assert exchanged(api, f"{assertion[:-4]}AAAA").status_code == 429
     assert exchanged(api, assertion).status_code == 200  # the right one is accepted at any time
     assert api.client.post("/token", content=b"x" * 70_000).status_code == 413
-
-
-def test_agents_and_sessions_get_no_key(api: Server) -> None:
-    assert [api.status("POST", KEYS, who) for who in (AGENT, api.session("alice"))] == [403, 401]
-
-
-def test_server_without_googles_names_says_how_to_get_them(tmp_path: Path, clock: Clock) -> None:
-    with server(tmp_path, clock) as api:
-        api.refusal("POST", KEYS, 400, "--google-port", ALICE)
-        assert exchanged(api, "a.b.c").status_code == 400

@@ -4,7 +4,7 @@ from typing import Any
 
 from beds.databases import on_every_database
 from integration.api.access.test_session_streams import Follower, cookie
-from integration.api.api_support import ADMIN, ALICE, VERA, Clock, Server, eventually, running_agent, serving
+from integration.api.api_support import ADMIN, ALICE, VERA, Server, eventually, running_agent, serving
 from trainyard_protocol.views.people import TOKEN_PREFIX
 from trainyard_server.storage.db.base.models import TokenRow
 
@@ -14,7 +14,6 @@ ME = "/trainyard/v1/me"
 DAY_S = 86400
 
 
-@on_every_database
 def test_made_token_works_at_once_until_it_is_revoked(api: Server) -> None:
     assert api.set_role("carl", "submitter") == 200
     token_id, carl = api.token(owner="carl", description="laptop")
@@ -31,20 +30,6 @@ def test_made_token_works_at_once_until_it_is_revoked(api: Server) -> None:
     assert api.done("DELETE", f"{TOKENS}/{token_id}", carl)["revoked_by"] == "carl"
     assert api.status("GET", ME, carl) == 401
     assert api.done("DELETE", f"{TOKENS}/{token_id}")["revoked_by"] == "carl", "the first time stays"
-
-
-def test_last_use_is_written_once_a_minute(api: Server, clock: Clock) -> None:
-    token_id, dora = api.token(owner="dora")
-    times = []
-    for _ in range(4):
-        api.done("GET", ME, dora)
-        with api.use_cases.backend.store.read() as reader:
-            row = reader.session.get(TokenRow, token_id)
-            assert row is not None
-            assert row.last_used_at is not None
-            times.append((row.last_used_at - clock()).total_seconds())
-        clock.advance(20)
-    assert times == [0, -20, -40, 0]
 
 
 def test_person_makes_tokens_of_its_own_alone(api: Server) -> None:

@@ -10,12 +10,10 @@ import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, TOKENS, Server, eventually, running_agent, serving
 from trainyard_server.domain.access.permissions import Token
 from trainyard_server.domain.access.sessions import LIFETIME, Session, cookie_name
 from trainyard_server.services.people.principals import RevokedSessions
-from trainyard_server.storage.db.queries.reader import Reader
 
 LOGS = "/trainyard/v1/projects/p/jobs/job/logs?follow=true"
 PATIENCE_S = 60
@@ -108,7 +106,6 @@ def test_stream_ends_early_so_that_its_reader_renews_the_session(api: Server) ->
         again.end()
 
 
-@on_every_database
 def test_stream_ends_when_revocation_cannot_be_checked(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     session = opened(api)
     with followed(api) as url:
@@ -118,7 +115,6 @@ def test_stream_ends_when_revocation_cannot_be_checked(api: Server, monkeypatch:
         stream.end()
 
 
-@on_every_database
 def test_sessions_get_503_while_revocation_cannot_be_checked(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     session = api.session("admin")
     monkeypatch.setattr(RevokedSessions, "is_revoked", _away)
@@ -139,39 +135,3 @@ def test_sessions_get_503_while_revocation_cannot_be_checked(api: Server, monkey
 
 def _away(*_: object) -> bool:
     raise OperationalError("SELECT", {}, ConnectionError("gone"))
-
-
-def test_running_download_completes_after_sign_out(api: Server) -> None:
-    session = opened(api)
-    agent = running_agent(api)
-    for begin in range(0, 1500, 150):
-        agent.log(*(f"line {number} {'x' * 10_000}" for number in range(begin, begin + 150)))
-    path = "/trainyard/v1/projects/p/jobs/job/logs/download"
-    with serving(api.app) as url:
-        whole = httpx.get(url + path, headers=ADMIN, trust_env=False, timeout=60).text
-        with httpx.stream("GET", url + path, headers=cookie(url, session), trust_env=False, timeout=60) as answer:
-            parts = answer.iter_text()
-            text = next(parts)
-            sign_out(url, session)
-            text += "".join(parts)
-    assert text == whole
-    assert len(text) > 10**7, "more than lay in the socket already"
-
-
-def test_revocation_is_checked_off_the_event_loop(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: set[int] = set()
-    is_revoked = RevokedSessions.is_revoked
-
-    def counted(revoked: RevokedSessions, session: Session, reader: Reader) -> bool:
-        threads.add(threading.get_ident())
-        return is_revoked(revoked, session, reader)
-
-    monkeypatch.setattr(RevokedSessions, "is_revoked", counted)
-    headers = {"Cookie": f"trainyard-80={opened(api).value}"}
-    assert api.client.get("/trainyard/v1/me", headers=headers).status_code == 200
-    assert threads
-    assert api.client.run(_this_thread) not in threads
-
-
-async def _this_thread() -> int:
-    return threading.get_ident()

@@ -10,7 +10,7 @@ import pytest
 from joserfc.jwk import OctKey, RSAKey
 
 from integration.api.access.issuer import CLIENT, SECRET, Issuer, issuing
-from integration.api.api_support import ADMIN, START, Clock, Server, server
+from integration.api.api_support import START, Clock, Server, server
 from trainyard_server.capabilities.single_sign_on.options import OidcOptions
 
 BEGIN = "/sign-in/oidc"
@@ -88,15 +88,6 @@ def test_session_of_the_issuer_ends_after_half_a_day(signing: Server, issuer: Is
     assert (answer.status_code, answer.headers.get("set-cookie")) == (200, None), "not renewed"
     clock.advance(1)
     assert signing.client.get("/trainyard/v1/me", headers=session).status_code == 401
-
-
-def test_session_is_worth_nothing_without_single_sign_on(tmp_path: Path, clock: Clock, issuer: Issuer) -> None:
-    with server(tmp_path / "server", clock, options=(options(issuer),)) as api:
-        session = session_of(sign_in(api, issuer))
-    with server(tmp_path / "server", clock) as api:
-        assert api.client.get("/trainyard/v1/me", headers=session).status_code == 401
-        assert api.client.get(BEGIN, headers=ADMIN).status_code == 404
-        assert "Sign in with" not in api.client.get("/sign-in").text
 
 
 def test_issuers_answer_is_of_the_browser_that_asked(signing: Server, issuer: Issuer, clock: Clock) -> None:

@@ -32,7 +32,6 @@ def change(api: Server, method: str, name: str, **body: bool) -> httpx.Response:
     return api.client.request(method, f"/trainyard/v1/agents/{name}", json=body or None, headers=ADMIN)
 
 
-@on_every_database
 def test_draining_agent_finishes_what_it_has_and_gets_nothing_new(api: Server) -> None:
     agent = running_agent(api, "first")
     drained = change(api, "PATCH", "laptop", draining=True)
@@ -120,7 +119,6 @@ def test_token_of_an_agent_names_it_and_ends_with_it(shell: Shell) -> None:
     assert (code, "Only an operator" in printed) == (1, True)
 
 
-@on_every_database
 def test_machine_that_fails_runs_is_avoided_by_retries_then_drained_and_an_operator_lets_it_work_again(
     api: Server,
 ) -> None:
@@ -152,7 +150,6 @@ def test_machine_that_fails_runs_is_avoided_by_retries_then_drained_and_an_opera
     assert (view["draining"], view["drain_reason"], view["failures"]) == (False, "", [])
 
 
-@on_every_database
 def test_machine_whose_gpus_have_errors_is_drained_once_for_each(api: Server) -> None:
     error = "Xid 79 (GPU has fallen off the bus) of the GPU at 0000:3b:00"
     agent = ScriptedAgent(api, device_errors=(error,))
@@ -165,34 +162,6 @@ def test_machine_whose_gpus_have_errors_is_drained_once_for_each(api: Server) ->
     assert agents(api)["laptop"]["drain_reason"] == "its GPUs have errors: 2 uncorrected ECC errors of GPU-aa"
 
 
-@on_every_database
-def test_job_whose_machine_is_lost_goes_on_with_fewer_workers_and_returns_to_all_with_the_next_run(api: Server) -> None:
-    small, large = ScriptedAgent(api, "small", cpus=2), ScriptedAgent(api, "large", cpus=4)
-    small.sync()
-    large.sync()
-    api.create(workerType="local-1", workerCount="3", scheduling={"minWorkers": 1})
-    large.turn()
-    assert len(large.run.replicas) == 4
-    large.start()
-    change(api, "PATCH", "large", draining=True)
-
-    def fail(agent: ScriptedAgent) -> None:
-        run, tasks = agent.run, [replica.task for replica in agent.run.replicas]
-        for task in tasks:
-            agent.exit(task, code=None, reason=Reason.HOST_FAILED, run=run)
-        api.tick()
-        large.turn(600, small)
-
-    fail(large)
-    assert [replica.task for replica in small.run.replicas] == ["master-replica-0", "worker-replica-0"]
-    assert any("Starting with 1 of 3 workers" in event for event in api.events())
-    small.start()
-    change(api, "PATCH", "large", draining=False)
-    fail(small)
-    assert (small.runs, len(large.run.replicas)) == ({}, 4)
-
-
-@on_every_database
 def test_agents_of_one_name_get_names_of_their_own_and_an_operator_reaches_each_alone(api: Server) -> None:
     def machine(number: int) -> ScriptedAgent:
         return ScriptedAgent(api, "vm", agent_id=f"{number}bcd-of-vm")

@@ -139,28 +139,6 @@ def test_replica_that_does_not_run_has_no_attachment(api: Server, agent: Scripte
     assert "webAccessUris" not in api.job()["trainingOutput"]
 
 
-def test_running_job_that_allows_it_has_links_to_its_replicas(api: Server, agent: ScriptedAgent) -> None:
-    assert api.job()["trainingOutput"]["webAccessUris"] == {CHIEF: "http://server/projects/p/jobs/job#terminal"}
-    html = api.client.get("/projects/p/jobs/job", headers=VERA).text
-    for shown in ('id="terminal"', f"jobs shell job {CHIEF} --project p"):
-        assert shown in html
-
-
-def test_what_is_sent_passes_in_both_directions_until_the_agent_ends_it(
-    api: Server, agent: ScriptedAgent, url: str
-) -> None:
-    with ends(api, url) as (client, served):
-        client.send(b"\0typed")
-        assert served.recv(60) == b"\0typed"
-        served.send(b"\1" + b"x" * 60_000)
-        served.send('{"exit_code":7}')
-        served.close(ENDED)
-        assert client.recv(60) == b"\1" + b"x" * 60_000
-        assert client.recv(60) == '{"exit_code":7}'
-        assert close_of(client) == (ENDED, "")
-    eventually(lambda: agent.sync().attachments == ())
-
-
 def test_refusal_of_the_agent_and_a_lost_one_reach_the_client(api: Server, agent: ScriptedAgent, url: str) -> None:
     with ends(api, url) as (client, served):
         served.close(REFUSED, "There is no such program.")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from integration.api.api_support import ALICE, BOB, ScriptedAgent, Server, custom_job, package_job
+from integration.api.api_support import ALICE, ScriptedAgent, Server, custom_job
 from trainyard_protocol.views.custom_jobs import CustomJobAnswer
 
 HERE = "/v1/projects/p/locations/us-central1/customJobs"
@@ -88,31 +88,6 @@ def test_list_has_custom_jobs_of_the_location_alone_and_is_filtered_and_paged(ap
     assert api.get(f"{HERE}/{id_of(first)}")["state"] == "JOB_STATE_QUEUED"
 
 
-def test_cancel_and_delete_are_the_owners_and_audited_as_those_of_jobs(api: Server) -> None:
-    created = create(api)
-    path = f"{HERE}/{id_of(created)}"
-    assert api.refusal("DELETE", path, 400, who=ALICE)["status"] == "FAILED_PRECONDITION"
-    assert api.refusal("POST", f"{path}:cancel", 403, who=BOB)["status"] == "PERMISSION_DENIED"
-    assert api.done("POST", f"{path}:cancel", ALICE, json={}) == {}
-    cancelled = api.get(path)
-    assert cancelled["state"] == "JOB_STATE_CANCELLED"
-    assert cancelled["error"] == {"code": 1, "message": "The job was cancelled by the user."}
-    deleted = api.done("DELETE", path, ALICE)
-    assert (deleted["done"], deleted["response"]) == (True, {"@type": "type.googleapis.com/google.protobuf.Empty"})
-    api.refusal("GET", path, 404)
-    rows = api.get("/trainyard/v1/audit", project="p")["entries"]
-    every = [(row["actor"], row["action"], row["subject"]) for row in rows]
-    calls = [("alice", "delete"), ("alice", "cancel"), ("bob", "cancel"), ("alice", "delete"), ("alice", "create")]
-    assert every == [(actor, f"jobs.{action}", id_of(created)) for actor, action in calls]
-
-
-def test_beta_paths_have_the_same_custom_jobs(api: Server) -> None:
-    created = create(api, HERE.replace("/v1/", "/v1beta1/"))
-    assert api.get(f"{HERE.replace('/v1/', '/v1beta1/')}/{id_of(created)}") == created
-    assert api.get(f"{HERE}/{id_of(created)}") == created
-    api.refusal("GET", "/v1beta1/projects/p/nothing", 404)
-
-
 def test_bad_request_and_rules_of_jobs_name_the_fields_of_vertex(api: Server) -> None:
     at = "custom_job.job_spec.worker_pool_specs[0]"
     broken = custom_job(packageUris=["gs://{BUCKET}/x-1.tar.gz"], env=[{"name": "TF_CONFIG", "value": "{}"}])
@@ -129,14 +104,3 @@ def test_bad_request_and_rules_of_jobs_name_the_fields_of_vertex(api: Server) ->
         found = {violation["field"] for violation in error["details"][0]["fieldViolations"]}
         assert (error["status"], expected <= found) == ("INVALID_ARGUMENT", True), found
         assert fields is not broken or found == expected
-
-
-def test_v1_refuses_a_training_input_that_is_not_its_custom_job(api: Server) -> None:
-    job = api.job(id_of(create(api)))
-    again = {"jobId": "again", "trainingInput": job["trainingInput"]}
-    api.done("POST", "/v1/projects/p/jobs", ALICE, json=again)
-    assert api.get(f"{HERE}/again")["displayName"] == "A custom job"
-    other = job["trainingInput"] | package_job(pythonModule="trainer.other")
-    body = {"jobId": "other", "trainingInput": other}
-    says = "custom_job Error: is another job than the training input"
-    api.refusal("POST", "/v1/projects/p/jobs", 400, says, ALICE, json=body)

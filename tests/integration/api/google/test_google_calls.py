@@ -11,15 +11,6 @@ from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, pac
 JOBS = "/v1/projects/p/jobs"
 
 
-def test_token_in_the_query_is_a_token(api: Server) -> None:
-    def status(query: str, headers: dict[str, str] | None = None) -> int:
-        return api.client.get(f"{JOBS}?{query}", headers=headers or {}).status_code
-
-    assert [status(f"{name}=admin-secret") for name in ("access_token", "oauth_token")] == [200, 200]
-    assert status("access_token=wrong") == 401
-    assert status("access_token=wrong", ADMIN) == 200, "a header counts, not the query"
-
-
 def test_token_in_the_query_is_one_at_googles_addresses_alone_and_in_no_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,12 +1,10 @@
 """The API of Google Cloud Storage at the server, with a storage behind it: who may call, and what its clients send."""
 
-import json
 import re
 import socket
 import threading
-import urllib.parse
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,7 @@ import httpx
 import pytest
 
 from integration.api.api_support import ADMIN, AGENT, ALICE, Clock, Server, eventually, package_job, server, serving
-from trainyard_protocol.net import gcs
-from trainyard_server.app import ACCESS
-from trainyard_server.capabilities.google.storage.names import is_storage_host
 from trainyard_server.capabilities.google.storage.object_storage import ObjectStorage
-from trainyard_server.domain.access.route_access import STORAGE_AREAS
 from trainyard_storage import batch, remote
 from trainyard_storage.api import LocalBackend, StorageApi
 from trainyard_storage.app import Limits, StorageApp
@@ -159,29 +153,6 @@ def test_job_dir_shows_no_bucket_of_another_project(front: Front) -> None:
         assert found == [status] * 2
 
 
-def test_location_that_there_cannot_be_is_refused_with_a_sentence(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also that of a job which an earlier release accepted, wherever it is read."""
-    jobs = "/v1/projects/p/jobs"
-    for given in ({"jobDir": "gs://../x"}, {"jobDir": "gs://-/x"}, {"packageUris": ["gs://../a.whl"]}):
-        job = {"jobId": "nowhere", "trainingInput": {**package_job(), **given}}
-        refused = front.ask("POST", jobs, json=job)
-        assert (refused.status_code, "names no bucket: " in refused.text) == (400, True), given
-    with monkeypatch.context() as earlier:
-        earlier.setattr(gcs, "problem_of", lambda _: "")
-        job = {"jobId": "nowhere", "trainingInput": {**package_job(), "jobDir": "gs://../x"}}
-        assert front.ask("POST", jobs, json=job).status_code == 200
-    reads = ("files", "files/content?path=x", "metrics", "metrics.csv")
-    for path in [f"/trainyard/v1/projects/p/jobs/nowhere/{name}" for name in reads]:
-        answer = front.ask("GET", path)
-        assert answer.status_code in (200, 400), (path, answer.text)
-        assert answer.status_code == 200 or "names no bucket: " in answer.text
-    for page in ("", "/files", "/metrics", "/config"):
-        answer = front.ask("GET", f"/projects/p/jobs/nowhere{page}", headers={"Accept": "text/html"})
-        assert answer.status_code == 200, (page, answer.text)
-
-
 def test_new_bucket_has_one_name_for_every_reader_of_json(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a project could note the bucket of another as its own: some storages take `NAME` for the name."""
     sent: list[bytes] = []
@@ -215,49 +186,6 @@ def test_batch_has_streamed_answers_and_no_large_ones(front: Front, monkeypatch:
     assert re.findall(r"HTTP/1.1 (\d+)", answer.text) == ["404", "413"]
 
 
-def test_query_in_a_body_may_be_of_a_download_and_too_long(front: Front) -> None:
-    headers = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
-    found = front.ask("POST", "/storage/v1/b/ours/o/x", content="alt=media", headers=headers)
-    assert (found.status_code, found.content) == (200, b"mine")
-    long = front.ask("POST", "/storage/v1/b/ours/o", content=f"prefix={'x' * 65_000}", headers=headers)
-    longest = front.ask("POST", "/storage/v1/b/ours/o", content=f"prefix={'x' * 65_529}", headers=headers)
-    assert (long.status_code, longest.status_code) == (200, 400), longest.text
-    raw = front.ask("POST", "/storage/v1/b/ours/o", content=b"prefix=\xff", headers=headers)
-    assert (raw.status_code, "must be encoded" in raw.text) == (400, True)
-    # A body of a call that has none is left out.
-    for method, path, status in (("GET", "/storage/v1/b/ours/o", 200), ("DELETE", "/storage/v1/b/ours/o/none", 404)):
-        assert front.ask(method, path, content=b"body").status_code == status
-
-
-def test_batch_has_calls_below_the_address_that_its_client_knows(front: Front, tmp_path: Path) -> None:
-    """At the storage itself, and at the front of an agent's machine. Both have a secret in their addresses."""
-    token = front.token("sam")
-    proxy = StorageApp(RemoteBackend(front.url, None, tmp_path), None)
-    with local_storage(tmp_path / "gcs") as own, in_thread(proxy) as port, httpx.Client() as client:
-        for base in (own, f"http://127.0.0.1:{port}/{token}"):
-            assert client.post(base + UPLOAD.format("ours", "mentioned"), content=b"x").status_code == 200
-            for address in (base, urllib.parse.urlsplit(base).path, ""):
-                assert client.post(base + UPLOAD.format("ours", "batched"), content=b"x").status_code == 200
-                calls = (
-                    ("DELETE", "batched", ""),
-                    ("PATCH", "mentioned", json.dumps({"metadata": {"at": f"{base}/"}})),
-                )
-                parts = (
-                    f"--x\r\nContent-Type: application/http\r\n\r\n{method} {address}/storage/v1/b/ours/o/{name} "
-                    f"HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}\r\n"
-                    for method, name, body in calls
-                )
-                answer = client.post(
-                    f"{base}/batch/storage/v1",
-                    content="".join([*parts, "--x--"]),
-                    headers={"Content-Type": "multipart/mixed; boundary=x"},
-                )
-                assert re.findall(r"HTTP/1.1 (\d+)", answer.text) == ["204", "200"], (address, answer.text)
-                read = client.get(f"{base}/storage/v1/b/ours/o/mentioned").json()
-                assert read["metadata"] == {"at": f"{base}/"}
-            assert client.delete(f"{base}/storage/v1/b/ours/o/mentioned").status_code == 204
-
-
 def test_calls_of_nobody_at_an_agents_front_hold_up_no_job(front: Front, tmp_path: Path) -> None:
     """Each has a secret that no server has taken, and sends no body."""
     tokens = [front.token(name) for name in ("sam", "anna")]
@@ -273,154 +201,6 @@ def test_calls_of_nobody_at_an_agents_front_hold_up_no_job(front: Front, tmp_pat
             )
         statuses += [client.get(path.format(token)).status_code for token in tokens]
     assert statuses == [200, 401, 200, 200]
-
-
-def test_each_change_of_a_bucket_and_its_objects_has_a_row_in_the_audit(front: Front) -> None:
-    """Among them of a bucket whose name begins as the path of batches does."""
-    made = front.ask("POST", "/storage/v1/b?project=p", json={"name": "batches"})
-    assert (made.status_code, made.json()["selfLink"]) == (200, f"{front.url}/storage/v1/b/batches")
-    plain, session = "/storage/plain/batches/a", "/upload/storage/v1/b/batches/o?uploadType=resumable&name=b"
-    kind = {"Content-Type": "multipart/mixed; boundary=x"}
-    call = b"--x\r\nContent-Type: application/http\r\n\r\nDELETE /storage/v1/b/batches/o/a\r\n\r\n\r\n--x--"
-    begun = front.ask("POST", session).headers["location"].removeprefix(front.url)
-    part, whole = ({"Content-Range": f"bytes {span}/4"} for span in ("0-1", "2-3"))
-    table = [
-        front.ask("POST", "/storage/v1/b?project=q", "other", json={"name": "batches"}),
-        front.ask("PUT", plain, content=b"a", headers=kind),
-        front.ask("GET", plain),
-        front.ask("DELETE", plain, "vera"),
-        front.ask("PUT", begun, content=b"ab", headers=part),
-        front.ask("PUT", f"{begun}&fields=size", content=b"cd", headers=whole),
-        front.ask("POST", "/storage/v1/b/batches/o/b/copyTo/b/batches/o/c"),
-        front.ask("POST", "/batch", content=call, headers=kind),
-        front.ask("DELETE", "/storage/v1/b/batches", "anna"),
-        front.ask("PATCH", "/storage/v1/b/batches", "anna", json={"labels": {"a": "b"}}),
-        front.ask("DELETE", "/storage/plain/batches/b"),
-        front.ask("DELETE", "/storage/v1/b/batches/o/c"),
-        front.ask("DELETE", "/storage/v1/b/batches", "anna"),
-        front.ask("GET", "/storage/v1/b/batches", "anna"),
-    ]
-    statuses = [409, 200, 200, 403, 308, 200, 200, 200, 409, 200, 204, 204, 204, 403]
-    assert [answer.status_code for answer in table] == statuses
-    assert (table[2].content, table[5].json()) == (b"a", {"size": "4"})
-    rows = front.ask("GET", "/trainyard/v1/audit?pageSize=50", "operator").json()["entries"]
-    found = [
-        (row["actor"], row["action"], row["subject"], row["project"], row["outcome"])
-        for row in rows[::-1]
-        if row["subject"].startswith("batches")
-    ]
-    assert found == [
-        ("sam", "buckets.create", "batches", "p", "done"),
-        ("other", "buckets.create", "batches", "q", "refused"),
-        ("sam", "objects.write", "batches/a", "p", "done"),
-        ("vera", "objects.delete", "batches/a", "p", "refused"),
-        ("sam", "objects.write", "batches/b", "p", "done"),
-        ("sam", "objects.write", "batches/c", "p", "done"),
-        ("sam", "objects.delete", "batches/a", "p", "done"),
-        ("anna", "buckets.delete", "batches", "p", "refused"),
-        ("anna", "buckets.update", "batches", "p", "done"),
-        ("sam", "objects.delete", "batches/b", "p", "done"),
-        ("sam", "objects.delete", "batches/c", "p", "done"),
-        ("anna", "buckets.delete", "batches", "p", "done"),
-        ("anna", "GET /storage/v1/b/{bucket}", "batches", "", "refused"),
-    ]
-
-
-def test_googles_client_uploads_and_reads_with_a_token(front: Front) -> None:
-    from google.api_core.exceptions import Forbidden, PreconditionFailed
-    from google.cloud import storage
-    from google.oauth2.credentials import Credentials
-
-    content = bytes(range(256)) * 4096
-    credentials = Credentials(token=front.token("sam"))  # type: ignore[no-untyped-call]
-    made = storage.Client(project="p", credentials=credentials, client_options={"api_endpoint": front.url})
-    with closing(made) as client:
-        bucket = client.bucket("ours")
-        for name, size in (("big/chunks é", 1 << 18), ("big/one?#", None)):
-            blob: Any = bucket.blob(name, chunk_size=size)
-            blob.upload_from_string(content, content_type="text/html")
-            assert blob.media_link.startswith(f"{front.url}/download/storage/v1/b/ours/o/big%2F")
-            assert bucket.get_blob(name).download_as_bytes() == content
-            assert bucket.blob(name).download_as_bytes(start=255, end=256) == b"\xff\0"
-        with pytest.raises(PreconditionFailed):
-            bucket.blob("big/one?#").upload_from_string(b"again", if_generation_match=0)
-        with pytest.raises(Forbidden):
-            client.bucket("nowhere").blob("x").upload_from_string(b"x")
-        with bucket.blob("written").open("wb", chunk_size=1 << 18) as file:
-            for _ in range(3):
-                file.write(content[: 1 << 17])
-        assert bucket.blob("written").download_as_bytes() == content[: 1 << 17] * 3
-        listed = client.list_blobs("ours", prefix="big", delimiter="/", page_size=1)
-        assert ([blob.name for blob in listed], listed.prefixes) == ([], {"big/"})
-        bucket.rename_blob(bucket.blob("written"), "moved")
-        with client.batch():
-            bucket.delete_blob("moved")
-            bucket.blob("big/one?#").patch()
-        assert bucket.get_blob("moved") is None
-        assert [one.name for one in client.list_buckets()] == ["ours"]
-
-
-def test_gclouds_uploads_are_understood(front: Front) -> None:
-    described = json.dumps({"name": "job/hash/trainer.tar.gz", "bucket": "ours"}).encode()
-    mark = b"===============1234567890=="
-    content = b"\x1f\x8b package\r\n--" + mark[:5]
-    head = b"Content-Type: application/json; charset=utf-8\nMIME-Version: 1.0\n\n" + described
-    second = b"Content-Type: application/octet-stream\nMIME-Version: 1.0\nContent-Transfer-Encoding: binary\n\n"
-    parts = (b"--" + mark + b"\n" + head, b"\n--" + mark + b"\n" + second + content, b"\n--" + mark + b"--")
-    path = "/upload/storage/v1/b/ours/o?alt=json&uploadType=multipart&projection=noAcl&fields=name,size"
-    headers = {"Content-Type": f'multipart/related; boundary="{mark.decode()}"'}
-    made = front.ask("POST", path, content=b"".join(parts), headers=headers)
-    assert made.json() == {"name": "job/hash/trainer.tar.gz", "size": str(len(content))}
-    begin = {"X-Goog-Hash": "", "X-Upload-Content-Type": "application/gzip", "X-Upload-Content-Length": "8"}
-    path = "/resumable/upload/storage/v1/b/ours/o?alt=json&uploadType=resumable"
-    begun = front.ask("POST", path, json={"name": "resumed"}, headers=begin)
-    location = begun.headers["location"]
-    assert location.startswith(f"{front.url}/resumable/upload/storage/v1/b/ours/o?")
-    path = location.removeprefix(front.url)
-    assert front.ask("PUT", path, headers={"Content-Range": "bytes */8"}).status_code == 308
-    half = front.ask("PUT", path, content=b"1234", headers={"Content-Range": "bytes 0-3/8"})
-    assert (half.status_code, half.headers["range"]) == (308, "bytes=0-3")
-    last = front.ask("PUT", path, content=b"5678", headers={"Content-Range": "bytes 4-7/8"})
-    assert (last.status_code, last.json()["contentType"]) == (200, "application/gzip")
-    again = front.ask("PUT", path, "vera", content=b"5678", headers={"Content-Range": "bytes 4-7/8"})
-    assert again.status_code == 403
-    assert front.upload("chunked", iter([b"ab", b"cd"]))["size"] == "4"
-    read = f"/storage/v1/b/ours/o/chunked?alt=media&access_token={front.token('sam')}"
-    assert front.ask("GET", read, "nobody").text == "abcd"
-    overridden = front.ask("POST", "/storage/v1/b/ours/o/chunked", headers={"X-HTTP-Method-Override": "DELETE"})
-    assert overridden.status_code == 204
-
-
-def test_tensorflows_calls_by_googles_names(front: Front) -> None:
-    """Calls as its C++ client makes them, by the names that are compiled into it."""
-    www, name = {"Host": "www.googleapis.com"}, {"Host": "storage.googleapis.com"}
-    start = {"X-Upload-Content-Length": "6", **www}
-    begun = front.ask("POST", "/upload/storage/v1/b/ours/o?uploadType=resumable&name=a%2Fck", headers=start)
-    assert b"Location" in dict(begun.headers.raw)  # it looks for names as they are written
-    location = urllib.parse.urlsplit(begun.headers["location"])
-    assert location.netloc == "www.googleapis.com"
-    session = f"{location.path}?{location.query}"
-    status = front.ask("PUT", session, headers={**www, "Content-Range": "bytes */6"})
-    assert (status.status_code, "range" in status.headers) == (308, False)
-    sent = front.ask("PUT", session, content=b"tensor", headers={**www, "Content-Range": "bytes 0-5/6"})
-    assert sent.status_code == 200
-    stat = front.ask("GET", "/storage/v1/b/ours/o/a%2Fck?fields=size%2Cgeneration%2Cupdated", headers=www).json()
-    assert (stat["size"], stat.keys()) == ("6", {"size", "generation", "updated"})
-    part = front.ask("GET", "/ours/a%2Fck", headers={**name, "Range": "bytes=2-100"})
-    assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"nsor", "bytes 2-5/6")
-    assert front.ask("GET", "/ours/a/ck", headers={**name, "Range": "bytes=6-9"}).status_code == 416
-    head = front.ask("HEAD", "/ours/a%2Fck", headers=name)
-    assert (head.status_code, head.headers["content-length"], head.content) == (200, "6", b"")
-    assert front.ask("GET", "/ours/none", headers=name).status_code == 404
-    listed = front.ask("GET", "/storage/v1/b/ours/o?prefix=a%2F&fields=items%2Fname%2CnextPageToken", headers=www)
-    assert listed.json() == {"items": [{"name": "a/ck"}]}
-    copied = front.ask("POST", "/storage/v1/b/ours/o/a%2Fck/rewriteTo/b/ours/o/b%2Fck", headers=www).json()
-    assert copied["done"] is True
-    assert front.ask("DELETE", "/storage/v1/b/ours/o/a%2Fck", headers=www).status_code == 204
-    assert front.ask("GET", "/ours/b%2Fck", headers={"Host": "localhost"}).status_code == 404
-    hosts = ("storage.x.localhost:1", "STORAGE.a.localhost", "storage.evil", "localhost")
-    assert [is_storage_host(host) for host in hosts] == [True, True, False, False]
-    assert is_storage_host("storage.example.com", "example.com:8472")
 
 
 def test_upload_ends_when_the_disk_fills_and_leaves_nothing(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,30 +301,3 @@ def test_storage_that_is_missing_or_silent_is_explained(tmp_path: Path) -> None:
     with server(tmp_path / "silent", Clock(), storage=f"http://127.0.0.1:9/{SECRET}") as api:
         answer = api.client.get("/storage/v1/b/x", headers=ADMIN)
         assert (answer.status_code, SECRET in answer.text, "***" in answer.text) == (503, False, True)
-
-
-def test_no_call_is_an_error_of_the_server_or_waits(front: Front) -> None:
-    """Every route with what its clients, or others, may put around a call: alone, and in a batch."""
-    front.ask("POST", "/storage/v1/b?project=p", json={"name": "any"})
-    form = {"X-HTTP-Method-Override": "GET", "Content-Type": "application/x-www-form-urlencoded"}
-    kinds: list[dict[str, str]] = [{}, form, {"X-HTTP-Method-Override": "DELETE"}, {"Content-Encoding": "gzip"}]
-    kinds += [{"Range": "bytes=5-2"}, {"If-None-Match": "*"}]
-    queries = ("", "?alt=media", "?uploadType=resumable&name=x", "?pageToken=%ff&maxResults=-1", "?fields=items(")
-    bodies = (b"", b"{}", b"alt=media", b"\xff\x00", b'{"sourceObjects": [{"name": "x"}]}')
-    batched = {"Content-Type": "multipart/mixed; boundary=x"}
-    paths = {(route.method, route.path) for route in ACCESS.rows if route.path.startswith(STORAGE_AREAS)}
-    found = []
-    for number, (method, path) in enumerate(sorted(paths) * 6):
-        path = path.replace("{bucket}", "any").replace("{rest:path}", "o/x").replace("{name:path}", "x")
-        path += queries[number % len(queries)]
-        kind, body = kinds[number % len(kinds)], bodies[number // 7 % len(bodies)]
-        answer = front.ask(method, path, "anna", content=body, headers=kind)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in kind.items())
-        call = f"Content-Type: application/http\r\n\r\n{method} {path}\r\n{lines}\r\n".encode() + body
-        in_batch = front.ask("POST", "/batch", "anna", content=b"--x\r\n" + call + b"\r\n--x--", headers=batched)
-        found += [
-            (status, method, path, kind, body)
-            for status in (answer.status_code, *map(int, re.findall(r"HTTP/1.1 (\d+)", in_batch.text)))
-            if status >= 500
-        ]
-    assert not found

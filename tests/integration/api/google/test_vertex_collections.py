@@ -48,17 +48,3 @@ def test_collection_that_is_not_here_is_refused_with_what_to_use(api: Server) ->
                 if not found.startswith(f"Vertex AI's {name} are not offered here: ") or says not in found:
                     wrong.append(f"{method} {version} {path}: {found}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_other_calls_of_a_location_are_refused_in_the_form_of_google(api: Server) -> None:
-    def call(method: str, path: str, code: int) -> str:
-        return message(api.client.request(method, f"/v1/{HERE}{path}", headers=ADMIN), code)
-
-    has = "this service, which has customJobs, operations, locations of Vertex AI."
-    assert call("GET", "/nothings/1", 404) == f"nothings is no collection of {has}"
-    assert "create, get, list, cancel and delete" in call("PATCH", "/customJobs/a", 501)
-    assert "create, get, list, cancel and delete" in call("POST", "/customJobs/a:undelete", 501)
-    assert "A call has done its work" in call("POST", "/operations/a:wait", 501)
-    assert call("POST", ":evaluateInstances", 501).startswith("Vertex AI's evaluateInstances is not offered here: ")
-    assert "\n" not in call("GET", "/a%0Ab", 404)
-    assert api.get(f"/v1/{HERE}/operations") == {}

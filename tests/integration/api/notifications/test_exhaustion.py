@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from beds.databases import on_every_database
 from beds.services.receivers import HttpReceiver, http_receiver, mail_server
 from beds.waiting import until
 from integration.api.api_support import BOSS, Clock, Server, server
@@ -24,7 +23,7 @@ from trainyard_server.capabilities.notifications.channels import Channels
 from trainyard_server.capabilities.notifications.options import NotificationOptions
 from trainyard_server.capabilities.notifications.sender import Sender
 from trainyard_server.capabilities.notifications.store import Receiver
-from trainyard_server.capabilities.notifications.turns import OF_PROJECT, Lane
+from trainyard_server.capabilities.notifications.turns import OF_PROJECT
 
 DUE = 278
 CONTENT = {"type": "test", "time": "", "project": "p", "message": "A message.", "url": ""}
@@ -137,31 +136,6 @@ def test_tests_of_a_project_are_bounded_and_hinder_no_other(
         assert api.client.run(press) == ("", 48)
         answer = api.client.run(channels.test, BOSS, "q", "team")
         assert answer.error == ""
-
-
-@on_every_database
-def test_due_notifications_are_in_turns_by_project_and_receiver(tmp_path: Path) -> None:
-    with server(tmp_path, Clock()) as api:
-        add(api, "p", *(f"http://a/{number}" for number in range(DUE)))
-        add(api, "p", "http://b/", "http://c/")
-        add(api, "p", "http://team/", channel="team")
-        add(api, "q", "http://a/1", "http://a/1")
-        in_flight: list[Lane] = []
-
-        def due() -> list[tuple[str, str]]:
-            with api.use_cases.backend.store.read() as reader:
-                found = rows.due(reader, api.clock(), in_flight)
-            return [(lane.project, lane.address.removeprefix("http://")) for _, lane in found]
-
-        own = ["team/", "a/0", "b/", "c/", *(f"a/{number}" for number in range(1, 5))]
-        assert [address for project, address in due() if project == "p"] == own
-        assert due()[:2] == [("p", "team/"), ("q", "a/1")]
-        in_flight += [Lane("p", "a:80", f"http://a/{number}") for number in range(3)]
-        assert [address for project, address in due() if project == "p"][:3] == ["team/", "a/3", "b/"]
-        in_flight += [Lane("other", "a:80", "http://a/1")]
-        assert due() == [("p", "team/"), ("p", "b/"), ("p", "c/")], "the receiver has enough"
-        in_flight = [Lane("p", f"{number}:80", "") for number in range(OF_PROJECT)]
-        assert due() == [("q", "a/1")], "the project has enough"
 
 
 @pytest.fixture

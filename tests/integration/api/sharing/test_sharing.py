@@ -64,7 +64,6 @@ def state(api: Server, job_id: str) -> str:
     return str(api.job(job_id)["state"])
 
 
-@on_every_database
 def test_batch_job_gives_way_and_goes_on_at_no_cost(api: Server) -> None:
     agent = ScriptedAgent(api, cpus=2)
     agent.sync()

@@ -29,7 +29,6 @@ def call(program: Program, method: str, path: str, **body: Any) -> Any:
     return program.api.done(method, f"{MODELS}/{path}", program.headers, **({"json": body} if body else {}))
 
 
-@on_every_database
 def test_models_are_made_finalized_tagged_measured_and_deleted(api: Server, tmp_path: Path) -> None:
     program = Program(api, jobDir=str(tmp_path / "jobs" / "mine"))
     params = [{"key": "depth", "value": "3"}]

@@ -111,16 +111,6 @@ def test_what_a_program_logs_is_curves_values_and_parameters_of_its_job(api: Ser
     assert [job["jobId"] for job in listed] == ["job"]
 
 
-def test_a_metric_of_two_sources_is_one_curve_the_logged_one(api: Server) -> None:
-    program = Program(api)
-    program.metric("Loss", 9.0, 1)
-    program.metric("auc", 0.5, 1)
-    assert curves(api) == {"Loss": [(1, 9.0)], "auc": [(1, 0.5)]}
-    program.agent.log(json.dumps({"step": 1, "loss": 3.0}))
-    program.metric("Loss", 8.0, 2)
-    assert curves(api) == {"Loss": [(1, 9.0), (2, 8.0)], "auc": [(1, 0.5)]}
-
-
 def test_history_of_a_printed_metric_is_its_curve(api: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(api)
     program.agent.log(*(json.dumps({"step": step, "loss": 1 / step}) for step in (1, 2, 4)))
@@ -133,7 +123,6 @@ def test_history_of_a_printed_metric_is_its_curve(api: Server, monkeypatch: pyte
     assert program.history("none") == {"metrics": []}
 
 
-@on_every_database
 def test_further_runs_are_in_their_job_below_their_names(api: Server) -> None:
     program = Program(api)
     first = program.done("runs/create", experiment_id="0", run_name="lightning")["run"]["info"]
@@ -153,7 +142,6 @@ def test_further_runs_are_in_their_job_below_their_names(api: Server) -> None:
     assert [(one["key"], one["value"]) for one in data["params"]] == [("c", "1")]
 
 
-@on_every_database
 def test_a_program_logs_to_its_own_job_while_it_runs(api: Server) -> None:
     program = Program(api, agent=ScriptedAgent(api, cpus=1))
     other = Program(api, "other", ScriptedAgent(api, "second"))
@@ -174,21 +162,6 @@ def test_a_program_logs_to_its_own_job_while_it_runs(api: Server) -> None:
     with api.use_cases.backend.store.read() as reader:
         assert job_values.values_of(reader, [key], None, None)[key] == ({}, {})
     assert api.status("GET", f"{API}/runs/get", params={"run_id": program.run_id}) == 404
-
-
-def test_people_read_the_jobs_of_their_projects(api: Server) -> None:
-    for number in range(3):
-        api.create(f"j{number}", who=ALICE, args=["--lr", str(number)], labels={"a": "b"})
-    experiments = api.done("POST", f"{API}/experiments/search", VERA, json={})["experiments"]
-    search = {"experiment_ids": [experiments[0]["experiment_id"]], "max_results": 2, "order_by": []}
-    page = api.done("POST", f"{API}/runs/search", VERA, json=search)
-    rest = api.done("POST", f"{API}/runs/search", VERA, json=search | {"page_token": page["next_page_token"]})
-    runs = [*page["runs"], *rest["runs"]]
-    assert [run["info"]["run_name"] for run in runs] == ["j2", "j1", "j0"]
-    assert runs[0]["data"]["params"] == [{"key": "lr", "value": "2"}]
-    assert {"key": "a", "value": "b"} in runs[0]["data"]["tags"]
-    assert (runs[0]["info"]["status"], rest.get("next_page_token")) == ("SCHEDULED", None)
-    assert runs[0]["info"]["artifact_uri"] == f"mlflow-artifacts:/{runs[0]['info']['run_id']}"
 
 
 def test_what_cannot_be_logged_is_refused_as_mlflow_reads_it(api: Server) -> None:
@@ -243,29 +216,6 @@ def test_tags_names_and_inputs_are_kept(api: Server) -> None:
     assert program.lines == []
 
 
-@on_every_database
-def test_nested_runs_name_their_parents_and_are_deleted_and_restored(api: Server) -> None:
-    program = Program(api)
-    program.done("runs/create", run_name="parent")
-    nested = [{"key": "mlflow.parentRunId", "value": program.run_id}]
-    started = 1_700_000_000_000
-    child = program.done("runs/create", run_name="child", tags=nested, start_time=started)["run"]
-    run_id = child["info"]["run_id"]
-    assert texts(child["data"]["tags"])["mlflow.parentRunId"] == program.run_id
-    assert child["info"]["start_time"] == started
-    ended = program.done("runs/update", run_id=run_id, status="FINISHED", end_time=started + 5)["run_info"]
-    assert (ended["end_time"], ended["status"]) == (started + 5, "FINISHED")
-    program.done("runs/delete", run_id=run_id)
-    assert program.read(run_id)["info"]["lifecycle_stage"] == "deleted"
-    refused = program.post("runs/log-metric", run_id=run_id, key="a", value=1)
-    assert (refused.status_code, "restore it first" in refused.json()["message"]) == (400, True)
-    program.done("runs/restore", run_id=run_id)
-    assert program.read(run_id)["info"]["lifecycle_stage"] == "active"
-    program.done("runs/log-metric", run_id=run_id, key="a", value=1)
-    assert api.status("POST", f"{API}/runs/delete", json={"run_id": run_id}) == 403
-
-
-@on_every_database
 def test_parameter_has_one_value_in_a_run_of_its_job(api: Server) -> None:
     program = Program(api)
     program.own("log-parameter", key="lr", value="0.1")
@@ -284,7 +234,6 @@ def test_parameter_has_one_value_in_a_run_of_its_job(api: Server) -> None:
     assert texts(program.read()["data"]["params"]) == {"lr": "0.4"}
 
 
-@on_every_database
 def test_last_value_of_a_metric_is_that_of_the_greatest_step_time_and_value(api: Server) -> None:
     program = Program(api)
     points = [(1.0, 9, 5), (3.0, 5, 9), (2.0, 9, 4), (7.0, 9, 5)]
@@ -418,20 +367,6 @@ def test_points_beyond_the_limits_are_thinned_and_values_stay_exact(tmp_path: Pa
         assert {value for _, value in of_a} >= {min(values), max(values)}
         assert [line for line in program.lines if "are thinned" in line] == program.lines
         assert len(program.lines) == 1
-
-
-def test_who_has_read_rows_in_part_reads_the_others_after_they_were_merged(api: Server) -> None:
-    program = Program(api)
-    key = int(program.run_id[4:])
-    for step in range(10):
-        program.metric("a", float(step), step)
-    with api.use_cases.backend.store.write() as writer:
-        rows = store.points_after(writer, key, 3, 5)
-        merged = [point for row in rows for point in row.points]
-        store.replace_points(writer, key, 1, [row.number for row in rows], [merged])
-    with api.use_cases.backend.store.read() as reader:
-        numbers = [(row.number, len(row.points)) for row in store.points_after(reader, key, 0, 100)]
-    assert numbers == [(1, 1), (2, 1), (3, 1), (8, 5), (9, 1), (10, 1)]
 
 
 def test_artifacts_of_a_job_without_a_job_dir_are_answered_and_not_kept(api: Server) -> None:

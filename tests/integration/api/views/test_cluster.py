@@ -1,31 +1,20 @@
 """The machines and the queue, as the dashboard reads them."""
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 from beds.databases import on_every_database
-from integration.api.api_support import GB, KEY, Clock, ScriptedAgent, Server, running_agent, server
+from integration.api.api_support import GB, VERA, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.views import ActiveJobsView
-from trainyard_protocol.wire.sync import RunReport, SyncRequest
+from trainyard_protocol.wire.logs import LogChunk, LogLine
 from trainyard_server.services.views.cluster import QUEUE_PAGE, ClusterView
 
 
 def page_of(api: Server, page: int = 1) -> ClusterView:
     return api.use_cases.cluster.page(None, page)
-
-
-@on_every_database
-def test_queue_stands_in_the_order_of_the_scheduler(api: Server) -> None:
-    for job_id, priority in (("low", 0), ("high", 9), ("middle", 5)):
-        api.create(job_id, scheduling={"priority": priority})
-    assert [job.position for job in page_of(api).queue] == [0, 0, 0], "not looked at yet: as they came"
-    assert [job.job_id for job in page_of(api).queue] == ["low", "high", "middle"]
-    api.tick()
-    lines = page_of(api).queue
-    found = [(job.position, job.job_id, job.priority) for job in lines]
-    assert found == [(1, "high", 9), (2, "middle", 5), (3, "low", 0)]
-    assert all(job.needs == "1 vCPU and 2.0 GB" for job in lines)
-    assert all("no agent" in job.waiting.lower() for job in lines)
 
 
 @on_every_database
@@ -39,52 +28,6 @@ def test_queue_has_pages_and_one_beyond_the_last_is_the_last(api: Server) -> Non
     assert page_of(api, -3).page == 1
 
 
-@on_every_database
-def test_job_that_starts_moves_from_the_queue_to_its_agent(api: Server) -> None:
-    running_agent(api, workerType="local-1", workerCount="1")
-    cluster = page_of(api)
-    assert cluster.queue == []
-    (line,) = cluster.agents
-    (run,) = line.runs
-    assert (run.job_id, run.replicas, run.up, run.cpus, run.cpu_used) == ("job", 2, 2, 2, None)
-    assert line.view.cpus_given == 2
-    assert cluster.counts[JobState.RUNNING] == 1
-    assert cluster.quotas == []
-
-
-@on_every_database
-def test_what_is_left_of_a_run_that_is_over_is_told(api: Server) -> None:
-    """Its agent still has it: its CPUs are not free."""
-    agent = running_agent(api)
-    run, before = agent.run, agent.reports()
-    agent.exit()
-    api.tick()
-    late = SyncRequest(agent=agent.info, runs=(RunReport(run_id=run.run_id, replicas=before[0].replicas),))
-    api.use_cases.agent_sync.record(late, KEY)
-    (line,) = page_of(api).agents
-    (held,) = line.runs
-    assert (held.orphaned, held.job_id) == (True, "job")
-    assert line.view.runs == 0
-    assert line.view.cpus_given == 1
-
-
-def test_cpus_that_replicas_share_count_once_and_quotas_are_told_of_who_has_some(tmp_path: Path) -> None:
-    quotas = tmp_path / "quotas.yaml"
-    quotas.write_text("default: {runningJobs: 4}\nprojects: {named: {vcpus: 8}}")
-    with server(tmp_path / "data", Clock(), quotas=quotas) as api:
-        agent = ScriptedAgent(api, cpus=1, mode="fit")
-        api.create(workerType="local-1", workerCount="3")
-        agent.sync()
-        api.tick()
-        (line,) = page_of(api).agents
-        assert (line.view.cpus_given, line.runs[0].cpus, line.runs[0].replicas) == (1, 1, 4)
-        (status,) = api.get("/trainyard/v1/status")["agents"]
-        assert status["cpus_given"] == 1
-        lines = {line.project: line.amounts for line in page_of(api).quotas}
-    assert lines == {"named": [("jobs", 0, 4), ("vcpus", 0, 8)], "p": [("jobs", 1, 4)]}
-
-
-@on_every_database
 def test_active_jobs_have_what_they_do_and_then_comes_the_queue(api: Server) -> None:
     agent = running_agent(api, "first")
     agent.log('{"event": "progress", "step": 3, "steps": 9, "epoch": 1, "loss": 0.5}')
@@ -105,3 +48,47 @@ def test_active_jobs_have_what_they_do_and_then_comes_the_queue(api: Server) -> 
     assert (second.job_id, second.position, second.run, second.agent) == ("second", 1, None, "")
     assert "needs 16 vCPU" in second.waiting
     assert (view.counts, view.agents) == ({JobState.RUNNING: 1, JobState.QUEUED: 1}, 1)
+
+
+JOB = "/projects/p/jobs/job"
+
+
+def overview(api: Server) -> str:
+    """The text of the page, without markup."""
+    page = api.client.get(JOB, headers=VERA)
+    assert page.status_code == 200, page.text
+    return " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
+
+
+def report(api: Server, agent: ScriptedAgent, *events: dict[str, Any]) -> None:
+    time = api.clock().isoformat()
+    lines = tuple(LogLine(time=time, stream="stdout", text=json.dumps(event)) for event in events)
+    agent.ship("master-replica-0", LogChunk.of(0, lines), agent.run)
+    api.use_cases.backend.progress.flush()
+
+
+def test_time_left_does_not_count_down_while_no_step_comes(api: Server) -> None:
+    agent = running_agent(api)
+    api.clock.advance(60)
+    report(api, agent, *({"event": "progress", "step": step, "steps": 30} for step in (0, 10)))
+    assert "about 2m 00s left" in overview(api)
+    api.clock.advance(90)
+    agent.sync()
+    assert "2m 00s left" in overview(api)
+
+
+def test_page_of_a_job_that_succeeded_begins_with_its_curve_and_has_its_model_and_program(tmp_path: Path) -> None:
+    job_dir = tmp_path / "job"
+    (job_dir / "model").mkdir(parents=True)
+    with server(tmp_path / "server", Clock(), job_dir_roots=(str(tmp_path),), one_user=True) as api:
+        agent = running_agent(api, "job", args=["--note", "two words"], jobDir=str(job_dir))
+        agent.report_steps(loss=[3.0, 0.5, 0.75], rate=[7, 7, 7])
+        agent.exit()
+        page = api.client.get(JOB, headers=VERA).text
+        assert '<path class="curve series-1"' in page
+        assert f'<a href="{JOB}/files?path=model">{job_dir}/model</a>' in page
+        text = overview(api)
+    assert "Curve loss 0.75 at step 3 Best 0.5 at step 2" in text
+    assert "loss 0.75 0.5 rate 7" in text  # last and best
+    assert "Arguments --note &#39;two words&#39;" in text
+    assert "Module trainer.task" in text

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, server
 from trainyard_protocol.job.config import text as config_text
 from trainyard_server.capabilities.config_editor import configs
@@ -114,21 +113,6 @@ def test_check_what_is_wrong_beside_the_text_has_a_source_and_no_line(api: Serve
     assert problem["source"] == "project"
 
 
-@on_every_database
-def test_id_that_is_taken_suggests_one_that_is_free(api: Server) -> None:
-    def suggested(like: str) -> str:
-        return str(api.get("/trainyard/v1/projects/p/jobs:suggest", like=like)["job_id"])
-
-    assert suggested("job") == "job"
-    api.create("job")
-    assert suggested("job") == "job_2"
-    assert api.status("GET", "/trainyard/v1/projects/p/jobs:suggest", params={"like": "1"}) == 400
-    answer = check(api)
-    assert answer["problems"][0]["source"] == "job_id"
-    assert "already exists" in answer["problems"][0]["message"]
-    assert answer["suggested_id"] == "job_2"
-
-
 def test_check_text_that_is_too_much_is_refused(api: Server) -> None:
     laughs = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     laughs += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
@@ -191,28 +175,3 @@ def test_config_as_sent_and_as_resolved(api: Server) -> None:
     filled = [lines[number - 1].strip() for number in config["filled_lines"]]
     assert any(line.startswith("workerCount:") for line in filled)
     assert not any(line.startswith("pythonModule:") for line in filled)
-
-
-def test_config_clone_passes_the_check_as_it_is(api: Server) -> None:
-    api.create("job", args=["it's", "a b"], jobDir="/out/job")
-    clone = api.get("/trainyard/v1/projects/p/jobs/job/config")["clone"]
-    answer = check(api, clone["config"], jobId=clone["job_id"], args=clone["args"], jobDir=clone["job_dir"])
-    assert answer["ok"], answer
-    assert answer["job"]["trainingInput"] == api.job()["trainingInput"] | {"jobDir": "/out/job_2"}
-
-
-def test_config_commands_have_the_line_that_reproduces_once_it_is_placed(api: Server) -> None:
-    api.create("job")
-
-    def names() -> list[str]:
-        config = api.get("/trainyard/v1/projects/p/jobs/job/config")
-        return [one["name"] for one in config["commands"]]
-
-    assert names() == ["describe", "stream-logs", "why", "explain", "clone"]
-    agent = ScriptedAgent(api)
-    agent.sync()
-    agent.begin()
-    assert names()[-1] == "reproduce"
-    explained = api.get("/trainyard/v1/projects/p/jobs/job/explain")["reproduce"]
-    config = api.get("/trainyard/v1/projects/p/jobs/job/config")
-    assert config["commands"][-1]["command"] == explained

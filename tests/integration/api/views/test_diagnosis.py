@@ -6,9 +6,7 @@ import time
 
 from beds.databases import on_every_database
 from integration.api.api_support import ScriptedAgent, Server
-from trainyard_protocol.fields import sized
-from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth, worst
-from trainyard_protocol.wire.agents import RuntimeOffer
+from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth
 from trainyard_server.capabilities.health.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
 from trainyard_server.storage.db.base.engine import newest_schema
 
@@ -94,16 +92,6 @@ def test_job_that_can_never_start_is_found(api: Server, agent: ScriptedAgent) ->
     assert found.found.startswith("the job job of p is QUEUED and can never start")
 
 
-def test_job_that_waits_for_an_engine_is_found(api: Server, agent: ScriptedAgent) -> None:
-    agent.change(runtimes=(RuntimeOffer(name="docker", problem="no Docker engine answers at x"),)).sync()
-    api.create(masterConfig={"imageUri": "gcr.io/p/i"}, pythonModule="")
-    api.tick()
-    (found,) = problems(api)
-    assert found.found.startswith("the job job of p is QUEUED and needs a container engine: on agent laptop no")
-    assert found.advice.startswith("Start Docker")
-
-
-@on_every_database
 def test_packages_that_nobody_has_used_for_long_have_the_command_that_removes_them(
     api: Server, agent: ScriptedAgent
 ) -> None:
@@ -119,14 +107,3 @@ def test_packages_that_nobody_has_used_for_long_have_the_command_that_removes_th
     left = sorted(path.name for path in staging.iterdir() if path.is_file())
     assert left == sorted([used["sha256"], fresh["sha256"]])
     assert problems(api) == []
-
-
-def test_worst_of_checks_is_the_whole() -> None:
-    assert worst([]) is CheckStatus.OK
-    assert worst([CheckStatus.OK, CheckStatus.DOWN, CheckStatus.DEGRADED]) is CheckStatus.DOWN
-    assert worst([CheckStatus.DEGRADED, CheckStatus.OK]) is CheckStatus.DEGRADED
-
-
-def test_sizes_are_said_for_people() -> None:
-    texts = {0: "0 B", 999: "999 B", 1500: "1.5 kB", 268_435_456: "268 MB", 3e12: "3.0 TB"}
-    assert {size: sized(size) for size in texts} == texts

@@ -8,7 +8,6 @@ import pytest
 from beds import databases
 from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.states import JobState
 from trainyard_protocol.wire.sync import Stall
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.storage.db.queries import job_queries, reader
@@ -68,20 +67,6 @@ def test_list_has_what_was_asked_for_in_its_order(jobs: Server) -> None:
     assert [(asked, names(jobs, **asked)) for asked, _ in table] == table
     projects, owners = jobs.use_cases.job_search.choices(None)
     assert (list(projects), list(owners)) == (["p", "q"], ["admin", "alice", "bob"])
-
-
-def test_every_state_is_counted_whatever_state_is_shown(jobs: Server) -> None:
-    asked = JobSearchRequest(states=("SUCCEEDED",), labels=("team=vision",))
-    listing = jobs.use_cases.job_search.find(None, asked)
-    counts = {state: count for state, count in listing.counts.items() if count}
-    waiting = counts.keys() - {JobState.SUCCEEDED, JobState.FAILED}
-    assert (counts[JobState.SUCCEEDED], counts[JobState.FAILED], len(waiting)) == (1, 1, 1)
-    assert (listing.total, listing.more) == (1, False)
-    (line,) = listing.jobs
-    assert (line.run, line.step, line.steps) == (1, 7, 9)
-    curve = line.metrics.curve()
-    assert curve is not None
-    assert (curve.name, curve.value, line.shape[0]) == ("loss", 0.5, "CUSTOM")
 
 
 def test_trouble_is_what_failed_lately_and_what_stands_still(jobs: Server) -> None:

@@ -1,34 +1,30 @@
 """Tables of open pages: what each change makes them read, and that they show what a new page shows."""
 
+import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 from sqlalchemy import event
 
-from integration.api.api_support import ADMIN, ALICE, BOB, ScriptedAgent, Server
+from integration.api.api_support import (
+    ADMIN,
+    ALICE,
+    BOB,
+    VERA,
+    ScriptedAgent,
+    Server,
+    eventually,
+    running_agent,
+    serving,
+)
 from trainyard_server.services.views.job_search import JobSearchRequest
 from trainyard_server.services.views.live_table import LiveTable
 from trainyard_server.services.views.run_table import RunTable
-from trainyard_server.storage.events.notifier import JobChanges
-
-FILTERS: tuple[dict[str, Any], ...] = (
-    {"text": "another"},
-    {"project": "q"},
-    {"owner": "bob"},
-    {"project": "q", "owner": "bob"},
-    {"labels": ("team=vision",)},
-    {"labels": ("pinned",)},
-    {"until": "2026-01-01"},
-    {"filter": "labels.team=vision"},
-    {"filter": "params.lr<0"},
-    {"filter": "metrics.loss.best>0", "owner": "bob"},
-)
-"""Questions that find no job of alice's in project p."""
-
-ENTRY = ("columns", "latest run", "problems")
-"""The queries of the entry of a job."""
+from trainyard_server.storage.events.notifier import JobChanges, progress_topic
 
 QUESTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -84,55 +80,10 @@ def submit(api: Server, name: str, project: str = "p", who: dict[str, str] = ALI
     api.create(name, who=who, project=project, labels=labels)
 
 
-def running(api: Server) -> ScriptedAgent:
-    agent = ScriptedAgent(api, cpus=1)
-    agent.sync()
-    agent.begin()
-    return agent
-
-
 def report(api: Server, agent: ScriptedAgent, step: int, loss: float) -> None:
     agent.log(f'{{"event": "progress", "step": {step}, "steps": 100, "loss": {loss}}}')
     backend = api.use_cases.backend
     backend.notifier.publish(*(f"progress:{key}" for key in backend.progress.flush()))
-
-
-def test_job_that_no_page_finds_is_read_once_for_all_and_nothing_is_searched(api: Server) -> None:
-    submit(api, "job")
-    pages = Pages(api, FILTERS)
-    agent = running(api)
-    with pages.queries() as seen:
-        assert pages.read_again() == [None] * len(FILTERS)
-    assert len(seen) == len(ENTRY) + 2  # and two filters that its entry does not answer
-    report(api, agent, 1, 0.5)
-    with pages.queries() as seen:
-        assert pages.read_again() == [None] * len(FILTERS)
-    assert len(seen) == len(ENTRY)  # for the page that asks for metrics
-
-
-def test_progress_is_read_of_the_jobs_that_are_shown_without_a_search(api: Server) -> None:
-    submit(api, "job")
-    agent = running(api)
-    pages = Pages(api, [{}, {"states": ("QUEUED",)}])
-    first = pages.tables[0].table
-    report(api, agent, 7, 0.5)
-    with pages.queries() as seen:
-        shown, other = pages.read_again()
-    assert other is None
-    assert shown is not None
-    assert [job.step for job in shown.listing.jobs] == [7]
-    assert shown.listing.counts is first.listing.counts
-    assert not any("ORDER BY jobs" in statement or "count(" in statement for statement in seen)
-
-
-def test_counts_are_read_once_for_all_pages_with_other_states(api: Server) -> None:
-    submit(api, "job")
-    pages = Pages(api, [{"states": (state,)} for state in ("FAILED", "SUCCEEDED", "CANCELLED")])
-    submit(api, "another")
-    with pages.queries() as seen:
-        tables = pages.read_again()
-    assert [sum(table.listing.counts.values()) for table in tables if table is not None] == [2, 2, 2]
-    assert sum("GROUP BY jobs.state" in statement for statement in seen) == 1
 
 
 def test_open_pages_show_after_any_changes_what_a_new_page_shows(api: Server) -> None:
@@ -178,3 +129,54 @@ def test_open_pages_show_after_any_changes_what_a_new_page_shows(api: Server) ->
             assert shown.values == new.values, (number, question)
             assert shown.listing.total == new.listing.total, (number, question)
     assert len({job.state for job in pages.tables[0].table.listing.jobs}) >= 4
+
+
+JOB = "/projects/p/jobs/job"
+
+Messages = Iterator[dict[str, Any]]
+
+
+@contextmanager
+def messages(url: str, path: str) -> Iterator[Messages]:
+    """The messages to an open page, by part, as `LivePart.since` returns them."""
+    with httpx.stream("GET", f"{url}/live{path}", headers=VERA, trust_env=False, timeout=30) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-encoding"] == "gzip"
+        lines = answer.iter_lines()
+        yield (json.loads(next(lines).removeprefix("data: ")) for line in lines if line == "event: parts")
+
+
+def test_stream_of_a_page_begins_with_its_parts(api: Server) -> None:
+    running_agent(api)
+    with serving(api.app) as url:
+        for path in ("/", "/cluster", JOB, *(f"{JOB}/{tab}" for tab in ("logs", "metrics", "config", "files"))):
+            named = set(re.findall(r'id="live-([\w-]+)"', api.client.get(path, headers=VERA).text))
+            with messages(url, path) as parts:
+                assert set(next(parts)) == named, path
+            assert named, path
+        eventually(lambda: not api.app.state.dashboard.broadcaster._channels)
+
+
+def test_job_that_goes_on_sends_its_row_and_nothing_else(api: Server) -> None:
+    for name in ("job", "another", "a_third"):
+        api.create(name)
+    agent = ScriptedAgent(api, cpus=1)
+    agent.sync()
+    agent.begin()
+    with serving(api.app) as url, messages(url, "/") as parts:
+        whole = next(parts)["jobs"]
+        assert len(whole["rows"]) == whole["frame"].count("data-same") == 3
+        agent.log('{"event": "progress", "step": 7, "steps": 9, "loss": 0.5}')
+        backend = api.use_cases.backend
+        backend.notifier.publish(*map(progress_topic, backend.progress.flush()))
+        message = next(parts)
+        assert [set(part) for part in message.values()] == [{"rows"}]
+        (row,) = message["jobs"]["rows"]
+        assert 'data-key="p/job"' in row
+        api.create("a_fourth")
+        message = next(parts)
+        (row,) = message["jobs"]["rows"]
+        assert 'data-key="p/a_fourth"' in row
+        assert re.findall('data-key="p/([^"]*)" data-same', message["jobs"]["frame"])[:2] == ["a_fourth", "a_third"]
+        with messages(url, "/") as after_reconnecting:
+            assert len(next(after_reconnecting)["jobs"]["rows"]) == 4

@@ -1,14 +1,12 @@
 """Resource usage of replicas: reports of agents and views."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
 from beds.databases import on_every_database
-from integration.api.api_support import AGENT, GB, KEY, START, T4, ScriptedAgent, Server, running_agent
+from integration.api.api_support import AGENT, GB, START, ScriptedAgent, Server, running_agent
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
-from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
+from trainyard_protocol.views.usage import UsageBatch, UsageSample
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 PATH = "/trainyard/v1/projects/p/jobs/job/usage"
@@ -52,21 +50,6 @@ def test_samples_become_the_series_of_each_replica_and_the_sums_of_its_agent(api
     assert (other["cpus_given"], other["cpu_used"], other["gpus_used"]) == (0, 0.0, [])
 
 
-def test_devices_have_a_series_of_their_own(api: Server) -> None:
-    with_gpus = ScriptedAgent(api, cpus=4, memory_gb=15, gpus=("GPU-a", "GPU-b"))
-    two = {"acceleratorConfig": {"type": T4, "count": "2"}}
-    agent = running_agent(api, agent=with_gpus, masterType="n1-standard-4", masterConfig=two)
-    first, second = agent.run.replicas[0].gpus
-    busy = GpuUsage(id=first, utilization=0.75, memory_bytes=3 * GB, memory_total=16 * GB)
-    report(api, sample(agent.run.run_id, gpus=(busy, GpuUsage(id="GPU-of-nobody", utilization=1.0))))
-    assert replicas(api)[0]["gpus"] == {
-        first: {"utilization": [0.75], "memory_bytes": [3 * GB], "memory_total": 16 * GB},
-        second: {"utilization": [None], "memory_bytes": [None], "memory_total": 0},
-    }
-    (replica,) = api.detail()["runs"][0]["replicas"]
-    assert replica["gpus_used"] == [busy.model_dump()]
-
-
 def test_each_run_has_its_own_series_of_no_more_points_than_wanted(api: Server) -> None:
     agent = running_agent(api)
     first = agent.run.run_id
@@ -85,48 +68,3 @@ def test_each_run_has_its_own_series_of_no_more_points_than_wanted(api: Server) 
     api.create("other")
     never = api.get(PATH.replace("jobs/job", "jobs/other"))
     assert never == {"project": "p", "job_id": "other", "run": 0, "replicas": []}
-
-
-def test_detail_has_what_was_measured_last_of_what_runs_and_later_samples_are_no_error(api: Server) -> None:
-    agent = running_agent(api)
-    run_id = agent.run.run_id
-
-    def used() -> tuple[Any, ...]:
-        (replica,) = api.detail()["runs"][0]["replicas"]
-        return replica["cpu_used"], replica["memory_used_bytes"], replica["used_at"]
-
-    assert used() == (None, None, None)
-    assert report(api, sample("f" * 32), sample(run_id, "worker-replica-7"), sample(run_id, cpu=None)) == 1
-    report(api, sample(run_id, at=5, cpu=0.5))
-    assert used() == (0.5, GB, "2026-11-20T12:00:05Z")
-    agent.exit()
-    assert (used()[0], api.job()["state"]) == (None, "SUCCEEDED")
-    assert report(api, sample(run_id, at=5)) == 0
-    assert len(replicas(api)[0]["time"]) == 2, "what it used is still told"
-
-
-def test_reports_wake_those_who_look_at_the_job(api: Server) -> None:
-    agent = running_agent(api)
-    backend = api.use_cases.backend
-    with backend.store.read() as reader:
-        job = reader.job("p", "job")
-        assert job is not None
-        key = job.key
-
-    async def wait() -> frozenset[str]:
-        with backend.notifier.subscribe(usage_topic(key), usage_topic(key + 1), USAGE_TOPIC) as events:
-            batch = UsageBatch(samples=(sample(agent.run.run_id),))
-            await asyncio.to_thread(api.use_cases.usage.record, batch, KEY)
-            return await events.wait(30)
-
-    assert asyncio.run(wait()) == {usage_topic(key), USAGE_TOPIC}
-
-
-def test_directory_that_was_removed_or_cannot_be_written_is_no_trouble_for_the_job(api: Server) -> None:
-    agent, directory = running_agent(api), api.use_cases.backend.settings.data_dir
-    (directory / "usage").write_text("in the way")
-    body = UsageBatch(samples=(sample(agent.run.run_id),)).model_dump_json()
-    assert api.status("POST", "/agent/v1/usage", AGENT, content=body) == 503
-    (directory / "usage").unlink()
-    assert report(api, sample(agent.run.run_id)) == 1
-    assert api.detail()["state"] == "RUNNING"

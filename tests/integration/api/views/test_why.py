@@ -2,9 +2,7 @@
 
 from datetime import timedelta
 
-from beds.databases import on_every_database
 from integration.api.api_support import ScriptedAgent, Server, running_agent
-from trainyard_protocol.states import Reason
 from trainyard_protocol.views.views import QueueExplanationView
 from trainyard_protocol.wire.agents import RuntimeOffer
 
@@ -13,7 +11,6 @@ def why(api: Server, job_id: str = "job") -> QueueExplanationView:
     return QueueExplanationView.model_validate(api.get(f"/trainyard/v1/projects/p/jobs/{job_id}/why"))
 
 
-@on_every_database
 def test_waiting_job_is_told_who_holds_what_it_needs_and_what_would_help(api: Server) -> None:
     agent = running_agent(
         api, "first", scheduling={"maxRunningTime": "3600s", "priority": 9}, agent=ScriptedAgent(api, cpus=2)
@@ -36,32 +33,6 @@ def test_waiting_job_is_told_who_holds_what_it_needs_and_what_would_help(api: Se
     assert small.agents[0].lacks == ""
     assert [change.kind for change in small.changes] == ["priority"]
     assert why(api, "first").summary.startswith("It does not wait: it runs on agent laptop since 20")
-
-
-def test_job_that_does_not_wait_is_told_what_it_does(api: Server) -> None:
-    api.create()
-    nobody = why(api)
-    assert nobody.kind == "no-agent"
-    assert nobody.nothing.startswith("Nothing short of an agent")
-    agent = ScriptedAgent(api)
-    agent.sync()
-    agent.activity = "installing trainer-0.0.0.tar.gz"
-    agent.sync()
-    assert why(api).summary.endswith(": installing trainer-0.0.0.tar.gz.")
-    agent.activity = ""
-    agent.start()
-    agent.exit(code=137, reason=Reason.KILLED_BY_SIGNAL)
-    agent.sync()
-    rests = why(api)
-    assert rests.summary.startswith("It backs off: its next run starts at 20")
-    assert rests.summary.endswith(". Its last run, 1, ended: The replica master 0 was killed by signal 9 (SIGKILL).")
-    assert rests.changes == ()
-    agent.turn(2)
-    api.cancel()
-    assert why(api).summary == "It does not wait: it is being cancelled. The job was cancelled by the user."
-    agent.stopped("master-replica-0")
-    agent.sync()
-    assert why(api).summary == "It does not wait: it ended as CANCELLED. The job was cancelled by the user."
 
 
 AWAY = "no Docker engine answers at unix:///var/run/docker.sock (No such file or directory)"
@@ -88,23 +59,3 @@ def test_image_waits_for_the_engine_and_runs_as_soon_as_it_answers(api: Server) 
     assert [change.message for change in answer.changes] == ["a container engine on agent laptop: start Docker there"]
     both_kinds(api, "").sync()
     assert api.detail("image")["state"] == "PREPARING"
-
-
-def test_where_a_run_is_and_why_is_told_by_describe_explain_and_the_log(api: Server) -> None:
-    agent = both_kinds(api, "")
-    agent.sync()
-    api.create("image", **IMAGE)
-    agent.turn()
-    agent.choice = ("docker", "the job brings its image")
-    agent.start()
-    (run,) = api.detail("image")["runs"]
-    assert (run["runtime"], run["runtime_reason"]) == ("docker", "the job brings its image")
-    explained = api.get("/trainyard/v1/projects/p/jobs/image/explain")
-    assert explained["environment"]["STORAGE_EMULATOR_HOST"] == "http://host.docker.internal:9"
-    assert (explained["runtime"], explained["runtime_reason"]) == ("docker", "the job brings its image")
-    message = "Its replicas run in containers: the job brings its image."
-    assert api.events("image").count(message) == 1
-    assert message in api.texts("image", follow="false")
-    agent.choice = ("docker", "")  # an agent that restarted
-    agent.sync()
-    assert api.detail("image")["runs"][0]["runtime_reason"] == "the job brings its image"

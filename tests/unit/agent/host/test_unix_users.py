@@ -1,4 +1,4 @@
-"""Trees that a user of a job made, and that root takes over."""
+"""Trees that a user of a job made and root takes over, and tags of processes, which anybody can set."""
 
 import os
 import stat
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard_agent.host import unix_users
+from trainyard_agent.host import process_tags, unix_users
 
 USER, OTHER = 310_000, 310_001
 RENAME = "import os, sys; os.fchdir(int(sys.argv[1])); os.rename('below', 'away')"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away and starts programs of others")
 
 
 @pytest.fixture
@@ -55,3 +55,22 @@ def test_tree_with_a_file_of_another_user_is_not_sealed(tree: Path) -> None:
     os.chown(tree / "below" / "file", OTHER, OTHER)
     with pytest.raises(OSError, match=f"below/file belongs to the user {OTHER}"):
         unix_users.seal(tree, USER)
+
+
+RUN = "run"
+
+
+def test_tag_that_another_user_has_set_does_not_count_for_a_run_with_a_user_of_its_own() -> None:
+    tag = process_tags.tag(RUN, "master-replica-0")
+    own, forged = (
+        subprocess.Popen(["sleep", "1000"], env=tag, user=user, group=user, extra_groups=[]) for user in (USER, OTHER)
+    )
+    with own, forged:
+        try:
+            assert process_tags.tagged(RUN, user=USER) == [own.pid]
+            assert set(process_tags.tagged(RUN)) == {own.pid, forged.pid}
+            process_tags.kill_tagged(RUN, user=USER)
+            assert process_tags.tagged(RUN) == [forged.pid]
+        finally:
+            own.kill()
+            forged.kill()

@@ -15,7 +15,7 @@ from trainyard_agent.runtimes.base import Handle
 from trainyard_agent.runtimes.exits import never_ran
 from trainyard_agent.runtimes.run_directories import METRIC_BYTES, read_metric_file
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.wire.sync import MAX_OTHERS, MAX_REPORTED, ReplicaReport, TrialMeasurement
+from trainyard_protocol.wire.sync import MAX_OTHERS, ReplicaReport, TrialMeasurement
 
 CHIEF = "master-replica-0"
 HANDLE = Handle(run_id="r", runtime="fake", addresses={CHIEF: "h:1"}, grace_s=1, metric_tag="acc")
@@ -42,12 +42,6 @@ def line(**fields: object) -> bytes:
 )
 def test_lines_that_are_no_measurement_are_left_out(content: bytes, expected: list[tuple[int, float]]) -> None:
     assert [(one.step, one.value) for one in measurements_in(content, "acc")] == expected
-
-
-def test_only_the_last_measurements_are_taken() -> None:
-    content = b"\n".join(line(global_step=str(step)) for step in range(1000))
-    found = measurements_in(content, "acc")
-    assert (len(found), found[-1].step) == (MAX_REPORTED, 999)
 
 
 def test_other_metrics_of_a_file_are_their_newest_values_and_few() -> None:

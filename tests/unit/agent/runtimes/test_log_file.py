@@ -15,12 +15,6 @@ def texts(log: LogFile, start: int = 0) -> list[str]:
     return [found.text for found in log.read(start, 100, 1 << 20)]
 
 
-def test_line_that_is_not_finished_does_not_exist(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(line("one") + line("two")[:-5])
-    assert texts(LogFile(path)) == ["one"]
-
-
 @pytest.mark.parametrize("damage", [b"\x00\x00\n", b"{}\n", b"\n", b"\xff\n"])
 def test_damaged_line_keeps_its_number_and_hides_no_other(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "log"

@@ -67,13 +67,6 @@ def test_environment_hides_devices_that_were_not_granted() -> None:
     assert environment["PATH"] == "/venv/bin:/bin"
 
 
-def test_replica_with_cpus_that_are_not_there_could_not_be_started(driver: Driver) -> None:
-    assert python(driver, "print('never')", cpus=(999_999,)) == []
-    ended = driver.end(RUN, TASK)
-    assert (ended.code, ended.reason) == (None, Reason.START_FAILED)
-    assert "999999" in ended.message
-
-
 def test_replica_that_prints_to_a_closed_pipe_ends_as_programs_do(driver: Driver) -> None:
     start(driver, "/bin/sh", "-c", "yes | head -n 1; kill -l >/dev/null; exit 4")
     assert driver.wait_for_log(RUN, TASK) == ["y"]

@@ -1,10 +1,13 @@
-"""The table of what a pod's status says about its replica."""
+"""What a pod's status says about its replica, and which ends of a gang are told when."""
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from trainyard_agent.engines.kubernetes.pods.status import state_of
+from trainyard_agent.engines.kubernetes.pods.ends import SETTLE_S, EndOrder
+from trainyard_agent.engines.kubernetes.pods.status import PodState, state_of
 from trainyard_protocol.states import Reason, ReplicaState
+from trainyard_protocol.wire.sync import ExitReport
 
 START, END = "2026-01-01T10:00:00Z", "2026-01-01T10:00:05Z"
 
@@ -176,3 +179,29 @@ def test_added_container_that_fails_before_the_program_is_named_and_not_the_jobs
     assert end is not None
     assert (end.code, end.reason) == (None, Reason.HOST_FAILED)
     assert end.message == "The container istio-init, which the cluster has added to its pod, failed: exit code 1."
+
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def exited(second: int) -> PodState:
+    at = BEGIN.replace(second=second)
+    exit_ = ExitReport(code=1, reason=Reason.PROGRAM_ERROR, message="", finished_at=at)
+    return PodState(ReplicaState.EXITED, BEGIN, exit_)
+
+
+def last_line(task: str, several: bool) -> tuple[str, int]:
+    return {"chief": ".7", "worker": ".2", "silent": ""}[task] if several else "", 0
+
+
+def test_end_is_told_once_all_earlier_ones_must_be_known() -> None:
+    ends, runs = EndOrder(), PodState(ReplicaState.RUNNING, BEGIN)
+    assert ends.due({"chief": exited(6), "worker": runs}, 100.0, last_line) == []
+    seen_later = {"chief": exited(6), "worker": exited(5), "silent": runs}
+    assert ends.due(seen_later, 100.9, last_line) == []
+    assert ends.due(seen_later, 100.0 + SETTLE_S, last_line) == ["worker", "chief"]
+
+
+def test_ends_of_one_second_are_in_the_order_of_their_last_lines() -> None:
+    gang = {"chief": exited(5), "worker": exited(5), "silent": exited(5)}
+    assert EndOrder().due(gang, 0.0, last_line) == ["silent", "worker", "chief"]

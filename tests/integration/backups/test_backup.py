@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +44,7 @@ def service(tmp_path: Path, clock: Clock) -> Iterator[Server]:
     (state / "local.json").write_text(f'{{"quotas": "{quotas}", "mounts": "/absent/mounts.yaml"}}')
     files = (state / "token", state / "local.json")
     backups = BackupOptions(storage_dir=state / "gcs", files=files)
-    with server(state / "server", clock, backups=backups, quotas=quotas) as api:
+    with server(state / "server", clock, options=(backups,), quotas=quotas) as api:
         yield api
 
 
@@ -121,7 +120,7 @@ def test_restored_service_has_jobs_logs_packages_secrets_quotas_and_objects(
     assert "vcpus: 64" in (new / "restored-quotas.yaml").read_text()
     assert f'"quotas": "{new / "restored-quotas.yaml"}"' in (new / "local.json").read_text()
     backups = BackupOptions(storage_dir=new / "gcs")
-    with server(new / "server", clock, backups=backups) as api:
+    with server(new / "server", clock, options=(backups,)) as api:
         assert api.job("ended")["state"] == "SUCCEEDED"
         assert [entry.text for entry in api.use_cases.backend.logs.entries("p", "ended")] == lines
         assert faults(api) == dict.fromkeys(["jobs", "logs", "packages", "secrets", "rows of the audit", "objects"], ())
@@ -214,15 +213,3 @@ def test_damaged_archives_and_used_directories_are_refused(tmp_path: Path, clock
     (tmp_path / "used" / "file").unlink()
     restore(file, tmp_path / "used")
     assert (tmp_path / "used/server/trainyard.db").is_file()
-
-
-def test_contents_of_objects_are_links_where_the_file_system_has_them(tmp_path: Path, storage: ObjectStore) -> None:
-    from trainyard_storage.backups import snapshots
-
-    put(storage, "a", b"content")
-    snapshots.snapshot(tmp_path / "state/gcs", tmp_path / "copy")
-    (content,) = (tmp_path / "copy/_store/objects").glob("*/*")
-    assert content.stat().st_nlink == 2
-    with sqlite3.connect(tmp_path / "copy/_store/objects.db") as database:
-        assert database.execute("SELECT name FROM objects").fetchall() == [(b"a",)]
-    database.close()

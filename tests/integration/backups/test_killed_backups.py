@@ -20,7 +20,7 @@ from trainyard_storage.api import StorageApi
 from trainyard_storage.records import Conditions
 from trainyard_storage.store import ObjectStore
 
-KILLS = 10  # of each: 20 in all
+KILLS = 5  # of each: 10 in all
 
 
 class Children:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from beds import databases
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_cli.backups.archive import receive
 from trainyard_cli.backups.restoring import restore
@@ -30,11 +29,11 @@ def back_up(api: Server, file: Path) -> None:
 
 
 @contextmanager
-def restored(tmp_path: Path, clock: Clock, file: Path, *, is_postgresql: bool, **changes: Any) -> Iterator[Server]:
+def restored(tmp_path: Path, clock: Clock, file: Path, **changes: Any) -> Iterator[Server]:
     """The server on what was restored, an hour after the backup."""
     new = tmp_path / "new"
     clock.advance(3600)
-    restore(file, new, databases.current.empty_url(new / "server") if is_postgresql else "")
+    restore(file, new)
     with server(new / "server", clock, **changes) as api:
         yield api
 
@@ -62,16 +61,15 @@ def ends(api: Server, job: str = "job") -> list[tuple[int, str]]:
     return [(run["number"], run["verdict"]["reason"]) for run in runs if run["verdict"]]
 
 
-@databases.on_every_database
 def test_job_of_a_machine_that_is_gone_ends_in_a_new_run_that_costs_no_retry(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "b.tar.gz"
     with server(tmp_path / "state", clock) as api:
-        old, is_postgresql = running_agent(api), not api.use_cases.backend.store.exclusive
+        old = running_agent(api)
         old_run = old.run
         old.log("step=1", run=old_run)
         api.create("queued")
         back_up(api, file)
-    with restored(tmp_path, clock, file, is_postgresql=is_postgresql) as api:
+    with restored(tmp_path, clock, file) as api:
         new = another(api, "laptop")
         new.sync()
         assert new.response.name == "laptop", "the name is free"
@@ -100,7 +98,6 @@ def test_job_of_a_machine_that_is_gone_ends_in_a_new_run_that_costs_no_retry(tmp
         assert old.runs == {}, "what it runs is over: it stops that"
 
 
-@databases.on_every_database
 def test_agent_that_calls_keeps_what_it_has_and_nothing_starts_beside_what_it_stops(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -117,8 +114,7 @@ def test_agent_that_calls_keeps_what_it_has_and_nothing_starts_beside_what_it_st
         for run in (kept, over):
             agent.start(run)
         back_up(api, file)
-        is_postgresql = not api.use_cases.backend.store.exclusive
-    with restored(tmp_path, clock, file, is_postgresql=is_postgresql) as api:
+    with restored(tmp_path, clock, file) as api:
         unheard_of = kept.model_copy(update={"run_id": "of-later"})  # it was placed after the backup
         agent.replicas["of-later", CHIEF] = agent.replicas[kept.run_id, CHIEF]
 
@@ -158,7 +154,7 @@ def test_run_of_an_agent_with_a_lease_is_lost_after_that_or_when_an_operator_rem
             agent.sync()
             agent.start()
         back_up(api, file)
-    with restored(tmp_path, clock, file, is_postgresql=False, **changes) as api:
+    with restored(tmp_path, clock, file, **changes) as api:
         new = another(api, "one")
 
         def wait(seconds: float) -> None:

@@ -48,8 +48,7 @@ def plain_loop(
     return params, statistics
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 4])
-@pytest.mark.parametrize("sharding", ["data", "off"])
+@pytest.mark.parametrize(("pieces", "sharding"), [(1, "data"), (2, "off"), (4, "data")])
 def test_training_with_a_last_batch_of_one_example_is_that_of_a_plain_loop(pieces: int, sharding: Any) -> None:
     model = tiny.normalized()
     inputs, labels = tiny.examples(model, EXAMPLES)

@@ -115,33 +115,6 @@ def test_model_in_one_file_trains_equally_on_one_replica_on_two_then_one_and_aft
     assert [set(prediction) for prediction in predictions] == [keys] * 3
 
 
-# The default `exported` is for logits alone.
-WITHOUT_AN_EXPORT = """
-import dataclasses
-from own import two_networks
-from trainyard_trainer.models.task import probabilities
-
-task = dataclasses.replace(two_networks.task, exported=lambda outputs: probabilities(list(outputs)))
-"""
-
-
-def test_network_that_cannot_be_exported_is_named_before_the_first_step_and_trained(
-    launcher: Launcher, tmp_path: Path
-) -> None:
-    (tmp_path / "without_an_export.py").write_text(WITHOUT_AN_EXPORT)
-    path, job_dir = Path(__file__).parent, tmp_path / "job"
-    trainer = launcher.alone(
-        "--task", "without_an_export", "--steps", "5", "--job-dir", str(job_dir),
-        PYTHONPATH=f"{path.parent}:{path}:{tmp_path}",
-    )  # fmt: skip
-    assert trainer.wait() == 0, trainer.stderr
-    assert trainer.events("done")
-    assert not trainer.events("saved")
-    assert sorted(entry.name for entry in job_dir.iterdir()) == ["checkpoints", "logs"]
-    log = trainer.stderr
-    assert log.index("The model cannot be exported") < log.index("0 of 5 steps done") < log.index("There is no model")
-
-
 def test_module_without_a_task_is_refused_in_one_line() -> None:
     from trainyard_trainer.errors import TaskError
 

@@ -8,8 +8,10 @@ import pytest
 from support.lazy import jax, optax, state, steps, strategy, tiny
 
 
-@pytest.mark.parametrize("layout", ["OneDevice", "Mirrored", "Sharded", "Pmapped"])
-@pytest.mark.parametrize("backend", ["cpu", "gpu"])  # which decides how it is copied
+@pytest.mark.parametrize(
+    ("layout", "backend"),  # the backend decides how it is copied
+    [("OneDevice", "cpu"), ("OneDevice", "gpu"), ("Mirrored", "cpu"), ("Sharded", "gpu"), ("Pmapped", "gpu")],
+)
 def test_later_steps_do_not_change_a_snapshot(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, layout: str, backend: str
 ) -> None:

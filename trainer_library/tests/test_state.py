@@ -47,16 +47,15 @@ def test_parameters_sha256_differs_by_one_bit() -> None:
     assert state.parameters_sha256(first.params) != state.parameters_sha256(turned)
 
 
+@pytest.mark.parametrize("layout", ["fsdp", pytest.param("mirrored", marks=pytest.mark.long)])
 def test_checkpoint_of_the_release_before_opens_with_the_same_parameters_in_any_layout(
-    launcher: Launcher, tmp_path: Path
+    launcher: Launcher, tmp_path: Path, layout: str
 ) -> None:
-    tests = Path(__file__).parent
+    tests, job_dir = Path(__file__).parent, tmp_path / "job"
     environment = {"PYTHONPATH": f"{tests.parent}:{tests}", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    for layout in ("mirrored", "fsdp"):
-        job_dir = tmp_path / layout
-        shutil.copytree(tests / "files/job-dir-0.2.0", job_dir)
-        flags = ("--task", "own.regression", "--steps", "30", "--parallel", layout, "--job-dir", str(job_dir))
-        trainer = launcher.alone(*flags, **environment)
-        assert trainer.wait() == 0, trainer.stderr
-        assert trainer.events("begin") == [{"event": "begin", "step": 30, "steps": 30}]
-        assert trainer.parameters_sha256 == "e8e02705625453497e3ce80feb784914276f8c59db259a8a2efc014268584cd6"
+    shutil.copytree(tests / "files/job-dir-0.2.0", job_dir)
+    flags = ("--task", "own.regression", "--steps", "30", "--parallel", layout, "--job-dir", str(job_dir))
+    trainer = launcher.alone(*flags, **environment)
+    assert trainer.wait() == 0, trainer.stderr
+    assert trainer.events("begin") == [{"event": "begin", "step": 30, "steps": 30}]
+    assert trainer.parameters_sha256 == "e8e02705625453497e3ce80feb784914276f8c59db259a8a2efc014268584cd6"

@@ -11,30 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.lazy import jax, models, optax, optimizers, state, steps, strategy, tiny
+from support.lazy import models, optimizers, steps, strategy, tiny
 from trainyard_trainer.data.datasets import Arrays, Shard, Split
 
 TEMPLATE = Path(__file__).resolve().parents[1]
-
-
-def test_train_step_of_tokens_is_gradient_descent_on_the_mean_loss() -> None:
-    model, sgd, alone = tiny.transformer(), optax.sgd(0.1, momentum=0.9), strategy.OneDevice()
-    inputs: Any
-    inputs, labels = tiny.examples(model, 6)
-    before = state.initial_state(model, sgd, seed=0)
-
-    def mean_loss(params: Any) -> Any:
-        logits, _ = model.train(params, before.statistics, inputs, jax.random.key(0))
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    loss, gradients = jax.jit(jax.value_and_grad(mean_loss))(before.params)
-    updates, _ = jax.jit(sgd.update)(gradients, before.optimizer)
-    expected = optax.apply_updates(before.params, updates)
-    step = steps.make_train_step(model, sgd, alone)
-    weights = np.ones(6, np.float32)
-    after, sums = step(alone.replicate(before), steps.no_sums(model), inputs, labels, weights)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), after.params, expected)
-    assert float(sums[0] / sums[-1]) == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_evaluate_counts_each_example_once(model: models.Model) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trainyard_trainer.data import sharding
 from trainyard_trainer.data.datasets import Arrays, DataError, Dataset, Shard, Sharding, Split
-from trainyard_trainer.data.sharding import Batch, Batches, epoch_order, plain_order, steps_for
+from trainyard_trainer.data.sharding import Batch, Batches, epoch_order, steps_for
 
 CLASSES = 10_000
 
@@ -57,12 +57,6 @@ def test_batches_cover_each_example_once_and_are_equally_many_and_large_in_every
     assert len({(batch.inputs.shape, batch.labels.shape) for batches in by_process for batch in batches}) == 1
     for at_step in zip(*by_process, strict=True):
         assert sum(int(batch.weights.sum()) for batch in at_step) == at_step[0].examples == at_step[0].advance
-
-
-def test_batches_by_data_have_no_more_padding_than_the_last_needs() -> None:
-    batches = epoch([100], 8, 2, 2)[1]
-    assert {batch.inputs.shape for batch in batches} == {(2, 8, 2)}
-    assert [int(batch.weights.sum()) for batch in batches] == [16, 16, 16, 0]
 
 
 @pytest.mark.parametrize("policy", ["data", "file"])
@@ -137,11 +131,6 @@ def test_order_is_another_for_each_epoch_and_seed_but_always_the_same(policy: Sh
     assert len(set(orders)) == 4
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert tuple(epoch_order(examples, shard, 1, 1)) == orders[-1]
-
-
-def test_plain_order_has_each_example_once() -> None:
-    for policy in ("data", "file"):
-        assert sorted(plain_order(dataset([9, 3, 5], policy, 0, 2).train)) == list(range(17)), policy
 
 
 def test_label_beyond_the_classes_is_named_with_its_example() -> None:

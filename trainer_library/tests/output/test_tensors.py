@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +13,6 @@ import safetensors.numpy
 
 from support.lazy import export, jax, jnp, models, optax, state, tiny, weights
 from trainyard_trainer.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from conftest import Bucket
 
 KERNEL = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
@@ -126,18 +123,3 @@ def test_files_that_are_no_parameters_are_refused_with_what_they_are(tmp_path: P
         if message not in str(refused.value):
             wrong.append((message, str(refused.value)))
     assert not wrong
-
-
-def test_parameters_in_a_bucket_are_read_and_a_missing_object_is_refused(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainyard_trainer.storage import open_folder
-
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.endpoint)
-    folder = f"{bucket.url}/parameters"
-    open_folder(folder).write("model.safetensors", content(KERNEL))
-    for url in (folder, f"{folder}/", f"{folder}/model.safetensors"):
-        assert list(weights.load(url, trees(), None)) == ["params/Dense_0/kernel"]
-    for url in (f"{folder}/other.safetensors", f"{bucket.url}/nothing", "gs://no-such-bucket/model.safetensors"):
-        with pytest.raises(CheckpointError, match=r"is not there, or has no parameters\. Allowed are"):
-            weights.load(url, trees(), None)

@@ -225,6 +225,7 @@ def test_precision_of_an_own_network_computes_its_layers_in_bfloat16_with_gradie
     assert kinds == {"float32": {"float32"}, "bfloat16": {"bfloat16"}}
 
 
+@pytest.mark.long
 def test_both_ways_of_starting_refuse_the_same_flag_by_the_same_line_without_a_traceback(
     launcher: Launcher, tmp_path: Path
 ) -> None:

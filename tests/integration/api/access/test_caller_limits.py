@@ -25,6 +25,20 @@ PARAMETERS = {"project": "p", "job_id": "job"}
 QUERY = {"follow": "true", "like": "job", "path": "x", "job": ["p/job", "p/deleted"]}
 
 
+def test_request_beyond_the_rate_gets_429_with_the_time_to_wait(tmp_path: Path) -> None:
+    with server(tmp_path, Clock(), requests_per_s=0.2) as api:
+        answers = [api.client.get("/trainyard/v1/me", headers=ALICE) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[-1].headers["Retry-After"] == "5"
+        assert answers[-1].json()["error"]["status"] == "RESOURCE_EXHAUSTED"
+        page = api.client.get("/", headers=ALICE | {"Accept": "text/html"})
+        assert (page.status_code, page.headers["Retry-After"]) == (429, "5")
+        assert "Too many requests" in page.text
+        assert api.client.get("/trainyard/v1/me", headers=BOB).status_code == 200
+        api.clock.advance(5)
+        assert api.client.get("/trainyard/v1/me", headers=ALICE).status_code == 200
+
+
 def test_every_event_stream_is_a_row_that_says_so_and_returns_its_slot(api: Server) -> None:
     """Opens every page, its changes and every other route that reads."""
     running_agent(api)

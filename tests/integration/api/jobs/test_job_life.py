@@ -68,6 +68,21 @@ def test_job_with_a_primary_that_exits_zero_succeeds(api: Server, agent: Scripte
     assert agent.sync().runs == ()
 
 
+def test_what_is_prepared_for_a_run_is_told_once_as_it_goes_on(api: Server, agent: ScriptedAgent) -> None:
+    api.create()
+    agent.turn()
+    for activity in ("pulling a:1", "pulling a:1", "pulling a:1: 50 % of 8 MB", ""):
+        agent.activity = activity
+        agent.sync()
+    agent.start()
+    assert api.events()[4:] == [
+        "Waiting for training program to start.",
+        "Pulling a:1.",
+        "Pulling a:1: 50 % of 8 MB.",
+        "All replicas are running.",
+    ]
+
+
 def test_program_error_fails_the_job_and_names_the_replica(api: Server, agent: ScriptedAgent) -> None:
     started(api, agent, **PAIR)
     agent.log("Traceback (most recent call last):", "ValueError: no", task="worker-replica-0")

@@ -23,22 +23,6 @@ def test_trainer_that_exits_3_makes_the_command_exit_3_with_replica_code_and_las
     assert "The replica master 0 exited with a non-zero status of 3." in message
 
 
-def test_worker_that_fails_is_named_though_the_chief_dies_of_it(service: Service) -> None:
-    service.program(
-        """
-        import json, os, sys, time
-        if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "worker":
-            print("worker breaks")
-            sys.exit(7)
-        time.sleep(60)
-        """
-    )
-    service.config(**local(workers=1))
-    code, printed = submit(service, "worker_7")
-    assert code == 7
-    assert "The replica worker 0 exited with a non-zero status of 7." in printed
-
-
 def test_module_that_is_not_installed_is_reported_with_replica_and_reason(service: Service) -> None:
     service.program("import no_such_module\n")
     service.config(**local())
@@ -73,19 +57,3 @@ def test_killed_worker_is_named_and_the_gang_runs_again(service: Service) -> Non
     detail = json.loads(service.ok("jobs", "describe", "killed", "-o", "json", "--all"))
     assert [run["number"] for run in detail["runs"]] == [1, 2]
     assert detail["runs"][0]["verdict"]["replica"] == "worker-replica-0"
-
-
-def test_interrupted_stream_leaves_the_job_running_and_prints_how_to_resume(service: Service) -> None:
-    import signal
-
-    service.program("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
-    service.config(**local())
-    stream = service.start("jobs", "submit", "training", "left_alone", "--config", "config.yaml", "--stream-logs")
-    service.wait_for("left_alone", "RUNNING")
-    stream.send_signal(signal.SIGINT)
-    out, err = stream.communicate(timeout=30)
-    assert stream.returncode == 130
-    assert "stream-logs left_alone" in out + err
-    assert service.state("left_alone") == "RUNNING"
-    service.ok("jobs", "cancel", "left_alone")
-    service.wait_for("left_alone", "CANCELLED")

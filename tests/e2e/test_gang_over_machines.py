@@ -13,7 +13,6 @@ import yaml
 
 from beds import engines
 from beds.certificates import Authority
-from beds.installed import site_packages
 from beds.installed.missing import needing
 from beds.waiting import until
 from e2e.harness import REPOSITORY
@@ -22,7 +21,6 @@ from e2e.test_training import check_trained
 
 pytestmark = pytest.mark.e2e
 
-IMAGE = "trainyard-test-trainers"
 PROGRAMS = Path(__file__).parent / "programs"
 CONFIG = """\
 trainingInput:
@@ -99,20 +97,15 @@ def site_at(home: Path, *options: str, boxes: int = 2) -> Iterator[Site]:
 
 
 @contextmanager
-def site_of_engines(home: Path, *options: str, trainers: bool = False, packages: Path | None = None) -> Iterator[Site]:
-    """A site whose machines have container engines of their own, in which jobs of runtime version 2.11 have Python, and
-    the library of trainers, or the packages at a path that is below their job-dir."""
-    files = _trainers() if trainers else {"site/more.pth": bytes(packages)} if packages is not None else {}
-    image = IMAGE if files else engines.BASE_IMAGE
-    table = {"images": {"base": {"image": image}}, "versions": {"2.11": {"cpu": "base"}}}
+def site_of_engines(home: Path, *options: str) -> Iterator[Site]:
+    """A site whose machines have container engines of their own, in which jobs of runtime version 2.11 have Python."""
+    table = {"images": {"base": {"image": engines.BASE_IMAGE}}, "versions": {"2.11": {"cpu": "base"}}}
     with ExitStack() as stack:
         server, one, other = stack.enter_context(machines(home, ["server", "box-1", "box-2"]))
         for machine in (one, other):
             with needing(engines.NoEngine):
                 engine = stack.enter_context(engines.own(inside=machine.namespace))
             engine.provide_base_image()
-            if files:
-                engine.build(image, f"FROM {engines.BASE_IMAGE}\nCOPY site {site_packages.DEBIAN}\n", files)
             machine.programs.environment["DOCKER_HOST"] = engine.url
             (machine.programs.home / "runtimes.yaml").write_text(yaml.safe_dump(table))
         given = ("--runtime", "docker", "--runtimes", "runtimes.yaml")
@@ -191,7 +184,12 @@ def test_replica_that_is_killed_on_one_machine_ends_the_gang_on_both_and_it_star
 
 @pytest.mark.long
 def test_digits_by_the_template_over_two_machines_have_one_set_of_parameters(site: Site) -> None:
-    digits(site)
+    given = ("--module-name", "trainer.task", "--job-dir", str(site.jobs / "digits"))
+    site.submit("digits", "--epochs", "5", program=REPOSITORY / "trainer_template" / "trainer", flags=given)
+    assert "state: SUCCEEDED" in site.end("digits"), site.lines("digits")
+    check_trained(site.lines("digits"), 4)
+    assert (site.jobs / "digits" / "model").is_dir()
+    assert not list((site.jobs / "digits").glob("workertemp*"))
 
 
 @pytest.mark.frameworks
@@ -204,63 +202,19 @@ def test_tensorflow_and_torch_train_over_two_machines(frameworks_python: Path, t
             assert says in site.lines(name)
 
 
-@pytest.mark.frameworks
 @pytest.mark.containers
 @pytest.mark.parametrize(
-    ("name", "says", "options"),
+    "options",
     [
-        ("mirrored", "4 replicas in sync", ("--network", "none")),
-        ("torch_ddp", "4 ranks, equal: True", ("--span", "host-network")),
+        pytest.param(("--network", "none"), id="ports that are published"),  # the policy that keeps all else from them
+        pytest.param(("--span", "host-network"), id="networks of the machines", marks=pytest.mark.long),
     ],
 )
-def test_tensorflow_needs_the_published_ports_and_torch_the_networks_of_the_machines(
-    frameworks_python: Path, tmp_path: Path, name: str, says: str, options: Sequence[str]
-) -> None:
-    with site_of_engines(tmp_path, *options, packages=tmp_path / "server" / "jobs" / name / "packages") as site:
-        (installed,) = (frameworks_python.parent.parent / "lib").glob("python*/site-packages")
-        seen = site.jobs / name / "packages"
-        seen.mkdir(parents=True)
-        subprocess.run(["mount", "--bind", str(installed), str(seen)], check=True)
-        try:
-            given = ("--job-dir", str(site.jobs / name), "--runtime-version", "2.11")
-            site.submit(name, program=REPOSITORY / "tests" / "programs" / f"{name}.py", flags=given)
-            assert "state: SUCCEEDED" in site.end(name), site.lines(name)
-            assert says in site.lines(name)
-        finally:
-            subprocess.run(["umount", "--lazy", str(seen)], check=True)
-
-
-@pytest.mark.containers
-def test_containers_reach_the_ports_that_the_other_machine_publishes(tmp_path: Path) -> None:
-    """Under the policy that keeps all else from them."""
-    with site_of_engines(tmp_path, "--network", "none") as site:
+def test_containers_on_two_machines_reach_each_other(tmp_path: Path, options: Sequence[str]) -> None:
+    with site_of_engines(tmp_path, *options) as site:
         site.submit("ring", flags=("--runtime-version", "2.11"))
         assert "state: SUCCEEDED" in site.end("ring"), site.lines("ring")
         assert re.search(r"master-replica-0 +met worker-0 worker-1 worker-2", site.lines("ring")), site.lines("ring")
-
-
-@pytest.mark.long
-@pytest.mark.containers
-def test_digits_in_containers_with_the_networks_of_their_machines(tmp_path: Path) -> None:
-    with site_of_engines(tmp_path, "--span", "host-network", trainers=True) as site:
-        digits(site, "--runtime-version", "2.11")
-
-
-def digits(site: Site, *flags: str) -> None:
-    """Train them over both machines, with one set of parameters."""
-    given = ("--module-name", "trainer.task", "--job-dir", str(site.jobs / "digits"), *flags)
-    site.submit("digits", "--epochs", "5", program=REPOSITORY / "trainer_template" / "trainer", flags=given)
-    assert "state: SUCCEEDED" in site.end("digits"), site.lines("digits")
-    check_trained(site.lines("digits"), 4)
-    assert (site.jobs / "digits" / "model").is_dir()
-    assert not list((site.jobs / "digits").glob("workertemp*"))
-
-
-def _trainers() -> dict[str, bytes]:
-    """The library of trainers, and what it requires."""
-    own = REPOSITORY / "trainer_library"
-    modules = {f"site/{path.relative_to(own)}": path.read_bytes() for path in own.glob("trainyard_trainer/**/*.py")}
-    return site_packages.files("trainyard-trainer") | modules
 
 
 def _iptables(machine: Machine, *words: str) -> None:

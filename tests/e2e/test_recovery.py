@@ -103,14 +103,15 @@ def test_up_twice_starts_nothing_twice_and_down_twice_is_harmless(own_service: S
     assert "The agent is running as another release or environment started it." in service.run("up").stderr
     assert {p.pid for p in service.processes()} == before
     service.ok("status")
+    check_secrets(service)
     service.ok("down")
     service.ok("down")
     assert service.processes() == []
     assert service.run("status").returncode == 3
 
 
-def test_token_files_are_readable_by_their_owner_alone_and_replicas_hold_none(own_service: Service) -> None:
-    service = own_service
+def check_secrets(service: Service) -> None:
+    """Files of tokens are readable by their owner alone, and replicas hold none."""
     secrets = [service.state_dir / "token", service.state_dir / "agent-token"]
     assert [oct(path.stat().st_mode & 0o777) for path in secrets] == ["0o600", "0o600"]
     assert oct(service.state_dir.stat().st_mode & 0o777) == "0o700"

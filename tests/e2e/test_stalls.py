@@ -92,15 +92,3 @@ def test_gang_that_announces_nothing_is_inspected_from_outside(service: Service)
     check_gang_that_stalled_and_was_restarted(service, "hangs_silently")
     stacks = [replica.stacks for replica in detail(service, "hangs_silently").runs[0].replicas]
     assert all("\nThread " in stack for stack in stacks)
-
-
-@pytest.mark.long
-def test_program_that_prints_nothing_and_uses_no_cpu_is_only_reported(service: Service) -> None:
-    service.program("import time\nprint('waiting')\ntime.sleep(12)\nprint('here')\ntime.sleep(3)\n")
-    service.config(**local())
-    words = ("--config", "config.yaml", "--labels", "trainyard_stall_limit=4")
-    printed = service.train("silent", *words)
-    assert "master-replica-0 has printed nothing and used no CPU for " in printed
-    assert "prog/task.py:3 <module>." in printed
-    assert printed.index("used no CPU") < printed.index("master-replica-0 moves on.")
-    assert len(detail(service, "silent").runs) == 1

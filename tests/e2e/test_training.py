@@ -7,10 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from e2e.harness import REPOSITORY, Service
 
@@ -69,52 +67,6 @@ def predict(service: Service, job_dir: str, **environment: str) -> None:
     assert sum(predicted == label for predicted, label in pairs) >= 9
 
 
-NARROW = '''
-"""The trainer with a narrow ResNet for small pictures. While the file exists, it kills a worker after a checkpoint."""
-import dataclasses, json, os, pathlib, signal, sys, time
-
-os.environ |= {{"JAX_COMPILATION_CACHE_DIR": {cache!r}, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}}
-from trainyard_trainer import task
-from trainyard_trainer.training import train
-from trainyard_trainer.models import model
-from trainyard_trainer.models.resnet import ResNet
-from trainyard_trainer.output.saving import Saver
-
-KILL, READ = pathlib.Path({kill!r}), train.read
-TASK = json.loads(os.environ["TF_CONFIG"])["task"]
-
-def read(*args):
-    for number, batch in enumerate(READ(*args)):
-        if number == 3 and TASK == {{"type": "worker", "index": 0}} and KILL.exists():
-            job_dir = sys.argv[sys.argv.index("--job-dir") + 1]
-            while not Saver(job_dir, 0, 1).checkpoints():
-                time.sleep(0.1)
-            KILL.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield batch
-
-model.MODELS["resnet50"] = dataclasses.replace(
-    model.MODELS["resnet50"],
-    make=lambda classes, dtype: ResNet(classes, blocks=(1,), channels=2, dtype=dtype),
-    input_shape=(16, 16, 3),
-)
-train.read = read
-task.main()
-'''
-
-
-def write_photos(folder: Path) -> Path:
-    """JPEG files of 80 pictures of two classes, each of another size."""
-    random = np.random.default_rng(0)
-    for label, axis in (("stripes", 0), ("waves", 1)):
-        (folder / label).mkdir(parents=True)
-        for number in range(40):
-            shape = tuple(random.integers(20, 60, 2).tolist())
-            pixels = 127 + 120 * np.sin(np.indices(shape)[axis] * random.uniform(0.4, 0.6))
-            Image.fromarray(pixels.astype(np.uint8)).convert("RGB").save(folder / label / f"{number}.jpg")
-    return folder
-
-
 def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(service: Service) -> None:
     config = str(REPOSITORY / "configs" / "quickstart.yaml")
     package = str(TEMPLATE / "trainer")
@@ -127,54 +79,6 @@ def test_quickstart_on_chief_and_worker_succeeds_with_a_model_that_predicts(serv
     assert job_dir.is_dir()
     assert not list(job_dir.glob("workertemp*"))
     predict(service, str(job_dir))
-
-
-@pytest.mark.long
-def test_resnet_on_photos_with_three_workers_of_which_one_is_killed_ends_as_if_undisturbed(service: Service) -> None:
-    """TFRecord shards of JPEGs of mixed sizes on gs://, and one worker on a folder of them; checkpoints on gs://."""
-    copy = template(service)
-    kill = service.work / "kill"
-    (copy / "trainer" / "narrow.py").write_text(NARROW.format(kill=str(kill), cache=str(service.work / "xla")))
-    config = yaml.safe_load((copy / "config.yaml").read_text())
-    for workers in (1, 3):
-        config["trainingInput"] |= {"workerCount": workers, "pythonModule": "trainer.narrow"}
-        (copy / f"{workers}.yaml").write_text(yaml.safe_dump(config))
-    photos = write_photos(service.work / "photos")
-    flags = (
-        "--model=resnet50", "--epochs=1", "--batch-size=4", "--augment=crop,flip", "--checkpoint-every=2",
-    )  # fmt: skip
-
-    def trained(job: str, data: str, workers: int = 3) -> tuple[str, list[int]]:
-        """The parameters that all processes agree on, and the steps at which the chief began."""
-        job_dir = f"gs://models/{job}"
-        output = service.train(
-            job, "--config", f"{workers}.yaml", "--job-dir", job_dir, "--", *flags, "--data", data, cwd=copy
-        )  # fmt: skip
-        hashes = set(values(output, "parameters_sha256"))
-        assert len(hashes) == 1, output
-        begun = [int(str(line["step"])) for line in metrics(output, "event") if line["event"] == "begin"]
-        return hashes.pop(), begun
-
-    kill.touch()
-    _, begun = trained("folder", str(photos), workers=1)
-    assert (kill.exists(), len(set(begun))) == (False, 2), "the second run resumes from a checkpoint of the first"
-
-    environment = json.loads(service.ok("jobs", "explain", "folder", "-o", "json"))["environment"]
-    emulator = {"STORAGE_EMULATOR_HOST": environment["STORAGE_EMULATOR_HOST"]}
-    shards = "gs://models/shards-of-photos"
-    convert = ("trainyard_trainer.files", "convert", str(photos), "--to", "tfrecord", "--shards", "4", shards)
-    assert run_python(service, *convert, **emulator).count("tfrecord-") == 4
-    undisturbed, begun = trained("shards", shards)
-    assert set(begun) == {0}
-    kill.touch()
-    disturbed, begun = trained("shards2", shards)
-    assert (kill.exists(), len(set(begun))) == (False, 2)
-    assert disturbed == undisturbed
-    photo = next(photos.rglob("*.jpg"))
-    predicted = run_python(
-        service, "trainyard_trainer.predict", "--model", "gs://models/shards2/model", str(photo), **emulator
-    )
-    assert json.loads(predicted)["label"] in ("stripes", "waves")
 
 
 @pytest.mark.long

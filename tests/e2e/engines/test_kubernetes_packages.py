@@ -17,12 +17,11 @@ from beds.kubernetes.kube_api import KubeApi
 from beds.kubernetes.node import WITH_PACKAGES
 from beds.token_files import long_token
 from beds.waiting import until
-from e2e.harness import RemoteService, stop_script_that_keeps_files
+from e2e.harness import RemoteService
 from e2e.test_training import check_trained, predict, template
 from support.addresses import free_ports
 from trainyard_agent.engines.kubernetes.api.access import RULES
 from trainyard_cli.submission.upload import ensure_bucket
-from trainyard_protocol.net.gcs import CloudStorage
 from trainyard_protocol.net.loopback import IPV4, listen
 from trainyard_storage.api import LocalBackend, StorageApi
 from trainyard_storage.app import StorageApp
@@ -133,30 +132,6 @@ def test_package_beyond_a_config_map_comes_by_a_link_also_to_an_unprivileged_use
     config = str(cluster.config(scaleTier="CUSTOM", masterType="plain-1"))
     output = cluster.train("large", "--config", config, "--package-path", "prog")
     assert "True 1000 /opt/trainyard/environment/bin/python /opt/trainyard/environment" in output
-
-
-@pytest.mark.long
-def test_script_in_a_pod_is_stopped_and_its_files_are_kept_on_gs(cluster: ClusterService) -> None:
-    ensure_bucket("gs://models", cluster.emulator, print)
-    config = cluster.config(scaleTier="CUSTOM", masterType="local-1", pythonModule=None)
-    stop_script_that_keeps_files(cluster, "keeps_files", config, "--job-dir", "gs://models/kept")
-    client = CloudStorage("The test", cluster.emulator).client()
-    model = client.bucket("models").blob("kept/outputs/master-replica-0/outputs/model")
-    assert model.download_as_text() == "lr: 0.1"
-    client.close()
-
-
-@pytest.mark.long
-def test_package_that_pip_refuses_fails_the_job_with_pips_words(cluster: ClusterService) -> None:
-    package = cluster.work / "broken-1.0.tar.gz"
-    with tarfile.open(package, "w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("broken-1.0/README"))
-    config = str(cluster.config(scaleTier="CUSTOM", masterType="local-1"))
-    words = ("--config", config, "--packages", str(package), "--stream-logs")
-    assert cluster.run("jobs", "submit", "training", "broken", *words).returncode == 1
-    message = cluster.value("broken", "errorMessage")
-    assert message.startswith("The replica master 0 could not install its packages:"), message
-    assert "pyproject.toml" in message
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from beds.registry import Registry
 from beds.slurm import SlurmBed
 from beds.token_files import long_token
 from beds.waiting import until
-from e2e.harness import RemoteService, stop_script_that_keeps_files
+from e2e.harness import RemoteService
 from e2e.test_training import check_trained, predict, template
 from support.addresses import free_ports
 from trainyard_cli.submission.upload import ensure_bucket
@@ -131,28 +131,11 @@ def test_gang_over_two_nodes_trains_while_the_next_one_waits(cluster: SlurmServi
 
 
 @pytest.mark.long
-def test_script_on_a_node_is_stopped_and_its_files_are_kept(cluster: SlurmService) -> None:
-    config = cluster.config("script.yaml", scaleTier="CUSTOM", masterType="node-2", pythonModule=None)
-    job_dir = cluster.root / "shared" / "kept"
-    stop_script_that_keeps_files(cluster, "keeps_files", config, "--job-dir", str(job_dir))
-    assert (job_dir / "outputs" / "master-replica-0" / "outputs" / "model").read_text() == "lr: 0.1"
-
-
-@pytest.mark.long
 def test_job_has_what_it_asks_of_slurm_and_is_refused_what_is_not_allowed(cluster: SlurmService) -> None:
     (cluster.work / "asks.py").write_text("import os\nprint(os.environ['MODULE'])\n")
     config = cluster.config("script.yaml", scaleTier="CUSTOM", masterType="node-2", pythonModule=None)
-    submit = (
-        "jobs",
-        "submit",
-        "training",
-        "asks",
-        "--package-path",
-        "asks.py",
-        "--config",
-        str(config),
-        "--stream-logs",
-    )
+    package = ("--package-path", "asks.py", "--config", str(config))
+    submit = ("jobs", "submit", "training", "asks", *package, "--stream-logs")
     setup = ("--engine-option", "slurm.setup=export MODULE=cuda-$SLURMD_NODENAME")
     refused = cluster.run(*submit, *setup, "--engine-option", "slurm.qos=top")
     assert (

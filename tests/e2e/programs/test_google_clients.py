@@ -6,7 +6,6 @@ Names are in a hosts file of the tests' own, which a mount namespace has in plac
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
 import sys
@@ -74,17 +73,8 @@ time.sleep(600 * ("--wait" in sys.argv))
 """
 OTHERS = {
     "tuning": (501, "Vertex AI's hyperparameterTuningJobs are not offered here: a study is a job with hyperparameters"),
-    "tunings": (501, "Vertex AI's hyperparameterTuningJobs are not offered here: "),
     "container": (501, "Vertex AI's trainingPipelines are not offered here: CustomTrainingJob, "),
-    "pipelines": (501, "Vertex AI's trainingPipelines are not offered here: CustomTrainingJob, "),
     "upload": (501, "Vertex AI's models are not offered here: there is no model registry. "),
-    "endpoint": (501, "Vertex AI's endpoints are not offered here: "),
-    "datasets": (501, "Vertex AI's datasets are not offered here: put data on gs://"),
-    "schedules": (501, "Vertex AI's schedules are not offered here: let cron, "),
-    "predictions": (501, "Vertex AI's batchPredictionJobs are not offered here: a CustomJob can read a model"),
-    "indexes": (501, "Vertex AI's indexes are not offered here: "),
-    "tensorboard": (501, "Vertex AI's tensorboards are not offered here: `trainyard jobs tensorboard JOB`"),
-    "experiment": (501, "Vertex AI's metadataStores are not offered here: there are no experiments"),
     "tensorboard of a job": (400, "Field: custom_job.job_spec.tensorboard Error: is not supported: "),
     "tpu": (400, "Field: custom_job.job_spec.worker_pool_specs[0].machine_spec.accelerator_type Error: is required"),
     "labels": (400, "Field: custom_job.labels Error: has the key 'Team'; a key starts with a lower-case letter"),
@@ -185,7 +175,6 @@ def test_bundled_client_calls_every_method_and_trains_by_name_as_pipelines_do(ma
         "cancel operation there": 404,
     }
     assert set(named["called"]) == _methods_of_training()
-    _gcloud_reads_the_same(machine)
     _pipelines_component_trains(machine)
     assert machine.ok(sys.executable, "-c", _STORE) == "mine\n"
     keys = machine.service.state_dir / "server" / "keys"
@@ -257,17 +246,6 @@ def _methods_of_training() -> set[str]:
     groups = (inside["jobs"], inside["operations"], inside["locations"], inside["locations"]["resources"]["operations"])
     found = {method["id"] for group in groups for name, method in group["methods"].items() if "Iam" not in name}
     return {*found, projects["methods"]["getConfig"]["id"]}
-
-
-def _gcloud_reads_the_same(machine: Machine) -> None:
-    """gcloud is no package, so that this is shown where it is installed. It writes into its directory: into a copy."""
-    if shutil.which("gcloud") is None:
-        return
-    directory = machine.service.root / "gcloud"
-    shutil.copytree(machine.home / ".config" / "gcloud", directory)
-    gcloud = ("env", f"CLOUDSDK_CONFIG={directory}", "gcloud")
-    listed = machine.ok(*gcloud, "ai-platform", "jobs", "list", "--format=value(jobId)")
-    assert set(listed.split()) == {"plain", "by_name"}
 
 
 def _pipelines_component_trains(machine: Machine) -> None:

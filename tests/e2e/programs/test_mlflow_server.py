@@ -1,7 +1,6 @@
 """Programs of MLflow (tests/programs/tracked), unchanged, against MLflow's own server and against ours: the same is
 read from both, but for DIFFERENCES. docs/reference/mlflow.md has the same list."""
 
-import asyncio
 import json
 import math
 import os
@@ -16,11 +15,9 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from beds.services.ai_agent import call
 from beds.waiting import until
 from e2e.harness import REPOSITORY, Service, started
 from e2e.programs.test_programs import PROGRAMS
-from e2e.programs.test_trackers import row
 from support.addresses import free_ports
 from trainyard_protocol.views.views import number
 
@@ -201,7 +198,6 @@ def test_a_program_leaves_the_same_on_both_servers(
     assert status == ENDS[program].status
     facts = (facts_of(ours, began, ours["own"]), facts_of(theirs, began, first_of(theirs)))
     check_same(*without_differences(*facts, program), ENDS[program].tolerance)
-    check_surfaces(service, program, next(run for run in ours["runs"] if run["id"] == ours["own"]))
 
 
 def test_page_lists_the_differences() -> None:
@@ -462,78 +458,3 @@ def are_same(ours: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(ours, float) and isinstance(expected, float):
         return math.isclose(ours, expected, rel_tol=tolerance)
     return bool(ours == expected)
-
-
-# Surfaces: each has the last and the best value of each metric of the job, the best one None where its name does not
-# say whether lower or higher is better.
-
-Values = dict[str, tuple[float | str, float | None]]
-
-
-def of_command(service: Service, job: str) -> Values:
-    rows = json.loads(service.ok("jobs", "metrics", job, "-o", "json"))
-    return {row["name"]: (row["value"], row["best"]) for row in rows}
-
-
-def of_description(service: Service, job: str) -> Values:
-    detail = json.loads(service.ok("jobs", "describe", job, "--all", "-o", "json"))
-    return {metric["name"]: (metric["last"], metric.get("best")) for metric in detail["metrics"]}
-
-
-def of_list(service: Service, job: str) -> Values:
-    names = list(of_command(service, job))
-    line: dict[str, str] = {}
-    for at in range(0, len(names), 10):  # a list has at most 30 columns
-        part = names[at : at + 10]
-        line |= row(service, job, *(f"metrics.{name}.{which}" for name in part for which in ("last", "best")))
-    return {name: (as_number(line[f"metrics.{name}.last"]), best_of(line[f"metrics.{name}.best"])) for name in names}
-
-
-def of_python(service: Service, job: str) -> Values:
-    with service.client() as client:
-        results = client.metrics(job, points=100).results
-    return {result.name: (shown(result.last), result.best) for result in results}
-
-
-def of_comparison(service: Service, job: str) -> Values:
-    with service.client() as client:
-        (compared,) = client.comparison([job, "missing"]).jobs
-    return {
-        name: (metric.last if metric.last is not None else "NaN", metric.best)
-        for name, metric in compared.metrics.items()
-    }
-
-
-def of_agents(service: Service, job: str) -> Values:
-    import mcp
-    from mcp.client.stdio import stdio_client
-
-    async def asked() -> Values:
-        server = mcp.StdioServerParameters(command="trainyard", args=["mcp"], env=service.environment, cwd=service.work)
-        async with stdio_client(server) as streams, mcp.ClientSession(*streams) as agent:
-            await agent.initialize()
-            _, answer = await call(agent, "metrics", job=job)
-        return {metric["name"]: (metric["last"], metric["best"]) for metric in answer["metrics"]}
-
-    return asyncio.run(asked())
-
-
-SURFACES: tuple[Callable[[Service, str], Values], ...] = (of_command, of_description, of_list, of_comparison, of_agents)
-
-
-def check_surfaces(service: Service, job: str, run: Any) -> None:
-    """Every surface has the same values, the last ones being those that MLflow's client reads of the job's own run."""
-    expected = of_python(service, job)
-    latest = {name: shown(value) for name, value in run["latest"].items()}
-    assert {name: last for name, (last, _) in expected.items() if name in latest} == latest
-    for surface in SURFACES:  # tables have the values of the curves some seconds after the job's end
-        until(lambda: surface(service, job) == expected, lambda: f"{surface.__name__}: {surface(service, job)}")  # noqa: B023
-
-
-def as_number(text: str) -> float | str:
-    """The number in a cell, which is empty where a value is not finite."""
-    return shown(float(text or "nan"))
-
-
-def best_of(text: str) -> float | None:
-    return float(text) if text else None

@@ -21,11 +21,23 @@ SIXTY = "sixty LX"
 BLOCK = "# /// script\n# requires-python = '>=3.9'\n# dependencies = ['roman==4.2']\n# ///\n"
 PROJECT = "[project]\nname = 'outside'\nversion = '7.1'\ndependencies = ['roman==4.2']\n"
 HATCH = "[build-system]\nrequires = ['hatchling']\nbuild-backend = 'hatchling.build'\n"
-SETUPTOOLS = "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'setuptools.build_meta'\n"
 POETRY = "[build-system]\nrequires = ['poetry-core']\nbuild-backend = 'poetry.core.masonry.api'\n"
 SETUP = (
     "from setuptools import find_packages, setup\nsetup(name='outside', version='2', packages=find_packages(), {})\n"
 )
+
+CELLS = (
+    "%pip install -q roman==4.2\nimport roman, sys", "print('sixty', roman.toRoman(60), sys.argv[1:])", "1 + 1",
+)  # fmt: skip
+NOTEBOOK = {
+    "nbformat": 4,
+    "nbformat_minor": 5,
+    "metadata": {"kernelspec": {"name": "of-another-machine", "language": "python", "display_name": "x"}},
+    "cells": [
+        {"cell_type": "code", "id": str(n), "metadata": {}, "outputs": [], "execution_count": None, "source": source}
+        for n, source in enumerate(CELLS)
+    ],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +56,6 @@ class Outside:
 
 
 FILES = {
-    # Reinforcement learning keeps its environments in `env`, a web page of results in `build`.
-    "env_package": Outside(
-        {
-            "env/__init__.py": "",
-            "env/maze.py": "REWARD = 42",
-            "build/out.txt": "built",
-            "main.py": "from env.maze import REWARD\nprint('reward', REWARD, open('build/out.txt').read())",
-        },
-        ("--package-path", ".", "--module-name", "main"),
-        ["reward 42 built"],
-    ),
     # examples/ of Hugging Face, scripts/ of lightning-hydra-template: run from the root.
     "scripts_below": Outside(
         {
@@ -109,12 +110,6 @@ FILES = {
         ["has ['public.pem', 't.py']"],
         notes=["key.json (looks like a secret: key of a service account)"],
     ),
-    "odd_names": Outside(
-        {"t.py": "import os\nprint('has', sorted(os.listdir(b'.')))"},
-        ("--package-path", ".", "--module-name", "t"),
-        ["has [b'caf\\xe9 1.csv', b't.py']"],
-        prepare=("touch \"$(printf 'caf\\351 1.csv')\"",),
-    ),
 }
 
 MAINS = {
@@ -144,21 +139,6 @@ MAINS = {
         state="FAILED",
         verdict=["ValueError: broken"],
     ),
-    "dashed": Outside(
-        {
-            "7-days/__init__.py": "",
-            "7-days/task.py": "from . import more\nprint('ran', __name__, __package__)",
-            "7-days/more.py": "",
-        },
-        ("--package-path", "7-days", "--module-name", "7-days.task"),
-        ["ran __main__ 7-days"],
-    ),
-    "namespace": Outside(
-        {"pkg/__main__.py": "from pkg.sub.deep import V\nprint('main', V)", "pkg/sub/deep.py": "V = 9"},
-        ("--package-path", "pkg", "--module-name", "pkg"),
-        ["main 9"],
-    ),
-    "module_is_a_file": Outside({"t.py": "print('it ran')"}, ("--module-name", "t.py"), ["it ran"]),
     "siblings": Outside(
         {
             "pkg/__init__.py": "",
@@ -197,18 +177,6 @@ MAINS = {
     "gcs_fuse": Outside(
         {"t.py": "open('/gcs/bucket/model', 'w')\n"}, ("--package-path", "t.py"), state="FAILED", verdict=["/gcs is"]
     ),
-    "one_replica": Outside(
-        {
-            "t.py": """\
-                import os
-                ddp = int(os.environ.get('RANK', -1)) != -1
-                if ddp: int(os.environ['LOCAL_RANK'])
-                print('ddp', ddp)
-                """
-        },
-        ("--package-path", "t.py"),
-        ["ddp False"],
-    ),
 }
 
 DECLARED = {
@@ -222,20 +190,7 @@ DECLARED = {
         ("--package-path", "src/mytrainer", "--module-name", "mytrainer.train"),
         [SIXTY, "version 7.1"],
     ),
-    "uv_application": Outside(
-        {"pyproject.toml": PROJECT, "main.py": ROMAN, "models/__init__.py": "", "data/x.csv": ""},
-        ("--package-path", ".", "--module-name", "main"),
-        [SIXTY],
-    ),
-    "uv_lock": Outside(
-        {"pyproject.toml": PROJECT + "requires-python = '>=3.10'\n", "main.py": ROMAN},
-        ("--package-path", "main.py"),
-        [SIXTY],
-        prepare=("uv lock --quiet",),
-        notes=["after installing uv.lock"],
-    ),
     "inline": Outside({"t.py": BLOCK + ROMAN}, ("--package-path", "t.py"), [SIXTY]),
-    "inline_below": Outside({"jobs/t.py": BLOCK + ROMAN}, ("--package-path", "jobs/t.py"), [SIXTY]),
     "options": Outside(
         {
             "requirements.txt": """\
@@ -256,11 +211,35 @@ DECLARED = {
         ("--package-path", ".", "--module-name", "t"),
         [SIXTY, "mine 5"],
     ),
-    "utf_16": Outside(
-        {"t.py": ROMAN},
+    "setup_py": Outside(
+        {
+            "setup.py": SETUP.format("install_requires=['roman']"),
+            "trainer/__init__.py": "",
+            "trainer/task.py": f"import sys\n{ROMAN}print('args', sys.argv[1:3])",
+        },
+        ("--package-path", "trainer", "--module-name", "trainer.task", "--job-dir", "out"),
+        [SIXTY, "args ['--job-dir', '"],
+    ),
+    "unknown_package": Outside(
+        {"requirements.txt": "roman==99\n", "t.py": ""},
         ("--package-path", ".", "--module-name", "t"),
+        state="FAILED",
+        verdict=["roman==99"],
+    ),
+    "notebook": Outside(
+        {"book.ipynb": json.dumps(NOTEBOOK)},
+        ("--package-path", "book.ipynb", "--", "--lr", "0.1"),
+        ["sixty LX ['--lr', '0.1']", "2", "1 file of the working directory, new or changed"],
+    ),
+}
+
+LOCKED = {
+    "uv_lock": Outside(
+        {"pyproject.toml": PROJECT + "requires-python = '>=3.10'\n", "main.py": ROMAN},
+        ("--package-path", "main.py"),
         [SIXTY],
-        prepare=("printf 'roman==4.2\\r\\n' | iconv -t UTF-16 > requirements.txt",),
+        prepare=("uv lock --quiet",),
+        notes=["after installing uv.lock"],
     ),
     "poetry": Outside(
         {
@@ -279,35 +258,6 @@ DECLARED = {
             "mypkg/train.py": ROMAN,
         },
         ("--package-path", "mypkg", "--module-name", "mypkg.train"),
-        [SIXTY],
-    ),
-    "poetry_application": Outside(
-        {
-            "pyproject.toml": """\
-                [tool.poetry]
-                package-mode = false
-                [tool.poetry.dependencies]
-                python = '^3.10'
-                roman = '^4.1'
-                """
-            + POETRY,
-            "train.py": ROMAN,
-        },
-        ("--package-path", ".", "--module-name", "train"),
-        [SIXTY],
-    ),
-    "setup_py": Outside(
-        {
-            "setup.py": SETUP.format("install_requires=['roman']"),
-            "trainer/__init__.py": "",
-            "trainer/task.py": f"import sys\n{ROMAN}print('args', sys.argv[1:3])",
-        },
-        ("--package-path", "trainer", "--module-name", "trainer.task", "--job-dir", "out"),
-        [SIXTY, "args ['--job-dir', '"],
-    ),
-    "cannot_be_built": Outside(
-        {"pyproject.toml": PROJECT + SETUPTOOLS, "one/a.py": "", "two/b.py": "", "train.py": ROMAN},
-        ("--package-path", ".", "--module-name", "train"),
         [SIXTY],
     ),
     "conda": Outside(
@@ -342,62 +292,6 @@ DECLARED = {
         [SIXTY, "shared 8"],
         prepare=("git init -q .", "uv lock --quiet"),
     ),
-    "unknown_package": Outside(
-        {"requirements.txt": "roman==99\n", "t.py": ""},
-        ("--package-path", ".", "--module-name", "t"),
-        state="FAILED",
-        verdict=["roman==99"],
-    ),
-    "exported_notebook": Outside(
-        {
-            "nb.py": """\
-                # coding: utf-8
-                # In[1]:
-                get_ipython().system('pip install -q roman==4.2')
-                get_ipython().run_line_magic('env', 'BACKEND=jax')
-                get_ipython().run_cell_magic('writefile', 'made.py', 'X = 4')
-                # In[2]:
-                import os, made, roman
-                get_ipython().run_line_magic('cd', 'sub')
-                print('backend', os.environ['BACKEND'], made.X, roman.toRoman(4), open('x.txt').read())
-                """,
-            "sub/x.txt": "in sub",
-        },
-        ("--package-path", ".", "--module-name", "nb"),
-        ["backend jax 4 IV in sub"],
-    ),
-    "notebook": Outside(
-        {
-            "book.ipynb": json.dumps(
-                {
-                    "nbformat": 4,
-                    "nbformat_minor": 5,
-                    "metadata": {
-                        "kernelspec": {"name": "of-another-machine", "language": "python", "display_name": "x"}
-                    },
-                    "cells": [
-                        {
-                            "cell_type": "code",
-                            "id": str(n),
-                            "metadata": {},
-                            "outputs": [],
-                            "execution_count": None,
-                            "source": source,
-                        }
-                        for n, source in enumerate(
-                            (
-                                "%pip install -q roman==4.2\nimport roman, sys",
-                                "print('sixty', roman.toRoman(60), sys.argv[1:])",
-                                "1 + 1",
-                            )
-                        )
-                    ],
-                }
-            )
-        },
-        ("--package-path", "book.ipynb", "--", "--lr", "0.1"),
-        ["sixty LX ['--lr', '0.1']", "2", "1 file of the working directory, new or changed"],
-    ),
 }
 
 
@@ -411,6 +305,11 @@ def test_programs_behave_as_under_python(service: Service) -> None:
 
 def test_dependencies_are_installed_as_they_are_declared(service: Service) -> None:
     check(service, DECLARED)
+
+
+@pytest.mark.long
+def test_dependencies_of_further_tools_are_installed(service: Service) -> None:
+    check(service, LOCKED)
 
 
 def check(service: Service, programs: Mapping[str, Outside]) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import uuid
+from typing import Any
 
 import httpx
 import pexpect
@@ -21,35 +22,36 @@ PATIENCE_S = 60
 JOB = "served"
 PROGRAM = """
 import http.server, os, pathlib
-pathlib.Path("block").write_bytes(os.urandom(1_000_000) * 100)
+pathlib.Path("block").write_bytes(os.urandom(1_000_000) * 20)
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
 print("port", server.server_port, flush=True)
 server.serve_forever()
 """
 
 
+def submitted(service: Service) -> int:
+    """Submit the job `served`; the port of its program once that runs."""
+    service.program(PROGRAM)
+    config = str(service.config(**local()))
+    service.ok("jobs", "submit", "training", JOB, "--config", config, "--package-path", "prog")
+    service.wait_for_line(JOB, "port ")
+    return port_of(service)
+
+
+def port_of(service: Service) -> int:
+    return int(next(line for line in service.log(JOB).splitlines() if "port " in line).rpartition(" ")[2])
+
+
 @pytest.fixture
-def port(own_service: Service) -> int:
-    """A running job `served`, and the port of its program."""
-    own_service.program(PROGRAM)
-    own_service.ok(
-        "jobs", "submit", "training", JOB, "--config", str(own_service.config(**local())), "--package-path", "prog"
-    )
-    own_service.wait_for_line(JOB, "port ")
-    return int(next(line for line in own_service.log(JOB).splitlines() if "port " in line).rpartition(" ")[2])
+def port(service: Service) -> int:
+    """The port of the running job `served`, which the tests share."""
+    return port_of(service) if service.state(JOB) == "RUNNING" else submitted(service)
 
 
 def spawn(service: Service, *words: str) -> pexpect.spawn:
     environment = {**service.environment, "TERM": "xterm", "LANG": "C.UTF-8"}
-    return pexpect.spawn(
-        "trainyard",
-        ["jobs", *words],
-        env=environment,
-        cwd=str(service.work),
-        dimensions=(33, 111),
-        encoding="utf-8",
-        timeout=PATIENCE_S,
-    )
+    given: Any = {"env": environment, "cwd": str(service.work), "encoding": "utf-8", "timeout": PATIENCE_S}
+    return pexpect.spawn("trainyard", ["jobs", *words], dimensions=(33, 111), **given)
 
 
 def exit_code(child: pexpect.spawn) -> int | None:
@@ -59,8 +61,8 @@ def exit_code(child: pexpect.spawn) -> int | None:
     return code
 
 
-def test_replica_is_entered_and_left(own_service: Service, port: int) -> None:
-    service = own_service
+@pytest.mark.usefixtures("port")
+def test_replica_is_entered_and_left(service: Service) -> None:
     done = service.run("jobs", "exec", JOB, "--", "sh", "-c", "echo out $CLOUD_ML_JOB_ID; echo err >&2; exit 7")
     assert (done.stdout, done.stderr, done.returncode) == (f"out {JOB}\n", "err\n", 7)
     piped = subprocess.run(
@@ -100,36 +102,7 @@ def test_replica_is_entered_and_left(own_service: Service, port: int) -> None:
     assert f"{JOB}/master-replica-0: no-such-program" in actions
 
 
-def sleepers(mark: str) -> list[int]:
-    """The processes of a shell's commands with the mark as their name."""
-    return [process.pid for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [""])[0] == mark]
-
-
-@pytest.mark.parametrize("ends", ["down", "kill of the agent"])
-def test_nothing_of_what_is_attached_outlives_its_agent(own_service: Service, port: int, ends: str) -> None:
-    service, mark = own_service, uuid.uuid4().hex
-    sleep = f"bash -c 'exec -a {mark} sleep 1000'"
-    shell = spawn(service, "shell", JOB)
-    shell.expect("[#$] $")
-    shell.sendline(f"set -m; trap '' HUP; {sleep} & setsid {sleep} & (nohup {sleep} >/dev/null 2>&1 &); {sleep}")
-    command = spawn(service, "exec", JOB, "--", "bash", "-c", f"{sleep} & {sleep}")
-    forward = spawn(service, "port-forward", JOB, f":{port}")
-    forward.expect("Forwarding")
-    until(lambda: len(sleepers(mark)) == 6, "all of them")
-    if ends == "down":
-        service.ok("down")
-        assert sleepers(mark) == []
-    else:
-        agent = LocalState(service.state_dir).process("agent")
-        assert agent is not None
-        os.kill(agent.pid, signal.SIGKILL)
-        until(lambda: not sleepers(mark), "their end")
-    for attached in (shell, command, forward):
-        attached.close(force=True)
-
-
-def test_port_has_what_the_program_sends_again_once_a_killed_server_is_back(own_service: Service, port: int) -> None:
-    service = own_service
+def test_port_has_what_the_program_sends_again_once_a_killed_server_is_back(service: Service, port: int) -> None:
     forward = spawn(service, "port-forward", JOB, f":{port}", ":1")
     forward.expect(rf"Forwarding (127\.0\.0\.1:\d+) -> master-replica-0:{port}\r\n")
     local_address = forward.match[1]
@@ -161,3 +134,31 @@ def test_port_has_what_the_program_sends_again_once_a_killed_server_is_back(own_
     service.ok("jobs", "cancel", JOB)
     forward.expect("ERROR: ")
     assert exit_code(forward) == 255
+
+
+def sleepers(mark: str) -> list[int]:
+    """The processes of a shell's commands with the mark as their name."""
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [""])[0] == mark]
+
+
+@pytest.mark.parametrize("ends", ["down", "kill of the agent"])
+def test_nothing_of_what_is_attached_outlives_its_agent(own_service: Service, ends: str) -> None:
+    service, mark, port = own_service, uuid.uuid4().hex, submitted(own_service)
+    sleep = f"bash -c 'exec -a {mark} sleep 1000'"
+    shell = spawn(service, "shell", JOB)
+    shell.expect("[#$] $")
+    shell.sendline(f"set -m; trap '' HUP; {sleep} & setsid {sleep} & (nohup {sleep} >/dev/null 2>&1 &); {sleep}")
+    command = spawn(service, "exec", JOB, "--", "bash", "-c", f"{sleep} & {sleep}")
+    forward = spawn(service, "port-forward", JOB, f":{port}")
+    forward.expect("Forwarding")
+    until(lambda: len(sleepers(mark)) == 6, "all of them")
+    if ends == "down":
+        service.ok("down")
+        assert sleepers(mark) == []
+    else:
+        agent = LocalState(service.state_dir).process("agent")
+        assert agent is not None
+        os.kill(agent.pid, signal.SIGKILL)
+        until(lambda: not sleepers(mark), "their end")
+    for attached in (shell, command, forward):
+        attached.close(force=True)

@@ -1,4 +1,4 @@
-"""What a pod's status says about its replica, and which ends of a gang are told when."""
+"""The table of what a pod's status says about its replica, and which ends of a gang are told when."""
 
 from datetime import UTC, datetime
 from functools import partial

@@ -18,7 +18,6 @@ import pytest
 
 from beds.databases import on_every_database
 from beds.services.receivers import HttpReceiver, http_receiver, mail_server
-from beds.waiting import until
 from integration.api.api_support import ADMIN, ALICE, BOB, VERA, Clock, ScriptedAgent, Server, server
 from trainyard_server.capabilities.notifications import webhooks
 from trainyard_server.capabilities.notifications.delivery import refused_address, signed_headers
@@ -109,7 +108,6 @@ def test_signature_is_that_of_standard_webhooks(api: Server, agent: ScriptedAgen
     assert example["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-@on_every_database
 def test_metric_beyond_its_bound_is_told_once(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
     events = ["loss > 5", "accuracy>=0.9", "loss < 0.01", "missing > 0"]
     start(api, agent, "job", notifications=[{"to": receiver.url, "events": events}])
@@ -130,17 +128,16 @@ def test_metric_beyond_its_bound_is_told_once(api: Server, agent: ScriptedAgent,
         assert reader.session.query(MetricAlertRow).count() == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_flaky_receiver_gets_each_event_in_order(tmp_path: Path, receiver: HttpReceiver, seed: int) -> None:
+def test_flaky_receiver_gets_each_event_in_order(tmp_path: Path, receiver: HttpReceiver) -> None:
     """Answers are errors at random, the server restarts, and the receiver is away for two hours."""
-    luck, clock = random.Random(seed), Clock()
+    luck, clock = random.Random(1), Clock()
     receiver.answers = lambda _: luck.choice((200, 500, 503, 429, 400, 302))
-    jobs = [f"job_{number}" for number in range(12)]
+    jobs = [f"job_{number}" for number in range(6)]
     for part in range(3):
         with server(tmp_path / "server", clock, **LOCAL) as api:
             agent = ScriptedAgent(api)
             agent.sync()
-            for job in jobs[part * 4 : part * 4 + 4]:
+            for job in jobs[part * 2 : part * 2 + 2]:
                 notifications = [{"to": receiver.url, "events": ["end", "loss > 1"]}]
                 start(api, agent, job, notifications=notifications)
                 agent.report_steps(loss=2)
@@ -151,50 +148,32 @@ def test_flaky_receiver_gets_each_event_in_order(tmp_path: Path, receiver: HttpR
                 deliver(api)
     receiver.answers = lambda _: 503
     with server(tmp_path / "server", clock, **LOCAL) as api:
-        for _ in range(24):
-            clock.advance(300)
+        for _ in range(8):
+            clock.advance(900)
             deliver(api)
         receiver.answers = lambda _: 200
-        for _ in range(60):
-            clock.advance(60)
+        for _ in range(15):
+            clock.advance(600)
             deliver(api, steps=2)
         assert {state for *_, state in notified(api)} == {"delivered"}
     first_sent = dict.fromkeys((body["job"]["jobId"], body["type"] == "job.metric") for body in receiver.accepted)
     assert sorted(first_sent) == sorted((job, is_bound) for job in jobs for is_bound in (True, False))
     for job in jobs:
         assert [is_bound for name, is_bound in first_sent if name == job] == [True, False]
-    assert len({body["id"] for body in receiver.accepted}) == 24
-
-
-def test_silent_receiver_costs_nobody_else(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        set_channel(api, "a-silent", f"http://127.0.0.1:{silent.getsockname()[1]}/", events=["end"])
-        set_channel(api, "team", receiver.url, events=["end"])
-        run(api, agent, "first")
-        api.client.run(api.use_cases.of(Sender).step)
-        until(lambda: len(receiver.accepted) == 1, "the other receiver has the first")
-        run(api, agent, "second")
-
-        def second() -> bool:
-            api.client.run(api.use_cases.of(Sender).step)
-            return len(receiver.accepted) == 2
-
-        until(second, "the other receiver has the second")
-        assert [state for *_, to, state in notified(api) if to == "a-silent"] == ["pending", "pending"]
-        api.client.run(api.use_cases.of(Sender).close)
+    assert len({body["id"] for body in receiver.accepted}) == 12
 
 
 def test_absent_receiver_is_asked_less_and_less(api: Server, agent: ScriptedAgent, receiver: HttpReceiver) -> None:
     receiver.answers = lambda _: 503
     set_channel(api, "team", receiver.url)
-    for number in range(20):
+    for number in range(8):
         run(api, agent, f"job_{number}", code=3)
-    for _ in range(3600):
-        api.clock.advance(2)
+    for _ in range(240):
+        api.clock.advance(30)
         deliver(api)
     assert len(receiver.requests) < 25, "in two hours, whatever the number of jobs"
     (channel,) = api.get(CHANNELS)["channels"]
-    assert (channel["pending"], channel["last_error"]) == (20, "it answered 503")
+    assert (channel["pending"], channel["last_error"]) == (8, "it answered 503")
     api.clock.advance(3 * 86400)
     deliver(api, steps=25)
     for _ in range(40):
@@ -250,21 +229,6 @@ def test_failures_without_an_answer_look_alike_to_submitters_and_are_exact_for_o
                         wrong.append((url, shown, exact, logged))
     assert wrong == []
     assert receiver.requests == []
-
-
-def test_history_shows_no_cause_and_the_log_has_it_once(
-    api: Server, agent: ScriptedAgent, caplog: pytest.LogCaptureFixture
-) -> None:
-    set_channel(api, "team", "http://127.0.0.1:1/secret", events=["end"])
-    run(api, agent, "job")
-    for _ in range(3):
-        deliver(api)
-        api.clock.advance(60)
-    (sent,) = api.get("/trainyard/v1/projects/p/notifications")["notifications"]
-    (channel,) = api.get(CHANNELS)["channels"]
-    assert (sent["attempts"], sent["error"], channel["last_error"]) == (3, webhooks.NOT_REACHED, webhooks.NOT_REACHED)
-    causes = [message for message in caplog.messages if "do not reach" in message]
-    assert causes == ["Notifications of p do not reach 127.0.0.1:1 (team): All connection attempts failed"]
 
 
 def test_addresses_that_are_refused() -> None:

@@ -129,7 +129,7 @@ def test_slow_body_and_idle_connection_go_on(running: Server) -> None:
             time.sleep(0.3)
             connection.sendall(bytes([byte]))
         assert received(connection).startswith(b"HTTP/1.1 200")
-        time.sleep(2)
+        time.sleep(1.2)
         connection.sendall(head("GET /healthz"))
         assert received(connection).startswith(b"HTTP/1.1 200")
 

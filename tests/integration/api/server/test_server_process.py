@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from beds import databases
-from beds.databases import on_every_database
 from beds.token_files import long_token, write_token
 from integration.api.api_support import GB, KEY, eventually, package_job
 from trainyard_protocol.job.resources import Capacity
@@ -109,7 +108,6 @@ def waiting(process: Process) -> Iterator[None]:
     assert errors == []
 
 
-@on_every_database
 def test_sigterm_ends_the_server_cleanly_while_others_wait(process: Process) -> None:
     process.sync()
     body = {"jobId": "a", "trainingInput": package_job()}

@@ -1,4 +1,4 @@
-"""The inside of a replica's container, its environment and isolation; what leaves it, its log and its stacks."""
+"""The inside of a container of a replica: its environment, its isolation, its log and its stacks."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What runs have of a real cluster: names of peers, capacity, usage, volumes, and an end without their agent."""
+"""Names of peers, capacity, usage, volumes and the end without an agent, of runs on a real cluster."""
 
 import json
 import uuid

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, Open, axe
+from browser.browser_support import DashboardServer, Open
 from integration.api.api_support import BOB
 from trainyard_server.services.people import audit
 
@@ -25,7 +25,6 @@ def test_rows_are_shown_and_filtered(
     expect(rows.first).to_contain_text("<i>scanner</i>")
     expect(rows.nth(1)).to_contain_text("jobs.cancel")
     expect(rows.nth(1)).to_contain_text("refused")
-    assert axe(page) == []
     page.get_by_role("link", name="Older").click()
     expect(rows).to_have_count(2)
     page.get_by_label("Actor").fill("bob")
@@ -33,10 +32,3 @@ def test_rows_are_shown_and_filtered(
     expect(rows).to_have_count(1)
     page.goto("/audit?actor=nobody")
     expect(page.get_by_text("No row matches")).to_be_visible()
-
-
-def test_others_have_no_audit(dashboard: DashboardServer, open_page: Open) -> None:
-    page = open_page("/audit", role="submitter")
-    expect(page.get_by_text("The audit is for operators")).to_be_visible()
-    expect(page.get_by_role("link", name="Audit")).to_have_count(0)
-    page.errors.clear()  # type: ignore[attr-defined] # of the status 403

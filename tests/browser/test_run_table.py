@@ -82,8 +82,6 @@ def test_twenty_jobs_with_their_parameters_fit_on_a_screen(tuned: DashboardServe
     expect(page.locator("th.col-value")).to_have_text(["lr", "optimizer", "seed"])
     last = box(rows.last)
     assert last["y"] + last["height"] <= 860
-    assert axe(page) == []
-    assert axe(open_page("/", viewport=Viewport.DARK), Viewport.DARK) == []
 
 
 def test_names_of_forty_characters_and_reasons_are_readable(crowded: DashboardServer, open_page: Open) -> None:
@@ -110,7 +108,6 @@ def test_names_of_forty_characters_and_reasons_are_readable(crowded: DashboardSe
         cell, metric = box(why.locator("..")), box(page.locator("th.col-metric"))
         assert cell["x"] == metric["x"]
         assert cell["width"] > metric["width"]
-    assert axe(page) == []
 
 
 def test_labels_without_room_fold_and_unfold(crowded: DashboardServer, open_page: Open) -> None:
@@ -186,17 +183,6 @@ def test_columns_are_chosen_ordered_and_sorted_by(tuned: DashboardServer, open_p
     page.wait_for_url("**/?sort=-metrics.accuracy.best&column=params.lr&column=metrics.accuracy.best&column=job&**")
 
 
-def test_a_filter_with_a_mistake_is_explained_and_kept(tuned: DashboardServer, open_page: Open) -> None:
-    page = open_page("/?filter=params.lr%3C0.05+AND+params.optimizer%3Dadam")
-    expect(page.locator("[data-row]")).to_have_count(6)
-    field = page.get_by_role("combobox", name="Filter")
-    field.fill("params.lr<small")
-    field.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("'small' is not a number, which < compares.")
-    expect(field).to_have_value("params.lr<small")
-    assert axe(page) == []
-
-
 def test_groups_have_the_mean_and_the_best_of_each_metric(tuned: DashboardServer, open_page: Open) -> None:
     page = open_page("/?filter=state%3ASUCCEEDED&column=metrics.accuracy.best")
     page.locator("summary").get_by_text("More").click()
@@ -245,10 +231,3 @@ def test_a_note_is_edited_in_its_cell_and_labels_are_added_to_what_is_ticked(
     expect(row.get_by_role("cell").last).to_have_text("yes")
     page.goto("/?filter=note:diverges")
     expect(page.locator("[data-row]")).to_have_count(1)
-
-
-def test_the_table_is_a_stack_of_cards_on_a_telephone(tuned: DashboardServer, open_page: Open) -> None:
-    page = open_page("/", viewport=Viewport.NARROW)
-    expect(page.locator("[data-row]")).to_have_count(20)
-    assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate("window.innerWidth")
-    assert axe(page, Viewport.NARROW) == []

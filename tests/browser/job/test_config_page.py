@@ -1,11 +1,11 @@
-"""The config of a job in the browser: as submitted, as resolved, and the environment of replicas."""
+"""The config of a job in the browser: the environment of its replicas, and commands to copy."""
 
 import json
 from typing import Any
 
 from playwright.sync_api import expect
 
-from browser.browser_support import DashboardServer, Open, axe
+from browser.browser_support import DashboardServer, Open
 
 IMAGE: dict[str, Any] = {
     "scaleTier": "CUSTOM",
@@ -16,18 +16,6 @@ IMAGE: dict[str, Any] = {
     "jobDir": "gs://bucket/runs/base",
     "scheduling": {"maxRunningTime": "7200s"},
 }
-
-
-def test_config_shows_the_submitted_and_the_resolved_one(dashboard: DashboardServer, open_page: Open) -> None:
-    dashboard.submit("base", labels={"team": "vision"}, **IMAGE)
-    page = open_page("/projects/p/jobs/base/config")
-    sent = page.get_by_role("region", name="The config as submitted")
-    expect(sent).to_contain_text("maxRunningTime: 7200s")
-    expect(sent).not_to_contain_text("priority")
-    resolved = page.get_by_role("region", name="The config as resolved")
-    expect(resolved.locator(".filled")).to_have_text(["    priority: 0", "  useChiefInTfConfig: true"])
-    expect(page.locator("#live-sees")).to_contain_text("known once the job is placed")
-    expect(page.locator("#live-commands")).to_contain_text("trainyard jobs submit training base_2")
 
 
 def test_tf_config_is_there_as_soon_as_the_job_is_placed(dashboard: DashboardServer, open_page: Open) -> None:
@@ -57,22 +45,3 @@ def test_command_is_copied(dashboard: DashboardServer, open_page: Open) -> None:
     expect(page.locator("#notes")).to_contain_text("Copied.")
     copied = page.evaluate("() => navigator.clipboard.readText()")
     assert copied == "trainyard jobs describe base --project p"
-
-
-def test_markup_in_a_config_is_text(dashboard: DashboardServer, open_page: Open) -> None:
-    evil = "<script>document.title='gone'</script>"
-    dashboard.submit("base", args=[evil], jobDir='/"><b', region=evil)
-    page = open_page("/projects/p/jobs/base/config")
-    for name in ("submitted", "resolved"):
-        expect(page.get_by_role("region", name=f"The config as {name}")).to_contain_text(evil)
-    expect(page).to_have_title("base · Trainyard")
-
-
-def test_config_page_has_each_part_of_the_config(dashboard: DashboardServer, open_page: Open) -> None:
-    agent = dashboard.agent("gpu-host", cpus=8, memory_gb=32)
-    labels = {"team": "vision", "stage": "final"}
-    dashboard.started(agent, "digits_cnn", project="research", labels=labels, **IMAGE)
-    page = open_page("/projects/research/jobs/digits_cnn/config")
-    expect(page.get_by_role("region", name="TF_CONFIG")).to_be_visible()
-    assert axe(page) == []
-    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")

@@ -13,33 +13,20 @@ from beds.site.pages import PAGES, ROOT
 from browser.quiet_network import QuietNetwork
 
 QUESTIONS = {
-    "install": "tutorials/first-job",
     "resume from checkpoint": "tutorials/your-own-trainer",
     "add a machine": "tutorials/second-machine",
-    "login token": "tutorials/team",
-    "use a GPU": "how-to/containers",
     "kubernetes agent": "how-to/kubernetes",
     "slurm partition": "how-to/slurm",
-    "ci pipeline": "how-to/automation",
     "bash: line 1: jobs: submit: no such job": "how-to/automation",
-    "sh: 1: jobs: No such job: submit": "how-to/automation",
     "grid search": "how-to/tuning",
-    "jupyter notebook": "how-to/inside-a-job",
     "hugging face token": "how-to/data",
     "mlflow": "how-to/metrics",
-    "compare runs": "how-to/follow-jobs",
     "upgrade": "how-to/server",
     "why job waits": "how-to/sharing",
-    "why is my job waiting": "how-to/sharing",
-    "kill job": "tutorials/first-job",
     "requirements.txt": "explanation/what-a-program-finds",
-    "jobs: command not found": "how-to/automation",
-    "jobs: no such job": "how-to/automation",
     "backup restore": "how-to/operate",
     "gcloud ai-platform": "coming-from/google",
-    "wandb sweep": "coming-from/others",
     "machine lost": "explanation/reliability",
-    "job states": "reference/states",
 }
 """What a newcomer types into the search, and the page that is to be among the first three."""
 

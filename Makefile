@@ -48,7 +48,7 @@ test-all: $(VENV)/.dev ## run every test that this machine can run
 
 test-fast: $(VENV)/.dev ## run the tests for every change: less than three minutes
 	@echo "Left out (make test runs them): PostgreSQL, containers, Kubernetes, Slurm, the installed program, browser, training, other slow tests"
-	$(BIN)/python -m pytest $(XDIST) -m "not slow" tests/unit tests/contract tests/property tests/integration/api $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(XDIST) -m "not slow" tests/unit tests/contract tests/property tests/integration/api tests/capabilities $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev ## many random histories of the real service, and one training killed again and again
 	@scripts/test-tools.sh

@@ -21,8 +21,8 @@ from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.net.loopback import free_port
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.agents import AgentInfo
+from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.db.base.models import (
-    AgentRow,
     EventRow,
     JobLabelRow,
     JobMetricRow,
@@ -31,7 +31,8 @@ from trainyard_server.storage.db.base.models import (
     ReplicaRow,
     RunRow,
 )
-from trainyard_server.storage.db.repository import Store, Writer
+from trainyard_server.storage.db.repository import Writer
+from trainyard_server.storage.db.store import Store
 
 TOKEN = "a-token-of-this-benchmark"  # noqa: S105 - of two servers on loopback that live for minutes
 TRAINING_INPUT = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "pythonModule": "trainer.task"}

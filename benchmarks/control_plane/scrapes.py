@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.filled import FilledServer, add_agents, agent_info, fill, started
 from benchmarks.rows import Row, Samples, interleaved
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 
 _JOBS, _AGENTS, _SCRAPES = 10_000, 300, 20
 

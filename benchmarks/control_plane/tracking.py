@@ -19,7 +19,7 @@ from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_server.capabilities.tracking.targets import run_id
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.key_files import key_of
 
 _API = "/api/2.0/mlflow"

@@ -14,7 +14,7 @@ from functools import partial
 
 from benchmarks.rows import Row, Samples, interleaved
 from benchmarks.service import TRAINYARD, Service, running
-from trainyard_cli.attach.forwarding import Forward, Forwarder
+from trainyard_cli.capabilities.attachments.forwarding import Forward, Forwarder
 
 _SIZE = 100_000_000
 _KEYS = 50

@@ -132,7 +132,7 @@ class V1Client:
             if not lost:
                 raise
             existing = self.get_job(str(job["jobId"]))
-            from trainyard_protocol.job.training_input import parse_job
+            from trainyard_protocol.job.parsing import parse_job
 
             if existing.get("trainingInput") != parse_job(job).canonical()["trainingInput"]:
                 raise

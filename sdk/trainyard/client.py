@@ -23,10 +23,11 @@ from trainyard_cli.local.state import LocalState
 from trainyard_cli.origin import record
 from trainyard_cli.output.jobs.studies import best_first
 from trainyard_cli.settings import DEFAULT_PROJECT, Target, checked_project, default_state_dir
-from trainyard_cli.submission import config_file
+from trainyard_cli.submission import config_file, places
 from trainyard_cli.submission import submit as submission
-from trainyard_cli.submission.flags import JobFlags, get
+from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.from_job import trial_config
+from trainyard_cli.submission.job_fields import get
 from trainyard_cli.submission.sweep import SweptFlag, swept
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import RETRY_DELAYS
@@ -184,7 +185,7 @@ class Client:
             source, flags, repeats = trial_config(self._http, name, user_args, logger.info, flags)
             user_args = ()
         draft = submission.draft(source, flags, current_dir=Path.cwd(), name=job_id, user_args=user_args)
-        draft = submission.for_server(draft, logger.info, is_local=self._http.server.local)
+        draft = places.for_server(draft, logger.info, is_local=self._http.server.local)
         self._check(draft)
         directory = str(get(draft.data, "trainingInput.jobDir") or "")
         if self._storage and directory.startswith("gs://"):

@@ -9,7 +9,7 @@ for its tables (`docs/contributing/add-a-capability.md`).
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard_protocol.job.training_input import Job
 from trainyard_server.config.settings import CapabilitySettings, Settings
@@ -51,6 +51,15 @@ class Middleware:
 
     make: Callable[["ASGIApp", Settings], "ASGIApp"]
     reads_answers: bool = False
+
+
+class Figure(NamedTuple):
+    """Counts for a monitoring system, by the value of a label: `trainyard_notifications{state="failed"}`."""
+
+    name: str
+    text: str
+    label: str
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,9 @@ class Capability:
 
     curves: "Curves | None" = None
     """A source of points of a job's metrics, beside what its programs print and write."""
+
+    figures: Callable[["Backend"], Iterable[Figure]] = lambda _: ()
+    """Its figures for a monitoring system, which are read at each scrape."""
 
     stored: Mapping[str, Callable[["UseCases"], Iterator[str]]] = field(default_factory=dict)
     """What it stores, for the rehearsal of a backup: for each thing the text of its fault, or ""."""

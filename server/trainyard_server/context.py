@@ -14,7 +14,7 @@ from trainyard_server.domain.retention import RetentionPolicy
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.spreading import SharedDirs
 from trainyard_server.storage.agent_liveness import AgentLiveness
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.default_job_dirs import DefaultJobDirs
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.logs.store import LogStore

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from trainyard_server.api import v1
 from trainyard_server.api.agents import agent, packages, uploads
 from trainyard_server.api.description import openapi
-from trainyard_server.api.google import v1
 from trainyard_server.api.middleware import audit
-from trainyard_server.api.own import agents, experiments, extensions, files, health, logs, people
+from trainyard_server.api.own import agents, experiments, files, health, jobs, logs, measurements, people, status
 from trainyard_server.api.routing import Router
 from trainyard_server.capability import Capability
 from trainyard_server.dashboard import pages, static_files
@@ -21,7 +21,9 @@ _KERNEL: Sequence[Router] = [
     v1.router,
     openapi.router,
     health.router,
-    extensions.router,
+    status.router,
+    jobs.router,
+    measurements.router,
     experiments.router,
     people.router,
     audit.router,

@@ -17,8 +17,10 @@ from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.access.sessions import Sessions
 from trainyard_server.services.agents.agent_sync import AgentSync
 from trainyard_server.services.agents.agents import Agents
+from trainyard_server.services.agents.log_chunks import LogChunks
 from trainyard_server.services.agents.packages import Packages
 from trainyard_server.services.health.health import HealthChecks
+from trainyard_server.services.jobs.job_lists import JobLists
 from trainyard_server.services.jobs.jobs import Jobs
 from trainyard_server.services.jobs.program_packing import ProgramPacking
 from trainyard_server.services.logs.batches import LogExecutors
@@ -46,7 +48,8 @@ from trainyard_server.services.views.studies import Studies
 from trainyard_server.storage.agent_liveness import AgentLiveness, Stopwatch
 from trainyard_server.storage.audit_file import AuditFile
 from trainyard_server.storage.db.base import installation
-from trainyard_server.storage.db.repository import JobEvents, Store
+from trainyard_server.storage.db.repository import JobEvents
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.default_job_dirs import DefaultJobDirs
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.key_files import key_of
@@ -104,10 +107,12 @@ class UseCases:
         self.audit = Audit(backend, audit_file)
         self.agents = Agents(backend, self.controller)
         peer_key = hmac.digest(self.key, b"answers of agents to each other", hashlib.sha256).hex()
+        self.log_chunks = LogChunks(backend, self.controller)
         self.agent_sync = AgentSync(backend, self.controller, self.run_tokens, peer_key)
         self.packages = Packages(backend, self.key)
         self.program_packing = ProgramPacking(backend)
         self.jobs = Jobs(backend, self.controller)
+        self.job_lists = JobLists(backend)
         self.job_details = JobDetails(backend)
         self.job_search = JobSearch(backend)
         self.run_tables = RunTables(backend, self.job_search)

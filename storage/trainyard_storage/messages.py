@@ -280,7 +280,7 @@ def object_headers(record: ObjectRecord) -> dict[str, str]:
 def json_answer(value: Mapping[str, Any], query: Mapping[str, str]) -> Answer:
     """A JSON answer, with the fields that the query selects. Raises Refused."""
     if fields := query.get("fields") or query.get("$fields"):
-        from trainyard_protocol.net import field_mask  # here, since it loads pydantic
+        from trainyard_protocol.net import field_mask
 
         try:
             value = field_mask.apply(field_mask.parse(fields), value)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 
 on_every_database = pytest.mark.usefixtures("every_database")
 """Marks tests whose SQL could differ between the databases; all others run on SQLite."""

@@ -12,6 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from beds import databases
+from beds.agents import agent_of
 from beds.open_engines import process_and_docker
 from trainyard_agent.agent import Agent
 from trainyard_agent.engines.docker.probe import EngineState
@@ -153,7 +154,7 @@ class Machine:
         if self.engine is not None:
             self._opened = self._open(self.engine)
             self.runtime, stager = self._opened.runtime, self._opened.stager
-        self.agent = Agent(
+        self.agent = agent_of(
             self.runtime,
             self._client,
             stager,

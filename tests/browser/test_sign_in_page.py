@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from browser.browser_support import DashboardServer, Open, axe, in_each_viewport
 from integration.api.api_support import ALICE
 from trainyard_cli.commands.service.dashboard import write_page
-from trainyard_cli.local.host_names import DASHBOARD_HOST
+from trainyard_cli.local.browser_address import DASHBOARD_HOST
 
 
 def test_page_shows_where_the_token_is(dashboard: DashboardServer, open_page: Open) -> None:

@@ -17,8 +17,8 @@ from chaos.history import TOKENS, History, Outcome, Place, parts_in
 from chaos.plan import PlannedJob
 from chaos.service.artifacts import keep_on_failure
 from chaos.service.replicas import processes_of
-from trainyard_cli.backups.archive import receive
-from trainyard_cli.backups.restoring import restore
+from trainyard_cli.capabilities.backups.archive import receive
+from trainyard_cli.capabilities.backups.restoring import restore
 from trainyard_protocol.states import JobState
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e]

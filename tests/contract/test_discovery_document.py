@@ -23,6 +23,7 @@ from trainyard_protocol.job.hyperparameters import (
     ParameterType,
     ScaleType,
 )
+from trainyard_protocol.job.keys.scheduling import Scheduling
 from trainyard_protocol.job.training_input import (
     AcceleratorConfig,
     DiskConfig,
@@ -30,7 +31,6 @@ from trainyard_protocol.job.training_input import (
     Job,
     ReplicaConfig,
     ScaleTier,
-    Scheduling,
     TrainingInput,
 )
 from trainyard_protocol.message import Message

@@ -32,7 +32,7 @@ from trainyard_server.domain.lifecycle.stalls import main_stack
 from trainyard_server.services.logs.formats import as_batch, as_events, as_text, compact
 from trainyard_server.services.measurements.curves import JobCurves
 from trainyard_server.services.measurements.job_files import _reported_model
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.store import LogStore
 from trainyard_server.storage.progress import ProgressTracker

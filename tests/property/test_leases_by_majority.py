@@ -21,7 +21,7 @@ from trainyard_agent.lease.majority import Majority
 from trainyard_protocol.wire.peers import HOLD_S, SHORT_LEASE_S, Peers
 from trainyard_protocol.wire.sync import SyncResponse
 from trainyard_server.storage.agent_liveness import AgentLiveness
-from trainyard_server.storage.db.base.models import AgentRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.membership import Membership
 
 GRACE_S, LONG_LEASE_S, CALL_S, RATE = 30.0, 600.0, 25.0, 1e-3

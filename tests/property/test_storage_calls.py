@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from capabilities.google.test_object_storage import in_thread, local_storage
 from integration.api.api_support import ADMIN, Clock, Server, running_agent, server, serving
-from integration.api.google.test_object_storage import in_thread, local_storage
 from trainyard_protocol.net.storage_calls import StorageCall, parse, parse_at_server
 from trainyard_protocol.views.audit import AuditEntry
 from trainyard_server.capabilities.google.storage.object_storage import ObjectStorage

@@ -10,7 +10,7 @@ USERS = (
     "trainer_library/tests",
     "trainer_template/tests",
     "tests/unit/agent/staging",
-    "tests/unit/cli/tensorboard",
+    "tests/capabilities/tensorboard",
     "tests/unit/protocol/net/test_gcs.py",
     "tests/unit/test_benchmarks.py",
 )

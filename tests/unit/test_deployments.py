@@ -17,7 +17,7 @@ from beds.kubernetes.kustomize import DEPLOY, container, documents, named, objec
 from beds.open_engines import agent_settings
 from trainyard_agent.engines.kubernetes.api.access import CAPACITY_RULES, RULES
 from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
-from trainyard_cli.commands.service.backups import backup
+from trainyard_cli.capabilities.backups.commands import backup
 from trainyard_server import main as server_main
 
 VERSIONS = [f"1.{minor}" for minor in range(25, 38)]

@@ -59,15 +59,14 @@ def test_recorded_job_fits_on_one_screen_which_the_page_shows() -> None:
     assert recording["section"](cast) in recording["PAGE"].read_text(encoding="utf-8"), "run: make recording"
 
 
-def test_architecture_has_a_row_for_each_package() -> None:
+def test_architecture_has_a_row_for_each_folder_of_a_package() -> None:
     roots = [*(ROOT / name for name in ("protocol", "sdk", "cli", "server", "storage", "programs", "worker_agent"))]
     folders = {path.parent for root in roots for path in root.rglob("__init__.py")}
-    packages = {str(folder.relative_to(ROOT)) for folder in folders} - {VERSIONS}
+    packages = {str(folder.relative_to(ROOT)) for folder in folders if len(folder.relative_to(ROOT).parts) <= 3}
     rows = re.findall(r"^\| `([a-z_/]+/[a-z0-9_/]+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(packages)
 
 
-VERSIONS = "server/trainyard_server/migrations/versions"
 HOW_TOS = sorted((ROOT / "docs" / "contributing").glob("*.md"))
 
 
@@ -84,14 +83,14 @@ def _exists(name: str) -> bool:
     return (ROOT / name).exists() or any(next((ROOT / top).rglob(name), None) for top in folders)
 
 
-EXAMPLES = ("agents", "NAME", "NNNN")
+EXAMPLES = ("bookmarks", "NAME", "NNNN")
 """Files that a how-to lets its reader make."""
 
 
 def test_example_configs_are_valid() -> None:
     from trainyard_protocol.job.config.validation import check
     from trainyard_protocol.job.machines import default_catalog
-    from trainyard_protocol.job.training_input import parse_training_input
+    from trainyard_protocol.job.parsing import parse_training_input
 
     configs = [p for p in (ROOT / "configs").glob("*.yaml") if "trainingInput" in yaml.safe_load(p.read_text())]
     configs.append(ROOT / "trainer_template" / "config.yaml")

@@ -21,8 +21,8 @@ def test_skill_has_front_matter_and_few_words() -> None:
 
 
 def test_skill_has_a_row_for_each_tool() -> None:
-    from trainyard_cli.mcp.server import tools  # takes seconds, which each worker would pay that collects this module
-    from trainyard_cli.mcp.user import McpUser
+    from trainyard_cli.capabilities.mcp.server import tools
+    from trainyard_cli.capabilities.mcp.user import McpUser
 
     assert [tool for tool, _ in ROWS] == [tool.name for tool in tools(McpUser(Target(Path())))]
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from trainyard_agent.agent import Agent
+from trainyard_agent.agent_parts import AgentParts
 from trainyard_agent.control.launch import TrackingAddresses
 from trainyard_agent.engines import registry
 from trainyard_agent.engines.capacity import BadCapacity
@@ -207,26 +208,28 @@ async def _run_agent(settings: AgentSettings) -> None:
             await members.open()
             info = info.model_copy(update={"peer_address": members.address})
             agent = Agent(
-                opened.runtime,
-                control_plane,
-                opened.stager,
-                clock,
-                lambda: opened.info(
-                    info.model_copy(
-                        update={
-                            "disks": disks.disks,
-                            "device_errors": devices.errors,
-                            "unreached": members.unreached.ids,
-                        }
-                    )
-                ),
-                lease,
-                settings.usage_every,
-                settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,
-                disks,
-                members=members,
-                mounts=mounts,
-                tracking=TrackingAddresses(settings.server, settings.tracking_url, str(settings.ca_file or "")),
+                AgentParts(
+                    opened.runtime,
+                    control_plane,
+                    opened.stager,
+                    clock,
+                    lambda: opened.info(
+                        info.model_copy(
+                            update={
+                                "disks": disks.disks,
+                                "device_errors": devices.errors,
+                                "unreached": members.unreached.ids,
+                            }
+                        )
+                    ),
+                    lease,
+                    members,
+                    disks,
+                    mounts,
+                    TrackingAddresses(settings.server, settings.tracking_url, str(settings.ca_file or "")),
+                    usage_s=settings.usage_every,
+                    start_deadline_s=settings.start_deadline or registry.kind_of(engine.name).start_deadline_s,
+                )
             )
             if not engine.spans_hosts and (problem := settings.reach.host_name_problem):
                 logger.warning("%s", problem)

@@ -397,7 +397,7 @@ def _wait_until_ready(
 
 def _refusal(state: LocalState, after: int) -> str:
     """The server's words if it refuses the agent now, by the agent's log; else ""."""
-    from trainyard_protocol.views.agents import ANSWERED, REFUSED  # models, which `up` does not wait for
+    from trainyard_protocol.views.agents import ANSWERED, REFUSED
 
     words = ""
     for line in state.log_tail("agent", lines=1000, after=after).splitlines():

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard_cli.submission.flags import JobFlags, get, put
+from trainyard_cli.submission.flags import JobFlags
+from trainyard_cli.submission.job_fields import get, put
 from trainyard_protocol.errors import InvalidArgument
 
 ONE_CPU = "Using 1 CPU (add --cpus N for more)."

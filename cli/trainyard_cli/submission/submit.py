@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_cli.submission import config_file, machine_types, sweep
-from trainyard_cli.submission.comparison import check_same
 from trainyard_cli.submission.config_file import ConfigFile
-from trainyard_cli.submission.flags import JobFlags, get, merge, put, spelling
+from trainyard_cli.submission.flags import JobFlags, merge
 from trainyard_cli.submission.foreign import custom_job_config, other_tools
+from trainyard_cli.submission.job_fields import get, put, spelling
 from trainyard_cli.v1_client import V1Client
 from trainyard_programs import archives, program_wheel, programs
 from trainyard_programs.archives import Archive
 from trainyard_programs.programs import Program
-from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument, NotFound, Violation
+from trainyard_protocol.errors import MORE_VIOLATIONS, AlreadyExists, InvalidArgument
 from trainyard_protocol.job.config import placeholders
 from trainyard_protocol.job.config.validation import check_addresses, checked_job
 from trainyard_protocol.job.machines import Catalog
-from trainyard_protocol.job.training_input import Job, parse_job
+from trainyard_protocol.job.parsing import parse_job
+from trainyard_protocol.job.training_input import Job
 
 _TRAINING = "trainingInput"
 _GENERIC_NAMES = frozenset({"config", "conf", "job", "training"})
@@ -152,41 +153,6 @@ def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> Non
         )
 
 
-def with_image(draft: JobDraft, image: str) -> JobDraft:
-    """The job with an image that is built from --build, in place of the master's and of every placeholder."""
-    data, origins = copy.deepcopy(dict(draft.data)), dict(draft.origins)
-    for role in ("master", "worker", "parameterServer", "evaluator"):
-        path = f"{_TRAINING}.{role}Config.imageUri"
-        if role == "master" or placeholders.in_image(str(get(data, path) or "")):
-            put(data, path, image)
-    origins["master_config.image_uri"] = "--build"
-    return replace(draft, data=data, origins=origins)
-
-
-def with_default_machine(draft: JobDraft, notify: Notify) -> JobDraft:
-    """The job as this machine's own service gets it: with one CPU where it is a program, and names no machines."""
-    data = copy.deepcopy(dict(draft.data))
-    if not machine_types.add_default(data):
-        return draft
-    notify(machine_types.ONE_CPU)
-    return replace(draft, data=data)
-
-
-def for_server(draft: JobDraft, notify: Notify, *, is_local: bool) -> JobDraft:
-    """The job as this machine's own service gets it, or a server elsewhere. Raises InvalidArgument for a job-dir that
-    is relative to a directory of this machine, where the job runs on another one."""
-    if is_local:
-        return with_default_machine(draft, notify)
-    if draft.relative_job_dir:
-        text = (
-            f"{draft.relative_job_dir} is relative to a directory of this machine, and the job runs on another one. "
-            "Give gs://BUCKET/DIRECTORY, or an absolute path there."
-        )
-        with in_users_terms(draft):
-            raise InvalidArgument(Violation("job_dir", text))
-    return draft
-
-
 def lacks_program(draft: JobDraft) -> bool:
     """Whether the job has a placeholder in place of its image, or nothing to run at all."""
     image = str(get(draft.data, f"{_TRAINING}.masterConfig.imageUri") or "")
@@ -238,27 +204,6 @@ def submit(
                 if draft.name:
                     raise
     raise AlreadyExists(f"{_MAX_NAMES} jobs with the default name of this second exist. Give the job a name.")
-
-
-class ExistingJob:
-    """The job that `submit` found under the name, for its `if_exists`; `job` is None while there was none."""
-
-    def __init__(self, client: V1Client, name: str) -> None:
-        self._client = client
-        self._name = name
-        self.job: dict[str, Any] | None = None
-
-    def __call__(self, requested: Mapping[str, Any]) -> dict[str, Any]:
-        """The job. Raises AlreadyExists if its content is another one, or if it was deleted."""
-        try:
-            job = self._client.get_job(self._name)
-        except NotFound as error:
-            raise AlreadyExists(
-                f"A job {self._name} existed and was deleted. A name is never used again: give the job another one."
-            ) from error
-        check_same(job, requested)
-        self.job = job
-        return job
 
 
 def job_names(draft: JobDraft, clock: Callable[[], float] = time.time) -> Iterator[str]:

@@ -7,15 +7,14 @@ are the table of `ranks`.
 
 import json
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, get_args
 
 from trainyard_protocol.job.custom_jobs import POOLS, CustomJobSpec
 from trainyard_protocol.job.ranks import RankPlace, rank_variables
-from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.message import Wire
 from trainyard_protocol.net.gcs import SCHEME, proxy_variables
 
@@ -25,8 +24,6 @@ TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
 _TASK_NAME = re.compile(r"(master|worker|ps|evaluator)-replica-(\d+)")
 _FIRST_RUNTIME_WITH_CHIEF = (2, 1)
 TRACKING_URI = "MLFLOW_TRACKING_URI"
-PROGRAM = "trainyard_program"
-"""Distribution and package of a program that the command line has packed."""
 
 INTEROP_THREADS = "TF_NUM_INTEROP_THREADS"
 _LEAST_INTEROP_THREADS = 4
@@ -238,38 +235,6 @@ def job_dir_variables(job_dir: str) -> dict[str, str]:
         "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
         "AIP_TENSORBOARD_LOG_DIR": f"{base}/logs/",
     }
-
-
-def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
-    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last, if the user gave a jobDir. The
-    program of a custom job has its directories in variables alone."""
-    flag = ["--job-dir", job_dir] if job_dir and training_input.custom_job is None else []
-    return [*training_input.args, *flag]
-
-
-def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
-    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`, or that of the launcher where the
-    command line has packed the program: `python3 -m trainyard_program MODULE ARGS... --job-dir DIR`."""
-    launcher = [PROGRAM] if is_program(training_input) else []
-    words = arguments(training_input, training_input.job_dir)
-    return [python, "-m", *launcher, training_input.python_module, *words]
-
-
-def is_program(training_input: TrainingInput) -> bool:
-    """Whether one of the packages is a program with its files as they are, and a launcher."""
-    names = (uri.rpartition("/")[2] for uri in training_input.package_uris)
-    return any(name.startswith(f"{PROGRAM}-") for name in names)
-
-
-def container_arguments(training_input: TrainingInput, config: ReplicaConfig) -> list[str]:
-    """The arguments of a custom image's entry point: containerArgs, or else the job's arguments."""
-    return list(config.container_args) or arguments(training_input, training_input.job_dir)
-
-
-def reproduce(variables: Mapping[str, str], command: Sequence[str]) -> str:
-    """The command line that starts the same replica by hand, quoted for a POSIX shell."""
-    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return " \\\n  ".join(["env", *words, shlex.join(command)])
 
 
 def _cluster(addresses: Mapping[Task, str], primary: str) -> dict[str, list[str]]:

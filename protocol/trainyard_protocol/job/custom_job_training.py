@@ -13,7 +13,9 @@ from pydantic.alias_generators import to_camel
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.custom_jobs import CustomJob, CustomJobScheduling, CustomJobSpec, Strategy, WorkerPoolSpec
-from trainyard_protocol.job.training_input import Band, Job, ScaleTier, TrainingInput, parse
+from trainyard_protocol.job.keys.scheduling import Band
+from trainyard_protocol.job.parsing import parse
+from trainyard_protocol.job.training_input import Job, ScaleTier, TrainingInput
 
 _PREFIXES = ("master", "worker", "parameter_server", "evaluator")
 """The beginning of the fields of each pool in a training input, by its position."""

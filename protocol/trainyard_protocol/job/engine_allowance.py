@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import Violation, quoted
 from trainyard_protocol.job.config.yaml_file import SiteEntry
-from trainyard_protocol.job.engine_options import (
+from trainyard_protocol.job.keys.engine_options import (
     QUALIFIED_NAME,
     RESOURCE_NAME,
     EngineOptions,

@@ -9,8 +9,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.config.mount_rules import NAME_RULE, is_mount_name
 from trainyard_protocol.job.config.yaml_file import SiteEntry, entry_problem, line_of, read_yaml_file
+from trainyard_protocol.job.keys.mounts import NAME_RULE, is_mount_name
 
 CACHE = "cache"
 """The name of a project's cache beside mounts, which no mount has."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from trainyard_protocol.job.config.yaml_file import SiteEntry
-from trainyard_protocol.job.engine_options import LABEL_VALUE, OBJECT_NAME, QUALIFIED_NAME
+from trainyard_protocol.job.keys.engine_options import LABEL_VALUE, OBJECT_NAME, QUALIFIED_NAME
 from trainyard_protocol.message import Many, Wire
 
 _LabelKey = Annotated[str, StringConstraints(pattern=f"^{QUALIFIED_NAME}$")]

@@ -17,9 +17,10 @@ from pydantic import Field, field_serializer, model_validator
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.pod_settings import PodSettings
 from trainyard_protocol.job.resources import is_tpu
-from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.message import Many, Wire
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName

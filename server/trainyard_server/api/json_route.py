@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.limits import excess
-from trainyard_protocol.job.training_input import parse
+from trainyard_protocol.job.parsing import parse
 from trainyard_protocol.message import Message
 from trainyard_server.domain.access.route_access import Route
 

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from trainyard_protocol.fields import validation_error
 from trainyard_protocol.job.config.yaml_file import SiteEntry
-from trainyard_protocol.job.training_input import Band
+from trainyard_protocol.job.keys.scheduling import Band
 from trainyard_protocol.lines.time_parsing import parse_duration
 from trainyard_server.domain.access.permissions import Role
 from trainyard_server.domain.retention import ALL

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.job.config.yaml_file import entry_problem, read_yaml_file
-from trainyard_protocol.job.training_input import Band
+from trainyard_protocol.job.keys.scheduling import Band
 from trainyard_server.config.quota_entries import SiteEntries
 from trainyard_server.domain.images import AllowedImages
 from trainyard_server.domain.retention import ProjectRetentions

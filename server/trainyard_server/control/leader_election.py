@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from trainyard_server.storage.agent_liveness import Stopwatch
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.failures import DatabaseError
 
 LEASE = "scheduler"

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from trainyard_protocol.job.cluster import PRIMARY
-from trainyard_protocol.job.training_input import Band
+from trainyard_protocol.job.keys.scheduling import Band
 from trainyard_protocol.states import JobState, Outcome, Reason, RunState
 from trainyard_protocol.views.views import Verdict
 from trainyard_server.context import Backend

@@ -18,7 +18,7 @@ from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs, run_snapshot
 from trainyard_server.domain.lifecycle import decisions
-from trainyard_server.storage.db.base.models import AgentRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Event, Writer
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic

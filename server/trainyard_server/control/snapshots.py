@@ -17,7 +17,8 @@ from trainyard_server.domain.scheduling.avoidance import Avoidance, avoidance
 from trainyard_server.domain.scheduling.blame import HostFailure, avoided_until
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, Reached, ReplicaSnapshot, RunSnapshot
-from trainyard_server.storage.db.base.models import AgentRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.job_inputs import JobInput
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies

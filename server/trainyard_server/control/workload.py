@@ -22,7 +22,7 @@ from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang
 from trainyard_server.domain.snapshots import JobSnapshot, RunSnapshot
 from trainyard_server.storage.agent_liveness import AgentLiveness
 from trainyard_server.storage.db.base import revisions
-from trainyard_server.storage.db.base.models import AgentRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.db.base.revisions import AgentHeartbeat, ChangedJob, Revision, WaitingNote
 from trainyard_server.storage.db.queries.reader import Reader
 

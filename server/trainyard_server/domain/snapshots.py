@@ -6,8 +6,9 @@ from datetime import datetime
 
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.cluster import TrialOrder
+from trainyard_protocol.job.keys.scheduling import DEFAULT_MAX_RUNNING_TIME_S, Band
 from trainyard_protocol.job.machines import ReplicaRequest
-from trainyard_protocol.job.training_input import DEFAULT_MAX_RUNNING_TIME_S, Band, TrainingInput
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import JobState, ReplicaState, RunState
 from trainyard_protocol.views.views import Verdict
 from trainyard_protocol.wire.sync import ExitReport, Stall

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from trainyard_server.storage.db.base.models import Table
+from trainyard_server.storage.db.base.columns import Table
 
 context.configure(
     connection=context.config.attributes["connection"],

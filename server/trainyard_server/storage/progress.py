@@ -19,7 +19,7 @@ from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.views.views import LogEntry
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.db.tables import job_values
 from trainyard_server.storage.logs.records import NO_TIME, microseconds
 from trainyard_server.storage.logs.store import LogFilter, LogStore, Stream

@@ -10,7 +10,7 @@ from contract.runtimes.runtime_labs import DockerLab, Driver, KubernetesLab, Pro
 from trainyard_agent.runtimes.base import ProgramUser
 from trainyard_agent.staging.mounts import AgentMounts
 from trainyard_protocol.job.mounts import load_mounts
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 
 CHIEF = "master-replica-0"
 USER = ProgramUser(0x7800_0007, 0x7800_0007, "somebody")

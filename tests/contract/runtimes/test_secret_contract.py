@@ -7,7 +7,7 @@ from beds.run_ids import unique_run
 from contract.runtimes.runtime_labs import Driver, KubernetesLab, Program, order
 from trainyard_agent.engines.fake import Print
 from trainyard_agent.runtimes.base import SecretFile
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 
 CHIEF, RUN = "master-replica-0", unique_run("1")
 TOKEN, KEY = "hf_t0ken=value", "first line of the key\nsecond line of the key\n"

@@ -17,7 +17,7 @@ from trainyard_agent.engines.fake import Print
 from trainyard_agent.host import process_tags
 from trainyard_agent.main import main
 from trainyard_agent.runtimes.base import StartFailed
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
 
 pytestmark = pytest.mark.long

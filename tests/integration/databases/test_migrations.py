@@ -12,7 +12,7 @@ from beds import databases
 from integration.api.api_support import Clock, ScriptedAgent, server
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_server.storage.db.base import engine as database
-from trainyard_server.storage.db.base.models import Table
+from trainyard_server.storage.db.base.columns import Table
 
 
 def test_migrations_are_one_line() -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import make_url, text
 from trainyard_server.main import main
 from trainyard_server.storage.db.base import engine, probes
 from trainyard_server.storage.db.base.engine import UnusableUrl
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.failures import DatabaseError, failure_reason
 
 

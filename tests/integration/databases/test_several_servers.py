@@ -35,7 +35,7 @@ from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
 from trainyard_server.app import create_app
 from trainyard_server.control.leader_election import LEASE, LeaderElection
 from trainyard_server.domain.access.sessions import cookie_name
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.events.notifier import Notifier
 from trainyard_server.storage.events.postgres import PostgresNotifications
 

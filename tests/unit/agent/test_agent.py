@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from beds.agents import agent_of
 from beds.run_ids import unique_run
 from trainyard_agent.agent import HOLD_S, SHIP_S, WATCH_S, Agent
 from trainyard_agent.control.log_shipper import MAX_BYTES, MAX_CHUNKS, SILENT_EVERY, SILENT_ROUNDS
@@ -51,7 +52,7 @@ class World:
 
     def new_agent(self, runtime: FakeRuntime | None = None, lease: Lease | None = None) -> Agent:
         runtime = runtime or FakeRuntime(self.host)
-        self.agent = Agent(runtime, self.client, self.stager, self.clock, lambda: self.info, lease)
+        self.agent = agent_of(runtime, self.client, self.stager, self.clock, lambda: self.info, lease)
         return self.agent
 
     async def begin(self, *tasks: str, run_id: str = RUN, **training_input: Any) -> None:

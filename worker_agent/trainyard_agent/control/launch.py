@@ -8,7 +8,7 @@ from types import MappingProxyType
 from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
 from trainyard_agent.staging.base import Staging
 from trainyard_protocol.fields import seconds
-from trainyard_protocol.job import cluster, machines
+from trainyard_protocol.job import cluster, commands, machines
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.net.gcs import EMULATOR, OF_RUN
 from trainyard_protocol.wire.sync import RunOrder
@@ -76,9 +76,9 @@ def launches(
         config = machines.config_of(training_input, task.type)
         entrypoint = tuple(config.container_command)
         if training_input.runs_image:
-            command = cluster.container_arguments(training_input, config)
+            command = commands.container_arguments(training_input, config)
         else:
-            command = cluster.module_command(training_input, staging.python)
+            command = commands.module_command(training_input, staging.python)
             entrypoint = _ANY_COMMAND if config.image_uri else ()
         environment = cluster.launch_environment(
             order,

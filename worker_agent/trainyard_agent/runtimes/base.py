@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainyard_agent.runtimes.attaching.attachment import Attachment
 from trainyard_agent.runtimes.use import ReplicaUse
-from trainyard_protocol.job.config.mount_rules import paths_at
+from trainyard_protocol.job.keys.mounts import paths_at
 from trainyard_protocol.job.pod_settings import PodSettings
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.agents import RuntimeName

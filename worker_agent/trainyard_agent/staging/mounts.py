@@ -15,8 +15,9 @@ from pathlib import Path, PurePosixPath
 from trainyard_agent.host import disk
 from trainyard_agent.runtimes.base import Mount, StartFailed
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.config import mount_rules
 from trainyard_protocol.job.job_dirs import owner_parts
+from trainyard_protocol.job.keys import mounts as mount_rules
+from trainyard_protocol.job.keys.secrets import overlap
 from trainyard_protocol.job.mounts import CACHE, SiteDirectory, SiteMounts, load_mounts
 from trainyard_protocol.states import Reason
 from trainyard_protocol.views.health import Finding
@@ -110,7 +111,7 @@ class AgentMounts:
         first = order.replicas[0].task
         mounts = [self._mount(reference.name, reference.target, order) for reference in order.training_input.mounts]
         for mount in mounts:
-            if job_dir and mount_rules.overlap(job_dir, mount.path):
+            if job_dir and overlap(job_dir, mount.path):
                 raise StartFailed(first, f"The mount at {mount.path} is in the way of the job-dir, in {job_dir}.")
         try:
             mounts += self._cache(order.project)

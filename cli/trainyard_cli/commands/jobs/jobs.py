@@ -1,32 +1,24 @@
-"""Commands on existing jobs: describe, update, metrics, why, explain, tensorboard."""
+"""Commands on existing jobs: describe, update, metrics, explain."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trainyard_cli.commands.jobs.listing import check_keys
 from trainyard_cli.commands.jobs.logs import task_name
-from trainyard_cli.commands.service.completion import job_names, task_names
+from trainyard_cli.commands.service.completion import task_names
 from trainyard_cli.commands.shared.gcloud_flags import gcloud_wide_flags
-from trainyard_cli.commands.shared.options import (
-    JobName,
-    as_wrong_usage,
-    connected,
-    job_argument,
-    output_options,
-    server_options,
-)
+from trainyard_cli.commands.shared.options import as_wrong_usage, job_argument, output_options, server_options
 from trainyard_cli.local.connect import connect, notify
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
-from trainyard_cli.output.text.safe import echo, without_control
+from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Target
-from trainyard_cli.submission.flags import CommaSeparated, KeyValues
-from trainyard_protocol.errors import Aborted, NotFound
+from trainyard_cli.submission.flag_types import CommaSeparated, KeyValues
+from trainyard_protocol.errors import Aborted
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
@@ -132,57 +124,6 @@ def metrics(target: Target, output: Output, job: str, **parameters: Any) -> None
 
 
 @click.command()
-@click.argument("first", type=JobName(), shell_complete=job_names, metavar="JOB")
-@click.argument("second", type=JobName(), shell_complete=job_names, metavar="JOB")
-@connected
-@output_options
-def diff(client: "Client", output: Output, first: str, second: str) -> None:
-    """Show what differs between two jobs: arguments, config, labels, origin, outcome, last value of each metric."""
-    from trainyard_cli.submission.comparison import compared
-
-    rows = compared(*(_with_outcome(client, job) for job in (first, second)))
-    if formats.printed(output, rows):
-        return
-    if not rows:
-        notify(f"{first} and {second} have the same arguments, config, labels, origin, outcome and metrics.")
-        return
-    shown = [[without_control(row[column]) for column in ("field", "first", "second")] for row in rows]
-    echo(formats.table(["FIELD", first, second], shown))
-
-
-def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
-    """A job with its origin, its exit code and the last value of each metric."""
-    from trainyard_protocol.views.views import number
-
-    detail = client.detail(job)
-    metrics = {
-        result.name: number(result.last) for result in reversed(client.metrics(job, points=_FEWEST_POINTS).results)
-    }
-    code = {} if detail.exit_code is None else {"exitCode": detail.exit_code}
-    try:
-        origin = client.get_origin(job)
-    except NotFound:  # where nothing was recorded
-        origin = {}
-    return {**detail.job, **code, "origin": origin, "metrics": metrics}
-
-
-@click.command()
-@job_argument
-@connected
-@output_options
-def why(client: "Client", output: Output, job: str) -> None:
-    """Show why a job is queued and what would start it.
-
-    Lists the jobs that hold what it needs, and the smallest changes that would start it now.
-    """
-    from trainyard_cli.output.jobs import queue_explanation
-
-    view = client.why(job)
-    if not formats.printed(output, view.model_dump(mode="json", exclude_none=True)):
-        echo(queue_explanation.text(view, client.project, datetime.now(UTC)))
-
-
-@click.command()
 @job_argument
 @click.argument("replica", default="master-replica-0", shell_complete=task_names)
 @click.option("--run", type=click.IntRange(1), help="Number of the run.  [default: the latest]")
@@ -200,36 +141,6 @@ def explain(target: Target, output: Output, job: str, replica: str, run: int | N
             explanation = job_texts.with_storage(explanation, LocalState(target.state_dir).storage_url())
     if not formats.printed(output, explanation):
         echo(job_texts.explanation_text(explanation))
-
-
-@click.command()
-@job_argument
-@click.option("--host", default="127.0.0.1", help="Address that TensorBoard listens on.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(1, 2**16 - 1), help="[default: the first free port from 6006 upwards]")
-@click.option(
-    "--logdir",
-    "logdirs",
-    multiple=True,
-    metavar="DIR",
-    help="gs://BUCKET/DIR or a directory to show in place of the job's own. May be given several times.",
-)
-@server_options
-def tensorboard(target: Target, job: str, host: str, port: int | None, logdirs: tuple[str, ...]) -> int:
-    """Run TensorBoard on this machine for a job, until Ctrl-C.
-
-    Shows the event files in the job's jobDir, and in locations of gs:// that its arguments --log_dir, --logdir,
-    --model_dir and --output_dir name, while the job runs and after it.
-    """
-    from trainyard_cli.tensorboard import server as curves
-
-    with connect(target) as client:
-        detail = client.detail(job)
-        emulator = LocalState(target.state_dir).storage_url() if client.server.local else ""
-    return curves.show(detail, emulator, host=host, port=port, logdirs=tuple(map(_absolute, logdirs)))
-
-
-def _absolute(logdir: str) -> str:
-    return logdir if "://" in logdir else str(Path(logdir).expanduser().absolute())
 
 
 def _update_labels(

@@ -86,7 +86,7 @@ def check_keys(flag: str, keys: Iterable[str], jobs: Sequence[Mapping[str, Any]]
     """Raise a usage error for a key that none of these jobs has, and that no job can have."""
     for key in keys:
         if all(formats.value_at(job, key) is None for job in jobs):
-            from trainyard_protocol.job.job_keys import FIRST, is_key  # slow, and rarely needed
+            from trainyard_protocol.job.job_keys import FIRST, is_key
 
             if not is_key(key):
                 near = nearest(key, FIRST)

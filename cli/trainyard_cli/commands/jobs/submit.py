@@ -18,7 +18,8 @@ from trainyard_cli.commands.shared.options import (
     server_options,
 )
 from trainyard_cli.settings import Target
-from trainyard_cli.submission.flags import SetArgument, job_flags, pop_flags
+from trainyard_cli.submission.flag_types import SetArgument
+from trainyard_cli.submission.flags import job_flags, pop_flags
 
 if TYPE_CHECKING:
     from trainyard_cli.commands.jobs.submitting import JobRequest

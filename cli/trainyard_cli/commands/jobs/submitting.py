@@ -24,11 +24,14 @@ from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import is_live
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target
+from trainyard_cli.submission import places
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.config_file import STDIN, ConfigFile
-from trainyard_cli.submission.flags import JobFlags, get
+from trainyard_cli.submission.existing_job import ExistingJob
+from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.foreign import secret_hints
 from trainyard_cli.submission.from_job import rerun_config, trial_config
+from trainyard_cli.submission.job_fields import get
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import NO_RETRIES, V1Client
@@ -113,7 +116,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
         )
     state = LocalState(target.state_dir)
     server = find_server(target)
-    draft = submission.for_server(draft, notify, is_local=server is None or server.local)
+    draft = places.for_server(draft, notify, is_local=server is None or server.local)
     with _proposing_build(draft, request):
         checked = _check(draft, target, server, _catalog(server, state))
         _check_runtime(checked, draft, target, server, state)
@@ -135,7 +138,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
 
         if storage and job_dir.startswith("gs://"):
             ensure_bucket(job_dir, storage, notify)
-        existing = submission.ExistingJob(client, draft.name)
+        existing = ExistingJob(client, draft.name)
         activity = Activity()
         upload = to_bucket(bucket, storage, activity.notify) if bucket else to_server(client)
         submitted = record.Submitted(
@@ -175,7 +178,7 @@ def validate(target: Target, output: Output, request: JobRequest) -> None:
     _notify_secrets(request.flags)
     state = LocalState(target.state_dir)
     address = find_server(target)
-    draft = submission.for_server(draft, notify, is_local=address is None or address.local)
+    draft = places.for_server(draft, notify, is_local=address is None or address.local)
     catalog = _catalog(address, state)
     server = running_server(target)
     with _proposing_build(draft, request):
@@ -234,7 +237,7 @@ def _draft(request: JobRequest) -> tuple[submission.JobDraft, "Recipe | None"]:
     from trainyard_cli.runtimes import images
 
     project = images.project(Path(request.flags.text("build")).expanduser())
-    return change(submission.with_image(draft, project.image)), project
+    return change(places.with_image(draft, project.image)), project
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from trainyard_cli.commands.shared.options import server_options
+from trainyard_cli.local.browser_address import dashboard_url
 from trainyard_cli.local.connect import connect, notify
-from trainyard_cli.local.host_names import dashboard_url
 from trainyard_cli.local.state import detach
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Target

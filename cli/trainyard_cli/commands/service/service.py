@@ -1,4 +1,4 @@
-"""`trainyard up`, `down`, `status` and `doctor`."""
+"""`trainyard up`, `down` and `status`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import click
 from trainyard_cli.commands.service.shell_init import this_program
 from trainyard_cli.commands.shared.options import output_options, server_options, state_options
 from trainyard_cli.local import service as service
-from trainyard_cli.local.host_names import dashboard_url
+from trainyard_cli.local.browser_address import dashboard_url
 from trainyard_cli.local.options import up_options
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.output.jobs import formats
@@ -77,16 +77,6 @@ def status(target: Target, output: Output) -> int:
         if dashboard:
             echo(f"Dashboard: {dashboard}")
     return 0 if now.healthy else NOT_HEALTHY
-
-
-@click.command()
-@server_options
-@output_options
-def doctor(target: Target, output: Output) -> int:
-    """Check this machine, the service and its jobs for problems. Exit code 3 if there are any."""
-    from trainyard_cli.commands.service.doctor import examine, show
-
-    return 0 if show(tuple(examine(target)), output) else NOT_HEALTHY
 
 
 def _login_line(server: Server) -> str:

@@ -37,14 +37,14 @@ _FLAG = re.compile(rf"([-{_DASHES}]+)(\w[\w-]*(?:=.*)?)?", re.S)
 
 class LazyCommand(click.Command):
     """Place of a command in a group: what lists and suggestions show of it. The command itself is a function of a
-    module below `trainyard_cli.commands`, such as `jobs.listing.list_jobs`, imported when somebody calls it."""
+    module below `trainyard_cli`, such as `commands.jobs.listing.list_jobs`, imported when somebody calls it."""
 
     def __init__(self, name: str, place: str, **shown: Any) -> None:
         super().__init__(name, **shown)
         self._module, _, self._function = place.rpartition(".")
 
     def load(self) -> click.Command:
-        command = getattr(import_module(f"trainyard_cli.commands.{self._module}"), self._function)
+        command = getattr(import_module(f"trainyard_cli.{self._module}"), self._function)
         assert isinstance(command, click.Command)
         return command
 

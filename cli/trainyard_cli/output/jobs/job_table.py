@@ -172,7 +172,7 @@ def _left_s(job: Job) -> float | None:
 
 def _metric(job: Job) -> str:
     """The first metric that is better where it is smaller or larger, else any."""
-    from trainyard_protocol.lines.progress import lower_is_better  # slow, and needed for --wide alone
+    from trainyard_protocol.lines.progress import lower_is_better
 
     metrics = job.get("metrics", {})
     with_direction = (name for name in metrics if lower_is_better(name) is not None)

@@ -14,7 +14,7 @@ from trainyard_cli.submission import config_file
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.job.training_input import parse, parse_job
+from trainyard_protocol.job.parsing import parse, parse_job
 
 if TYPE_CHECKING:
     from trainyard_protocol.job.custom_jobs import CustomJob

@@ -12,12 +12,14 @@ from pydantic.alias_generators import to_camel, to_snake
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.cluster import TASK_TYPES, TaskType
-from trainyard_protocol.job.config import env_rules, placeholders, python_versions, tuning_rules
-from trainyard_protocol.job.config.mount_rules import overlap
+from trainyard_protocol.job.config import placeholders, python_versions, tuning_rules
+from trainyard_protocol.job.keys import env as env_rules
+from trainyard_protocol.job.keys import mounts, secrets
 from trainyard_protocol.job.machines import Catalog, MachineType, config_of, replicas_of
+from trainyard_protocol.job.parsing import parse_job
 from trainyard_protocol.job.ranks import RANK_NAMES
 from trainyard_protocol.job.resources import is_tpu
-from trainyard_protocol.job.training_input import Job, ScaleTier, TrainingInput, parse_job
+from trainyard_protocol.job.training_input import Job, ScaleTier, TrainingInput
 from trainyard_protocol.net import gcs
 
 MAX_REPLICAS = 1000
@@ -79,8 +81,8 @@ def _violations(ti: TrainingInput, catalog: Catalog, unreadable: Collection[str]
     yield from _machines(ti, catalog)
     if "master_config" not in unreadable:
         yield from _containers(ti)
-    yield from _secrets(ti)
-    yield from _mounts(ti)
+    yield from secrets.clashes(ti.secrets, ti.env)
+    yield from mounts.clashes(ti.mounts, ti.secrets, ti.job_dir)
 
 
 def _of_the_rest(data: object, catalog: Catalog) -> Iterator[Violation]:
@@ -302,37 +304,3 @@ def _containers(ti: TrainingInput) -> Iterator[Violation]:
                 f"must be that of the master, {ti.image_uri}, with packageUris: they are installed once, in that "
                 "image.",
             )
-
-
-def _secrets(ti: TrainingInput) -> Iterator[Violation]:
-    variables: set[str] = set()
-    files: list[str] = []
-    for number, reference in enumerate(ti.secrets):
-        at = f"secrets[{number}]"
-        if reference.variable in variables:
-            yield Violation(f"{at}.env", f"{reference.variable} is the variable of another secret already.")
-        if reference.variable in ti.env:
-            yield Violation(f"{at}.env", f"{reference.variable} is set by env already.")
-        variables.add(reference.variable)
-        if not reference.file:
-            continue
-        if clash := next((other for other in files if overlap(other, reference.file)), ""):
-            yield Violation(f"{at}.file", f"{reference.file} is in the way of {clash}, the file of another secret.")
-        files.append(reference.file)
-
-
-def _mounts(ti: TrainingInput) -> Iterator[Violation]:
-    names: set[str] = set()
-    used = {reference.file: "a secret's file" for reference in ti.secrets if reference.file}
-    if ti.job_dir.startswith("/"):
-        used[ti.job_dir.rstrip("/")] = "the job-dir"
-    for number, mount in enumerate(ti.mounts):
-        at = f"mounts[{number}]"
-        if mount.name in names:
-            yield Violation(f"{at}.name", f"{mount.name} is mounted already.")
-        names.add(mount.name)
-        if clash := next((path for path in used if overlap(path, mount.target)), ""):
-            yield Violation(
-                f"{at}.path", f"{mount.target} is in the way of {clash}, {used[clash]}: choose another one."
-            )
-        used.setdefault(mount.target, "the path of another mount")

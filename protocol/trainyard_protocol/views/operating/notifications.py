@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from trainyard_protocol.job.config.notification_rules import JobEvent, Transport
+from trainyard_protocol.job.keys.notifications import JobEvent, Transport
 from trainyard_protocol.message import Wire
 
 MAX_CHANNELS = 50

@@ -46,7 +46,7 @@ async def sync(
     body_limit=_MAX_CHUNK,
 )
 def append_logs(run_id: str, task: str, body: LogChunk, cases: Cases, key: CallingAgentKey) -> JsonAnswer:
-    return JsonAnswer(cases.agent_sync.append_logs(run_id, task, body, key))
+    return JsonAnswer(cases.log_chunks.append(run_id, task, body, key))
 
 
 @router.post("/usage", Access.AGENT, "what replicas use", UNRECORDED, response_model=UsageReceipt)

@@ -11,7 +11,7 @@ from trainyard_protocol.views.views import Staged
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access
-from trainyard_server.services.jobs.jobs import check_project
+from trainyard_server.services.jobs.known_jobs import check_project
 from trainyard_server.services.jobs.program_packing import PROGRAM_TAR
 from trainyard_server.storage.uploads import ReceivedFile
 from trainyard_server.use_cases import UseCases

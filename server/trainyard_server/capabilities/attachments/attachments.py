@@ -21,12 +21,13 @@ from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.attachments import REFUSED, AttachReceipt, AttachRequest, close_reason
 from trainyard_server.capabilities.attachments import store
 from trainyard_server.capabilities.attachments.relay import StreamEnd, relay
+from trainyard_server.capabilities.attachments.tables import AttachmentRow
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.services.agents.agent_keys import check_key
-from trainyard_server.services.jobs.jobs import check_change, known_job
-from trainyard_server.storage.db.base.models import AttachmentRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.services.jobs.known_jobs import check_change, known_job
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.reader import LIVE_RUNS, Reader
 from trainyard_server.storage.db.tables.audit_trail import CheckAgain
 from trainyard_server.storage.events.notifier import agent_topic

@@ -7,7 +7,8 @@ from sqlalchemy import and_, delete, func, select, update
 
 from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.attachments import AttachOrder
-from trainyard_server.storage.db.base.models import AttachmentRow, ReplicaRow
+from trainyard_server.capabilities.attachments.tables import AttachmentRow
+from trainyard_server.storage.db.base.models import ReplicaRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 

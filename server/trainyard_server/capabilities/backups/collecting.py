@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trainyard_protocol.views.stored.backups import SERVER_PART, STATE_PART, STORAGE_PART
 from trainyard_server.storage.db.base.dumps import Dump
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.files import LOCK
 from trainyard_server.storage.removal_lock import RemovalLock
 from trainyard_storage.backups import snapshots

@@ -9,11 +9,13 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
-from trainyard_protocol.job.cluster import arguments, says_chief
+from trainyard_protocol.job.cluster import says_chief
+from trainyard_protocol.job.commands import arguments
 from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.text import NotReadable
 from trainyard_protocol.job.machines import gang
-from trainyard_protocol.job.training_input import Job, TrainingInput, parse_job
+from trainyard_protocol.job.parsing import parse_job
+from trainyard_protocol.job.training_input import Job, TrainingInput
 from trainyard_protocol.states import JobState
 from trainyard_protocol.views.configs import (
     CloneView,
@@ -39,7 +41,8 @@ from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order
 from trainyard_server.domain.scheduling.spreading import listed
 from trainyard_server.domain.snapshots import JobSnapshot
-from trainyard_server.services.jobs.jobs import Jobs, known_job
+from trainyard_server.services.jobs.jobs import Jobs
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.services.views.job_details import JobDetails
 from trainyard_server.storage.db.queries.reader import Reader
 

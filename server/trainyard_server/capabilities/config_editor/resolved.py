@@ -10,8 +10,9 @@ from pydantic.alias_generators import to_camel
 from trainyard_protocol.job.cluster import TASK_TYPES, TaskType, says_chief
 from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.text import ValueLocation
+from trainyard_protocol.job.keys.scheduling import Scheduling
 from trainyard_protocol.job.machines import ReplicaRequest, config_of
-from trainyard_protocol.job.training_input import Scheduling, TrainingInput
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.message import Message
 from trainyard_protocol.views.configs import ReplicaGroup
 

@@ -7,7 +7,7 @@ from trainyard_protocol.job.config.programs import program_of
 from trainyard_protocol.lines.progress import lower_is_better
 from trainyard_server.context import Backend
 from trainyard_server.domain.metrics.summary import rated
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import job_values

@@ -49,7 +49,7 @@ def _services(cases: UseCases) -> Sequence[object]:
         resources,
         EntriesList(backend, cases.log_executors),
         GoogleAccess(backend, _keys(cases), cases.principals, cases.guesses),
-        CustomJobs(backend, cases.jobs, resources),
+        CustomJobs(backend, cases.jobs, cases.job_lists, resources),
         ObjectStorage(backend),
     )
 

@@ -50,7 +50,7 @@ class Exposition:
         """The figures of this moment."""
         yield from self._jobs()
         yield from self._agents()
-        yield from self._notifications()
+        yield from self._of_capabilities()
         yield from self._process()
         yield from self._storage()
 
@@ -99,17 +99,15 @@ class Exposition:
             gpus.add_metric((gpu.agent, gpu.gpu, gpu.job), gpu.utilization)
         yield gpus
 
-    def _notifications(self) -> Iterator["Metric"]:
+    def _of_capabilities(self) -> Iterator["Metric"]:
         from prometheus_client.core import GaugeMetricFamily
 
-        with self._backend.store.read() as reader:
-            counts = store.notifications_by_state(reader)
-        family = GaugeMetricFamily(
-            "trainyard_notifications", "Notifications of the last week by state.", labels=("state",)
-        )
-        for state in ("delivered", "failed", "pending"):
-            family.add_metric((state,), counts.get(state, 0))
-        yield family
+        for capability in self._backend.capabilities:
+            for figure in capability.figures(self._backend):
+                family = GaugeMetricFamily(figure.name, figure.text, labels=(figure.label,))
+                for value, count in figure.counts.items():
+                    family.add_metric((value,), count)
+                yield family
 
     def _process(self) -> Iterator["Metric"]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

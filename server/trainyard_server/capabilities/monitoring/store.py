@@ -1,12 +1,13 @@
 """Counts for a monitoring system, each by one query."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import func, select, text
 
-from trainyard_server.storage.db.base.models import AgentRow, JobRow, NotificationRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
+from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 
 
@@ -36,11 +37,6 @@ def jobs_by_state(reader: Reader) -> Sequence[tuple[str, str, int]]:
     group = (JobRow.project, JobRow.state)
     rows = reader.session.execute(select(*group, func.count()).group_by(*group))
     return [(project, str(state), count) for project, state, count in rows]
-
-
-def notifications_by_state(reader: Reader) -> Mapping[str, int]:
-    rows = reader.session.execute(select(NotificationRow.state, func.count()).group_by(NotificationRow.state))
-    return {state: count for state, count in rows}  # noqa: C416 - rows are tuples by name
 
 
 def database_bytes(reader: Reader) -> int:

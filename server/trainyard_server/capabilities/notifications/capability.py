@@ -1,16 +1,16 @@
 """Notifications of what happened to a job: mails and webhooks to people and channels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from trainyard_server.capabilities.notifications import page, routes
+from trainyard_server.capabilities.notifications import page, routes, store
 from trainyard_server.capabilities.notifications.channels import Channels
 from trainyard_server.capabilities.notifications.checks import check_destinations
 from trainyard_server.capabilities.notifications.mail import Mail
 from trainyard_server.capabilities.notifications.options import NotificationOptions
 from trainyard_server.capabilities.notifications.sender import Sender
-from trainyard_server.capabilities.notifications.store import JOB_EVENTS
 from trainyard_server.capabilities.notifications.webhooks import Webhooks
-from trainyard_server.capability import Capability, Loop
+from trainyard_server.capability import Capability, Figure, Loop
+from trainyard_server.context import Backend
 from trainyard_server.dashboard.views import Link
 from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC
 from trainyard_server.use_cases import UseCases
@@ -24,14 +24,21 @@ def _services(cases: UseCases) -> Sequence[object]:
     return sender, Channels(cases.backend, sender, cases.key)
 
 
+def _figures(backend: Backend) -> Iterator[Figure]:
+    with backend.store.read() as reader:
+        counts = store.by_state(reader)
+    yield Figure("trainyard_notifications", "Notifications of the last week by state.", "state", counts)
+
+
 NOTIFICATIONS = Capability(
     "notifications",
     services=_services,
+    figures=_figures,
     close=lambda cases: cases.of(Sender).close(),
     links=(Link("/notifications", "Notifications", 40),),
     routers=(routes.router, page.router),
     check=check_destinations,
-    job_events=JOB_EVENTS,
+    job_events=store.JOB_EVENTS,
     options=NotificationOptions,
     heading="notifications\na mail server, and what webhooks may reach",
     loops=(

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, ResourceExhausted, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
-from trainyard_protocol.job.config.notification_rules import (
+from trainyard_protocol.job.keys.notifications import (
     CHANNEL_NAME_RULE,
     JobEvent,
     Transport,
@@ -28,10 +28,10 @@ from trainyard_server.capabilities.notifications import content as contents
 from trainyard_server.capabilities.notifications import delivery, store
 from trainyard_server.capabilities.notifications.sender import Sender
 from trainyard_server.capabilities.notifications.store import ChannelStatus, Receiver
+from trainyard_server.capabilities.notifications.tables import ChannelRow, NotificationRow
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller, Visible
-from trainyard_server.services.jobs.jobs import check_project
-from trainyard_server.storage.db.base.models import ChannelRow, NotificationRow
+from trainyard_server.services.jobs.known_jobs import check_project
 
 MAX_SHOWN = 100
 """Notifications in one answer."""

@@ -1,7 +1,7 @@
 """Check of a submission: whether the destinations of its notifications are there."""
 
 from trainyard_protocol.errors import FailedPrecondition, Violation
-from trainyard_protocol.job.config.notification_rules import is_channel_name
+from trainyard_protocol.job.keys.notifications import is_channel_name
 from trainyard_protocol.job.training_input import Job
 from trainyard_server.capabilities.notifications import store
 from trainyard_server.capabilities.notifications.options import NotificationOptions

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.job.config.notification_rules import JobEvent, Transport, is_channel_name, transport_of
-from trainyard_protocol.job.training_input import Notification
+from trainyard_protocol.job.keys.notifications import JobEvent, Notification, Transport, is_channel_name, transport_of
 from trainyard_server.capabilities.notifications import content as contents
 from trainyard_server.capabilities.notifications import store
 from trainyard_server.capabilities.notifications.content import NotifiedJob

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.job.config.notification_rules import Bound, JobEvent
+from trainyard_protocol.job.keys.notifications import Bound, JobEvent
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.durations import duration
 

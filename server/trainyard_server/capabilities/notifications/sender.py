@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trainyard_protocol.errors import ResourceExhausted
-from trainyard_protocol.job.config.notification_rules import Transport
+from trainyard_protocol.job.keys.notifications import Transport
 from trainyard_server.capabilities.notifications import delivery, store, turns
 from trainyard_server.capabilities.notifications.collecting import Collector
 from trainyard_server.capabilities.notifications.mail import Mail
+from trainyard_server.capabilities.notifications.tables import NotificationRow
 from trainyard_server.capabilities.notifications.turns import Lane
 from trainyard_server.capabilities.notifications.webhooks import DeliveryFailure, Webhooks
 from trainyard_server.context import Backend
-from trainyard_server.storage.db.base.models import NotificationRow
 from trainyard_server.storage.events.notifier import NOTIFICATIONS_TOPIC
 from trainyard_server.storage.failures import FailureLog
 

@@ -9,19 +9,12 @@ from sqlalchemy import ColumnElement, SQLColumnExpression, and_, case, delete, f
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.sql.elements import KeyedColumnElement
 
-from trainyard_protocol.job.config.notification_rules import Bound, Transport, bound_of
+from trainyard_protocol.job.keys.notifications import Bound, Transport, bound_of
 from trainyard_protocol.states import FINAL_JOB_STATES
+from trainyard_server.capabilities.notifications.tables import ChannelRow, MetricAlertRow, NoticeRow, NotificationRow
 from trainyard_server.capabilities.notifications.turns import OF_PROJECT, Lane, full_lanes, receiver_of
 from trainyard_server.domain.access.permissions import Visible
-from trainyard_server.storage.db.base.models import (
-    ChannelRow,
-    EventRow,
-    JobMetricRow,
-    JobRow,
-    MetricAlertRow,
-    NoticeRow,
-    NotificationRow,
-)
+from trainyard_server.storage.db.base.models import EventRow, JobMetricRow, JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import IDLE_GPUS, MOVED, STALLED, Event, JobEvents, NewJob, Writer
 
@@ -98,6 +91,13 @@ def _is_notice(event: Event) -> bool:
 
 
 JOB_EVENTS = JobEvents(note_alerts, note_events, rows=(MetricAlertRow, NoticeRow))
+
+
+def by_state(reader: Reader) -> Mapping[str, int]:
+    """The number of notifications in each state."""
+    rows = reader.session.execute(select(NotificationRow.state, func.count()).group_by(NotificationRow.state))
+    counts = {state: count for state, count in rows}  # noqa: C416 - rows are tuples by name
+    return {state: counts.get(state, 0) for state in (DELIVERED, FAILED, PENDING)}
 
 
 def channel(reader: Reader, project: str, name: str) -> ChannelRow | None:

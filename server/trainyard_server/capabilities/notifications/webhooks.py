@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import trainyard_protocol
-from trainyard_protocol.job.config.notification_rules import Transport
+from trainyard_protocol.job.keys.notifications import Transport
 from trainyard_protocol.net.trust import client_context
 from trainyard_server.capabilities.notifications import content as contents
 from trainyard_server.capabilities.notifications import delivery

@@ -4,7 +4,7 @@ from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, NotFoun
 from trainyard_protocol.views.origin import JobOrigin, OriginView
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
-from trainyard_server.services.jobs.jobs import check_change, known_job
+from trainyard_server.services.jobs.known_jobs import check_change, known_job
 from trainyard_server.storage.db.tables import origins as rows
 from trainyard_server.storage.events.notifier import job_topic
 

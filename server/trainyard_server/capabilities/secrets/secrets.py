@@ -7,12 +7,12 @@ from trainyard_protocol.errors import FailedPrecondition, NotFound, ResourceExha
 from trainyard_protocol.views.secrets import MAX_SECRETS, RunSecrets, SecretRequest, SecretsView, SecretView
 from trainyard_server.capabilities.secrets import rules, store
 from trainyard_server.capabilities.secrets.cipher import KeyProblem, SecretCipher
+from trainyard_server.capabilities.secrets.tables import SecretRow
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.services.agents.agent_keys import live_run
-from trainyard_server.services.jobs.jobs import check_project
-from trainyard_server.storage.db.base.models import SecretRow
+from trainyard_server.services.jobs.known_jobs import check_project
 from trainyard_server.storage.db.tables.audit_trail import current_trail
 
 logger = logging.getLogger(__name__)

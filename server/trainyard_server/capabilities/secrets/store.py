@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, func, select, update
 
-from trainyard_server.storage.db.base.models import SecretRow
+from trainyard_server.capabilities.secrets.tables import SecretRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 from sqlalchemy import Select, exists, func, select
 
 from trainyard_protocol.states import RunState
+from trainyard_server.capabilities.sharing.tables import UsageRow
 from trainyard_server.domain.access.permissions import Visible
-from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, UsageRow
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 

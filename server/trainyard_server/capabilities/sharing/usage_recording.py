@@ -5,9 +5,10 @@ from collections.abc import Collection, Sequence
 from trainyard_protocol.states import Outcome
 from trainyard_server.capabilities.sharing import store, usage
 from trainyard_server.capabilities.sharing.store import UnrecordedRun
+from trainyard_server.capabilities.sharing.tables import UsageRow
 from trainyard_server.capabilities.sharing.usage import HeldShare
 from trainyard_server.context import Backend
-from trainyard_server.storage.db.base.models import ReplicaRow, UsageRow
+from trainyard_server.storage.db.base.models import ReplicaRow
 from trainyard_server.storage.streams import Stream
 
 

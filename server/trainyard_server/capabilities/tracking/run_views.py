@@ -10,9 +10,9 @@ from trainyard_protocol.states import FINAL_JOB_STATES
 from trainyard_server.capabilities.tracking import store
 from trainyard_server.capabilities.tracking.search.run_queries import STATUSES
 from trainyard_server.capabilities.tracking.store import RunValues, ValueKind
+from trainyard_server.capabilities.tracking.tables import TrackedRunRow
 from trainyard_server.capabilities.tracking.targets import RunAccess, RunTarget, experiment_id, run_id
 from trainyard_server.domain.metrics.summary import MetricSummary
-from trainyard_server.storage.db.base.models import TrackedRunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import job_values
 from trainyard_server.storage.db.tables.job_values import JobValues

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from sqlalchemy import case, delete, func, insert, select, update
 
-from trainyard_server.storage.db.base.models import (
-    JobMetricRow,
-    JobRow,
+from trainyard_server.capabilities.tracking.tables import (
     LoggedMetricsRow,
     LoggedModelRow,
     TrackedRunRow,
     TrackedValueRow,
 )
+from trainyard_server.storage.db.base.models import JobMetricRow, JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import JobEvents, Writer
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from trainyard_protocol.errors import NotFound, PermissionDenied, quoted
 from trainyard_server.capabilities.tracking import store
+from trainyard_server.capabilities.tracking.tables import TrackedRunRow
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.domain.access.run_tokens import RunTokens
-from trainyard_server.storage.db.base.models import JobRow, RunRow, TrackedRunRow
+from trainyard_server.storage.db.base.models import JobRow, RunRow
 from trainyard_server.storage.db.queries.job_queries import JobList
 from trainyard_server.storage.db.queries.reader import Reader
 

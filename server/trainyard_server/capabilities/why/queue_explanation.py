@@ -16,7 +16,7 @@ from trainyard_server.domain.scheduling.resources import AgentSnapshot, Gang, de
 from trainyard_server.domain.scheduling.scheduler import Planner, Waiting, in_order, plan
 from trainyard_server.domain.scheduling.spreading import listed
 from trainyard_server.domain.snapshots import JobSnapshot
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies

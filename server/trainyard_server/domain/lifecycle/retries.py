@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.job.training_input import RetryRule, TrainingInput
+from trainyard_protocol.job.keys.scheduling import RetryRule
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import Reason
 from trainyard_server.domain.filters.text_patterns import PatternError, pattern
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from trainyard_protocol.job.training_input import Band
+from trainyard_protocol.job.keys.scheduling import Band
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
 from trainyard_server.domain.scheduling.scheduler import Placement, Planner, in_order

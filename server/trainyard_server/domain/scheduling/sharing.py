@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from trainyard_protocol.job.training_input import Band
+from trainyard_protocol.job.keys.scheduling import Band
 from trainyard_server.domain.access.permissions import Role
 from trainyard_server.domain.durations import duration
 from trainyard_server.domain.snapshots import JobSnapshot

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard_protocol.job.hyperparameters import ArgumentStyle
-from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
+from trainyard_protocol.job.training_input import TrainingInput
 
 _CONFIGS = ("masterConfig", "workerConfig", "parameterServerConfig", "evaluatorConfig")
 

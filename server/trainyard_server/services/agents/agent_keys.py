@@ -3,7 +3,8 @@
 from trainyard_protocol.errors import NotFound, PermissionDenied
 from trainyard_protocol.states import RunState
 from trainyard_server.domain.access.agent_keys import AgentKey
-from trainyard_server.storage.db.base.models import AgentRow, RunRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
+from trainyard_server.storage.db.base.models import RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import people
 
@@ -53,3 +54,8 @@ def live_run(reader: Reader, run_id: str, key: AgentKey) -> RunRow:
     if run.state is RunState.ENDED:
         raise NotFound(f"The run {run_id} has ended.")
     return run
+
+
+def actor_of(agent: str) -> str:
+    """The actor of what an agent reports. No person's name has a space."""
+    return f"agent {agent}"

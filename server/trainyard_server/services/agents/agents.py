@@ -6,7 +6,7 @@ from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.domain.access.permissions import Caller, Role
-from trainyard_server.storage.db.base.models import AgentRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import people
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic

@@ -15,7 +15,7 @@ from trainyard_protocol.wire.sync import PackageLinks
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.services.agents.agent_keys import agents_with, live_run
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.storage.db.base.models import RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.uploads import SCHEME

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from functools import partial
 
 from trainyard_server.context import Backend
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.services.logs.batches import LogBatches, LogExecutors, LogRequest
 from trainyard_server.services.logs.formats import KEEPALIVE, LogFormat, moved_on
 from trainyard_server.services.logs.job_status import JobStatus, JobStatusReader

@@ -19,7 +19,7 @@ from trainyard_protocol.net.gcs import EMULATOR, HIDDEN, SCHEME, split_url
 from trainyard_protocol.views.views import FileEntry, FileListing
 from trainyard_server.context import Backend
 from trainyard_server.domain.step_images import StepImages, step_images
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import buckets, studies
 from trainyard_server.storage.job_files.archive import zip_blocks

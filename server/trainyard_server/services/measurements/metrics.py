@@ -17,7 +17,7 @@ from trainyard_server.domain.metrics.results import MetricResult, result
 from trainyard_server.domain.metrics.series import LEAST, Points, joined
 from trainyard_server.domain.metrics.sources import MetricSource
 from trainyard_server.domain.metrics.summary import ordered
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.services.measurements.curves import JobCurves, utc_time
 from trainyard_server.services.measurements.job_files import JobFiles
 from trainyard_server.services.measurements.written_curves import FIRST_WAIT_S, WrittenCurves, written_points

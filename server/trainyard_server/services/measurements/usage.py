@@ -18,7 +18,7 @@ from trainyard_server.context import Backend
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.reports import bounded
 from trainyard_server.services.agents.agent_keys import agents_with
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.storage.db.base.models import ReplicaRow, RunRow
 from trainyard_server.storage.events.notifier import USAGE_TOPIC, usage_topic
 from trainyard_server.storage.logs.store import Stream

@@ -28,9 +28,9 @@ from trainyard_protocol.views.people import (
 )
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, NAME_RULE, PEOPLE, Caller, Role, Token, is_name
-from trainyard_server.services.jobs.jobs import check_project
+from trainyard_server.services.jobs.known_jobs import check_project
 from trainyard_server.services.people.principals import token_id
-from trainyard_server.storage.db.base.models import MemberRow, TokenRow
+from trainyard_server.storage.db.base.people_models import MemberRow, TokenRow
 from trainyard_server.storage.db.queries.job_queries import JobList
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import people

@@ -20,9 +20,9 @@ from trainyard_server.domain.access.grants import CredentialGrant
 from trainyard_server.domain.access.permissions import Caller, Role, Token
 from trainyard_server.domain.access.run_tokens import RunTokens
 from trainyard_server.domain.access.sessions import LONGEST, SINGLE_SIGN_ON, Session
-from trainyard_server.storage.db.base.models import TokenRow
+from trainyard_server.storage.db.base.people_models import TokenRow
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.db.tables import people, used_tokens
 from trainyard_server.storage.events.notifier import Notifier, person_topic, session_topic
 

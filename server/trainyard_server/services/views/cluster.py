@@ -18,7 +18,9 @@ from trainyard_server.domain.scheduling.blame import HostFailure, recent
 from trainyard_server.domain.scheduling.quotas import used_by
 from trainyard_server.domain.scheduling.resources import Gang
 from trainyard_server.services.measurements.usage import newest
-from trainyard_server.storage.db.base.models import AgentRow, ReplicaRow, RunRow, values_of
+from trainyard_server.storage.db.base.agent_models import AgentRow
+from trainyard_server.storage.db.base.columns import values_of
+from trainyard_server.storage.db.base.models import ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.job_queries import JobList, JobListEntry, JobQuery, Order
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies

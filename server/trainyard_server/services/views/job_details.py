@@ -7,15 +7,9 @@ from typing import Any
 
 import trainyard_protocol
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
-from trainyard_protocol.job.cluster import (
-    PRIMARY,
-    Task,
-    container_arguments,
-    launch_environment,
-    module_command,
-    reproduce,
-)
-from trainyard_protocol.job.config import mount_rules
+from trainyard_protocol.job.cluster import PRIMARY, Task, launch_environment
+from trainyard_protocol.job.commands import container_arguments, module_command, reproduce
+from trainyard_protocol.job.keys import mounts as mount_rules
 from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.job.training_input import TrainingInput
@@ -43,11 +37,13 @@ from trainyard_server.control.snapshots import awaited_agents, peers_of, snapsho
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.metrics.summary import ordered
 from trainyard_server.domain.tuning.study import tag_of
-from trainyard_server.services.jobs.jobs import known_job, v1_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.services.jobs.training_output import training_output, training_outputs
+from trainyard_server.services.jobs.v1_job import v1_job
 from trainyard_server.services.measurements.usage import newest
 from trainyard_server.services.views.cluster import agent_lines
-from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, values_of
+from trainyard_server.storage.db.base.columns import values_of
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import job_values, origins, studies
 from trainyard_server.storage.logs.store import Stream

@@ -10,7 +10,7 @@ from trainyard_protocol.states import JobState
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.domain.filters.time_bounds import time_bound
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.services.views.recent_jobs import RecentJobs
 from trainyard_server.storage.db.queries import filters
 from trainyard_server.storage.db.queries.job_queries import (

@@ -18,7 +18,7 @@ from trainyard_server.domain.tuning.importance import importances
 from trainyard_server.domain.tuning.measurements import Measurement, finite, listed, merged, names_in, of_curves
 from trainyard_server.domain.tuning.study import StudySnapshot, TrialSnapshot, best_of
 from trainyard_server.domain.tuning.study_charts import records, sample
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.tables import studies

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, CursorResult, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, CursorResult, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.sql.dml import Update
@@ -31,35 +30,27 @@ from trainyard_protocol.states import (
     check_move,
 )
 from trainyard_protocol.views.views import describe_runtime
-from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.logs import LogEnd
 from trainyard_protocol.wire.sync import ResolvedRun, Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
-from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.domain.scheduling.scheduler import Waiting
-from trainyard_server.storage.db.base import dumps, engine
+from trainyard_server.storage.db.agent_writer import AgentWriter
+from trainyard_server.storage.db.base.columns import Table
 from trainyard_server.storage.db.base.models import (
     IS_LOG_OPEN,
-    AgentRow,
     DeletedJobRow,
     EventRow,
-    InstallationRow,
     JobLabelRow,
     JobMetricRow,
     JobOriginRow,
     JobParameterRow,
     JobRow,
-    LeaseRow,
     ReplicaRow,
     RunRow,
-    Table,
 )
-from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
-from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.tables.audit_trail import AuditTrail, current_trail
-from trainyard_server.storage.failures import Failure
+from trainyard_server.storage.db.tables.audit_trail import AuditTrail
 
 SERVICE_ACTOR = "trainyard"
 """The actor of the events that the service causes by itself."""
@@ -120,88 +111,12 @@ class JobEvents:
     rows: Sequence[type[Table]] = ()
 
 
-class Store:
-    """A database at the newest schema."""
-
-    def __init__(self, url: str, durable: bool = True, job_events: Sequence[JobEvents] = ()) -> None:
-        """Raises UnusableUrl; SQLAlchemyError where the database cannot be used."""
-        self._job_events = job_events
-        self.damage: Failure | None = None
-        """The damage that a statement has met, which the next one may not meet. It lasts until the next start."""
-        self._engine = engine.opened(url, durable, self._failed)
-        self._inputs = JobInputs()
-
-    @classmethod
-    def at(cls, directory: Path, durable: bool = True, job_events: Sequence[JobEvents] = ()) -> "Store":
-        """The embedded default: SQLite in a directory, which must exist. Commits survive the end of this process, and a
-        power failure only if `durable`."""
-        return cls(engine.sqlite_url(directory), durable, job_events)
-
-    @property
-    def url(self) -> URL:
-        """The address of the database, with its password."""
-        return self._engine.url
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether no other process uses the database."""
-        return self._engine.dialect.name == "sqlite"
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-    @contextmanager
-    def dumping(self, directory: Path) -> Iterator[dumps.Dump]:
-        """Copy the database as it is now into a directory; see `dumps.dumping`."""
-        with dumps.dumping(self.url, directory) as dump:
-            yield dump
-
-    def _failed(self, failure: Failure) -> None:
-        if failure.is_damage:
-            self.damage = failure
-
-    @contextmanager
-    def read(self) -> Iterator[Reader]:
-        """A consistent view of the database."""
-        with self._engine.connect() as connection, Session(connection, autoflush=False) as session:
-            yield Reader(session, self._inputs)
-
-    @contextmanager
-    def write(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
-        """A transaction: committed when the block ends, rolled back when it raises. `actor` causes its events. The
-        first one of a request that changes something is also of that request: see `Writer.serve`."""
-        trail = current_trail()
-        with self.write_together(actor) as writer:
-            if trail is not None:
-                writer.serve(trail)
-            yield writer
-
-    @contextmanager
-    def write_together(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
-        """A transaction of the requests that `Writer.serve` names."""
-        with (
-            self._engine.connect().execution_options(**engine.WRITES) as connection,
-            connection.begin(),
-            Session(connection, autoflush=True, expire_on_commit=False) as session,
-        ):
-            writer = Writer(session, self._inputs, actor, self._job_events)
-            yield writer
-            audited = [(trail, trail.add_to(session)) for trail in writer.trails]
-            session.flush()
-            writer.changes.record(session)
-        self._inputs.add(writer.new_inputs)
-        for trail, row in audited:
-            if row is not None:
-                trail.committed(row)
-
-
-class Writer(Reader):
+class Writer(AgentWriter):
     def __init__(self, session: Session, inputs: JobInputs, actor: str, job_events: Sequence[JobEvents] = ()) -> None:
         super().__init__(session, inputs)
         self._job_events = job_events
         self._actor = actor
         self.new_inputs: dict[int, JobInput] = {}
-        self.changes = Changes()
         self.trails: list[AuditTrail] = []
         self._last_events: dict[int, int] = {}
         """The number of each job's newest event, once one was added: nobody else writes meanwhile."""
@@ -452,33 +367,6 @@ class Writer(Reader):
         for note in resolved.installed:
             self.add_event(run.job_key, Event("preparing", f"{note}.", run.number), now)
 
-    def set_draining(self, agent: AgentRow, draining: bool, reason: str = "") -> None:
-        """`reason`: why the service drains it. An agent that starts runs again has failed none."""
-        agent.draining, agent.drain_reason = draining, reason
-        if not draining:
-            agent.failures = []
-        self.changes.agents.add(agent.agent_id)
-
-    def set_failures(self, agent: AgentRow, failures: Iterable[HostFailure]) -> None:
-        agent.failures = [failure.stored() for failure in failures]
-        self.changes.agents.add(agent.agent_id)
-
-    def remove_agent(self, agent: AgentRow, now: datetime) -> None:
-        agent.removed_at = now
-        self.changes.agents.add(agent.agent_id)
-
-    def mark_restored(self, agent: AgentRow, last_seen: datetime) -> None:
-        """Record that the agent is one of a backup, under a name that leaves its own to whoever calls first. It is not
-        alive until it calls: it was seen at `last_seen`."""
-        agent.restored, agent.last_seen = True, last_seen
-        agent.info = {**agent.info, "name": f"{agent.info['name']}-before-restore"}
-        self.changes.agents.add(agent.agent_id)
-
-    def unmark_restored(self, agent: AgentRow) -> None:
-        """Record that an agent of a backup has called. Which lease it has got since the backup is not known."""
-        agent.restored, agent.lease_s = False, None
-        self.changes.agents.add(agent.agent_id)
-
     def record_waiting(self, notes: Mapping[int, Waiting], events: Mapping[int, Event], now: datetime) -> None:
         """Record why queued jobs wait. It changes with every job ahead, so that only some of the notes are events."""
         queued = select(JobRow.key, JobRow.waiting_kind).where(
@@ -535,68 +423,6 @@ class Writer(Reader):
     def set_note(self, job: JobRow, note: str) -> None:
         job.note = note
         self.changes.jobs.add(job.key)
-        self._session.flush()
-
-    def save_agent(
-        self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime, given_name: str = ""
-    ) -> AgentHeartbeat:
-        """Store the agent with its key and a heartbeat, as a new one if it was removed. `given_name` is that of its
-        token or its own, which is in `info` unless another agent has it. `orphaned_runs`: ended runs whose processes
-        still run there."""
-        row = self.agent(info.agent_id)
-        if row is None:
-            row = AgentRow(agent_id=info.agent_id, first_seen=now, heartbeats=0, sent_version="")
-            self._session.add(row)
-        described, orphans = info.model_dump(mode="json"), list(orphaned_runs)
-        if (row.info, row.orphaned_runs) != (described, orphans):
-            row.info, row.orphaned_runs = described, orphans
-            self.changes.agents.add(row.agent_id)
-        if row.removed_at is not None:
-            row.removed_at, row.draining, row.drain_reason, row.failures = None, False, "", []
-            self.changes.agents.add(row.agent_id)
-        row.given_name, row.key_sha256 = given_name, key_sha256
-        row.heartbeats += 1
-        row.last_seen = now
-        self._session.flush()
-        return AgentHeartbeat(row.agent_id, row.heartbeats, now)
-
-    def answer_agent(
-        self, agent: AgentRow, version: str, lease_s: float | None, members: Sequence[str], now: datetime
-    ) -> None:
-        """Record the answer that is sent to the agent, with its lease and the members of that."""
-        agent.note_answer(version, lease_s, members)
-        agent.heartbeats += 1
-        agent.last_seen = now
-        self._session.flush()
-
-    def grant_lease(self, agent: AgentRow, lease_s: float | None) -> None:
-        """Allow the agent to be silent for `lease_s` seconds (None: without limit)."""
-        agent.lease_s = lease_s
-        self._session.flush()
-
-    def confirm_lease(self, agent: AgentRow) -> None:
-        """Record that the agent has the lease of the last answer to it, and no other."""
-        agent.confirm_answer()
-        self._session.flush()
-
-    def acquire_lease(self, name: str, holder: str, ttl_s: float, before: LeaseRow | None) -> bool:
-        """Acquire or renew the lease if it has not changed since it was read. Whether `holder` has it now."""
-        lease = self._session.get(LeaseRow, name)
-        if lease is None:
-            self._session.add(LeaseRow(name=name, holder=holder, heartbeat=1, ttl_s=ttl_s))
-        elif before is not None and (lease.holder, lease.heartbeat) == (before.holder, before.heartbeat):
-            lease.holder, lease.heartbeat, lease.ttl_s = holder, lease.heartbeat + 1, ttl_s
-        else:
-            return False
-        self._session.flush()
-        return True
-
-    def release_lease(self, name: str, holder: str) -> None:
-        """Delete the lease of this holder; does nothing if another one holds it."""
-        self._session.execute(delete(LeaseRow).where(LeaseRow.name == name, LeaseRow.holder == holder))
-
-    def set_installation(self, installation_id: str) -> None:
-        self._session.add(InstallationRow(installation_id=installation_id))
         self._session.flush()
 
     def add_event(self, job_key: int, event: Event, now: datetime) -> None:

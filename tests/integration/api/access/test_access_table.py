@@ -35,8 +35,8 @@ from trainyard_server.domain.access.sessions import Sessions
 from trainyard_server.routes import add_routes
 from trainyard_server.services.people.guess_limits import GuessLimits
 from trainyard_server.services.people.principals import Principals, RevokedSessions
-from trainyard_server.storage.db.base.models import TokenRow
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.base.people_models import TokenRow
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.db.tables import people
 from trainyard_server.storage.events.notifier import Notifier
 

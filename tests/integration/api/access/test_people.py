@@ -6,7 +6,7 @@ from beds.databases import on_every_database
 from integration.api.access.test_session_streams import Follower, cookie
 from integration.api.api_support import ADMIN, ALICE, VERA, Server, eventually, running_agent, serving
 from trainyard_protocol.views.people import TOKEN_PREFIX
-from trainyard_server.storage.db.base.models import TokenRow
+from trainyard_server.storage.db.base.people_models import TokenRow
 
 TOKENS = "/trainyard/v1/tokens"
 MEMBERS = "/trainyard/v1/projects/p/members"

@@ -17,8 +17,10 @@ from integration.api.api_support import KEY, ScriptedAgent, Server, custom_job, 
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.route_access import Access
-from trainyard_server.storage.db.base.models import AuditRow, Table
-from trainyard_server.storage.db.repository import Store, Writer
+from trainyard_server.storage.db.base.columns import Table
+from trainyard_server.storage.db.base.people_models import AuditRow
+from trainyard_server.storage.db.repository import Writer
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.db.tables.audit_trail import current_trail
 
 _P = "/trainyard/v1/projects/p"

@@ -9,7 +9,7 @@ import httpx
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, TOKENS, VERA, Clock, Server, server
 from trainyard_server.domain.access.sessions import LIFETIME
-from trainyard_server.storage.db.base.models import UsedTokenRow
+from trainyard_server.storage.db.base.people_models import UsedTokenRow
 
 CODES = "/trainyard/v1/sign-in-codes"
 

@@ -13,7 +13,7 @@ from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_protocol.wire.logs import LogChunk, LogLine
 from trainyard_protocol.wire.sync import ReplicaReport, RunReport, SyncRequest
 from trainyard_server.control.removal import remove_job
-from trainyard_server.services.jobs.jobs import known_job
+from trainyard_server.services.jobs.known_jobs import known_job
 from trainyard_server.storage.db.base.models import JobRow, RunRow
 
 JOB = "/projects/p/jobs/job"

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from capabilities.google.test_object_storage import UPLOAD, in_thread, local_storage
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, running_agent, server, serving
-from integration.api.google.test_object_storage import UPLOAD, in_thread, local_storage
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_server.domain.access.route_access import MLFLOW
 from trainyard_storage.api import LocalBackend, StorageApi

@@ -144,7 +144,7 @@ def test_burst_of_lines_reaches_readers_alike_and_costs_a_slow_one_nothing(tmp_p
             before = 0
             for start in range(0, count, 2000):
                 lines = tuple(line(f"line {n}") for n in range(start, start + 2000))
-                cases.agent_sync.append_logs(run_id, "master-replica-0", LogChunk.of(start, lines), KEY)
+                cases.log_chunks.append(run_id, "master-replica-0", LogChunk.of(start, lines), KEY)
                 if start == 2000:
                     tracemalloc.start()
                     before = tracemalloc.get_traced_memory()[0]

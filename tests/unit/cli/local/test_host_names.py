@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainyard_cli.local import host_names
+from trainyard_cli.capabilities.google import host_names
+from trainyard_cli.local import browser_address
 from trainyard_cli.settings import Server
 from trainyard_protocol.net import loopback
 
@@ -42,5 +43,5 @@ def test_dashboard_has_a_name_only_where_one_user_holds_all_it_means(monkeypatch
     shown = []
     for url, held, _ in cases:
         monkeypatch.setattr(loopback, "is_held_by_one_user", lambda _, held=held: held)
-        shown.append((url, held, host_names.dashboard_url(Server(url, "t"))))
+        shown.append((url, held, browser_address.dashboard_url(Server(url, "t"))))
     assert shown == list(cases)

@@ -5,8 +5,9 @@ from typing import Any
 import click
 import pytest
 
-from trainyard_cli.submission import submit
-from trainyard_cli.submission.flags import DurationText, EngineOption, JobFlags, NamedMount, Variable, merge
+from trainyard_cli.submission import places, submit
+from trainyard_cli.submission.flag_types import DurationText, EngineOption, NamedMount, Variable
+from trainyard_cli.submission.flags import JobFlags, merge
 from trainyard_cli.submission.sweep import swept
 from trainyard_cli.submission.word import Word
 from trainyard_protocol.errors import InvalidArgument
@@ -108,12 +109,12 @@ def test_cpus_are_the_machine_type_of_every_replica_without_one(tmp_path: Path) 
 
 def test_default_machine_is_one_cpu_where_a_program_names_no_machines(tmp_path: Path) -> None:
     messages: list[str] = []
-    made = submit.with_default_machine(draft(tmp_path, "trainingInput: {pythonModule: a.b}"), messages.append)
+    made = places.with_default_machine(draft(tmp_path, "trainingInput: {pythonModule: a.b}"), messages.append)
     assert made.data["trainingInput"]["masterType"] == "local-1"
     assert messages == ["Using 1 CPU (add --cpus N for more)."]
     for text in NAMES_MACHINES:
         named = draft(tmp_path, text)
-        assert submit.with_default_machine(named, messages.append) is named, text
+        assert places.with_default_machine(named, messages.append) is named, text
     assert len(messages) == 1
 
 
@@ -145,12 +146,12 @@ def test_relative_job_dir_is_refused_for_a_server_elsewhere_with_its_flag_or_lin
         (draft(tmp_path, CUSTOM + "  jobDir: ./out\n"), "config.yaml:6: jobDir: ./out is relative"),
     ]
     for made, says in rows:
-        assert submit.for_server(made, print, is_local=True).data["trainingInput"]["jobDir"] == str(tmp_path / "out")
+        assert places.for_server(made, print, is_local=True).data["trainingInput"]["jobDir"] == str(tmp_path / "out")
         with pytest.raises(InvalidArgument) as caught:
-            submit.for_server(made, print, is_local=False)
+            places.for_server(made, print, is_local=False)
         assert says in caught.value.message
     absolute = draft(tmp_path, job_dir="/data/out")
-    assert submit.for_server(absolute, print, is_local=False) is absolute
+    assert places.for_server(absolute, print, is_local=False) is absolute
 
 
 def test_draft_flags_that_exclude_each_other_are_refused_in_gclouds_words(tmp_path: Path) -> None:

@@ -6,14 +6,15 @@ import click
 import pytest
 
 from trainyard_cli.output.jobs import study_plan
-from trainyard_cli.submission.flags import JobFlags, SetArgument, merge
+from trainyard_cli.submission.flag_types import SetArgument
+from trainyard_cli.submission.flags import JobFlags, merge
 from trainyard_cli.submission.from_job import changed
 from trainyard_cli.submission.sweep import Sweep
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.validation import check
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.job.machines import default_catalog
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 
 
 def study(*sweeps: str, config: dict[str, Any] | None = None, **flags: Any) -> dict[str, Any]:

@@ -17,16 +17,16 @@ from trainyard_protocol.job.cluster import (
     cluster_spec,
     environment,
     interface_variables,
-    module_command,
-    reproduce,
     says_chief,
     storage_variables,
     tf_config,
     thread_variables,
     tracking_variables,
 )
+from trainyard_protocol.job.commands import module_command, reproduce
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.ranks import RANK_NAMES, RANK_VARIABLES
-from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
+from trainyard_protocol.job.training_input import TrainingInput
 
 MASTER, WORKER_0, WORKER_1 = Task("master", 0), Task("worker", 0), Task("worker", 1)
 PS, EVALUATOR = Task("ps", 0), Task("evaluator", 0)

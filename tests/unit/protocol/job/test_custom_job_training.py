@@ -7,7 +7,7 @@ import pytest
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.custom_job_training import check_given, create_request, renamed
 from trainyard_protocol.job.custom_jobs import CustomJob
-from trainyard_protocol.job.training_input import parse, parse_job
+from trainyard_protocol.job.parsing import parse, parse_job
 
 TENSORFLOW = "europe-docker.pkg.dev/vertex-ai/training/tf-gpu.2-12.py310:latest"
 AT = "custom_job.job_spec"

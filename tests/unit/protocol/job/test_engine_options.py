@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from trainyard_cli.submission.flags import ENGINE_OPTIONS
+from trainyard_cli.submission.flag_types import ENGINE_OPTIONS
 from trainyard_protocol.job.engine_allowance import EngineAllowance, KubernetesAllowance, SlurmAllowance, violations
-from trainyard_protocol.job.engine_options import KubernetesOptions, SlurmOptions
+from trainyard_protocol.job.keys.engine_options import KubernetesOptions, SlurmOptions
 from trainyard_protocol.job.machines import Catalog, load_catalog
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 
 ALL: dict[str, dict[str, Any]] = {
     "slurm": {

@@ -5,8 +5,8 @@ import pytest
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.job.machines import Resources, config_of, default_catalog, gang, load_catalog
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
-from trainyard_protocol.job.training_input import parse_training_input
 
 CATALOG = default_catalog()
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.training_input import parse_job, parse_training_input
+from trainyard_protocol.job.parsing import parse_job, parse_training_input
 
 
 def job(**training_input: object) -> dict[str, object]:

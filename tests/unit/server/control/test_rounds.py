@@ -50,7 +50,7 @@ def submit(api: UseCases, *job_ids: str) -> None:
 
 
 def states(api: UseCases) -> dict[str, str]:
-    return {job["jobId"]: job["state"] for job in api.jobs.list("p", page_size=100).get("jobs", ())}
+    return {job["jobId"]: job["state"] for job in api.job_lists.page("p", page_size=100).get("jobs", ())}
 
 
 @contextmanager

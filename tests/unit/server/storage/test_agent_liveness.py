@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard_protocol.wire.peers import MOST_MEMBERS, SHORT_LEASE_S
 from trainyard_server.storage.agent_liveness import AgentLiveness
-from trainyard_server.storage.db.base.models import AgentRow
+from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.membership import Membership
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)

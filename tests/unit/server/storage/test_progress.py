@@ -9,7 +9,7 @@ import pytest
 
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.wire.logs import LogLine
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.logs.store import LogStore, Stream
 from trainyard_server.storage.progress import ProgressTracker
 

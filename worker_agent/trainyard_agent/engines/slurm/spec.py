@@ -12,7 +12,7 @@ from trainyard_agent.engines.slurm import setup
 from trainyard_agent.engines.slurm.run_files import SlurmJobEnd
 from trainyard_agent.staging.image_errors import verdict
 from trainyard_protocol.fields import seconds
-from trainyard_protocol.job.engine_options import SlurmOptions
+from trainyard_protocol.job.keys.engine_options import SlurmOptions
 from trainyard_protocol.states import Reason
 from trainyard_protocol.wire.sync import ReplicaOrder, RunOrder
 

@@ -17,6 +17,7 @@ from trainyard_server.capabilities.google.ml_v1.resources import GoogleResources
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.domain.filters.filter_syntax import And, Expression, FilterToken, Term
+from trainyard_server.services.jobs.job_lists import JobLists
 from trainyard_server.services.jobs.jobs import Jobs
 from trainyard_server.storage.db.queries import filters
 from trainyard_server.storage.db.tables.audit_trail import current_trail
@@ -27,9 +28,10 @@ _EMPTY = "type.googleapis.com/google.protobuf.Empty"
 
 
 class CustomJobs:
-    def __init__(self, backend: Backend, jobs: Jobs, resources: GoogleResources) -> None:
+    def __init__(self, backend: Backend, jobs: Jobs, lists: JobLists, resources: GoogleResources) -> None:
         self._backend = backend
         self._jobs = jobs
+        self._lists = lists
         self._resources = resources
 
     def create(self, caller: Caller, project: str, location: str, asked: CustomJob) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class CustomJobs:
     ) -> dict[str, Any]:
         """One page, the newest job first: `{"customJobs": [...], "nextPageToken": ...}`, `{}` for nothing."""
         self._resources.check_location(project, location)
-        answer = self._jobs.list(project, filter_text, page_size, page_token, parse=partial(_expression, location))
+        answer = self._lists.page(project, filter_text, page_size, page_token, parse=partial(_expression, location))
         page = [custom_job(project, job) for job in answer.pop("jobs", ())]
         return {**({"customJobs": page} if page else {}), **answer}
 

@@ -35,7 +35,7 @@ def of_an_api(request: Request, api: str, version: str) -> dict[str, Any]:
 @cache
 def discovery_document() -> Mapping[str, Any]:
     """The document, apart from the server's address."""
-    document = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    document = json.loads(Path(__file__).with_name("discovery.json").read_text(encoding="utf-8"))
     return {**document, "revision": trainyard_protocol.__version__}
 
 

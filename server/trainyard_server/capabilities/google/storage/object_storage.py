@@ -13,7 +13,7 @@ from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Permi
 from trainyard_protocol.net.storage_calls import BUCKET_RULE, Kind, StorageCall, is_bucket_name
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, Caller, Role
-from trainyard_server.services.jobs.jobs import check_project
+from trainyard_server.services.jobs.known_jobs import check_project
 from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.db.tables import buckets as rows
 from trainyard_server.storage.db.tables.audit_trail import current_trail

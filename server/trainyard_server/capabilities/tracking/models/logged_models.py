@@ -22,6 +22,7 @@ from trainyard_server.capabilities.tracking.run_views import pairs, time_ms
 from trainyard_server.capabilities.tracking.search import mlflow_filter
 from trainyard_server.capabilities.tracking.search.mlflow_filter import FieldKind, SearchTerm
 from trainyard_server.capabilities.tracking.search.run_search import offset_of
+from trainyard_server.capabilities.tracking.tables import LoggedModelRow
 from trainyard_server.capabilities.tracking.targets import (
     RunAccess,
     RunTarget,
@@ -33,7 +34,7 @@ from trainyard_server.capabilities.tracking.targets import (
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller
 from trainyard_server.domain.access.permissions import Caller
-from trainyard_server.storage.db.base.models import JobRow, LoggedModelRow
+from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from sqlalchemy import func, select, tuple_
 
-from trainyard_server.storage.db.base.models import JobRow, LoggedModelRow
+from trainyard_server.capabilities.tracking.tables import LoggedModelRow
+from trainyard_server.storage.db.base.models import JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 

@@ -32,15 +32,9 @@ from trainyard_server.capabilities.tracking.search.mlflow_filter import (
     SearchOrder,
     SearchTerm,
 )
-from trainyard_server.storage.db.base.models import (
-    JobLabelRow,
-    JobMetricRow,
-    JobParameterRow,
-    JobRow,
-    TrackedRunRow,
-    TrackedValueRow,
-    UtcTime,
-)
+from trainyard_server.capabilities.tracking.tables import TrackedRunRow, TrackedValueRow
+from trainyard_server.storage.db.base.columns import UtcTime
+from trainyard_server.storage.db.base.models import JobLabelRow, JobMetricRow, JobParameterRow, JobRow
 from trainyard_server.storage.db.queries.reader import Reader
 
 PAGE_CHARACTERS = 4 * 2**20

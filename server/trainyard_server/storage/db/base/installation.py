@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 
 from trainyard_protocol.errors import FailedPrecondition
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 
 FILE = "installation"
 

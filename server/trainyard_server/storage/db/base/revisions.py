@@ -14,7 +14,8 @@ from sqlalchemy import Table, func, select, update
 from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import JobState
-from trainyard_server.storage.db.base.models import AgentRow, JobRow, ReplicaRow, RevisionRow, RunRow, StudyRow
+from trainyard_server.storage.db.base.agent_models import AgentRow, RevisionRow
+from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, StudyRow
 from trainyard_server.storage.db.queries.reader import LIVE_RUNS, UNFINISHED_JOBS, Reader
 
 _Key = TypeVar("_Key", int, str)

@@ -6,7 +6,8 @@ from typing import Any
 
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.job.machines import ReplicaRequest, Resources
-from trainyard_protocol.job.training_input import TrainingInput, parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_server.storage.db.base.models import JobRow
 
 JobInput = tuple[TrainingInput, tuple[ReplicaRequest, ...]]

@@ -10,15 +10,13 @@ from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import FINAL_JOB_STATES, RUN_MOVES, JobState, RunState
 from trainyard_server.domain.access.permissions import Visible
+from trainyard_server.storage.db.base.agent_models import AgentRow, InstallationRow, LeaseRow
 from trainyard_server.storage.db.base.models import (
     IS_LOG_OPEN,
-    AgentRow,
     DeletedJobRow,
     EventRow,
-    InstallationRow,
     JobLabelRow,
     JobRow,
-    LeaseRow,
     ReplicaRow,
     RunRow,
     StudyRow,

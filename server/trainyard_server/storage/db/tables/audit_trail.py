@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from trainyard_protocol.views.audit import AuditEntry, AuditOutcome
 from trainyard_server.domain.access.permissions import Caller, Role
-from trainyard_server.storage.db.base.models import AuditRow
+from trainyard_server.storage.db.base.people_models import AuditRow
 
 if TYPE_CHECKING:
     from trainyard_server.storage.db.queries.reader import Reader

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import delete, select, update
 
 from trainyard_server.domain.access.permissions import Role
-from trainyard_server.storage.db.base.models import MemberRow, TokenRow
+from trainyard_server.storage.db.base.people_models import MemberRow, TokenRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 

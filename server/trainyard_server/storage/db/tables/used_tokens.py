@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, select
 
-from trainyard_server.storage.db.base.models import UsedTokenRow
+from trainyard_server.storage.db.base.people_models import UsedTokenRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer
 

@@ -17,7 +17,7 @@ from trainyard_agent.engines.kubernetes.pods import watch as pod_watch
 from trainyard_agent.engines.kubernetes.pods.watch import PodWatch
 from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
 from trainyard_agent.runtimes.base import Keep, Launch, StartFailed
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.sync import RunOrder
 

@@ -11,8 +11,8 @@ from trainyard_agent.engines.kubernetes.staging import installation
 from trainyard_agent.engines.kubernetes.staging.installation import Installation
 from trainyard_agent.runtimes.base import Launch, Mount, SecretFile
 from trainyard_agent.runtimes.installing import InstallLimits
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
-from trainyard_protocol.job.training_input import parse_training_input
 
 CHIEF, RUN = "master-replica-0", "AB" * 16
 VERSIONS = ["1.25", "1.37"]

@@ -11,7 +11,7 @@ from trainyard_agent.engines.slurm.containers import Bind
 from trainyard_agent.engines.slurm.settings import SlurmSettings
 from trainyard_agent.engines.slurm.stager import SlurmStager
 from trainyard_agent.staging.base import Staging
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import Reason
 
 CHIEF = "master-replica-0"

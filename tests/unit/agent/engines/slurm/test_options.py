@@ -12,7 +12,7 @@ from contract.runtimes.runtime_labs import order
 from trainyard_agent.engines.slurm import run_files, setup, spec
 from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_agent.runtimes.base import Launch
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.wire.sync import RunOrder
 
 CHIEF = "master-replica-0"

@@ -13,7 +13,8 @@ from trainyard_cli.submission.sweep import swept
 from trainyard_cli.v1_client import V1Client
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.custom_job_training import check_given
-from trainyard_protocol.job.training_input import Job, parse_job
+from trainyard_protocol.job.parsing import parse_job
+from trainyard_protocol.job.training_input import Job
 
 IMAGE = "me/digits:1"
 PACKAGE = {"executorImageUri": "me/base:1", "pythonModule": "trainer.task", "packageUris": ["gs://b/t.tar.gz"]}

@@ -6,7 +6,8 @@ import click
 import pytest
 
 from trainyard_cli.submission import config_file
-from trainyard_cli.submission.flags import FLAGS, EnvFile, JobFlags, Variable, merge
+from trainyard_cli.submission.flag_types import EnvFile, Variable
+from trainyard_cli.submission.flags import FLAGS, JobFlags, merge
 from trainyard_cli.submission.foreign import env_file, other_tools
 from trainyard_cli.submission.foreign.secret_hints import hint
 from trainyard_protocol.errors import InvalidArgument

@@ -7,7 +7,7 @@ import pytest
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.text import violation_message
 from trainyard_protocol.job.config.validation import check_addresses
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 
 ENV: list[tuple[Any, str]] = [
     (["A=1"], "must be a mapping of names to values; this is a list."),

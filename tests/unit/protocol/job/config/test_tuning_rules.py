@@ -7,7 +7,7 @@ import pytest
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.validation import check
 from trainyard_protocol.job.machines import default_catalog
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 
 RATE = {"parameterName": "rate", "type": "DOUBLE", "minValue": 0, "maxValue": 1}
 OPTIMIZER = {"parameterName": "optimizer", "type": "CATEGORICAL", "categoricalValues": ["sgd", "adam"]}

@@ -6,7 +6,7 @@ from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.config.placeholders import in_address, in_image
 from trainyard_protocol.job.config.validation import check, checked_job
 from trainyard_protocol.job.machines import default_catalog
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 
 PACKAGE = {"pythonModule": "trainer.task"}
 CUSTOM = {**PACKAGE, "scaleTier": "CUSTOM", "masterType": "n1-standard-8"}

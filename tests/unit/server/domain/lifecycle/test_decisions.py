@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import JOB_MOVES, RUN_MOVES, JobState, Outcome, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.sync import ExitReport, ReplicaReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import messages

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle import retries

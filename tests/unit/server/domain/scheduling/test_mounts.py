@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.wire.agents import MountOffer
 from trainyard_server.domain.scheduling.scheduler import plan
 from trainyard_server.domain.snapshots import JobSnapshot

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainyard_protocol.job.training_input import Band, Scheduling, TrainingInput
+from trainyard_protocol.job.keys.scheduling import Band, Scheduling
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_server.domain.scheduling.preemption import PreemptibleRun, preemption
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.scheduler import in_order, plan

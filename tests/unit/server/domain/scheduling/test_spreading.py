@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard_protocol.job.keys.scheduling import Scheduling
 from trainyard_protocol.job.machines import GIGABYTE
-from trainyard_protocol.job.training_input import Scheduling, TrainingInput
+from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_server.domain.scheduling.candidates import candidates
 from trainyard_server.domain.scheduling.quotas import Quotas
 from trainyard_server.domain.scheduling.resources import AgentSnapshot, ResourceShare

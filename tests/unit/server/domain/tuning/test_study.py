@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
-from trainyard_protocol.job.training_input import parse_training_input
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.states import JobState
 from trainyard_server.domain.tuning.measurements import chosen_metric
 from trainyard_server.domain.tuning.study import (

@@ -12,8 +12,8 @@ from trainyard_server.domain.access.permissions import Role, Token
 from trainyard_server.domain.access.sessions import LIFETIME, LONGEST, Session, Sessions
 from trainyard_server.services.people import principals
 from trainyard_server.services.people.principals import Principals, RevokedSessions
-from trainyard_server.storage.db.base.models import UsedTokenRow
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.base.people_models import UsedTokenRow
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.events.notifier import Notifier
 
 NOW = datetime(2026, 11, 21, 15, 0, tzinfo=UTC)

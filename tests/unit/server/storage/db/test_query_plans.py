@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from trainyard_server.storage.db.queries import filters
 from trainyard_server.storage.db.queries.reader import Reader
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.db.tables import studies
 
 FILTERS = (

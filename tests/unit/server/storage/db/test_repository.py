@@ -25,8 +25,10 @@ from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment, Part
-from trainyard_server.storage.db.base.models import EventRow, JobRow, ReplicaRow, RunRow, Table
-from trainyard_server.storage.db.repository import ConcurrentUpdate, Store, Writer
+from trainyard_server.storage.db.base.columns import Table
+from trainyard_server.storage.db.base.models import EventRow, JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.repository import ConcurrentUpdate, Writer
+from trainyard_server.storage.db.store import Store
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 INFO = AgentInfo(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainyard_protocol.job.engine_options import KubernetesOptions
+from trainyard_protocol.job.keys.engine_options import KubernetesOptions
 
 
 def with_options(pod: dict[str, Any], options: KubernetesOptions) -> dict[str, Any]:

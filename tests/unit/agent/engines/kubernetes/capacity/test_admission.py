@@ -25,8 +25,8 @@ from trainyard_agent.engines.kubernetes.runtime import KubernetesRuntime
 from trainyard_agent.opening import open_engines
 from trainyard_agent.runtimes.base import Launch, StartFailed
 from trainyard_agent.server_client import ServerClient
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.resources import Capacity, Pool
-from trainyard_protocol.job.training_input import parse_training_input
 from trainyard_protocol.states import Reason, ReplicaState
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_protocol.wire.sync import RunOrder

@@ -5,8 +5,8 @@ from dataclasses import replace
 from contract.runtimes.runtime_labs import order
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.runtimes.base import Keep, Launch, Mount, SecretFile
+from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.pod_settings import PodSettings, PodToleration
-from trainyard_protocol.job.training_input import parse_training_input
 
 CHIEF, WORKER, RUN = "master-replica-0", "worker-replica-1", "AB" * 16
 LAUNCH = Launch(WORKER, ("-c", "echo $$ $(HOME)"), {"PRICE": "$5"}, (), 1 << 30, image="i", entrypoint=("sh",))

@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 
 from trainyard_server.services.health.stopped import of_database
 from trainyard_server.storage.db.base.probes import DatabaseProbe
-from trainyard_server.storage.db.repository import Store
+from trainyard_server.storage.db.store import Store
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Commands in replicas at this terminal, and ports of replicas on this machine."""

@@ -1,0 +1,41 @@
+"""Commands of replicas: what a program is started with."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from trainyard_protocol.job.training_input import ReplicaConfig, TrainingInput
+
+PROGRAM = "trainyard_program"
+"""The module that launches a program, and the name of its wheel."""
+
+
+def arguments(training_input: TrainingInput, job_dir: str = "") -> list[str]:
+    """The program's arguments: the job's own, then `--job-dir DIR` as two tokens, last, if the user gave a jobDir. The
+    program of a custom job has its directories in variables alone."""
+    flag = ["--job-dir", job_dir] if job_dir and training_input.custom_job is None else []
+    return [*training_input.args, *flag]
+
+
+def module_command(training_input: TrainingInput, python: str = "python3") -> list[str]:
+    """The command of a package job: `python3 -m MODULE ARGS... --job-dir DIR`, or that of the launcher where the
+    command line has packed the program: `python3 -m trainyard_program MODULE ARGS... --job-dir DIR`."""
+    launcher = [PROGRAM] if is_program(training_input) else []
+    words = arguments(training_input, training_input.job_dir)
+    return [python, "-m", *launcher, training_input.python_module, *words]
+
+
+def is_program(training_input: TrainingInput) -> bool:
+    """Whether one of the packages is a program with its files as they are, and a launcher."""
+    names = (uri.rpartition("/")[2] for uri in training_input.package_uris)
+    return any(name.startswith(f"{PROGRAM}-") for name in names)
+
+
+def container_arguments(training_input: TrainingInput, config: ReplicaConfig) -> list[str]:
+    """The arguments of a custom image's entry point: containerArgs, or else the job's arguments."""
+    return list(config.container_args) or arguments(training_input, training_input.job_dir)
+
+
+def reproduce(variables: Mapping[str, str], command: Sequence[str]) -> str:
+    """The command line that starts the same replica by hand, quoted for a POSIX shell."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " \\\n  ".join(["env", *words, shlex.join(command)])

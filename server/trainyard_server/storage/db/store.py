@@ -1,0 +1,90 @@
+"""The database of a server: opened, read, and written in transactions."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import URL
+from sqlalchemy.orm import Session
+
+from trainyard_server.storage.db.base import dumps, engine
+from trainyard_server.storage.db.queries.job_inputs import JobInputs
+from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.repository import SERVICE_ACTOR, JobEvents, Writer
+from trainyard_server.storage.db.tables.audit_trail import current_trail
+from trainyard_server.storage.failures import Failure
+
+
+class Store:
+    """A database at the newest schema."""
+
+    def __init__(self, url: str, durable: bool = True, job_events: Sequence[JobEvents] = ()) -> None:
+        """Raises UnusableUrl; SQLAlchemyError where the database cannot be used."""
+        self._job_events = job_events
+        self.damage: Failure | None = None
+        """The damage that a statement has met, which the next one may not meet. It lasts until the next start."""
+        self._engine = engine.opened(url, durable, self._failed)
+        self._inputs = JobInputs()
+
+    @classmethod
+    def at(cls, directory: Path, durable: bool = True, job_events: Sequence[JobEvents] = ()) -> "Store":
+        """The embedded default: SQLite in a directory, which must exist. Commits survive the end of this process, and a
+        power failure only if `durable`."""
+        return cls(engine.sqlite_url(directory), durable, job_events)
+
+    @property
+    def url(self) -> URL:
+        """The address of the database, with its password."""
+        return self._engine.url
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether no other process uses the database."""
+        return self._engine.dialect.name == "sqlite"
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def dumping(self, directory: Path) -> Iterator[dumps.Dump]:
+        """Copy the database as it is now into a directory; see `dumps.dumping`."""
+        with dumps.dumping(self.url, directory) as dump:
+            yield dump
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.is_damage:
+            self.damage = failure
+
+    @contextmanager
+    def read(self) -> Iterator[Reader]:
+        """A consistent view of the database."""
+        with self._engine.connect() as connection, Session(connection, autoflush=False) as session:
+            yield Reader(session, self._inputs)
+
+    @contextmanager
+    def write(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
+        """A transaction: committed when the block ends, rolled back when it raises. `actor` causes its events. The
+        first one of a request that changes something is also of that request: see `Writer.serve`."""
+        trail = current_trail()
+        with self.write_together(actor) as writer:
+            if trail is not None:
+                writer.serve(trail)
+            yield writer
+
+    @contextmanager
+    def write_together(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
+        """A transaction of the requests that `Writer.serve` names."""
+        with (
+            self._engine.connect().execution_options(**engine.WRITES) as connection,
+            connection.begin(),
+            Session(connection, autoflush=True, expire_on_commit=False) as session,
+        ):
+            writer = Writer(session, self._inputs, actor, self._job_events)
+            yield writer
+            audited = [(trail, trail.add_to(session)) for trail in writer.trails]
+            session.flush()
+            writer.changes.record(session)
+        self._inputs.add(writer.new_inputs)
+        for trail, row in audited:
+            if row is not None:
+                trail.committed(row)

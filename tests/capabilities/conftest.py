@@ -1,0 +1,6 @@
+"""Fixtures of the tests of capabilities: those of each level."""
+
+from integration.api.conftest import agent, api, clock  # noqa: F401 - fixtures
+from integration.commands.conftest import client, jobs  # noqa: F401 - fixtures
+from integration.conftest import no_login, shell, world  # noqa: F401 - fixtures
+from unit.cli.conftest import script  # noqa: F401 - a fixture

@@ -60,7 +60,7 @@ dashboard              | commands.service.dashboard.dashboard                | O
 debug-bundle           | capabilities.health.debug_commands.debug_bundle     | Write versions, settings, health, recent logs, queue and agents into one archive, without secrets.
 disconnect             |                                                     | Undo what `connect` has changed on this machine.
 disconnect google      | capabilities.google.commands.disconnect_google      | Remove names, certificates, key and gcloud configuration, and revoke the key.
-doctor                 | capabilities.health.doctor_commands.doctor          | Check this machine, the service and its jobs for problems.
+doctor                 | capabilities.health.commands.doctor               | Check this machine, the service and its jobs for problems.
 down                   | commands.service.service.down                       | Stop the service on this machine and all its replicas.
 local                  |                                                     | Run a trainer on this machine without the service.
 local train            | capabilities.local_train.commands.train_locally     | Run a training program, alone or as a chief with workers and other replicas.

@@ -18,7 +18,7 @@ from beds.run_ids import unique_run
 from integration.api.api_support import Clock, ScriptedAgent, Server, server, serving
 from trainyard_agent.host import process_tags
 from trainyard_cli.capabilities.health import checks as local_checks
-from trainyard_cli.capabilities.health import doctor_commands as doctor
+from trainyard_cli.capabilities.health import doctor
 from trainyard_cli.commands import tree
 from trainyard_cli.local.options import Options, ProcessName
 from trainyard_cli.local.service import down

@@ -85,7 +85,7 @@ def _write(path: Path, parts: Collection[tuple[str, str]]) -> None:
 
 def _parts(target: Target, state: LocalState | None) -> Iterator[tuple[str, str]]:
     """Raises FailedPrecondition where no server is configured, and there was none on this machine."""
-    from trainyard_cli.capabilities.health.doctor_commands import examine
+    from trainyard_cli.capabilities.health.doctor import examine
 
     is_local = state is not None and state.exists()
     try:

@@ -6,23 +6,16 @@ itself. A stopped service is not a problem.
 
 from collections.abc import Iterator, Sequence
 
-import click
-
 import trainyard_protocol
 from trainyard_cli.capabilities.health import checks
 from trainyard_cli.capabilities.health.checks import ok, problem
 from trainyard_cli.client import Client
-from trainyard_cli.commands.shared.options import output_options, server_options
 from trainyard_cli.local.state import LocalState
-from trainyard_cli.output import findings
-from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_cli.v1_client import NO_RETRIES
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.views.views import AgentView
-
-NOT_HEALTHY = 3
 
 _TIMEOUT_S = 120.0  # the server reads the whole SQLite file
 
@@ -48,15 +41,8 @@ _CHECKS = {
 """What a failed health check of the server means, and what to do."""
 
 
-@click.command()
-@server_options
-@output_options
-def doctor(target: Target, output: Output) -> int:
-    """Check this machine, the service and its jobs for problems. Exit code 3 if there are any."""
-    return 0 if findings.show(tuple(examine(target)), output) else NOT_HEALTHY
-
-
 def examine(target: Target) -> Iterator[Finding]:
+    """The findings about the services of this machine, or about a server elsewhere."""
     remote = remote_server(target)
     if remote is not None:
         yield from _of_server(remote)

@@ -17,7 +17,6 @@ from beds.kubernetes.kustomize import DEPLOY, container, documents, named, objec
 from beds.open_engines import agent_settings
 from trainyard_agent.engines.kubernetes.api.access import CAPACITY_RULES, RULES
 from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
-from trainyard_cli.capabilities.backups.commands import backup
 from trainyard_server import main as server_main
 
 VERSIONS = [f"1.{minor}" for minor in range(25, 38)]
@@ -121,17 +120,6 @@ def test_unit_of_the_server_takes_its_options() -> None:
     given = vars(server_main.READER.parser().parse_args(words))
     assert given["token_file"] == ["admin=${CREDENTIALS_DIRECTORY}/admin-token"]
     assert "LoadCredential=admin-token:" in UNIT.read_text()
-
-
-def test_unit_of_backups_calls_the_command_line_with_its_flags() -> None:
-    shell, dash_c, line = started(BACKUP)
-    assert (shell, dash_c) == ("/bin/sh", "-c")
-    _, program, name, *words = shlex.split(line.replace("%%", "%"))
-    assert (Path(program).name, name) == ("trainyard", "backup")
-    given = backup.make_context(name, words).params
-    assert (str(given["file"]), given["force"]) == ("$STATE_DIRECTORY/trainyard-$(date +%a).tar.gz", True)
-    assert str(given["token_file"]) == "$CREDENTIALS_DIRECTORY/admin-token"
-    assert "LoadCredential=admin-token:" in BACKUP.read_text()
 
 
 def test_units_are_what_systemd_knows_and_confines(tmp_path: Path) -> None:

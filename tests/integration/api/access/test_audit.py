@@ -1,7 +1,7 @@
 """The audit: each call that changes something has one row, done or refused, and refused calls cannot fill the disk."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from integration.api.api_support import (
 from trainyard_protocol.views.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.app import ACCESS
-from trainyard_server.capabilities.retention.retention import Retention
 from trainyard_server.domain.access.route_access import OIDC_CALLBACK, STORAGE_AREAS, Access
 from trainyard_server.services.people.refusal_counts import MOST_ROWS, ROWS
 from trainyard_server.storage.db.tables import audit
@@ -42,7 +41,7 @@ CALLER = {"User-Agent": "curl/8\x7f" + "x" * 300, "X-Request-Id": "r-1"}
 ATTACHMENTS = "/trainyard/v1/projects/{project}/jobs/{job_id}/attachments"
 ELSEWHERE = (OIDC_CALLBACK, "/agent/v1/runs/{run_id}/secrets", ATTACHMENTS, *STORAGE_AREAS)
 """The beginnings of routes with an action whose rows are tested in test_single_sign_on, test_secrets,
-test_attachments and tests/property/test_storage_calls."""
+test_attachments and test_storage_calls."""
 
 CHANGES = [route for route in ACCESS.rows if route.action and not route.path.startswith(ELSEWHERE)]
 
@@ -225,18 +224,6 @@ def test_refused_calls_beyond_a_number_are_one_row_a_minute(api: Server, record:
     assert refusals.admit(row.model_copy(update={"actor": "vera"}))
     (shared,) = refusals.collect(clock(), closing=True)
     assert (shared.count, shared.address) == (21, "")
-
-
-def test_old_rows_are_removed(tmp_path: Path, clock: Clock) -> None:
-    with server(tmp_path, clock, keep_audit_s=86400.0) as api:
-        with api.use_cases.backend.store.write() as writer:
-            entry = AuditEntry.model_validate(_row(clock() - timedelta(days=1, seconds=1)))
-            for _ in range(501):
-                audit.add(writer, entry)
-        api.create()
-        assert api.use_cases.of(Retention).step() is True
-        assert api.use_cases.of(Retention).step() is False
-        assert [row.action for row in rows(api)] == ["jobs.create"]
 
 
 def test_file_may_be_rotated_and_may_fail(

@@ -8,7 +8,6 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import BOB, ScriptedAgent, Server
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_server.capabilities.experiments.standings import Standings
 from trainyard_server.services.views.job_search import JobSearchRequest
 
 JOBS = "/v1/projects/p/jobs"
@@ -101,18 +100,6 @@ def test_trials_are_found_by_their_study(api: Server) -> None:
     assert [(group.value, group.jobs, group.term) for group in grouped.groups] == [("study", 2, 'study="study"')]
     with pytest.raises(InvalidArgument, match="is not a group"):
         api.use_cases.job_groups.grouped(None, JobSearchRequest(), "metrics.loss", ())
-
-
-def test_a_job_stands_among_those_with_its_program(trained: Server) -> None:
-    standings = trained.use_cases.of(Standings)
-    second = standings.result("p", "a").standing
-    assert second is not None
-    assert (second.metric, second.rank, second.of, second.best_job) == ("loss", 2, 3, "b")
-    assert [tuple(one) for one in second.differing] == [("learning_rate", "0.1", "1e-2")]
-    best = standings.result("p", "b").standing
-    assert best is not None
-    assert (best.rank, best.best_job, best.differing) == (1, "b", ())
-    assert standings.result("p", "text").standing is None
 
 
 def test_views_and_notes_are_bounded_and_of_their_projects(api: Server) -> None:

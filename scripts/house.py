@@ -6,6 +6,7 @@ python scripts/house.py notifications
 
 import ast
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,9 +59,21 @@ def homes(name: str) -> Sequence[str]:
 
 def lines_of(name: str) -> Sequence[str]:
     """The lines of the registries that name it."""
-    words = re.compile(rf"\bcapabilities\.{name}\.|^    {name.upper()},$")
     texts = [(ROOT / registry).read_text(encoding="utf-8") for registry in REGISTRIES]
-    return [line.strip() for text in texts for line in text.splitlines() if words.search(line)]
+    return [line.strip() for text in texts for line in text.splitlines() if _names(line, name)]
+
+
+def take_out(root: Path, name: str) -> None:
+    """Delete a capability from a copy of the repository: its folders, and its lines in the registries."""
+    for top in (SERVER, CLI, "tests/capabilities"):
+        shutil.rmtree(root / top / name, ignore_errors=True)
+    for registry in REGISTRIES:
+        lines = (root / registry).read_text(encoding="utf-8").splitlines(keepends=True)
+        (root / registry).write_text("".join(line for line in lines if not _names(line, name)), encoding="utf-8")
+
+
+def _names(line: str, name: str) -> bool:
+    return re.search(rf"\bcapabilities\.{name}\.|^    {name.upper()},$", line) is not None
 
 
 def has_tables(name: str) -> bool:

@@ -78,7 +78,7 @@ def test_writer_that_waits_too_long_is_refused_and_the_probe_says_why(
 
 
 def test_two_servers_that_start_at_once_migrate_once(database: str) -> None:
-    program = "import sys; from trainyard_server.storage.db.repository import Store; Store(sys.argv[1]).close()"
+    program = "import sys; from trainyard_server.storage.db.store import Store; Store(sys.argv[1]).close()"
     command = [sys.executable, "-c", program, database]
     servers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     assert [server.communicate(timeout=60)[1] for server in servers] == ["", "", ""]

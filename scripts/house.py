@@ -63,7 +63,7 @@ def lines_of(name: str) -> Sequence[str]:
     return [line.strip() for text in texts for line in text.splitlines() if _names(line, name)]
 
 
-def take_out(root: Path, name: str) -> None:
+def remove(root: Path, name: str) -> None:
     """Delete a capability from a copy of the repository: its folders, and its lines in the registries."""
     for top in (SERVER, CLI, "tests/capabilities"):
         shutil.rmtree(root / top / name, ignore_errors=True)

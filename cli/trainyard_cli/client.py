@@ -21,12 +21,16 @@ from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, r
 from trainyard_protocol.errors import TooManyRequests, TrainyardError, Unavailable, from_body
 from trainyard_protocol.views.agents import AgentChange, AgentsView
 from trainyard_protocol.views.audit import AuditEntry, AuditPage
+from trainyard_protocol.views.cluster import QuotasView, ServerStatus
 from trainyard_protocol.views.comparison import ComparisonView
 from trainyard_protocol.views.configs import ConfigCheck, ConfigCheckRequest
 from trainyard_protocol.views.experiments import JobNote
+from trainyard_protocol.views.files import FileEntry, FileListing
 from trainyard_protocol.views.google import GoogleKey
 from trainyard_protocol.views.health import ServerHealth
-from trainyard_protocol.views.log_views import LogPageView
+from trainyard_protocol.views.jobs import Explanation, JobDetail
+from trainyard_protocol.views.log_views import LogEntry, LogPageView, LogSummary
+from trainyard_protocol.views.metrics import MetricsView
 from trainyard_protocol.views.operating.accounting import UsageReport
 from trainyard_protocol.views.operating.debugging import DebugState
 from trainyard_protocol.views.operating.notifications import (
@@ -39,6 +43,7 @@ from trainyard_protocol.views.operating.notifications import (
 )
 from trainyard_protocol.views.people import (
     MadeTokens,
+    Me,
     MemberRequest,
     MembersView,
     MemberView,
@@ -46,26 +51,14 @@ from trainyard_protocol.views.people import (
     PersonRole,
     ProjectsView,
     RevokedToken,
+    SignInCode,
     TokenRequest,
     TokensView,
 )
 from trainyard_protocol.views.secrets import SecretsView, SecretView
 from trainyard_protocol.views.stored.backups import ExaminationView
 from trainyard_protocol.views.tuning import StudyView
-from trainyard_protocol.views.views import (
-    Explanation,
-    FileEntry,
-    FileListing,
-    JobDetail,
-    LogEntry,
-    LogSummary,
-    Me,
-    MetricsView,
-    QueueExplanationView,
-    QuotasView,
-    ServerStatus,
-    SignInCode,
-)
+from trainyard_protocol.views.why import QueueExplanationView
 from trainyard_protocol.wire.attachments import MOST_MESSAGE, AttachReceipt, AttachRequest
 
 if TYPE_CHECKING:

@@ -41,8 +41,11 @@ from trainyard_protocol.errors import (
     quoted,
 )
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
+from trainyard_protocol.views.files import FileEntry
+from trainyard_protocol.views.jobs import JobDetail
+from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.views.metrics import MetricsView
 from trainyard_protocol.views.tuning import TrialView as Trial
-from trainyard_protocol.views.views import FileEntry, JobDetail, LogEntry, MetricsView
 
 __all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "Trial", "WaitTimeout"]
 

@@ -14,7 +14,7 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.views.views import JobDetail, ReplicaView, RunView
+from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
 
 
 def check_history(detail: JobDetail) -> None:

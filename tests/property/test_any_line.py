@@ -25,7 +25,8 @@ from trainyard_cli.output.text.safe import without_control
 from trainyard_protocol.lines.progress import MAX_STEP, parse
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
-from trainyard_protocol.views.views import LogEntry, MetricsDigest
+from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.views.metrics import MetricsDigest
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.stalls import main_stack

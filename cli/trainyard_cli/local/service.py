@@ -33,8 +33,8 @@ from trainyard_protocol.states import JobState
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
     from trainyard_cli.v1_client import V1Client
+    from trainyard_protocol.views.cluster import ServerStatus
     from trainyard_protocol.views.health import Health
-    from trainyard_protocol.views.views import ServerStatus
 
 START_TIMEOUT_S = 600.0
 """A process that lives may take so long to be ready: on a busy machine its imports alone take a minute."""

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from trainyard_protocol.message import Wire
 from trainyard_protocol.states import JobState
+from trainyard_protocol.views.metrics import MetricsView
 from trainyard_protocol.views.tuning import ParameterAxis
-from trainyard_protocol.views.views import MetricsView
 
 
 class ComparedMetric(Wire):

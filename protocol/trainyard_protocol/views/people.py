@@ -114,3 +114,21 @@ class MembersView(Wire):
     @property
     def everybody(self) -> tuple[MemberView, ...]:
         return (*self.members, *self.everywhere)
+
+
+class Me(Wire):
+    """The caller. `role` is the one in all projects, else the highest in any, "" without one; `projects` are the roles
+    by project, `*` for all."""
+
+    role: str
+    name: str
+    projects: dict[str, str] = Field(default_factory=dict)
+
+
+class SignInCode(Wire):
+    """A code to sign in with in a browser, once and until `expires_at`, as `name` with that role."""
+
+    code: str
+    expires_at: datetime
+    name: str
+    role: str

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
-from trainyard_protocol.views.views import WITHOUT_GPUS, LogEntry
+from trainyard_protocol.views.jobs import WITHOUT_GPUS
+from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_server.context import Backend
 from trainyard_server.control.preempting import next_preemption, stopped_for

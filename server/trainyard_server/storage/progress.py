@@ -16,7 +16,7 @@ from typing import Any
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.lines.progress import CHECKPOINT, ProgressEvent
 from trainyard_protocol.lines.progress_reader import ProgressReader
-from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
 from trainyard_server.storage.db.store import Store

@@ -25,7 +25,7 @@ from trainyard_cli.capabilities.tensorboard.event_mirror import EventFileMirror,
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound
 from trainyard_protocol.states import JobState, RunState
-from trainyard_protocol.views.views import JobDetail, RunView
+from trainyard_protocol.views.jobs import JobDetail, RunView
 from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
 from unit.cli.terminal import Type, typed_words
 

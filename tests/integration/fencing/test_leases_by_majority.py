@@ -11,7 +11,7 @@ import pytest
 from beds.world import Machine, World
 from trainyard_agent.engines.fake import FOREVER, by_module
 from trainyard_protocol.states import JobState, Reason
-from trainyard_protocol.views.views import ServerStatus
+from trainyard_protocol.views.cluster import ServerStatus
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 
 PROGRAMS = by_module({"forever.task": {"*": FOREVER}})

@@ -4,8 +4,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from trainyard_protocol.fields import seconds
+from trainyard_protocol.views.cluster import AgentView
 from trainyard_protocol.views.usage import UsageBatch
-from trainyard_protocol.views.views import AgentView
 from trainyard_protocol.wire.agents import RuntimeOffer
 from trainyard_protocol.wire.logs import LogChunk, LogDigest, LogLine, Stream, digest
 from trainyard_protocol.wire.sync import SyncRequest

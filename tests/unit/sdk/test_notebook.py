@@ -7,7 +7,8 @@ from typing import Any
 from trainyard import frame
 from trainyard.notebook import html
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.views import CurveDigest, JobDetail, MetricsDigest, ReplicaView, RunView
+from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
+from trainyard_protocol.views.metrics import CurveDigest, MetricsDigest
 
 BAD = "<script>alert(1)</script>\"'&"
 

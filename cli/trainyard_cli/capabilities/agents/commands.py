@@ -32,7 +32,7 @@ from trainyard_protocol.views.agents import free_name, matching_ids
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
     from trainyard_cli.local.joined_agent import Unit
-    from trainyard_protocol.views.views import AgentView
+    from trainyard_protocol.views.cluster import AgentView
     from trainyard_storage.tensorflow import Reach
 
 _ALIVE_S, _POLL_S = 120.0, 0.5

@@ -21,7 +21,8 @@ from trainyard_cli.output.log import progress
 from trainyard_cli.output.log.follow import exit_code
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
 from trainyard_protocol.views.comparison import ComparisonView
-from trainyard_protocol.views.views import JobDetail, MetricsView, number
+from trainyard_protocol.views.jobs import JobDetail
+from trainyard_protocol.views.metrics import MetricsView, number
 
 _LONGEST_CONFIG = 6000
 _LONGEST_CAUSE = 300

@@ -8,8 +8,7 @@ from trainyard_cli.capabilities.mcp.job_answers import failure_of
 from trainyard_cli.capabilities.mcp.program_text import cut
 from trainyard_cli.client import Client, LogQuery
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.log_views import LogPageView
-from trainyard_protocol.views.views import LogEntry
+from trainyard_protocol.views.log_views import LogEntry, LogPageView
 
 MOST_LINES = 200
 _MOST_CHARACTERS = 16_000

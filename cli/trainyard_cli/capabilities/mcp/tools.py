@@ -37,7 +37,7 @@ from trainyard_cli.output.text.safe import without_field
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.views import JobDetail
+from trainyard_protocol.views.jobs import JobDetail
 
 LONGEST_WAIT_S = 50
 """Clients give a call of a tool about a minute."""

@@ -26,7 +26,7 @@ from trainyard_cli.output.log.follow import INTERRUPTED
 from trainyard_cli.submission.upload import cloud_storage
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_protocol.net.gcs import problem_of
-from trainyard_protocol.views.views import JobDetail
+from trainyard_protocol.views.jobs import JobDetail
 
 FIRST_PORT = 6006
 

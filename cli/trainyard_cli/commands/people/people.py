@@ -37,8 +37,7 @@ from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.views.people import MemberView, NewToken, PersonRole, RevokedToken, TokenView
-    from trainyard_protocol.views.views import Me
+    from trainyard_protocol.views.people import Me, MemberView, NewToken, PersonRole, RevokedToken, TokenView
 
 _ALL = "*"
 _MOST_NAMED = 5

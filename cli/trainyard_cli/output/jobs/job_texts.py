@@ -13,17 +13,9 @@ from trainyard_protocol.errors import nearest
 from trainyard_protocol.fields import sized
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
+from trainyard_protocol.views.jobs import Explanation, JobDetail, ReplicaView, RunView, describe_runtime
+from trainyard_protocol.views.metrics import MetricSeries, MetricsView, number
 from trainyard_protocol.views.origin import OriginSummary
-from trainyard_protocol.views.views import (
-    Explanation,
-    JobDetail,
-    MetricSeries,
-    MetricsView,
-    ReplicaView,
-    RunView,
-    describe_runtime,
-    number,
-)
 
 
 def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:

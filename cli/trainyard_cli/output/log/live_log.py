@@ -21,7 +21,8 @@ from trainyard_protocol.lines.progress import FINAL_EVENTS, HEARTBEAT, START, Pr
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
-from trainyard_protocol.views.views import SERVICE_TASK, JobDetail, LogEntry
+from trainyard_protocol.views.jobs import JobDetail
+from trainyard_protocol.views.log_views import SERVICE_TASK, LogEntry
 
 HOLD_S = 1.0
 """How long a line waits for the same line of other replicas."""

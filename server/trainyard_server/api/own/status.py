@@ -2,7 +2,8 @@
 
 from fastapi import Request
 
-from trainyard_protocol.views.views import Me, QuotasView, ServerStatus, SignInCode
+from trainyard_protocol.views.cluster import QuotasView, ServerStatus
+from trainyard_protocol.views.people import Me, SignInCode
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.lines.progress import MAX_NAME, MAX_STEP
-from trainyard_protocol.views.views import number
+from trainyard_protocol.views.metrics import number
 from trainyard_server.capabilities.tracking import store
 from trainyard_server.capabilities.tracking.messages import LoggedMetric
 from trainyard_server.capabilities.tracking.notes import NotKept

@@ -21,7 +21,7 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.views.views import Verdict
+from trainyard_protocol.views.jobs import Verdict
 from trainyard_protocol.wire.sync import ExitReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import evaluators, retries, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown

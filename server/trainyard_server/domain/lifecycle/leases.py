@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.views.views import LeaseKeeper
+from trainyard_protocol.views.cluster import LeaseKeeper
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.views import Verdict
+from trainyard_protocol.views.jobs import Verdict
 from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport, RunReport
 
 JOB_COMPLETED = "Job completed successfully."

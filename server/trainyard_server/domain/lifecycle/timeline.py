@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
-from trainyard_protocol.views.views import EventView
+from trainyard_protocol.views.jobs import EventView
 
 _ROUTINE = {
     "acknowledged",

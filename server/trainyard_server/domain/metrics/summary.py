@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from trainyard_protocol.lines.progress import ProgressEvent, is_validation, lower_is_better
-from trainyard_protocol.views.views import number
+from trainyard_protocol.views.metrics import number
 from trainyard_server.domain.metrics.sources import MetricSource, source_of
 
 METRICS = 8

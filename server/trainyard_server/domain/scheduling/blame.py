@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.views import Verdict
+from trainyard_protocol.views.jobs import Verdict
 
 WINDOW = timedelta(hours=1)
 AVOIDED_AFTER, DRAINED_AFTER = 2, 3

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState, RunState
+from trainyard_protocol.views.cluster import ActiveJobsView, ActiveJobView, AgentLeaseView, AgentView, QuotasView
 from trainyard_protocol.views.usage import GpuUsage, UsageSample
-from trainyard_protocol.views.views import ActiveJobsView, ActiveJobView, AgentLeaseView, AgentView, QuotasView
 from trainyard_protocol.wire.agents import AgentInfo, MountOffer
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agent_lease, agents_now, live_runs

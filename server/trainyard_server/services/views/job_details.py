@@ -15,21 +15,11 @@ from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.net.gcs import HIDDEN
 from trainyard_protocol.states import JobState, Outcome
+from trainyard_protocol.views.cluster import RetentionView, ServerStatus
+from trainyard_protocol.views.jobs import EventView, Explanation, JobDetail, MountView, ReplicaView, RunView, Verdict
+from trainyard_protocol.views.log_views import LogSummary
+from trainyard_protocol.views.metrics import JobMetric, TrialMetric
 from trainyard_protocol.views.usage import UsageSample
-from trainyard_protocol.views.views import (
-    EventView,
-    Explanation,
-    JobDetail,
-    JobMetric,
-    LogSummary,
-    MountView,
-    ReplicaView,
-    RetentionView,
-    RunView,
-    ServerStatus,
-    TrialMetric,
-    Verdict,
-)
 from trainyard_protocol.wire.agents import PACKAGE_JOBS, AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.removal import RETENTION

@@ -29,7 +29,7 @@ from trainyard_protocol.states import (
     RunState,
     check_move,
 )
-from trainyard_protocol.views.views import describe_runtime
+from trainyard_protocol.views.jobs import describe_runtime
 from trainyard_protocol.wire.logs import LogEnd
 from trainyard_protocol.wire.sync import ResolvedRun, Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange

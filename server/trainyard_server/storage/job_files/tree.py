@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.views.views import FileEntry
+from trainyard_protocol.views.files import FileEntry
 
 PAGE_SIZE = 200
 

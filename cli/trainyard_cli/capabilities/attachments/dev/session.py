@@ -19,7 +19,7 @@ from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.safe import echo
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.views import JobDetail
+from trainyard_protocol.views.jobs import JobDetail
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client

@@ -6,7 +6,7 @@ from functools import cmp_to_key
 from typing import Any, NamedTuple
 
 from trainyard_protocol.errors import InvalidArgument, NotFound, PermissionDenied, Violation, quoted
-from trainyard_protocol.views.views import number
+from trainyard_protocol.views.metrics import number
 from trainyard_server.capabilities.tracking import store
 from trainyard_server.capabilities.tracking.messages import (
     CreateLoggedModel,

@@ -16,7 +16,8 @@ from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, case, func, 
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from trainyard_protocol.states import JobState, ReplicaState
-from trainyard_protocol.views.views import MetricsDigest, Verdict
+from trainyard_protocol.views.jobs import Verdict
+from trainyard_protocol.views.metrics import MetricsDigest
 from trainyard_server.domain.access.permissions import Visible, is_visible
 from trainyard_server.domain.filters.filter_syntax import Expression
 from trainyard_server.domain.scheduling.resources import needs

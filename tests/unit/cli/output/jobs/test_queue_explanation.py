@@ -5,7 +5,7 @@ import pytest
 
 from trainyard_cli.output.jobs.queue_explanation import text
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.views import (
+from trainyard_protocol.views.why import (
     CandidateView,
     HolderView,
     QueuedAheadView,

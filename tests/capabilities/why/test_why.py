@@ -59,3 +59,12 @@ def test_image_waits_for_the_engine_and_runs_as_soon_as_it_answers(api: Server) 
     assert [change.message for change in answer.changes] == ["a container engine on agent laptop: start Docker there"]
     both_kinds(api, "").sync()
     assert api.detail("image")["state"] == "PREPARING"
+
+
+def test_study_waits_as_its_next_trial(api: Server) -> None:
+    ScriptedAgent(api, cpus=1).sync()
+    lr = {"parameterName": "lr", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1, "scaleType": "UNIT_LINEAR_SCALE"}
+    api.create("study", hyperparameters={"goal": "MINIMIZE", "maxTrials": 2, "maxParallelTrials": 2, "params": [lr]})
+    api.tick()
+    why = api.get("/trainyard/v1/projects/p/jobs/study/why")
+    assert (why["job_id"], why["position"]) == ("study.2", 1)

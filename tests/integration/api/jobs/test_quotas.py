@@ -96,8 +96,6 @@ def test_first_job_of_a_project_is_told_with_the_project_that_may_be_meant(api: 
     assert "Did you mean" not in notes(api, "audio-models", "d")[0]
     assert api.set_role("carl", "submitter", "speech") == 200
     assert notes(api, "speech", "e", api.token(owner="carl")[1]) == [], "its member knows of it"
-    check = {"config": "jobId: f\ntrainingInput: {pythonModule: a.b}", "format": "yaml"}
-    assert "is new" in api.done("POST", "/trainyard/v1/projects/visions/configs:check", json=check)["notes"][0]
 
 
 def test_mount_that_no_agent_has_is_told_with_those_there_are(api: Server) -> None:

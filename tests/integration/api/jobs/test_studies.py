@@ -132,7 +132,6 @@ def test_study_runs_its_trials_and_tells_the_best(api: Server, agent: ScriptedAg
     assert (detail["is_study"], detail["exit_code"], detail["runs"]) == (True, 0, [])
     assert (api.detail("study.4")["study"], api.detail("study.4")["trial"]) == ("study", 4)
     assert api.detail("study.1")["trial_metric"] == {"name": "accuracy", "step": 2, "value": 0.97}
-    assert api.get("/trainyard/v1/projects/p/jobs:suggest", like="study.4") == {"job_id": "study_4"}
 
 
 def test_lists_counts_and_searches_leave_trials_out(api: Server, agent: ScriptedAgent) -> None:
@@ -154,8 +153,6 @@ def test_lists_counts_and_searches_leave_trials_out(api: Server, agent: Scripted
     # What waits for machines are trials: the queue has those, and no study.
     cluster = api.use_cases.cluster.page(None)
     assert [entry.job_id for entry in cluster.queue] == ["study.2"]
-    why = api.get("/trainyard/v1/projects/p/jobs/study/why")
-    assert (why["job_id"], why["position"]) == ("study.2", 1)
 
 
 def test_deleting_a_study_deletes_its_trials(api: Server, agent: ScriptedAgent) -> None:

@@ -247,7 +247,7 @@ def test_requests_that_wait_for_their_bodies_hold_no_thread_and_no_connection_to
 
 PART = b" " * 2**18
 LIMITS = {
-    "/trainyard/v1/projects/p/configs:check": 2**20,  # a route with a model
+    "/trainyard/v1/tokens": 2**20,  # a route with a model
     "/v1/projects/p/jobs": 2**20,  # one with plain JSON
     "/batch": 4 * 2**20,  # one that reads bytes
     "/agent/v1/usage": 4 * 2**20,  # one with a limit of its own

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from integration.api.api_support import ALICE, Clock, Server, running_agent, server
+from integration.api.api_support import ALICE, Clock, Server, server
 
 
 @pytest.fixture
@@ -41,15 +41,6 @@ def test_files_outside_of_the_directories_of_jobs_are_not_shown(api: Server, tmp
         api.create(f"job_{number}", jobDir=directory)
         path = f"/trainyard/v1/projects/p/jobs/job_{number}/files"
         api.refusal("GET", path, 400, "--job-dir-root of the server", ALICE)
-
-
-def test_job_without_job_dir_has_one_in_the_bucket_of_its_project(api: Server) -> None:
-    agent = running_agent(api)
-    assert agent.run.directory == api.detail()["job_dir"] == "gs://trainyard-p/p/admin/job"
-    written = "/upload/storage/v1/b/trainyard-p/o?name=p/admin/job/model"
-    api.refusal("POST", written, 403, "so only operators and jobs write to them", ALICE, content=b"x")
-    made = "Only operators and jobs make buckets"
-    api.refusal("POST", "/storage/v1/b?project=p", 403, made, ALICE, json={"name": "mine"})
 
 
 def test_jobs_of_before_and_after_keep_their_directories(tmp_path: Path, listening: dict[str, Any]) -> None:

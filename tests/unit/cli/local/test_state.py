@@ -23,7 +23,6 @@ from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import Target
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Unavailable
 from trainyard_protocol.net.loopback import free_port
-from trainyard_protocol.views.people import TokenRequest
 from unit.cli.scripted_server import ok, refused, scripted_server
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -231,38 +230,6 @@ def test_up_with_a_part_that_ends_shows_its_log(state: LocalState, monkeypatch: 
         service.up(state, {}, lambda _: None)
     assert "The local server exited at start with code 7." in caught.value.message
     assert caught.value.message.endswith("    no database")
-
-
-def test_up_after_a_lost_port_and_a_removed_agent(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose, chosen, messages = LocalState.with_ports, list[Options](), list[str]()
-    faster = socket.create_server(("127.0.0.1", 0))
-    lost = faster.getsockname()[1]
-
-    def race(self: LocalState, options: Options) -> Options:
-        chosen.append(choose(self, options))
-        return replace(chosen[0], server_port=lost) if len(chosen) == 1 else chosen[-1]
-
-    try:
-        with faster, monkeypatch.context() as patched:
-            patched.setattr(LocalState, "with_ports", race)
-            (agent,) = service.up(state, {}, messages.append).server.agents  # type: ignore[union-attr]
-        assert state.options().server_port != lost
-        assert messages == [f"Another program bound port {lost} before the local server did. Trying again."]
-        state.stop("agent")
-        with connect(Target(state.root, local=True)) as client:
-            client.remove_agent(agent.agent_id)
-            with pytest.raises(service.AgentRefused) as caught:
-                service.up(state, {}, lambda _: None)
-            assert "An operator has removed the agent" in caught.value.message
-            assert f"`trainyard agents add {agent.name}`" in caught.value.message
-            assert state.process("server") is not None, "it is needed for that command"
-            with pytest.raises(service.AgentRefused):
-                service.serve_google(state, lambda _: None, wanted=True)
-            assert state.process("server") is not None
-            client.create_token(TokenRequest(owner=agent.name, for_agent=True))
-        assert service.up(state, {}, lambda _: None).healthy
-    finally:
-        service.down(state, lambda _: None)
 
 
 def test_up_does_not_wait_for_a_part_that_ended(state: LocalState, monkeypatch: pytest.MonkeyPatch) -> None:

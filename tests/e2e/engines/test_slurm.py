@@ -173,7 +173,8 @@ def test_job_with_an_image_runs_in_it_by_apptainer(cluster: SlurmService, tmp_pa
     try:
         with Registry.start() as registry:
             image = apptainer.put_tiny(registry)
-            cluster.ok(*submit, "imaged", "--master-image-uri", image, "--", script)
+            job = (*submit, "imaged", "--master-image-uri", image, "--", script)
+            until(lambda: cluster.run(*job).returncode == 0, "the server to know that its agent runs images")
             cluster.wait_for("imaged", "RUNNING")
             until(lambda: "of the image" in cluster.log("imaged"), "its line")
             assert '"type": "master"' in cluster.log("imaged")

@@ -43,7 +43,8 @@ def test_site_of_a_cluster_runs_a_job(kubernetes: Bed, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"trainingInput": local(masterConfig=inside)}))
     client = (
         *(kubectl, "-n", "trainyard", "exec", "deployment/trainyard-agent", "--", "env", "HOME=/state"),
-        *(f"TRAINYARD_SERVER=https://{HOST}:8470", f"TRAINYARD_TOKEN={admin.read_text().strip()}"),
+        *(f"TRAINYARD_SERVER=https://{HOST}:8470", "TRAINYARD_CA_FILE=/etc/trainyard/ca.pem"),
+        f"TRAINYARD_TOKEN={admin.read_text().strip()}",
         *("python3", "-m", "trainyard_cli"),
     )
     with site_image() as image:

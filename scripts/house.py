@@ -48,12 +48,9 @@ def capabilities() -> Sequence[str]:
 def homes(name: str) -> Sequence[str]:
     """The folders, and files of their own, that a capability has outside of the registries."""
     found = [f"{top}/{name}" for top in (SERVER, CLI, "tests/capabilities") if (ROOT / top / name).is_dir()]
-    for folder in ("protocol/trainyard_protocol/job/keys", "protocol/trainyard_protocol/answers"):
-        found += [f"{folder}/{name}.py"] if (ROOT / folder / f"{name}.py").exists() else []
-    for folder in ("templates", "static"):
-        found += [f"server/trainyard_server/dashboard/{folder}/{name}"] * (
-            ROOT / "server/trainyard_server/dashboard" / folder / name
-        ).is_dir()
+    for folder in ("job/keys", "views"):
+        files = (ROOT / "protocol/trainyard_protocol" / folder).rglob(f"{name}.py")
+        found += [str(file.relative_to(ROOT)) for file in files]
     return found
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """Call `step` after each tick, in the process that ticks."""
+    """Call `step` now and then, in one thread of one server."""
 
     def __init__(self, backend: Backend, stopwatch: Stopwatch) -> None:
         self._backend = backend

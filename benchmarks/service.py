@@ -20,8 +20,8 @@ from trainyard_cli.client import Client
 from trainyard_cli.local.options import ProcessName
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import DEFAULT_PROJECT
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_server.storage.logs import index
 
 REPLICAS = 4

@@ -48,7 +48,7 @@ def capabilities() -> Sequence[str]:
 def homes(name: str) -> Sequence[str]:
     """The folders, and files of their own, that a capability has outside of the registries."""
     found = [f"{top}/{name}" for top in (SERVER, CLI, "tests/capabilities") if (ROOT / top / name).is_dir()]
-    for folder in ("job/keys", "views"):
+    for folder in ("job/keys", "answers"):
         files = (ROOT / "protocol/trainyard_protocol" / folder).rglob(f"{name}.py")
         found += [str(file.relative_to(ROOT)) for file in files]
     return found

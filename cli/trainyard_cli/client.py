@@ -18,22 +18,21 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard_cli.settings import Server
 from trainyard_cli.v1_client import RETRY_DELAYS, V1Client, error_of, foreign, reason_of, wait_after
-from trainyard_protocol.errors import TooManyRequests, TrainyardError, Unavailable, from_body
-from trainyard_protocol.views.agents import AgentChange, AgentsView
-from trainyard_protocol.views.audit import AuditEntry, AuditPage
-from trainyard_protocol.views.cluster import QuotasView, ServerStatus
-from trainyard_protocol.views.comparison import ComparisonView
-from trainyard_protocol.views.configs import ConfigCheck, ConfigCheckRequest
-from trainyard_protocol.views.experiments import JobNote
-from trainyard_protocol.views.files import FileEntry, FileListing
-from trainyard_protocol.views.google import GoogleKey
-from trainyard_protocol.views.health import ServerHealth
-from trainyard_protocol.views.jobs import Explanation, JobDetail
-from trainyard_protocol.views.log_views import LogEntry, LogPageView, LogSummary
-from trainyard_protocol.views.metrics import MetricsView
-from trainyard_protocol.views.operating.accounting import UsageReport
-from trainyard_protocol.views.operating.debugging import DebugState
-from trainyard_protocol.views.operating.notifications import (
+from trainyard_protocol.answers.agents import AgentChange, AgentsView
+from trainyard_protocol.answers.audit import AuditEntry, AuditPage
+from trainyard_protocol.answers.cluster import QuotasView, ServerStatus
+from trainyard_protocol.answers.comparison import ComparisonView
+from trainyard_protocol.answers.configs import ConfigCheck, ConfigCheckRequest
+from trainyard_protocol.answers.experiments import JobNote
+from trainyard_protocol.answers.files import FileEntry, FileListing
+from trainyard_protocol.answers.google import GoogleKey
+from trainyard_protocol.answers.health import ServerHealth
+from trainyard_protocol.answers.jobs import Explanation, JobDetail
+from trainyard_protocol.answers.log_views import LogEntry, LogPageView, LogSummary
+from trainyard_protocol.answers.metrics import MetricsView
+from trainyard_protocol.answers.operating.accounting import UsageReport
+from trainyard_protocol.answers.operating.debugging import DebugState
+from trainyard_protocol.answers.operating.notifications import (
     ChannelRequest,
     ChannelsView,
     ChannelView,
@@ -41,7 +40,7 @@ from trainyard_protocol.views.operating.notifications import (
     NotificationsView,
     SigningKey,
 )
-from trainyard_protocol.views.people import (
+from trainyard_protocol.answers.people import (
     MadeTokens,
     Me,
     MemberRequest,
@@ -55,10 +54,11 @@ from trainyard_protocol.views.people import (
     TokenRequest,
     TokensView,
 )
-from trainyard_protocol.views.secrets import SecretsView, SecretView
-from trainyard_protocol.views.stored.backups import ExaminationView
-from trainyard_protocol.views.tuning import StudyView
-from trainyard_protocol.views.why import QueueExplanationView
+from trainyard_protocol.answers.secrets import SecretsView, SecretView
+from trainyard_protocol.answers.stored.backups import ExaminationView
+from trainyard_protocol.answers.tuning import StudyView
+from trainyard_protocol.answers.why import QueueExplanationView
+from trainyard_protocol.errors import TooManyRequests, TrainyardError, Unavailable, from_body
 from trainyard_protocol.wire.attachments import MOST_MESSAGE, AttachReceipt, AttachRequest
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ TYPE_CHECKING = False  # importing typing would take longer than everything else
 if TYPE_CHECKING:
     from trainyard.client import Client, Job, JobFailed, WaitTimeout
     from trainyard.metrics import Metric, Metrics
+    from trainyard_protocol.answers.tuning import TrialView as Trial
     from trainyard_protocol.errors import TrainyardError
-    from trainyard_protocol.views.tuning import TrialView as Trial
 
 __all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "Trial", "WaitTimeout", "log"]
 

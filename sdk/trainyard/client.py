@@ -31,6 +31,11 @@ from trainyard_cli.submission.job_fields import get
 from trainyard_cli.submission.sweep import SweptFlag, swept
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import RETRY_DELAYS
+from trainyard_protocol.answers.files import FileEntry
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import LogEntry
+from trainyard_protocol.answers.metrics import MetricsView
+from trainyard_protocol.answers.tuning import TrialView as Trial
 from trainyard_protocol.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -41,11 +46,6 @@ from trainyard_protocol.errors import (
     quoted,
 )
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.files import FileEntry
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import LogEntry
-from trainyard_protocol.views.metrics import MetricsView
-from trainyard_protocol.views.tuning import TrialView as Trial
 
 __all__ = ["Client", "Job", "JobFailed", "Metric", "Metrics", "TrainyardError", "Trial", "WaitTimeout"]
 

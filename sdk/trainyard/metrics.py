@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from trainyard_protocol.views.metrics import MetricSeries, MetricsView
+from trainyard_protocol.answers.metrics import MetricSeries, MetricsView
 
 POINTS = 10_000
 """Of one curve in one answer, the most that the server gives."""

@@ -3,9 +3,9 @@
 import math
 from html import escape
 
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView
+from trainyard_protocol.answers.metrics import CurveDigest
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView
-from trainyard_protocol.views.metrics import CurveDigest
 
 _WIDTH, _HEIGHT, _MARGIN = 480.0, 120.0, 4.0
 _COLOURS = {JobState.SUCCEEDED: "#10713a", JobState.FAILED: "#b3261e", JobState.CANCELLED: "#8a5300"}

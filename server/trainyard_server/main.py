@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard_protocol import service_log
+from trainyard_protocol.answers.google import GOOGLES_DOMAIN, host_of, names_of
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.net import loopback
 from trainyard_protocol.net.private_files import make_private
 from trainyard_protocol.settings import SettingsReader, setting
-from trainyard_protocol.views.google import GOOGLES_DOMAIN, host_of, names_of
 from trainyard_server import web_server
 from trainyard_server.app import create_app
 from trainyard_server.capabilities.registry import CAPABILITIES

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard_protocol.errors import FailedPrecondition
 
 if TYPE_CHECKING:
-    from trainyard_protocol.views.google import GoogleKey
+    from trainyard_protocol.answers.google import GoogleKey
 
 CONFIGURATION = "trainyard"
 """The name of gcloud's configuration."""

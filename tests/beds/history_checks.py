@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
 from trainyard_protocol.states import (
     FAULTS,
     JOB_MOVES,
@@ -14,7 +15,6 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
 
 
 def check_history(detail: JobDetail) -> None:

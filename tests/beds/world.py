@@ -29,10 +29,10 @@ from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.server_client import ServerClient
 from trainyard_agent.staging.base import ReadyAtOnce, Stager
 from trainyard_agent.staging.mounts import AgentMounts
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.job.mounts import SiteMounts
 from trainyard_protocol.job.resources import Capacity
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName
 from trainyard_protocol.wire.peers import Peers
 from trainyard_server.app import create_app

@@ -11,8 +11,8 @@ from playwright.sync_api import BrowserContext, Page
 
 from browser.link import Link
 from integration.api.api_support import ADMIN, AGENT, GB, TOKENS, ScriptedAgent, Server, eventually
+from trainyard_protocol.answers.usage import UsageBatch, UsageSample
 from trainyard_protocol.job.resources import Gpu
-from trainyard_protocol.views.usage import UsageBatch, UsageSample
 from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.domain.access.permissions import Token
 from trainyard_server.domain.access.sessions import Session, cookie

@@ -11,8 +11,8 @@ from typing import Any
 
 from browser.browser_support import T4, DashboardServer
 from integration.api.api_support import ADMIN, ALICE, BOB, GB, ScriptedAgent
+from trainyard_protocol.answers.usage import GpuUsage, UsageSample
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, digest
 from trainyard_protocol.wire.sync import RunOrder, Stall
 

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from browser.browser_support import T4, DashboardServer, Open, axe
 from integration.api.api_support import GB
-from trainyard_protocol.views.usage import GpuUsage, UsageSample
+from trainyard_protocol.answers.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.sync import RunOrder
 
 TWO_GPUS: dict[str, Any] = {

@@ -29,8 +29,8 @@ from chaos.service.services import AGENT_KNOBS, CLUSTER_KNOBS, LEASE_S, RETRIES,
 from support.addresses import free_ports
 from trainyard_agent.host.files import holder
 from trainyard_agent.lease.watchdog_files import LOCK
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.jobs import JobDetail
 from trainyard_server.storage.db.base.models import RunRow
 
 TOKENS = {role: long_token(role) for role in ("admin", "agent")}

@@ -12,10 +12,10 @@ from chaos.service.cluster import CLUSTER_FAULTS
 from chaos.service.program import line
 from chaos.service.replicas import Key, Truth, processes_of, truths
 from trainyard_agent.runtimes.supervisor import NOT_ENDED
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
+from trainyard_protocol.answers.log_views import SERVICE_TASK, LogEntry
 from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Reason, ReplicaState, RunState
 from trainyard_protocol.states import Outcome as RunOutcome
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
-from trainyard_protocol.views.log_views import SERVICE_TASK, LogEntry
 from trainyard_protocol.wire.logs import LogLine, digest
 
 _STREAMS = ("stdout", "stderr")

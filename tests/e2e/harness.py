@@ -18,8 +18,8 @@ from support.addresses import free_ports
 from trainyard_cli.client import Client
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.errors import NotFound
-from trainyard_protocol.views.log_views import LogEntry
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from e2e.harness import Service, local
-from trainyard_protocol.views.jobs import JobDetail
+from trainyard_protocol.answers.jobs import JobDetail
 
 GANG = """
 import faulthandler, json, os, pathlib, signal, sys, time

@@ -8,8 +8,8 @@ import pytest
 
 from beds.world import World
 from trainyard_agent.engines.fake import FOREVER, by_module
+from trainyard_protocol.answers.why import QueueExplanationView
 from trainyard_protocol.states import JobState, Reason
-from trainyard_protocol.views.why import QueueExplanationView
 
 PROGRAMS = by_module({"forever.task": {"*": FOREVER}})
 NAMES = ("box-1", "box-2", "box-3")

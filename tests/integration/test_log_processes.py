@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogEnd, LogLine, digest
 from trainyard_server.storage.logs.index import SIZE
 from trainyard_server.storage.logs.store import LogStore, Stream

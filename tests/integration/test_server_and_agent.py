@@ -6,8 +6,8 @@ from pathlib import Path
 from beds.world import World
 from trainyard_agent.engines.fake import FOREVER, Exit, Print, Script, by_module
 from trainyard_agent.runtimes.base import Launch
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import JobState, Reason, RunState
-from trainyard_protocol.views.jobs import JobDetail
 
 PROGRAMS = by_module(
     {

@@ -17,7 +17,7 @@ from sqlalchemy import event
 
 from beds.mounts import SmallDisk, small_disk
 from integration.api.api_support import ADMIN, AGENT, Clock, ScriptedAgent, Server, running_agent, server, serving
-from trainyard_protocol.views.health import Check, CheckStatus
+from trainyard_protocol.answers.health import Check, CheckStatus
 from trainyard_server.background import tick_forever
 from trainyard_server.control.leader_election import LeaderElection
 from trainyard_server.main import main

@@ -22,11 +22,11 @@ from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, TextLine, event_t
 from trainyard_cli.output.log.log_screen import JsonScreen, PlainScreen, local_time
 from trainyard_cli.output.log.terminal_screen import Layout
 from trainyard_cli.output.text.safe import without_control
+from trainyard_protocol.answers.log_views import LogEntry
+from trainyard_protocol.answers.metrics import MetricsDigest
 from trainyard_protocol.lines.progress import MAX_STEP, parse
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
-from trainyard_protocol.views.log_views import LogEntry
-from trainyard_protocol.views.metrics import MetricsDigest
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.lifecycle.causes import Cause
 from trainyard_server.domain.lifecycle.stalls import main_stack

@@ -37,10 +37,10 @@ from trainyard_agent.engines.docker.client import EngineInfo
 from trainyard_agent.engines.docker.probe import EngineState
 from trainyard_agent.engines.fake import FOREVER, Exit, Measure, Print, Script
 from trainyard_agent.runtimes.base import Launch
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import SERVICE_TASK
 from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.states import FAULTS, FINAL_JOB_STATES, Fault, JobState, Outcome, Reason, ReplicaState
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import SERVICE_TASK
 from trainyard_server.control.controller import Controller
 from trainyard_server.domain.scheduling.scheduler import Placement
 

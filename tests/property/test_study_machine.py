@@ -9,8 +9,8 @@ from hypothesis.stateful import invariant, rule
 
 from beds.history_checks import check_ending, check_history
 from property.test_lifecycle_machine import TrainyardMachine, few_or_many, run_histories
+from trainyard_protocol.answers.tuning import StudyView
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.tuning import StudyView
 
 MODULES = ("measures.task", "measures.task", "fails.task", "vanishes.task", "forever.task")
 PARAMS = [{"parameterName": "x", "type": "INTEGER", "minValue": 1, "maxValue": 9}]

@@ -15,7 +15,7 @@ OF_OUR_OWN = {
     "server/trainyard_server/domain/access/route_access.py": {"expression"},  # the paths of the table
     "server/trainyard_server/storage/logs/index.py": {"pattern"},  # bytes of the index
     "protocol/trainyard_protocol/job/keys/engine_options.py": {"pattern"},  # constants of the module
-    "protocol/trainyard_protocol/views/origin.py": {"pattern"},  # constants of the module
+    "protocol/trainyard_protocol/answers/origin.py": {"pattern"},  # constants of the module
     "worker_agent/trainyard_agent/runtimes/masking.py": {"classes"},  # of escaped bytes: linear
     "worker_agent/trainyard_agent/staging/image_errors.py": {"pattern"},  # the patterns of a constant table
 }

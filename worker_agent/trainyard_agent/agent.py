@@ -29,9 +29,9 @@ from trainyard_agent.monitoring.stack_dump import StackDumper
 from trainyard_agent.monitoring.stall_monitor import POLL_S, StallMonitor
 from trainyard_agent.monitoring.usage_reporter import UsageReporter
 from trainyard_agent.runtimes.base import EngineUnavailable
+from trainyard_protocol.answers.agents import ANSWERED, REFUSED
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
 from trainyard_protocol.job.resources import is_tpu
-from trainyard_protocol.views.agents import ANSWERED, REFUSED
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
 
 HOLD_S = 20.0

@@ -38,13 +38,13 @@ from trainyard_agent.server_client import ServerClient
 from trainyard_agent.settings import AgentSettings, Command, parse
 from trainyard_agent.staging.mounts import AgentMounts
 from trainyard_protocol import __version__, service_log
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.job.mounts import load_mounts
 from trainyard_protocol.job.resources import is_tpu
 from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.net.private_files import make_private, read_token_file
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import CLUSTER, HOST, AgentInfo
 
 _LOCK_TIMEOUT_S = 5.0  # an agent that is shutting down still holds the lock

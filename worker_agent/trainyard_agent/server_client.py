@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from trainyard_protocol.answers.secrets import RunSecrets
+from trainyard_protocol.answers.usage import UsageBatch, UsageReceipt
 from trainyard_protocol.errors import Internal, Unavailable, from_body
 from trainyard_protocol.net.trust import client_context, tls_failure
-from trainyard_protocol.views.secrets import RunSecrets
-from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
 from trainyard_protocol.wire.agents import AGENT_KEY, ServerAbout
 from trainyard_protocol.wire.attachments import MOST_MESSAGE
 from trainyard_protocol.wire.logs import LogChunk, LogReceipt

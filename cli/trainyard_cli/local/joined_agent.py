@@ -14,9 +14,9 @@ from typing import NoReturn
 from pydantic import TypeAdapter, ValidationError
 
 from trainyard_cli.settings import default_state_dir
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_protocol.net.private_files import make_private
-from trainyard_protocol.views.health import Finding
 
 UNIT = "trainyard-agent"
 STORAGE_UNIT = "trainyard-storage"

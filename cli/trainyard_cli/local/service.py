@@ -33,8 +33,8 @@ from trainyard_protocol.states import JobState
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
     from trainyard_cli.v1_client import V1Client
-    from trainyard_protocol.views.cluster import ServerStatus
-    from trainyard_protocol.views.health import Health
+    from trainyard_protocol.answers.cluster import ServerStatus
+    from trainyard_protocol.answers.health import Health
 
 START_TIMEOUT_S = 600.0
 """A process that lives may take so long to be ready: on a busy machine its imports alone take a minute."""
@@ -89,7 +89,7 @@ class Status:
     @property
     def healthy(self) -> bool:
         """Whether every process runs, all checks are ok and an agent is alive."""
-        from trainyard_protocol.views.health import CheckStatus
+        from trainyard_protocol.answers.health import CheckStatus
 
         agents = self.server.agents if self.server else ()
         ok = self.health is not None and self.health.status is CheckStatus.OK
@@ -397,7 +397,7 @@ def _wait_until_ready(
 
 def _refusal(state: LocalState, after: int) -> str:
     """The server's words if it refuses the agent now, by the agent's log; else ""."""
-    from trainyard_protocol.views.agents import ANSWERED, REFUSED
+    from trainyard_protocol.answers.agents import ANSWERED, REFUSED
 
     words = ""
     for line in state.log_tail("agent", lines=1000, after=after).splitlines():
@@ -431,7 +431,7 @@ def _missing(state: LocalState, client: "Client", options: Options, agent_since:
 
 def _failed_checks(client: "Client") -> str:
     """The server's failed health checks, as a sentence."""
-    from trainyard_protocol.views.health import CheckStatus
+    from trainyard_protocol.answers.health import CheckStatus
 
     try:
         checks = client.health().checks

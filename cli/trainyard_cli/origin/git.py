@@ -13,8 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from trainyard_programs import git
 from trainyard_programs.git import Git, GitError, GitMissing, GitOutput, GitTooSlow, Repository, Settings
+from trainyard_protocol.answers.origin import MAX_DIFF, MAX_FILES, GitOrigin
 from trainyard_protocol.errors import shown
-from trainyard_protocol.views.origin import MAX_DIFF, MAX_FILES, GitOrigin
 
 TIMEOUT_S = 5.0
 """The longest that all reading of one tree may take."""

@@ -14,8 +14,8 @@ from trainyard_cli.submission.submit import JobDraft
 from trainyard_cli.v1_client import V1Client
 from trainyard_programs.git import GitError, GitTooSlow
 from trainyard_protocol import __version__
+from trainyard_protocol.answers.origin import MAX_PACKAGES, GitOrigin, JobOrigin
 from trainyard_protocol.errors import NotFound, TrainyardError
-from trainyard_protocol.views.origin import MAX_PACKAGES, GitOrigin, JobOrigin
 
 NO_DIFF = "TRAINYARD_NO_DIFF"
 """The variable that leaves out the diff, as --no-diff does."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
-from trainyard_protocol.views.health import Finding
+from trainyard_protocol.answers.health import Finding
 
 _WIDTH = 110
 _STATE_WIDTH = len("PROBLEM")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from trainyard_protocol.answers.google import DEFAULT_DOMAIN
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.net.loopback import IPV4
 from trainyard_protocol.settings import setting
-from trainyard_protocol.views.google import DEFAULT_DOMAIN
 from trainyard_server.config.certificate import Certificate
 
 BACKLOG = 2048

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from trainyard_protocol.answers.jobs import WITHOUT_GPUS
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
-from trainyard_protocol.views.jobs import WITHOUT_GPUS
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_server.context import Backend
 from trainyard_server.control.preempting import next_preemption, stopped_for

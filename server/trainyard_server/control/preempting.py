@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.job.keys.scheduling import Band
 from trainyard_protocol.states import JobState, Outcome, Reason, RunState
-from trainyard_protocol.views.jobs import Verdict
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs
 from trainyard_server.domain.lifecycle.decisions import Transition

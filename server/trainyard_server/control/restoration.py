@@ -13,7 +13,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import BinaryIO
 
-from trainyard_protocol.views.stored.backups import RESTORED_MARK, RestoredMark
+from trainyard_protocol.answers.stored.backups import RESTORED_MARK, RestoredMark
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs, run_snapshot

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.jobs import Verdict
 from trainyard_protocol.wire.agents import CLUSTER, AgentInfo, no_room
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 from trainyard_protocol.wire.sync import ExitReport, SpreadOrder, Stall

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from trainyard_protocol.answers.files import FileListing
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.files import FileListing
 from trainyard_server.context import Clock
 
 _CACHED_S = 10.0

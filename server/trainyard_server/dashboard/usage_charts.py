@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from trainyard_protocol.answers.usage import UsageSeries, UsageView
 from trainyard_protocol.fields import sized
-from trainyard_protocol.views.usage import UsageSeries, UsageView
 from trainyard_server.dashboard.frame import Frame, path
 
 WIDTH, HEIGHT = 300.0, 56.0

@@ -17,8 +17,8 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.views.jobs import JobDetail
 from trainyard_server.api.dependencies import caller_of
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.live_parts import LivePart

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.fields import seconds
 from trainyard_protocol.job.cluster import TrialOrder
 from trainyard_protocol.job.keys.scheduling import DEFAULT_MAX_RUNNING_TIME_S, Band
 from trainyard_protocol.job.machines import ReplicaRequest
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.jobs import Verdict
 from trainyard_protocol.wire.sync import ExitReport, Stall
 from trainyard_server.domain.lifecycle.stalls import StallAction, StalledReplica
 from trainyard_server.domain.scheduling.avoidance import Avoidance

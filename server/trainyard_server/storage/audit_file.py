@@ -4,8 +4,8 @@ import errno
 import os
 from pathlib import Path
 
+from trainyard_protocol.answers.audit import AuditEntry
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.views.audit import AuditEntry
 
 # A pipe that nobody reads is an error, and no request waits for it.
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.lines.progress import CHECKPOINT, ProgressEvent
 from trainyard_protocol.lines.progress_reader import ProgressReader
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.domain.metrics.summary import CurveSummary, MetricSummary
 from trainyard_server.storage.db.store import Store

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainyard_protocol.views.log_views import SERVICE_TASK
+from trainyard_protocol.answers.log_views import SERVICE_TASK
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from trainyard_protocol.answers.files import Staged
 from trainyard_protocol.errors import InvalidArgument, NotFound, TooLarge, Violation
-from trainyard_protocol.views.files import Staged
 from trainyard_server.domain.access.permissions import Visible
 
 SCHEME = "staging://"

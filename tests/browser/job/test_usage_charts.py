@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from browser.browser_support import T4, DashboardServer, Open
 from integration.api.api_support import GB
-from trainyard_protocol.views.usage import GpuUsage, UsageSample
+from trainyard_protocol.answers.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.sync import RunOrder
 
 PATH = "/projects/p/jobs/resnet50"

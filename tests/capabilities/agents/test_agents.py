@@ -8,7 +8,7 @@ import pytest
 
 from trainyard_cli.capabilities.agents.commands import brings_storage, hosts_of, reach_of
 from trainyard_cli.commands.service.service import retention_text
-from trainyard_protocol.views.cluster import RetentionView
+from trainyard_protocol.answers.cluster import RetentionView
 
 
 def test_file_of_machines_has_one_in_each_line_and_comments(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from trainyard_cli.local.connect import connect
 from trainyard_cli.local.options import Options
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import Target
-from trainyard_protocol.views.people import TokenRequest
+from trainyard_protocol.answers.people import TokenRequest
 from unit.cli.local.test_state import state  # noqa: F401 - a fixture
 
 

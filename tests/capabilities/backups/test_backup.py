@@ -12,8 +12,8 @@ from beds import databases
 from integration.api.api_support import ADMIN, Clock, ScriptedAgent, Server, running_agent, server
 from trainyard_cli.capabilities.backups.archive import receive
 from trainyard_cli.capabilities.backups.restoring import restore
+from trainyard_protocol.answers.stored.backups import BackupManifest, ExaminationView
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
-from trainyard_protocol.views.stored.backups import BackupManifest, ExaminationView
 from trainyard_server.capabilities.backups.backups import Backups
 from trainyard_server.capabilities.backups.options import BackupOptions
 from trainyard_storage.api import StorageApi

@@ -14,7 +14,7 @@ from pathlib import Path
 from capabilities.backups import killed_program
 from integration.api.api_support import Clock, Server, running_agent, server
 from trainyard_cli.capabilities.backups.archive import unpack
-from trainyard_protocol.views.stored.backups import ExaminationView
+from trainyard_protocol.answers.stored.backups import ExaminationView
 from trainyard_server.capabilities.backups.options import BackupOptions
 from trainyard_storage.api import StorageApi
 from trainyard_storage.records import Conditions

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainyard_protocol.views.origin import OriginSummary
+from trainyard_protocol.answers.origin import OriginSummary
 from trainyard_protocol.wire.sync import ResolvedRun
 from trainyard_server.capabilities.experiments.comparison_fields import fields_of
 

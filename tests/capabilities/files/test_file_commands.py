@@ -9,8 +9,8 @@ from integration.commands.conftest import Jobs
 from trainyard import Client
 from trainyard_cli.capabilities.files.commands import is_safe
 from trainyard_cli.client import Client as HttpClient
+from trainyard_protocol.answers.files import FileEntry
 from trainyard_protocol.errors import Unavailable
-from trainyard_protocol.views.files import FileEntry
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from typing import Any
 
 from integration.api.api_support import ALICE, ScriptedAgent, Server, custom_job
-from trainyard_protocol.views.custom_jobs import CustomJobAnswer
+from trainyard_protocol.answers.custom_jobs import CustomJobAnswer
 
 HERE = "/v1/projects/p/locations/us-central1/customJobs"
 

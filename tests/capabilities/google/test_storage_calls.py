@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from capabilities.google.test_object_storage import in_thread, local_storage
 from integration.api.api_support import ADMIN, Clock, Server, running_agent, server, serving
+from trainyard_protocol.answers.audit import AuditEntry
 from trainyard_protocol.net.storage_calls import StorageCall, parse, parse_at_server
-from trainyard_protocol.views.audit import AuditEntry
 from trainyard_server.capabilities.google.storage.object_storage import ObjectStorage
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.storage.db.tables import audit, buckets

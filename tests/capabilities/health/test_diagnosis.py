@@ -6,7 +6,7 @@ import time
 
 from beds.databases import on_every_database
 from integration.api.api_support import ScriptedAgent, Server
-from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth
+from trainyard_protocol.answers.health import CheckStatus, Finding, ServerHealth
 from trainyard_server.capabilities.health.diagnosis import PREPARING_S, STOPPING_SLACK_S, UPLOAD_KEPT_S
 from trainyard_server.storage.db.base.engine import newest_schema
 

@@ -25,8 +25,8 @@ from trainyard_cli.local.service import down
 from trainyard_cli.local.state import PROCESSES, LocalState
 from trainyard_cli.main import run
 from trainyard_cli.output import findings
-from trainyard_protocol.views.cluster import AgentView
-from trainyard_protocol.views.health import Check, CheckStatus, Finding, ServerHealth
+from trainyard_protocol.answers.cluster import AgentView
+from trainyard_protocol.answers.health import Check, CheckStatus, Finding, ServerHealth
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 Begin = Callable[[ProcessName], "subprocess.Popen[bytes]"]

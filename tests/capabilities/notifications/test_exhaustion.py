@@ -14,9 +14,9 @@ import pytest
 from beds.services.receivers import HttpReceiver, http_receiver, mail_server
 from beds.waiting import until
 from integration.api.api_support import BOSS, Clock, Server, server
+from trainyard_protocol.answers.operating.notifications import ChannelRequest
 from trainyard_protocol.errors import ResourceExhausted
 from trainyard_protocol.job.keys.notifications import Transport
-from trainyard_protocol.views.operating.notifications import ChannelRequest
 from trainyard_server.capabilities.notifications import mail, webhooks
 from trainyard_server.capabilities.notifications import store as rows
 from trainyard_server.capabilities.notifications.channels import Channels

@@ -13,8 +13,8 @@ import pytest
 from integration.commands.conftest import Jobs
 from trainyard import Client
 from trainyard_protocol import __version__
+from trainyard_protocol.answers.origin import JobOrigin
 from trainyard_protocol.errors import NotFound, PermissionDenied
-from trainyard_protocol.views.origin import JobOrigin
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, BOB, VERA, ScriptedAgent, Server, running_agent
-from trainyard_protocol.views.origin import MAX_DIFF
+from trainyard_protocol.answers.origin import MAX_DIFF
 from trainyard_protocol.wire.sync import MAX_REQUIREMENTS, ResolvedRun, SyncRequest
 
 JOB = "/trainyard/v1/projects/p/jobs/job"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard_cli.capabilities.origins.repro import readme, script
-from trainyard_protocol.views.origin import GitOrigin, OriginView
+from trainyard_protocol.answers.origin import GitOrigin, OriginView
 from trainyard_protocol.wire.sync import ResolvedRun
 
 IMAGE = "gcr.io/p/trainer@sha256:" + "0" * 64

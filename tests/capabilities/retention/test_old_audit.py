@@ -5,7 +5,7 @@ from pathlib import Path
 
 from integration.api.access.test_audit import _row, rows
 from integration.api.api_support import Clock, server
-from trainyard_protocol.views.audit import AuditEntry
+from trainyard_protocol.answers.audit import AuditEntry
 from trainyard_server.capabilities.retention.retention import Retention
 from trainyard_server.storage.db.tables import audit
 

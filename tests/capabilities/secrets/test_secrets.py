@@ -9,8 +9,8 @@ import pytest
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, ALICE, VERA, Clock, ScriptedAgent, Server, running_agent, server
+from trainyard_protocol.answers.secrets import MAX_SECRETS, MAX_VALUE_BYTES
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.secrets import MAX_SECRETS, MAX_VALUE_BYTES
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_server.capabilities.secrets.secrets import Secrets
 from trainyard_server.capabilities.secrets.store import save

@@ -3,8 +3,8 @@
 from typing import Any
 
 from trainyard_cli.capabilities.tensorboard.places import chosen, places_of
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.jobs import JobDetail
 
 
 def job(job_dir: str, **training: Any) -> JobDetail:

@@ -23,9 +23,9 @@ from support.addresses import free_ports
 from trainyard_cli.capabilities.tensorboard import server as tensorboard
 from trainyard_cli.capabilities.tensorboard.event_mirror import EventFileMirror, follow
 from trainyard_cli.submission.upload import cloud_storage
+from trainyard_protocol.answers.jobs import JobDetail, RunView
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound
 from trainyard_protocol.states import JobState, RunState
-from trainyard_protocol.views.jobs import JobDetail, RunView
 from unit.cli.scripted_server import ScriptedServer, ok, refused, scripted_server
 from unit.cli.terminal import Type, typed_words
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from integration.api.api_support import ScriptedAgent, Server, running_agent
-from trainyard_protocol.views.why import QueueExplanationView
+from trainyard_protocol.answers.why import QueueExplanationView
 from trainyard_protocol.wire.agents import RuntimeOffer
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import LogEntry, LogSummary
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import LogEntry, LogSummary
 
 PROJECT = "chaos"
 _TIMEOUT_S = 3.0

@@ -18,7 +18,7 @@ from beds.waiting import until
 from support.addresses import free_ports
 from trainyard_cli.client import Client
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
-from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.answers.log_views import LogEntry
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

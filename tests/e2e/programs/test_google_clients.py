@@ -23,8 +23,8 @@ from beds.installed.missing import needing, skip_without
 from beds.programs import Programs
 from beds.token_files import long_token, write_token
 from e2e.harness import Service, started
+from trainyard_protocol.answers.google import names_of
 from trainyard_protocol.errors import NotFound
-from trainyard_protocol.views.google import names_of
 from trainyard_server.capabilities.google.vertex_collections import refusal
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e]

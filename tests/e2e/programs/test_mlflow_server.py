@@ -19,7 +19,7 @@ from beds.waiting import until
 from e2e.harness import REPOSITORY, Service, started
 from e2e.programs.test_programs import PROGRAMS
 from support.addresses import free_ports
-from trainyard_protocol.views.metrics import number
+from trainyard_protocol.answers.metrics import number
 
 TRACKED = PROGRAMS / "tracked"
 READER = PROGRAMS / "clients" / "read_mlflow.py"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from e2e.harness import REPOSITORY, Service, local
-from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.answers.log_views import LogEntry
 
 PROGRAMS = REPOSITORY / "tests" / "programs"
 CURVES: dict[str, tuple[str, ...]] = {

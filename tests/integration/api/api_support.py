@@ -19,11 +19,11 @@ from fastapi import FastAPI
 
 from beds import databases
 from trainyard_protocol import __version__
+from trainyard_protocol.answers.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.job.custom_job_training import create_request
 from trainyard_protocol.job.custom_jobs import CustomJob
 from trainyard_protocol.job.resources import Capacity, Gpu
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo, RuntimeName
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine, LogReceipt, digest
 from trainyard_protocol.wire.sync import (

@@ -14,7 +14,7 @@ import pytest
 from integration.api.api_support import ADMIN, TOKENS, Clock, ScriptedAgent, eventually, package_job, server, serving
 from trainyard_cli.client import Client, LogEvent, StreamLost, StreamResumed
 from trainyard_cli.settings import Server as Address
-from trainyard_protocol.views.log_views import LogEntry, LogSummary
+from trainyard_protocol.answers.log_views import LogEntry, LogSummary
 from trainyard_server.domain.access.sessions import Session, cookie_name
 
 PATIENT_S = 90

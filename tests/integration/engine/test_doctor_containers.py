@@ -13,7 +13,7 @@ from trainyard_agent.host import machine_id
 from trainyard_agent.host.files import write_json
 from trainyard_agent.main import examine
 from trainyard_agent.settings import AgentSettings
-from trainyard_protocol.views.health import Finding
+from trainyard_protocol.answers.health import Finding
 from unit.agent.stub_server import run_order
 
 CHIEF = "master-replica-0"

@@ -21,8 +21,8 @@ from beds.token_files import long_token, write_token
 from beds.waiting import until
 from trainyard_agent.host.files import is_locked
 from trainyard_agent.lease import watchdog_files
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.jobs import JobDetail
 
 LEASE_S, GRACE_S = 10.0, 2.0
 """An agent tells its replicas to stop after 5.5 s, and kills them after 7.5 s. The server waits 10 s."""

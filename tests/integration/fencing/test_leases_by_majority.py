@@ -10,8 +10,8 @@ import pytest
 
 from beds.world import Machine, World
 from trainyard_agent.engines.fake import FOREVER, by_module
+from trainyard_protocol.answers.cluster import ServerStatus
 from trainyard_protocol.states import JobState, Reason
-from trainyard_protocol.views.cluster import ServerStatus
 from trainyard_protocol.wire.peers import SHORT_LEASE_S
 
 PROGRAMS = by_module({"forever.task": {"*": FOREVER}})

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 
 from trainyard_agent.server_client import ServerClient
+from trainyard_protocol.answers.secrets import RunSecrets
+from trainyard_protocol.answers.usage import UsageBatch, UsageReceipt, UsageSample
 from trainyard_protocol.errors import FailedPrecondition, NotFound, TrainyardError, Unavailable, to_body
 from trainyard_protocol.job.resources import Capacity
-from trainyard_protocol.views.secrets import RunSecrets
-from trainyard_protocol.views.usage import UsageBatch, UsageReceipt, UsageSample
 from trainyard_protocol.wire.agents import AGENT_KEY, AgentInfo
 from trainyard_protocol.wire.logs import LogChunk, LogLine, LogReceipt, digest
 from trainyard_protocol.wire.sync import PackageLinks, ReplicaOrder, ReplicaReport, RunOrder, SyncRequest, SyncResponse

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard_cli.commands import tree
 from trainyard_cli.main import run
-from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.answers.log_views import LogEntry
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

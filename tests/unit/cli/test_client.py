@@ -12,6 +12,7 @@ import pytest
 from trainyard_cli import v1_client
 from trainyard_cli.client import Client
 from trainyard_cli.settings import Server
+from trainyard_protocol.answers.people import TokenRequest
 from trainyard_protocol.errors import (
     AlreadyExists,
     Internal,
@@ -24,7 +25,6 @@ from trainyard_protocol.errors import (
     to_body,
 )
 from trainyard_protocol.net.sockets import SocketRefused
-from trainyard_protocol.views.people import TokenRequest
 from unit.cli.scripted_server import CUT, Answer, ScriptedServer, ok, refused
 
 TRAINING = {"scaleTier": "BASIC", "pythonModule": "trainer.task", "workerCount": 2}

@@ -3,9 +3,9 @@ import json
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from trainyard_protocol.answers.cluster import AgentView
+from trainyard_protocol.answers.usage import UsageBatch
 from trainyard_protocol.fields import seconds
-from trainyard_protocol.views.cluster import AgentView
-from trainyard_protocol.views.usage import UsageBatch
 from trainyard_protocol.wire.agents import RuntimeOffer
 from trainyard_protocol.wire.logs import LogChunk, LogDigest, LogLine, Stream, digest
 from trainyard_protocol.wire.sync import SyncRequest

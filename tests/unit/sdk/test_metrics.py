@@ -5,7 +5,7 @@ import math
 import pytest
 
 from trainyard.metrics import read
-from trainyard_protocol.views.metrics import MetricSeries, MetricsView
+from trainyard_protocol.answers.metrics import MetricSeries, MetricsView
 
 LIMIT = 10
 CURVES = {

@@ -6,9 +6,9 @@ from typing import Any
 
 from trainyard import frame
 from trainyard.notebook import html
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
+from trainyard_protocol.answers.metrics import CurveDigest, MetricsDigest
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
-from trainyard_protocol.views.metrics import CurveDigest, MetricsDigest
 
 BAD = "<script>alert(1)</script>\"'&"
 

@@ -4,7 +4,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard_protocol.views.google import GoogleKey
+from trainyard_protocol.answers.google import GoogleKey
 from trainyard_storage.google_files import GoogleFiles
 
 KEY = GoogleKey(

@@ -25,10 +25,10 @@ from trainyard_agent.server_client import ServerClient
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.base import Stager
 from trainyard_agent.staging.package_fetcher import PackageFetcher
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.runtimes import Runtimes, load_runtimes
 from trainyard_protocol.job.training_input import TrainingInput
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 ENVIRONMENTS, STAGING = "environments", "staging"

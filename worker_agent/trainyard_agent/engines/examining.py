@@ -12,7 +12,7 @@ from pathlib import Path
 from trainyard_agent.host.files import is_locked
 from trainyard_agent.lease.watchdog_files import AGENT_LOCK
 from trainyard_agent.runtimes.base import EngineUnavailable, Orphan
-from trainyard_protocol.views.health import Finding
+from trainyard_protocol.answers.health import Finding
 
 _SETTLE_S = 1.0
 

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 
 from trainyard_agent.runtimes.use import parse_gpus
-from trainyard_protocol.views.usage import GpuUsage
+from trainyard_protocol.answers.usage import GpuUsage
 
 _USAGE = "uuid,utilization.gpu,memory.used,memory.total"
 

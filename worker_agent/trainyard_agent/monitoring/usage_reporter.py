@@ -13,9 +13,9 @@ from trainyard_agent.monitoring.nvidia_smi import NotMeasured
 from trainyard_agent.runtimes.base import Runtime
 from trainyard_agent.runtimes.use import ReplicaUse, UseMeter
 from trainyard_agent.server_client import ServerClient
+from trainyard_protocol.answers.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.views.usage import GpuUsage, UsageBatch, UsageSample
 from trainyard_protocol.wire.sync import ReplicaReport, RunOrder
 
 USAGE_S = 5.0

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
-from trainyard_protocol.views.usage import GpuUsage
+from trainyard_protocol.answers.usage import GpuUsage
 
 _MEBIBYTE = 1 << 20
 _FIELDS = 4

@@ -14,13 +14,13 @@ from pathlib import Path, PurePosixPath
 
 from trainyard_agent.host import disk
 from trainyard_agent.runtimes.base import Mount, StartFailed
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.job.job_dirs import owner_parts
 from trainyard_protocol.job.keys import mounts as mount_rules
 from trainyard_protocol.job.keys.secrets import overlap
 from trainyard_protocol.job.mounts import CACHE, SiteDirectory, SiteMounts, load_mounts
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import MountOffer
 from trainyard_protocol.wire.sync import RunOrder
 

@@ -26,13 +26,13 @@ from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.jobs.formats import Output
 from trainyard_cli.output.text.safe import echo
 from trainyard_cli.settings import Server, Target, chosen_ca_file, default_state_dir, encrypted_url
+from trainyard_protocol.answers.agents import free_name, matching_ids
 from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
-from trainyard_protocol.views.agents import free_name, matching_ids
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
     from trainyard_cli.local.joined_agent import Unit
-    from trainyard_protocol.views.cluster import AgentView
+    from trainyard_protocol.answers.cluster import AgentView
     from trainyard_storage.tensorflow import Reach
 
 _ALIVE_S, _POLL_S = 120.0, 0.5

@@ -15,7 +15,7 @@ from trainyard_cli.output.text.safe import echo, printable_json
 from trainyard_cli.settings import Target
 
 if TYPE_CHECKING:
-    from trainyard_protocol.views.audit import AuditEntry
+    from trainyard_protocol.answers.audit import AuditEntry
 
 
 @click.command()

@@ -11,9 +11,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
-from trainyard_protocol.net.private_files import create_private
-from trainyard_protocol.views.stored.backups import (
+from trainyard_protocol.answers.stored.backups import (
     FORMAT,
     MANIFEST,
     SERVER_PART,
@@ -22,6 +20,8 @@ from trainyard_protocol.views.stored.backups import (
     ArchivedFile,
     BackupManifest,
 )
+from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
+from trainyard_protocol.net.private_files import create_private
 
 _BLOCK = 1 << 20
 _PARTS = (SERVER_PART, STORAGE_PART, STATE_PART)

@@ -14,7 +14,7 @@ from trainyard_protocol.errors import FailedPrecondition
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.views.stored.backups import BackupManifest
+    from trainyard_protocol.answers.stored.backups import BackupManifest
 
 _archive_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 _database_option = click.option(

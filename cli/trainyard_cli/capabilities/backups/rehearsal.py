@@ -17,10 +17,10 @@ from trainyard_cli.capabilities.backups.restoring import check_database
 from trainyard_cli.client import Client
 from trainyard_cli.settings import DEFAULT_PROJECT, Server
 from trainyard_cli.v1_client import NO_RETRIES
+from trainyard_protocol.answers.stored.backups import SERVER_PART, STORAGE_PART, BackupManifest, Examined
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.net.loopback import IPV4, free_port
 from trainyard_protocol.net.private_files import create_private
-from trainyard_protocol.views.stored.backups import SERVER_PART, STORAGE_PART, BackupManifest, Examined
 
 _START_S = 600.0
 _POLL_S = 0.1

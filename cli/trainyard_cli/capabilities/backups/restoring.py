@@ -16,9 +16,15 @@ from pathlib import Path
 from trainyard_cli.capabilities.backups import postgresql
 from trainyard_cli.capabilities.backups.archive import unpack
 from trainyard_cli.local.state import RESTORED_QUOTAS
+from trainyard_protocol.answers.stored.backups import (
+    RESTORED_MARK,
+    SERVER_PART,
+    STATE_PART,
+    BackupManifest,
+    RestoredMark,
+)
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.net.private_files import create_private
-from trainyard_protocol.views.stored.backups import RESTORED_MARK, SERVER_PART, STATE_PART, BackupManifest, RestoredMark
 
 _OPTIONS, _QUOTAS = "local.json", "quotas.yaml"
 _TREE, _MARK = "tree", "database"

@@ -39,7 +39,7 @@ def diff(client: "Client", output: Output, first: str, second: str) -> None:
 
 def _with_outcome(client: "Client", job: str) -> dict[str, Any]:
     """A job with its origin, its exit code and the last value of each metric."""
-    from trainyard_protocol.views.metrics import number
+    from trainyard_protocol.answers.metrics import number
 
     detail = client.detail(job)
     metrics = {

@@ -20,7 +20,7 @@ from trainyard_protocol.errors import FailedPrecondition
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.views.files import FileEntry
+    from trainyard_protocol.answers.files import FileEntry
 
 _MAX_ENTRIES = 1_000_000
 _NAMED = 5

@@ -36,7 +36,7 @@ def connect_google(target: Target, print_env: bool, hosts: bool) -> None:
     """
     from trainyard_cli.client import Client
     from trainyard_cli.v1_client import RETRY_DELAYS
-    from trainyard_protocol.views.google import names_of
+    from trainyard_protocol.answers.google import names_of
 
     state = LocalState(target.state_dir)
     files = GoogleFiles(state.root / "google")
@@ -125,7 +125,7 @@ def _check_names(names: Sequence[str], server: Server) -> None:
 
 def _add_names(record: GoogleRecord, missing: list[str], *, allowed: bool) -> GoogleRecord:
     """Write names of this machine's own server into the hosts file, where nothing else resolves them."""
-    from trainyard_protocol.views.google import names_of
+    from trainyard_protocol.answers.google import names_of
 
     file = host_names.HOSTS_FILE
     sys.stdout.flush()

@@ -16,10 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from trainyard_cli.local.options import ProcessName
 from trainyard_cli.local.state import PROCESSES, LocalState, commands, environment
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.fields import sized
 from trainyard_protocol.net.loopback import is_free
-from trainyard_protocol.views.health import Finding
 
 LOW_BYTES = 256 * 2**20
 """Less free disk space is a problem."""

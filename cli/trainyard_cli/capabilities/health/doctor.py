@@ -13,9 +13,9 @@ from trainyard_cli.client import Client
 from trainyard_cli.local.state import LocalState
 from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_cli.v1_client import NO_RETRIES
+from trainyard_protocol.answers.cluster import AgentView
+from trainyard_protocol.answers.health import CheckStatus, Finding, ServerHealth
 from trainyard_protocol.errors import TrainyardError
-from trainyard_protocol.views.cluster import AgentView
-from trainyard_protocol.views.health import CheckStatus, Finding, ServerHealth
 
 _TIMEOUT_S = 120.0  # the server reads the whole SQLite file
 

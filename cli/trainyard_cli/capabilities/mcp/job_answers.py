@@ -19,10 +19,10 @@ from trainyard_cli.output.jobs import job_texts, study_status
 from trainyard_cli.output.jobs.formats import to_yaml
 from trainyard_cli.output.log import progress
 from trainyard_cli.output.log.follow import exit_code
+from trainyard_protocol.answers.comparison import ComparisonView
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.metrics import MetricsView, number
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.comparison import ComparisonView
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.metrics import MetricsView, number
 
 _LONGEST_CONFIG = 6000
 _LONGEST_CAUSE = 300

@@ -7,8 +7,8 @@ from trainyard_cli.capabilities.mcp.answers import LogExcerpt, LogLineAnswer
 from trainyard_cli.capabilities.mcp.job_answers import failure_of
 from trainyard_cli.capabilities.mcp.program_text import cut
 from trainyard_cli.client import Client, LogQuery
+from trainyard_protocol.answers.log_views import LogEntry, LogPageView
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.log_views import LogEntry, LogPageView
 
 MOST_LINES = 200
 _MOST_CHARACTERS = 16_000

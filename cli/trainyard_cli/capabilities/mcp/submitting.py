@@ -23,6 +23,7 @@ from trainyard_cli.submission.flags import JobFlags, job_flags, pop_flags
 from trainyard_cli.submission.job_fields import get
 from trainyard_cli.submission.submit import JobDraft
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
+from trainyard_protocol.answers.configs import ConfigCheckRequest, ReplicaGroup
 from trainyard_protocol.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -34,7 +35,6 @@ from trainyard_protocol.errors import (
 from trainyard_protocol.job.machines import GIGABYTE
 from trainyard_protocol.job.runtimes import load_runtimes
 from trainyard_protocol.job.training_input import Job
-from trainyard_protocol.views.configs import ConfigCheckRequest, ReplicaGroup
 
 _MOST_FINDINGS = 30
 _MOST_NOTES = 20

@@ -34,10 +34,10 @@ from trainyard_cli.client import LogQuery
 from trainyard_cli.output.jobs import job_texts, queue_explanation
 from trainyard_cli.output.log.follow import summary_lines
 from trainyard_cli.output.text.safe import without_field
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.errors import InvalidArgument, TrainyardError
 from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.jobs import JobDetail
 
 LONGEST_WAIT_S = 50
 """Clients give a call of a tool about a minute."""

@@ -45,7 +45,7 @@ def set_channel(
     Without ADDRESS it is asked for, or read from standard input: everybody on a machine can read arguments, and a URL
     of Slack is a secret. Nobody can read the path of a URL again.
     """
-    from trainyard_protocol.views.operating.notifications import ChannelRequest
+    from trainyard_protocol.answers.operating.notifications import ChannelRequest
 
     if by_name and events:
         raise click.UsageError("--by-name and --on exclude each other: a channel gets events of all jobs, or none.")

@@ -17,6 +17,7 @@ from trainyard_cli.submission.comparison import package_digest
 from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.from_job import rerun_config
 from trainyard_cli.submission.upload import cloud_storage
+from trainyard_protocol.answers.origin import JobOrigin, OriginView
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound
 from trainyard_protocol.job.cluster import PRIMARY, environment
 from trainyard_protocol.job.commands import container_arguments, is_program, module_command
@@ -24,7 +25,6 @@ from trainyard_protocol.job.machines import config_of
 from trainyard_protocol.job.parsing import parse_training_input
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.net.gcs import split_url
-from trainyard_protocol.views.origin import JobOrigin, OriginView
 from trainyard_protocol.wire.sync import ResolvedRun
 
 _ADDRESS = "127.0.0.1:2222"

@@ -87,7 +87,7 @@ def delete_secrets(client: "Client", names: tuple[str, ...]) -> None:
 
 def _read(file: Path | None) -> str:
     """The content as it is: a newline at its end is a part of it."""
-    from trainyard_protocol.views.secrets import MAX_VALUE_BYTES
+    from trainyard_protocol.answers.secrets import MAX_VALUE_BYTES
 
     is_stdin = file is None or str(file) == "-"
     source = "Standard input" if is_stdin else str(file)

@@ -14,7 +14,7 @@ from trainyard_cli.output.text.safe import echo
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.views.operating.accounting import UsageReport, UsageReportRow
+    from trainyard_protocol.answers.operating.accounting import UsageReport, UsageReportRow
 
 _NUMBERS = ("runs", "failed_runs", "cpu_hours", "gpu_hours", "idle_gpu_hours", "mean_wait_s")
 

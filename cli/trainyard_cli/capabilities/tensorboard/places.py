@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.net.gcs import SCHEME, problem_of
-from trainyard_protocol.views.jobs import JobDetail
 
 JOB_DIR = "job-dir"
 

@@ -24,9 +24,9 @@ from trainyard_cli.capabilities.tensorboard.places import EventPlace, chosen, pl
 from trainyard_cli.local.connect import notify
 from trainyard_cli.output.log.follow import INTERRUPTED
 from trainyard_cli.submission.upload import cloud_storage
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument
 from trainyard_protocol.net.gcs import problem_of
-from trainyard_protocol.views.jobs import JobDetail
 
 FIRST_PORT = 6006
 

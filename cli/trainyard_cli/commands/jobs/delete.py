@@ -21,7 +21,7 @@ from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.views.jobs import JobDetail
+    from trainyard_protocol.answers.jobs import JobDetail
 
 _SHOWN = 20
 """Jobs that the question names."""

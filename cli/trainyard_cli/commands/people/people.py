@@ -37,7 +37,7 @@ from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client
-    from trainyard_protocol.views.people import Me, MemberView, NewToken, PersonRole, RevokedToken, TokenView
+    from trainyard_protocol.answers.people import Me, MemberView, NewToken, PersonRole, RevokedToken, TokenView
 
 _ALL = "*"
 _MOST_NAMED = 5
@@ -227,7 +227,7 @@ def new_token(
     client: "Client", owner: str, description: str, expires_s: float | None, *, for_agent: bool
 ) -> "NewToken":
     """Make a token. Raises InvalidArgument."""
-    from trainyard_protocol.views.people import LONGEST_EXPIRY_S, TokenRequest
+    from trainyard_protocol.answers.people import LONGEST_EXPIRY_S, TokenRequest
 
     if expires_s is not None and not 0 < expires_s <= LONGEST_EXPIRY_S:
         raise InvalidArgument(Violation("expires", f"is above 0 and at most {LONGEST_EXPIRY_S // 86400}d."))

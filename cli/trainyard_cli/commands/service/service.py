@@ -21,8 +21,8 @@ from trainyard_cli.settings import Server, Target, remote_server
 from trainyard_protocol.states import FINAL_JOB_STATES
 
 if TYPE_CHECKING:  # `up` starts the processes before it loads models
-    from trainyard_protocol.views.cluster import AgentView, RetentionView, ServerStatus
-    from trainyard_protocol.views.health import Check
+    from trainyard_protocol.answers.cluster import AgentView, RetentionView, ServerStatus
+    from trainyard_protocol.answers.health import Check
 
 NOT_HEALTHY = 3
 

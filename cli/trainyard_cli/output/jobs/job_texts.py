@@ -9,13 +9,13 @@ from trainyard_cli.output.jobs import formats, study_status
 from trainyard_cli.output.log import progress
 from trainyard_cli.output.log.log_screen import elapsed
 from trainyard_cli.output.text.safe import without_control
+from trainyard_protocol.answers.jobs import Explanation, JobDetail, ReplicaView, RunView, describe_runtime
+from trainyard_protocol.answers.metrics import MetricSeries, MetricsView, number
+from trainyard_protocol.answers.origin import OriginSummary
 from trainyard_protocol.errors import nearest
 from trainyard_protocol.fields import sized
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
-from trainyard_protocol.views.jobs import Explanation, JobDetail, ReplicaView, RunView, describe_runtime
-from trainyard_protocol.views.metrics import MetricSeries, MetricsView, number
-from trainyard_protocol.views.origin import OriginSummary
 
 
 def summary(detail: JobDetail, now: datetime, flags: str = "") -> list[str]:

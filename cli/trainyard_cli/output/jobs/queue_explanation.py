@@ -4,7 +4,7 @@ from datetime import datetime
 
 from trainyard_cli.output.jobs import formats
 from trainyard_cli.output.log.log_screen import elapsed, local_time
-from trainyard_protocol.views.why import HolderView, QueueExplanationView
+from trainyard_protocol.answers.why import HolderView, QueueExplanationView
 
 _RESUBMIT = frozenset({"priority", "replicas", "machine-type"})
 

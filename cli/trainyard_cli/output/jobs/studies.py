@@ -6,9 +6,9 @@ from datetime import datetime
 from trainyard_cli.output.jobs.formats import count, table
 from trainyard_cli.output.log.log_screen import elapsed, local_time
 from trainyard_cli.output.text.safe import without_control
+from trainyard_protocol.answers.tuning import StudyView, TrialView
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.tuning import StudyView, TrialView
 
 _NOTE_WIDTH = 72
 

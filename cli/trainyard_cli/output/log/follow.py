@@ -13,10 +13,10 @@ from trainyard_cli.output.jobs import formats, study_status
 from trainyard_cli.output.log.interrupt import CancelOnInterrupt
 from trainyard_cli.output.log.log_screen import Screen, elapsed, parse_rfc3339
 from trainyard_cli.output.log.next_command import next_command
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import LogSummary
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import LogSummary
 from trainyard_protocol.wire.logs import LogDigest
 
 INTERRUPTED = 130

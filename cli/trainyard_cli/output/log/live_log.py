@@ -17,12 +17,12 @@ from datetime import datetime, timedelta
 from trainyard_cli.output.jobs import study_status
 from trainyard_cli.output.log.log_screen import elapsed, parse_rfc3339
 from trainyard_cli.output.log.pace import Pace
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import SERVICE_TASK, LogEntry
 from trainyard_protocol.lines.progress import FINAL_EVENTS, HEARTBEAT, START, ProgressEvent, parse
 from trainyard_protocol.lines.progress_reader import ProgressReader
 from trainyard_protocol.lines.severity import SEVERITIES
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import SERVICE_TASK, LogEntry
 
 HOLD_S = 1.0
 """How long a line waits for the same line of other replicas."""

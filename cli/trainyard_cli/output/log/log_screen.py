@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import IO, Protocol
 
 from trainyard_cli.output.text.safe import printable_json, without_control
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import SERVICE_TASK, LogEntry
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import SERVICE_TASK, LogEntry
 
 SEVERITY_WIDTH = 8
 TASK_WIDTH = len("worker-replica-0")

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard_cli.client import Client
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.job.config.programs import first_like
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.jobs import JobDetail
 
 _JOBS = 20
 """Newest jobs that are looked at for one with the same program."""

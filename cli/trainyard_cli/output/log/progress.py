@@ -7,8 +7,8 @@ from datetime import datetime
 from trainyard_cli.output.jobs.formats import count
 from trainyard_cli.output.log.log_screen import elapsed, local_time
 from trainyard_cli.output.text.safe import without_control
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
 from trainyard_protocol.states import FINAL_JOB_STATES, Outcome
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
 
 _STACK_LINES = 12  # of each replica
 _MAX_METRICS = 8  # in a line

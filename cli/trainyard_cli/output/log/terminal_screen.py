@@ -26,8 +26,8 @@ from trainyard_cli.output.log.log_screen import (
 from trainyard_cli.output.log.pace import left_text, rate_text, silent_text
 from trainyard_cli.output.text.bottom_line import BottomLine, is_live
 from trainyard_cli.output.text.safe import without_control
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.log_views import SERVICE_TASK, LogEntry
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.log_views import SERVICE_TASK, LogEntry
 
 if TYPE_CHECKING:
     from rich.console import Console

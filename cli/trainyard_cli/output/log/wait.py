@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 
 from trainyard_cli.client import Client, StreamLost, StreamResumed
 from trainyard_cli.output.log.follow import INTERRUPTED, exit_code, summary_lines
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.jobs import JobDetail
 
 TIMED_OUT = 124
 """Exit code when the time is over, as of timeout(1)."""

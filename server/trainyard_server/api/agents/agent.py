@@ -3,7 +3,7 @@
 from fastapi import Request
 
 from trainyard_protocol import __version__
-from trainyard_protocol.views.usage import UsageBatch, UsageReceipt
+from trainyard_protocol.answers.usage import UsageBatch, UsageReceipt
 from trainyard_protocol.wire.agents import ServerAbout
 from trainyard_protocol.wire.logs import LogChunk, LogReceipt
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse

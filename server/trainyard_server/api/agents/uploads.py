@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 
+from trainyard_protocol.answers.configs import PackedProgram
+from trainyard_protocol.answers.files import Staged
 from trainyard_protocol.errors import TooLarge
-from trainyard_protocol.views.configs import PackedProgram
-from trainyard_protocol.views.files import Staged
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

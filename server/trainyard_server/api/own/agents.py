@@ -1,6 +1,6 @@
 """Routes of operators about agents."""
 
-from trainyard_protocol.views.agents import AgentChange, AgentsView
+from trainyard_protocol.answers.agents import AgentChange, AgentsView
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

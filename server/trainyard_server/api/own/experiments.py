@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
-from trainyard_protocol.views.experiments import JobNote, NoteRequest, SavedView, SavedViewList, SavedViewRequest
+from trainyard_protocol.answers.experiments import JobNote, NoteRequest, SavedView, SavedViewList, SavedViewRequest
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

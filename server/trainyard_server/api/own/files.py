@@ -8,7 +8,7 @@ from fastapi import Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from trainyard_protocol.views.files import FileEntry, FileListing
+from trainyard_protocol.answers.files import FileEntry, FileListing
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

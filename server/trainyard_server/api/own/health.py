@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from trainyard_protocol.views.health import CheckStatus, Health
+from trainyard_protocol.answers.health import CheckStatus, Health
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from trainyard_protocol.views.cluster import ActiveJobsView
-from trainyard_protocol.views.jobs import Explanation, JobDetail, JobsPage
-from trainyard_protocol.views.tuning import StudyCharts, StudyView
+from trainyard_protocol.answers.cluster import ActiveJobsView
+from trainyard_protocol.answers.jobs import Explanation, JobDetail, JobsPage
+from trainyard_protocol.answers.tuning import StudyCharts, StudyView
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.json_answer import JsonAnswer, with_warnings
 from trainyard_server.api.routing import Router

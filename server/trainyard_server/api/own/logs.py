@@ -9,8 +9,8 @@ from fastapi import Depends, Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from trainyard_protocol.answers.log_views import LogMatch, LogPageView
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
-from trainyard_protocol.views.log_views import LogMatch, LogPageView
 from trainyard_server.api.dependencies import Cases, within
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 
-from trainyard_protocol.views.metrics import MetricsView
-from trainyard_protocol.views.usage import UsageView
+from trainyard_protocol.answers.metrics import MetricsView
+from trainyard_protocol.answers.usage import UsageView
 from trainyard_server.api.dependencies import Cases, within
 from trainyard_server.api.routing import Router
 from trainyard_server.domain.access.route_access import Access

@@ -2,7 +2,7 @@
 
 from fastapi import Request
 
-from trainyard_protocol.views.people import (
+from trainyard_protocol.answers.people import (
     MadeTokens,
     MemberRequest,
     MembersView,

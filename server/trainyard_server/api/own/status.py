@@ -2,8 +2,8 @@
 
 from fastapi import Request
 
-from trainyard_protocol.views.cluster import QuotasView, ServerStatus
-from trainyard_protocol.views.people import Me, SignInCode
+from trainyard_protocol.answers.cluster import QuotasView, ServerStatus
+from trainyard_protocol.answers.people import Me, SignInCode
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.middleware.csrf import bearer
 from trainyard_server.api.routing import Router

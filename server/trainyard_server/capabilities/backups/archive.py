@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import trainyard_protocol
-from trainyard_protocol.views.stored.backups import FORMAT, MANIFEST, ArchivedFile, BackupManifest
+from trainyard_protocol.answers.stored.backups import FORMAT, MANIFEST, ArchivedFile, BackupManifest
 from trainyard_server.capabilities.backups.collecting import Collected
 
 _BLOCK = 1 << 20

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from trainyard_protocol.views.stored.backups import SERVER_PART, STATE_PART, STORAGE_PART
+from trainyard_protocol.answers.stored.backups import SERVER_PART, STATE_PART, STORAGE_PART
 from trainyard_server.storage.db.base.dumps import Dump
 from trainyard_server.storage.db.store import Store
 from trainyard_server.storage.files import LOCK

@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from trainyard_protocol.answers.stored.backups import ExaminationView, Examined
 from trainyard_protocol.errors import NotFound, TrainyardError
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.stored.backups import ExaminationView, Examined
 from trainyard_protocol.wire.logs import LogDigest
 from trainyard_server.capabilities.backups.options import BackupOptions
 from trainyard_server.context import Backend

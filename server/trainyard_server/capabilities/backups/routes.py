@@ -5,7 +5,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from trainyard_protocol.views.stored.backups import ExaminationView
+from trainyard_protocol.answers.stored.backups import ExaminationView
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.own.files import Download
 from trainyard_server.api.routing import Router

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trainyard_protocol.views.configs import CloneView, CommandView
+from trainyard_protocol.answers.configs import CloneView, CommandView
 from trainyard_server.capabilities.config_editor import resolved
 
 _COUNTED = re.compile(r"(.*[A-Za-z0-9])_([2-9]|[1-9]\d{1,2})")

@@ -8,16 +8,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
-from trainyard_protocol.job.cluster import says_chief
-from trainyard_protocol.job.commands import arguments
-from trainyard_protocol.job.config import text as config_text
-from trainyard_protocol.job.config.text import NotReadable
-from trainyard_protocol.job.machines import gang
-from trainyard_protocol.job.parsing import parse_job
-from trainyard_protocol.job.training_input import Job, TrainingInput
-from trainyard_protocol.states import JobState
-from trainyard_protocol.views.configs import (
+from trainyard_protocol.answers.configs import (
     CloneView,
     CommandView,
     ConfigCheck,
@@ -29,6 +20,15 @@ from trainyard_protocol.views.configs import (
     Source,
     SuggestedId,
 )
+from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
+from trainyard_protocol.job.cluster import says_chief
+from trainyard_protocol.job.commands import arguments
+from trainyard_protocol.job.config import text as config_text
+from trainyard_protocol.job.config.text import NotReadable
+from trainyard_protocol.job.machines import gang
+from trainyard_protocol.job.parsing import parse_job
+from trainyard_protocol.job.training_input import Job, TrainingInput
+from trainyard_protocol.states import JobState
 from trainyard_server.capabilities.config_editor import clone
 from trainyard_server.capabilities.config_editor import resolved as resolving
 from trainyard_server.capabilities.config_editor.draft import ConfigDraft, unreadable

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
+from trainyard_protocol.answers.configs import Problem, Source
 from trainyard_protocol.errors import MORE_VIOLATIONS, InvalidArgument, TrainyardError, Violation
 from trainyard_protocol.job.config.text import (
     ConfigText,
@@ -15,7 +16,6 @@ from trainyard_protocol.job.config.text import (
     position_of,
     violation_message,
 )
-from trainyard_protocol.views.configs import Problem, Source
 
 _FIELDS: Mapping[Source, tuple[str, ...]] = {
     "job_id": ("jobId",),

@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import Request
 
+from trainyard_protocol.answers.configs import JobConfig
+from trainyard_protocol.answers.jobs import Explanation, JobDetail, RunView
 from trainyard_protocol.errors import FailedPrecondition, NotFound
-from trainyard_protocol.views.configs import JobConfig
-from trainyard_protocol.views.jobs import Explanation, JobDetail, RunView
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.config_editor.configs import Configs

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic.alias_generators import to_camel
 
+from trainyard_protocol.answers.configs import ReplicaGroup
 from trainyard_protocol.job.cluster import TASK_TYPES, TaskType, says_chief
 from trainyard_protocol.job.config import text as config_text
 from trainyard_protocol.job.config.text import ValueLocation
@@ -14,7 +15,6 @@ from trainyard_protocol.job.keys.scheduling import Scheduling
 from trainyard_protocol.job.machines import ReplicaRequest, config_of
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.message import Message
-from trainyard_protocol.views.configs import ReplicaGroup
 
 _PREFIXES: Mapping[TaskType, str] = {
     "master": "master",

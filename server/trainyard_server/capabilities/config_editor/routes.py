@@ -1,6 +1,6 @@
 """Routes of configs: the one of a job, and the check of one that is written."""
 
-from trainyard_protocol.views.configs import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
+from trainyard_protocol.answers.configs import ConfigCheck, ConfigCheckRequest, JobConfig, SuggestedId
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.config_editor.configs import Configs

@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainyard_protocol.answers.comparison import ComparedField
+from trainyard_protocol.answers.origin import OriginSummary
 from trainyard_protocol.lines.progress import lower_is_better
-from trainyard_protocol.views.comparison import ComparedField
-from trainyard_protocol.views.origin import OriginSummary
 from trainyard_protocol.wire.sync import ResolvedRun
 from trainyard_server.domain.metrics.summary import MetricSummary, ordered
 

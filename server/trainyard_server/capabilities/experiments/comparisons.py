@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from trainyard_protocol.answers.comparison import ComparedJob, ComparedMetric, ComparisonView
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.hyperparameters import HyperparameterSpec
 from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.comparison import ComparedJob, ComparedMetric, ComparisonView
 from trainyard_server.capabilities.experiments.comparison_fields import (
     MOST_FIELDS,
     Fields,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard_protocol.views.jobs import JobDetail
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_server.capabilities.experiments.standings import Standings
 from trainyard_server.domain.configs.sweep import around
 from trainyard_server.use_cases import UseCases

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from fastapi import Query, Request
 
-from trainyard_protocol.views.comparison import ComparedJob, ComparisonView
+from trainyard_protocol.answers.comparison import ComparedJob, ComparisonView
 from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.experiments.comparison_fields import PARAMETERS

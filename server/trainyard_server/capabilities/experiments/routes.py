@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from trainyard_protocol.views.comparison import ComparisonView, CurvesView
+from trainyard_protocol.answers.comparison import ComparisonView, CurvesView
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, within
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.experiments.comparisons import Comparisons, job_names

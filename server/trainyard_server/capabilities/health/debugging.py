@@ -4,9 +4,9 @@ import platform
 from collections.abc import Collection, Iterable
 from importlib.metadata import distributions
 
+from trainyard_protocol.answers.operating.debugging import DebugState
 from trainyard_protocol.service_log import recent
 from trainyard_protocol.settings import declared
-from trainyard_protocol.views.operating.debugging import DebugState
 from trainyard_server.config.settings import CapabilitySettings, Settings
 from trainyard_server.context import Backend
 

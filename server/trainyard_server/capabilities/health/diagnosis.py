@@ -8,9 +8,9 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.fields import sized
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import live_runs

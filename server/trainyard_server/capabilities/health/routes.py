@@ -3,9 +3,9 @@
 from starlette.concurrency import run_in_threadpool
 
 import trainyard_protocol
+from trainyard_protocol.answers.health import CheckStatus, ServerHealth
+from trainyard_protocol.answers.operating.debugging import DebugState
 from trainyard_protocol.errors import PermissionDenied
-from trainyard_protocol.views.health import CheckStatus, ServerHealth
-from trainyard_protocol.views.operating.debugging import DebugState
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.health.debugging import Debugging

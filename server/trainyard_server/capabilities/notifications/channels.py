@@ -5,16 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic_core import PydanticCustomError
 
-from trainyard_protocol.errors import InvalidArgument, NotFound, ResourceExhausted, Violation, quoted
-from trainyard_protocol.fields import did_you_mean
-from trainyard_protocol.job.keys.notifications import (
-    CHANNEL_NAME_RULE,
-    JobEvent,
-    Transport,
-    is_channel_name,
-    transport_of,
-)
-from trainyard_protocol.views.operating.notifications import (
+from trainyard_protocol.answers.operating.notifications import (
     MAX_CHANNELS,
     ChannelRequest,
     ChannelsView,
@@ -23,6 +14,15 @@ from trainyard_protocol.views.operating.notifications import (
     NotificationsView,
     NotificationView,
     SigningKey,
+)
+from trainyard_protocol.errors import InvalidArgument, NotFound, ResourceExhausted, Violation, quoted
+from trainyard_protocol.fields import did_you_mean
+from trainyard_protocol.job.keys.notifications import (
+    CHANNEL_NAME_RULE,
+    JobEvent,
+    Transport,
+    is_channel_name,
+    transport_of,
 )
 from trainyard_server.capabilities.notifications import content as contents
 from trainyard_server.capabilities.notifications import delivery, store

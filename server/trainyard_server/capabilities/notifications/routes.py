@@ -1,6 +1,6 @@
 """Routes of notification channels, and of the notifications that were sent."""
 
-from trainyard_protocol.views.operating.notifications import (
+from trainyard_protocol.answers.operating.notifications import (
     ChannelRequest,
     ChannelsView,
     ChannelView,

@@ -1,7 +1,7 @@
 """Use cases of origins: the client that submits a job records its origin once; everybody who sees the job reads it."""
 
+from trainyard_protocol.answers.origin import JobOrigin, OriginView
 from trainyard_protocol.errors import AlreadyExists, FailedPrecondition, NotFound
-from trainyard_protocol.views.origin import JobOrigin, OriginView
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller
 from trainyard_server.services.jobs.known_jobs import check_change, known_job

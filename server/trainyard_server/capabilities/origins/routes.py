@@ -3,7 +3,7 @@
 from fastapi import Response
 from fastapi.responses import FileResponse
 
-from trainyard_protocol.views.origin import MAX_BODY, JobOrigin, OriginView
+from trainyard_protocol.answers.origin import MAX_BODY, JobOrigin, OriginView
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.origins.origins import Origins

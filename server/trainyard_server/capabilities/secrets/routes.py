@@ -1,6 +1,6 @@
 """Routes of secrets. No answer to people has a value."""
 
-from trainyard_protocol.views.secrets import RunSecrets, SecretRequest, SecretsView, SecretView
+from trainyard_protocol.answers.secrets import RunSecrets, SecretRequest, SecretsView, SecretView
 from trainyard_server.api.dependencies import AuthenticatedCaller, CallingAgentKey, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.secrets.secrets import Secrets

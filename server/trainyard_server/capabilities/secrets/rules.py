@@ -1,8 +1,8 @@
 """Rules of secrets: their names and values. Pure. No error repeats a value."""
 
+from trainyard_protocol.answers.secrets import MAX_VALUE_BYTES, MIN_VALUE
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.job.keys.secrets import NAME_RULE, is_secret_name
-from trainyard_protocol.views.secrets import MAX_VALUE_BYTES, MIN_VALUE
 
 
 def check_name(name: str) -> None:

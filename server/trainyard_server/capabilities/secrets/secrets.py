@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Iterator
 
+from trainyard_protocol.answers.secrets import MAX_SECRETS, RunSecrets, SecretRequest, SecretsView, SecretView
 from trainyard_protocol.errors import FailedPrecondition, NotFound, ResourceExhausted
-from trainyard_protocol.views.secrets import MAX_SECRETS, RunSecrets, SecretRequest, SecretsView, SecretView
 from trainyard_server.capabilities.secrets import rules, store
 from trainyard_server.capabilities.secrets.cipher import KeyProblem, SecretCipher
 from trainyard_server.capabilities.secrets.tables import SecretRow

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 
+from trainyard_protocol.answers.operating.accounting import UsageReport, UsageReportRow
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
-from trainyard_protocol.views.operating.accounting import UsageReport, UsageReportRow
 from trainyard_server.capabilities.sharing import store, usage
 from trainyard_server.capabilities.sharing.store import RecordedUsage, UnrecordedRun
 from trainyard_server.capabilities.sharing.usage import UsageTotal

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
-from trainyard_protocol.views.operating.accounting import UsageReport
+from trainyard_protocol.answers.operating.accounting import UsageReport
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.sharing.reports import UsageReports, table

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from trainyard_protocol.answers.files import FileEntry
 from trainyard_protocol.errors import InvalidArgument, NotFound, PermissionDenied, Violation
-from trainyard_protocol.views.files import FileEntry
 from trainyard_server.capabilities.tracking.notes import NotKept
 from trainyard_server.capabilities.tracking.targets import RunAccess, RunTarget, artifact_parts, run_id
 from trainyard_server.capabilities.tracking.tracking import Tracking

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from trainyard_protocol.views.metrics import Number as Value
+from trainyard_protocol.answers.metrics import Number as Value
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 """Limits of one call of log-batch, as MLflow's server has them."""

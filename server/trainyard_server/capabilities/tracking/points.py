@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
+from trainyard_protocol.answers.metrics import number
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
 from trainyard_protocol.lines.progress import MAX_NAME, MAX_STEP
-from trainyard_protocol.views.metrics import number
 from trainyard_server.capabilities.tracking import store
 from trainyard_server.capabilities.tracking.messages import LoggedMetric
 from trainyard_server.capabilities.tracking.notes import NotKept

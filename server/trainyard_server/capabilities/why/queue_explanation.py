@@ -4,9 +4,9 @@ from collections.abc import Mapping, Set
 from datetime import datetime, timedelta
 from itertools import islice
 
+from trainyard_protocol.answers.why import HolderView, QueuedAheadView, QueueExplanationView
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.why import HolderView, QueuedAheadView, QueueExplanationView
 from trainyard_server.capabilities.why.suggestions import Situation, suggestions
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agents_now, awaited_agents, job_snapshot, queued_snapshots

@@ -1,6 +1,6 @@
 """Route of why a job waits."""
 
-from trainyard_protocol.views.why import QueueExplanationView
+from trainyard_protocol.answers.why import QueueExplanationView
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.capabilities.why.queue_explanation import QueueExplanation

@@ -7,10 +7,10 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request
 
+from trainyard_protocol.answers.files import FileEntry
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.errors import TrainyardError
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.files import FileEntry
-from trainyard_protocol.views.jobs import JobDetail
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.cached_listing import CachedListing

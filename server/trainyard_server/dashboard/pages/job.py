@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import Request
 
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
 from trainyard_protocol.job.parameters import parameters_of
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.cached_listing import CachedListing

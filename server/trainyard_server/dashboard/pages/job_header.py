@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import Request
 
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.jobs import JobDetail
 from trainyard_server.api.dependencies import caller_of
 from trainyard_server.dashboard.rendering import job_path
 from trainyard_server.dashboard.views import View, dashboard_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
-from trainyard_protocol.views.jobs import JobDetail
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.pages.job_header import JOB, job_view

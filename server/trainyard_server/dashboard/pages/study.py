@@ -7,9 +7,9 @@ from typing import Any
 
 from fastapi import Request
 
+from trainyard_protocol.answers.jobs import JobDetail
+from trainyard_protocol.answers.tuning import StudyCharts
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.jobs import JobDetail
-from trainyard_protocol.views.tuning import StudyCharts
 from trainyard_server.dashboard.pages.job_header import events_context, job_view
 from trainyard_server.dashboard.views import View
 from trainyard_server.services.views.studies import by_importance

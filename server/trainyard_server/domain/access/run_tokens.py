@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import re
 
-from trainyard_protocol.views.people import TOKEN_PREFIX
+from trainyard_protocol.answers.people import TOKEN_PREFIX
 
 _PREFIX = f"{TOKEN_PREFIX}run."
 _SIGNED = re.compile(r"([0-9A-Za-z]{1,64})\.([0-9a-f]{64})")

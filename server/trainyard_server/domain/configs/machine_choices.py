@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from trainyard_protocol.answers.configs import MachineChoice
 from trainyard_protocol.job.machines import GIGABYTE, Catalog, MachineType
 from trainyard_protocol.job.resources import Capacity
-from trainyard_protocol.views.configs import MachineChoice
 from trainyard_server.domain.scheduling.resources import AgentSnapshot
 
 _SMALL_CPUS = 8

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.lines.progress_reader import ProgressReader, may_report
 from trainyard_protocol.lines.severity import severity
-from trainyard_protocol.views.log_views import LogEntry
 
 LINES = 1000
 """Lines at the end of a log that are searched."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.states import (
     FAULTS,
@@ -21,7 +22,6 @@ from trainyard_protocol.states import (
     ReplicaState,
     RunState,
 )
-from trainyard_protocol.views.jobs import Verdict
 from trainyard_protocol.wire.sync import ExitReport, RunReport, Stall
 from trainyard_server.domain.lifecycle import evaluators, retries, stalls
 from trainyard_server.domain.lifecycle.causes import Cause, shown

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import FAULTS, Fault, Outcome, Reason, RunState
-from trainyard_protocol.views.jobs import Verdict
 from trainyard_protocol.wire.sync import ExitReport
 from trainyard_server.domain.lifecycle.messages import sentence, the_replica
 from trainyard_server.domain.snapshots import JobSnapshot, ReplicaSnapshot, RunSnapshot

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trainyard_protocol.answers.cluster import LeaseKeeper
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.views.cluster import LeaseKeeper
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.jobs import Verdict
 from trainyard_protocol.wire.sync import NO_ROOM_AT_END, ExitReport, ReplicaReport, RunReport
 
 JOB_COMPLETED = "Job completed successfully."

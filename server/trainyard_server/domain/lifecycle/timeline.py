@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from trainyard_protocol.answers.jobs import EventView
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, RunState
-from trainyard_protocol.views.jobs import EventView
 
 _ROUTINE = {
     "acknowledged",

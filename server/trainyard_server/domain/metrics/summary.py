@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from trainyard_protocol.answers.metrics import number
 from trainyard_protocol.lines.progress import ProgressEvent, is_validation, lower_is_better
-from trainyard_protocol.views.metrics import number
 from trainyard_server.domain.metrics.sources import MetricSource, source_of
 
 METRICS = 8

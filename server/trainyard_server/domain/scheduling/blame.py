@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.jobs import Verdict
 
 WINDOW = timedelta(hours=1)
 AVOIDED_AFTER, DRAINED_AFTER = 2, 3

@@ -1,7 +1,7 @@
 """Use cases of operators: which agents are given runs, and which are forgotten."""
 
+from trainyard_protocol.answers.agents import AgentRef, AgentsView, free_name, matching_ids
 from trainyard_protocol.errors import FailedPrecondition, NotFound
-from trainyard_protocol.views.agents import AgentRef, AgentsView, free_name, matching_ids
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.controller import Controller

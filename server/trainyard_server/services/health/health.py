@@ -16,9 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from trainyard_protocol.answers.health import Check, CheckStatus, Health, worst
 from trainyard_protocol.errors import Unavailable
 from trainyard_protocol.fields import sized
-from trainyard_protocol.views.health import Check, CheckStatus, Health, worst
 from trainyard_protocol.wire.agents import AgentInfo, no_room
 from trainyard_server.context import Backend
 from trainyard_server.storage.agent_liveness import Stopwatch

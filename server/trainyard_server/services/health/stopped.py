@@ -3,9 +3,9 @@
 import os
 from contextlib import closing
 
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.errors import FailedPrecondition
 from trainyard_protocol.fields import sized
-from trainyard_protocol.views.health import Finding
 from trainyard_server.config.settings import Settings
 from trainyard_server.storage.db.base import engine
 from trainyard_server.storage.db.base.engine import SQLITE_FILE, UnusableUrl

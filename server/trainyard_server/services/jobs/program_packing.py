@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Any
 
+from trainyard_protocol.answers.configs import PackedProgram
 from trainyard_protocol.errors import InvalidArgument, TooLarge, Unavailable
-from trainyard_protocol.views.configs import PackedProgram
 from trainyard_server.context import Backend
 
 PROGRAM_TAR = "program.tar"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
-from trainyard_protocol.views.log_views import SERVICE_TASK, LogEntry
+from trainyard_protocol.answers.log_views import SERVICE_TASK, LogEntry
 from trainyard_server.storage.logs.records import OVERWRITTEN, elements_of
 
 KEEPALIVE = b": ping\n\n"

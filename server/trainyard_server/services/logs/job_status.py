@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from anyio import to_thread
 
+from trainyard_protocol.answers.jobs import JobDetail, RunView
 from trainyard_protocol.states import FINAL_JOB_STATES
-from trainyard_protocol.views.jobs import JobDetail, RunView
 from trainyard_server.control.controller import Controller
 from trainyard_server.services.logs.formats import event
 from trainyard_server.services.views.job_details import JobDetails

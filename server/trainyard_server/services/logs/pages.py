@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from functools import partial
 
+from trainyard_protocol.answers.log_views import LogMatch
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.views.log_views import LogMatch
 from trainyard_server.context import Backend
 from trainyard_server.services.logs.batches import LogExecutors
 from trainyard_server.services.logs.formats import as_text

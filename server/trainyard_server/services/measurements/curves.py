@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import NamedTuple, Protocol
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.lines.progress import ProgressEvent
 from trainyard_protocol.lines.progress_reader import ProgressReader
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_server.domain.lifecycle.evaluators import is_evaluator
 from trainyard_server.domain.metrics.results import MetricResult
 from trainyard_server.domain.metrics.series import LEAST, Curve

@@ -12,11 +12,11 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from typing import TypeVar
 
+from trainyard_protocol.answers.files import FileEntry, FileListing
 from trainyard_protocol.errors import FailedPrecondition, NotFound, Unavailable
 from trainyard_protocol.fields import sized
 from trainyard_protocol.job.job_dirs import owner_parts
 from trainyard_protocol.net.gcs import EMULATOR, HIDDEN, SCHEME, split_url
-from trainyard_protocol.views.files import FileEntry, FileListing
 from trainyard_server.context import Backend
 from trainyard_server.domain.step_images import StepImages, step_images
 from trainyard_server.services.jobs.known_jobs import known_job

@@ -8,10 +8,10 @@ from threading import Lock
 from time import monotonic
 from typing import NamedTuple
 
+from trainyard_protocol.answers.comparison import CurvesView, JobCurvesView
+from trainyard_protocol.answers.metrics import MetricResultView, MetricSeries, MetricsView, number
 from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
 from trainyard_protocol.job.cluster import TASK_TYPES, Task
-from trainyard_protocol.views.comparison import CurvesView, JobCurvesView
-from trainyard_protocol.views.metrics import MetricResultView, MetricSeries, MetricsView, number
 from trainyard_server.context import Backend
 from trainyard_server.domain.metrics.results import MetricResult, result
 from trainyard_server.domain.metrics.series import LEAST, Points, joined

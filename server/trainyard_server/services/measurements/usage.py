@@ -3,9 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
-from trainyard_protocol.states import ReplicaState
-from trainyard_protocol.views.usage import (
+from trainyard_protocol.answers.usage import (
     GpuSeries,
     GpuUsage,
     UsageBatch,
@@ -14,6 +12,8 @@ from trainyard_protocol.views.usage import (
     UsageSeries,
     UsageView,
 )
+from trainyard_protocol.errors import InvalidArgument, NotFound, Violation
+from trainyard_protocol.states import ReplicaState
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.agent_keys import AgentKey
 from trainyard_server.domain.reports import bounded

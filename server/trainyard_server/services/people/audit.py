@@ -8,8 +8,8 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 
+from trainyard_protocol.answers.audit import AuditEntry, AuditOutcome, AuditPage
 from trainyard_protocol.errors import InvalidArgument, PermissionDenied, Violation
-from trainyard_protocol.views.audit import AuditEntry, AuditOutcome, AuditPage
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.domain.filters.time_bounds import time_bound

@@ -4,15 +4,7 @@ import secrets
 from collections.abc import Sequence
 from datetime import timedelta
 
-from trainyard_protocol.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-    ResourceExhausted,
-    Violation,
-)
-from trainyard_protocol.views.people import (
+from trainyard_protocol.answers.people import (
     TOKEN_PREFIX,
     MadeTokens,
     MembersView,
@@ -25,6 +17,14 @@ from trainyard_protocol.views.people import (
     TokenRequest,
     TokensView,
     TokenView,
+)
+from trainyard_protocol.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    Violation,
 )
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import ALL_PROJECTS, NAME_RULE, PEOPLE, Caller, Role, Token, is_name

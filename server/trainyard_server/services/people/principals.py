@@ -12,9 +12,9 @@ from typing import Protocol
 
 from anyio import to_thread
 
+from trainyard_protocol.answers.people import TOKEN_PREFIX
 from trainyard_protocol.errors import PermissionDenied, Unauthenticated
 from trainyard_protocol.states import RunState
-from trainyard_protocol.views.people import TOKEN_PREFIX
 from trainyard_server.context import Clock
 from trainyard_server.domain.access.grants import CredentialGrant
 from trainyard_server.domain.access.permissions import Caller, Role, Token

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard_protocol.views.audit import AuditEntry
+from trainyard_protocol.answers.audit import AuditEntry
 
 ROWS = 10
 """Rows of one caller and action in a window; what exceeds them is one row with a count."""

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from trainyard_protocol.answers.people import SignInCode
 from trainyard_protocol.errors import PermissionDenied, TrainyardError, Unauthenticated
-from trainyard_protocol.views.people import SignInCode
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.sessions import Code, Session, Sessions
 from trainyard_server.services.people.audit import identify

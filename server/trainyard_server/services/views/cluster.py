@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from trainyard_protocol.answers.cluster import ActiveJobsView, ActiveJobView, AgentLeaseView, AgentView, QuotasView
+from trainyard_protocol.answers.usage import GpuUsage, UsageSample
 from trainyard_protocol.job.resources import Gpu
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState, ReplicaState, RunState
-from trainyard_protocol.views.cluster import ActiveJobsView, ActiveJobView, AgentLeaseView, AgentView, QuotasView
-from trainyard_protocol.views.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.agents import AgentInfo, MountOffer
 from trainyard_server.context import Backend
 from trainyard_server.control.snapshots import agent_lease, agents_now, live_runs

@@ -6,6 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import trainyard_protocol
+from trainyard_protocol.answers.cluster import RetentionView, ServerStatus
+from trainyard_protocol.answers.jobs import EventView, Explanation, JobDetail, MountView, ReplicaView, RunView, Verdict
+from trainyard_protocol.answers.log_views import LogSummary
+from trainyard_protocol.answers.metrics import JobMetric, TrialMetric
+from trainyard_protocol.answers.usage import UsageSample
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
 from trainyard_protocol.job.cluster import PRIMARY, Task, launch_environment
 from trainyard_protocol.job.commands import container_arguments, module_command, reproduce
@@ -15,11 +20,6 @@ from trainyard_protocol.job.mounts import CACHE
 from trainyard_protocol.job.training_input import TrainingInput
 from trainyard_protocol.net.gcs import HIDDEN
 from trainyard_protocol.states import JobState, Outcome
-from trainyard_protocol.views.cluster import RetentionView, ServerStatus
-from trainyard_protocol.views.jobs import EventView, Explanation, JobDetail, MountView, ReplicaView, RunView, Verdict
-from trainyard_protocol.views.log_views import LogSummary
-from trainyard_protocol.views.metrics import JobMetric, TrialMetric
-from trainyard_protocol.views.usage import UsageSample
 from trainyard_protocol.wire.agents import PACKAGE_JOBS, AgentInfo
 from trainyard_server.context import Backend
 from trainyard_server.control.removal import RETENTION

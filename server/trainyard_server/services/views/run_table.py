@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from trainyard_protocol.views.origin import OriginSummary
+from trainyard_protocol.answers.origin import OriginSummary
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Visible
 from trainyard_server.services.views.job_search import JobListing, JobSearch, JobSearchRequest

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
 
+from trainyard_protocol.answers.experiments import SavedView
 from trainyard_protocol.errors import InvalidArgument, NotFound, ResourceExhausted, Violation, quoted
-from trainyard_protocol.views.experiments import SavedView
 from trainyard_server.context import Backend
 from trainyard_server.domain.access.permissions import Caller, Visible
 from trainyard_server.storage.db.base.models import SavedViewRow

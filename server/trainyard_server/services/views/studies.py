@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from trainyard_protocol.answers.tuning import FinalMetric, ParameterAxis, StudyCharts, StudyView, TrialPoint, TrialView
 from trainyard_protocol.errors import FailedPrecondition, InvalidArgument, Violation, quoted
 from trainyard_protocol.fields import did_you_mean
 from trainyard_protocol.job.config.tuning_rules import direction_unknown
 from trainyard_protocol.job.hyperparameters import Goal, HyperparameterSpec
 from trainyard_protocol.lines.progress import MAX_NAME, lower_is_better
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.tuning import FinalMetric, ParameterAxis, StudyCharts, StudyView, TrialPoint, TrialView
 from trainyard_server.context import Backend
 from trainyard_server.domain.tuning import space
 from trainyard_server.domain.tuning.importance import importances

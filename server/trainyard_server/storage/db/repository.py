@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.sql.dml import Update
 
+from trainyard_protocol.answers.jobs import describe_runtime
 from trainyard_protocol.job.parameters import number_of, parameters_of
 from trainyard_protocol.states import (
     FINAL_JOB_STATES,
@@ -29,7 +30,6 @@ from trainyard_protocol.states import (
     RunState,
     check_move,
 )
-from trainyard_protocol.views.jobs import describe_runtime
 from trainyard_protocol.wire.logs import LogEnd
 from trainyard_protocol.wire.sync import ResolvedRun, Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange

@@ -7,8 +7,8 @@ import errno
 import zipfile
 from collections.abc import Iterator, Sequence
 
+from trainyard_protocol.answers.files import FileEntry
 from trainyard_protocol.errors import FailedPrecondition, NotFound, PermissionDenied, TrainyardError
-from trainyard_protocol.views.files import FileEntry
 from trainyard_server.storage.job_files.tree import Tree
 
 LEFT_OUT = "LEFT-OUT.txt"

@@ -5,9 +5,9 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainyard_protocol.answers.files import FileEntry
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.net.gcs import SCHEME, CloudStorage, NoSuchObject, directory_prefix, split_url
-from trainyard_protocol.views.files import FileEntry
 from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, is_name, key
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from trainyard_protocol.answers.files import FileEntry
 from trainyard_protocol.errors import FailedPrecondition, NotFound, PermissionDenied, TrainyardError
-from trainyard_protocol.views.files import FileEntry
 from trainyard_server.storage.job_files.tree import PAGE_SIZE, Content, FilePage, cut, key
 
 _BLOCK = 2**20

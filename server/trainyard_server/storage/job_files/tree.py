@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from trainyard_protocol.answers.files import FileEntry
 from trainyard_protocol.errors import InvalidArgument, Violation
-from trainyard_protocol.views.files import FileEntry
 
 PAGE_SIZE = 200
 

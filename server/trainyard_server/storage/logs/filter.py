@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from trainyard_protocol.answers.log_views import SERVICE_TASK
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.cluster import Task
 from trainyard_protocol.lines.severity import SEVERITIES
-from trainyard_protocol.views.log_views import SERVICE_TASK
 from trainyard_server.domain.filters.time_bounds import time_bound
 from trainyard_server.storage.streams import Stream
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from trainyard_protocol.answers.log_views import SERVICE_TASK, LogEntry
 from trainyard_protocol.job.cluster import TASK_TYPES, Task
 from trainyard_protocol.lines.progress_reader import may_report
 from trainyard_protocol.lines.severity import SEVERITIES
-from trainyard_protocol.views.log_views import SERVICE_TASK, LogEntry
 from trainyard_server.storage.logs.filter import LogFilter
 from trainyard_server.storage.logs.records import NO_TIME, instant, microseconds
 from trainyard_server.storage.streams import SERVICE, Stream

@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import IO, NamedTuple
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.lines.severity import SEVERITIES, SeverityReader
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogDigest, LogEnd, LogLine
 from trainyard_server.storage.files import LOCK, size_of, truncate, write_at
 from trainyard_server.storage.logs import index

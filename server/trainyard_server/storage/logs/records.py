@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 from zlib import crc32
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.fields import rfc3339
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogLine
 
 DAMAGED = "(this line was damaged on the disk of the server)"

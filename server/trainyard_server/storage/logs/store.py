@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogDigest, LogEnd, LogLine, LogPosition
 from trainyard_server.storage.files import LockTimeout, job_directory, locked, remove_directory, sync
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter

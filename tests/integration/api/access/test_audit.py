@@ -26,7 +26,7 @@ from integration.api.api_support import (
     running_agent,
     server,
 )
-from trainyard_protocol.views.audit import AuditEntry
+from trainyard_protocol.answers.audit import AuditEntry
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.app import ACCESS
 from trainyard_server.domain.access.route_access import OIDC_CALLBACK, STORAGE_AREAS, Access

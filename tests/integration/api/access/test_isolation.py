@@ -27,7 +27,7 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_protocol.views.usage import GpuUsage
+from trainyard_protocol.answers.usage import GpuUsage
 from trainyard_protocol.wire.sync import RunOrder
 from trainyard_server.app import ACCESS, ROUTERS
 from trainyard_server.domain.access.route_access import SOCKET, Access, Route

@@ -5,7 +5,7 @@ from typing import Any
 from beds.databases import on_every_database
 from integration.api.access.test_session_streams import Follower, cookie
 from integration.api.api_support import ADMIN, ALICE, VERA, Server, eventually, running_agent, serving
-from trainyard_protocol.views.people import TOKEN_PREFIX
+from trainyard_protocol.answers.people import TOKEN_PREFIX
 from trainyard_server.storage.db.base.people_models import TokenRow
 
 TOKENS = "/trainyard/v1/tokens"

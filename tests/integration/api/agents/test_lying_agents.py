@@ -7,8 +7,8 @@ from sqlalchemy import update
 
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, AGENT, START, Server, running_agent
+from trainyard_protocol.answers.usage import UsageBatch, UsageSample
 from trainyard_protocol.states import JobState, RunState
-from trainyard_protocol.views.usage import UsageBatch, UsageSample
 from trainyard_protocol.wire.agents import AGENT_KEY
 from trainyard_protocol.wire.logs import LogChunk, LogLine
 from trainyard_protocol.wire.sync import ReplicaReport, RunReport, SyncRequest

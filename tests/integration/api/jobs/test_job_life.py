@@ -8,8 +8,8 @@ import pytest
 from beds.databases import on_every_database
 from integration.api.api_support import ADMIN, WITH_GPU, Clock, ScriptedAgent, Server, line, running_agent, server
 from trainyard_cli.output.jobs.job_texts import summary
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.states import Reason, ReplicaState
-from trainyard_protocol.views.jobs import JobDetail
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
 
 PAIR: dict[str, Any] = {"workerType": "local-1", "workerCount": 1}

@@ -28,7 +28,7 @@ from integration.api.api_support import (
     server,
     serving,
 )
-from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, digest
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.services.logs.formats import KEEPALIVE

@@ -7,8 +7,8 @@ from typing import Any
 
 from beds.databases import on_every_database
 from integration.api.api_support import GB, VERA, Clock, ScriptedAgent, Server, running_agent, server
+from trainyard_protocol.answers.cluster import ActiveJobsView
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.cluster import ActiveJobsView
 from trainyard_protocol.wire.logs import LogChunk, LogLine
 from trainyard_server.services.views.cluster import QUEUE_PAGE, ClusterView
 

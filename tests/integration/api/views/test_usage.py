@@ -5,8 +5,8 @@ from typing import Any
 
 from beds.databases import on_every_database
 from integration.api.api_support import AGENT, GB, START, ScriptedAgent, Server, running_agent
+from trainyard_protocol.answers.usage import UsageBatch, UsageSample
 from trainyard_protocol.states import Reason
-from trainyard_protocol.views.usage import UsageBatch, UsageSample
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"
 PATH = "/trainyard/v1/projects/p/jobs/job/usage"

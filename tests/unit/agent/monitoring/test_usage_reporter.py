@@ -14,7 +14,7 @@ from trainyard_agent.monitoring.nvidia_smi import NotMeasured, NvidiaSmi
 from trainyard_agent.monitoring.usage_reporter import UsageReporter
 from trainyard_agent.runtimes.base import Launch
 from trainyard_agent.runtimes.use import ReplicaUse, UseMeter, parse_gpus
-from trainyard_protocol.views.usage import GpuUsage, UsageSample
+from trainyard_protocol.answers.usage import GpuUsage, UsageSample
 from trainyard_protocol.wire.sync import ReplicaOrder, RunOrder
 from unit.agent.stub_server import StubServer, run_order
 

@@ -13,7 +13,7 @@ import pytest
 from trainyard_cli.origin import git
 from trainyard_cli.origin.git import without_credentials
 from trainyard_programs.git import GitError, GitTooSlow
-from trainyard_protocol.views.origin import MAX_DIFF, JobOrigin
+from trainyard_protocol.answers.origin import MAX_DIFF, JobOrigin
 
 Change = Callable[[Path, Path], object]
 """A change of a hostile tree, which is after the directory of a victim."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from trainyard_protocol.answers.usage import UsageBatch
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.views.usage import UsageBatch
 from trainyard_protocol.wire.logs import LogChunk, LogEnd, LogLine
 from trainyard_protocol.wire.sync import SyncRequest
 from trainyard_server.domain import reports

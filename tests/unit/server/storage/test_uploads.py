@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard_protocol.answers.files import Staged
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.views.files import Staged
 from trainyard_server.storage.uploads import UploadStore
 
 

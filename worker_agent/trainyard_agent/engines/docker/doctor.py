@@ -14,7 +14,7 @@ from trainyard_agent.engines.docker.network.firewall import Firewall, NotEnforce
 from trainyard_agent.host import machine_id
 from trainyard_agent.host.files import read_json
 from trainyard_agent.runtimes.base import Orphan
-from trainyard_protocol.views.health import Finding
+from trainyard_protocol.answers.health import Finding
 
 
 def findings(state_dir: Path) -> Iterator[Finding]:

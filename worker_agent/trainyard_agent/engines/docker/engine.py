@@ -23,10 +23,10 @@ from trainyard_agent.host.waiting import deadline_in, wait_until
 from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.job_dirs import JobDirs
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.runtimes import Runtimes
 from trainyard_protocol.net.gcs import PROXY_ROOTS
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 _ENGINE_TIMEOUT_S, _ENGINE_PAUSE_S = 30.0, 0.5

@@ -9,7 +9,7 @@ from trainyard_agent.engines.kubernetes.capacity.admission import NotAdmitted, c
 from trainyard_agent.engines.kubernetes.pods import objects
 from trainyard_agent.engines.kubernetes.settings import KubernetesSettings
 from trainyard_agent.runtimes.base import Orphan
-from trainyard_protocol.views.health import Finding
+from trainyard_protocol.answers.health import Finding
 
 
 def findings(client: KubeClient, settings: KubernetesSettings) -> Iterator[Finding]:

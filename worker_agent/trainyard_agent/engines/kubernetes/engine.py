@@ -27,8 +27,8 @@ from trainyard_agent.host.identity import Identity, new_identity
 from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
 from trainyard_agent.staging.base import Stager
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.job.resources import Capacity
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 IDENTITY = "trainyard-agent-identity"

@@ -8,7 +8,7 @@ from trainyard_agent.engines.slurm import commands, site, spec
 from trainyard_agent.engines.slurm.commands import SlurmError
 from trainyard_agent.engines.slurm.spec import SlurmDefaults
 from trainyard_agent.runtimes.base import EngineUnavailable, Orphan
-from trainyard_protocol.views.health import Finding
+from trainyard_protocol.answers.health import Finding
 
 
 def findings(shared_dir: Path, count_nodes: Callable[[], int], defaults: SlurmDefaults) -> Iterator[Finding]:

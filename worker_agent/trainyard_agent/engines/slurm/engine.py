@@ -19,9 +19,9 @@ from trainyard_agent.engines.slurm.stager import SlurmStager
 from trainyard_agent.host.accelerators import gpu_type
 from trainyard_agent.runtimes.base import Orphan, Runtime
 from trainyard_agent.settings import AgentSettings
+from trainyard_protocol.answers.health import Finding
 from trainyard_protocol.job.resources import Capacity, Pool
 from trainyard_protocol.job.training_input import TrainingInput
-from trainyard_protocol.views.health import Finding
 from trainyard_protocol.wire.agents import AgentInfo, RuntimeName, RuntimeOffer
 
 _MEBIBYTE = 1 << 20

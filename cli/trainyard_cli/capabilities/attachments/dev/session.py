@@ -17,9 +17,9 @@ from trainyard_cli.capabilities.attachments.forwarding import Forward, Forwarder
 from trainyard_cli.capabilities.attachments.pipe import PipedCommand
 from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.safe import echo
+from trainyard_protocol.answers.jobs import JobDetail
 from trainyard_protocol.errors import FailedPrecondition, Unavailable
 from trainyard_protocol.states import FINAL_JOB_STATES, JobState
-from trainyard_protocol.views.jobs import JobDetail
 
 if TYPE_CHECKING:
     from trainyard_cli.client import Client

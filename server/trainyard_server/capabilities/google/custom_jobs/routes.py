@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
+from trainyard_protocol.answers.custom_jobs import CustomJobAnswer, CustomJobPage, Deletion
 from trainyard_protocol.job.custom_jobs import CustomJob
-from trainyard_protocol.views.custom_jobs import CustomJobAnswer, CustomJobPage, Deletion
 from trainyard_server.api.dependencies import AuthenticatedCaller, Cases, JsonOnly
 from trainyard_server.api.json_answer import JsonAnswer
 from trainyard_server.api.routing import Router

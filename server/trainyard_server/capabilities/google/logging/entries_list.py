@@ -24,8 +24,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.errors import InvalidArgument, Violation, quoted
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_server.capabilities.google.logging import filter as logging_filter
 from trainyard_server.capabilities.google.logging.filter import LoggingFilter
 from trainyard_server.context import Backend

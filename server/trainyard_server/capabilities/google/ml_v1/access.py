@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainyard_protocol.answers.google import GoogleKey, GoogleKeyRevoked
 from trainyard_protocol.errors import FailedPrecondition, PermissionDenied, Unauthenticated
-from trainyard_protocol.views.google import GoogleKey, GoogleKeyRevoked
 from trainyard_server.capabilities.google.ml_v1.grants import KEY_LIFETIME
 from trainyard_server.context import Backend
 from trainyard_server.services.people.audit import identify

@@ -6,8 +6,8 @@ from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from trainyard_protocol.answers.google import GoogleKey, GoogleKeyRevoked
 from trainyard_protocol.errors import TooManyRequests, Unauthenticated
-from trainyard_protocol.views.google import GoogleKey, GoogleKeyRevoked
 from trainyard_server.api.dependencies import Cases
 from trainyard_server.api.middleware.csrf import address_of, bearer, form_body, form_fields
 from trainyard_server.api.routing import Router

@@ -24,7 +24,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import RSAKey
 from joserfc.jws import JWSRegistry
 
-from trainyard_protocol.views.people import TOKEN_PREFIX
+from trainyard_protocol.answers.people import TOKEN_PREFIX
 from trainyard_server.capabilities.google.ml_v1.grants import KEY_LIFETIME
 from trainyard_server.domain.access.grants import CredentialGrant
 from trainyard_server.domain.access.route_access import TOKEN_PATHS

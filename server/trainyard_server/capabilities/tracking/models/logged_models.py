@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cmp_to_key
 from typing import Any, NamedTuple
 
+from trainyard_protocol.answers.metrics import number
 from trainyard_protocol.errors import InvalidArgument, NotFound, PermissionDenied, Violation, quoted
-from trainyard_protocol.views.metrics import number
 from trainyard_server.capabilities.tracking import store
 from trainyard_server.capabilities.tracking.messages import (
     CreateLoggedModel,

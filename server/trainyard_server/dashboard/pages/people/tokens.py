@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import Request
 
-from trainyard_protocol.views.people import LONGEST_EXPIRY_S, MAX_DESCRIPTION
+from trainyard_protocol.answers.people import LONGEST_EXPIRY_S, MAX_DESCRIPTION
 from trainyard_server.api.dependencies import Cases, caller_of
 from trainyard_server.api.routing import Router
 from trainyard_server.dashboard.views import View, add_page

@@ -122,7 +122,7 @@ class TrialRow(Table):
 
 
 class JobOriginRow(Table):
-    """The origin of a job (`trainyard_protocol.views.origin`), recorded once. `content` has all but the diff."""
+    """The origin of a job (`trainyard_protocol.answers.origin`), recorded once. `content` has all but the diff."""
 
     __tablename__ = "job_origins"
 

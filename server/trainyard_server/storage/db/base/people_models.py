@@ -56,7 +56,7 @@ class MemberRow(Table):
 
 
 class AuditRow(Table):
-    """A row of the audit: `trainyard_protocol.views.audit.AuditEntry`. Never changed but by the call itself."""
+    """A row of the audit: `trainyard_protocol.answers.audit.AuditEntry`. Never changed but by the call itself."""
 
     __tablename__ = "audit"
     # Each list is the newest first, of all or of one project, actor or action.

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, CompoundSelect, Select, and_, case, func, or_, select, union
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
+from trainyard_protocol.answers.jobs import Verdict
+from trainyard_protocol.answers.metrics import MetricsDigest
 from trainyard_protocol.states import JobState, ReplicaState
-from trainyard_protocol.views.jobs import Verdict
-from trainyard_protocol.views.metrics import MetricsDigest
 from trainyard_server.domain.access.permissions import Visible, is_visible
 from trainyard_server.domain.filters.filter_syntax import Expression
 from trainyard_server.domain.scheduling.resources import needs

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, select, update
 
-from trainyard_protocol.views.audit import AuditEntry
+from trainyard_protocol.answers.audit import AuditEntry
 from trainyard_server.storage.db.base.people_models import AuditRow
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import Writer

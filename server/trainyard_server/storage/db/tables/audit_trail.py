@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from trainyard_protocol.views.audit import AuditEntry, AuditOutcome
+from trainyard_protocol.answers.audit import AuditEntry, AuditOutcome
 from trainyard_server.domain.access.permissions import Caller, Role
 from trainyard_server.storage.db.base.people_models import AuditRow
 

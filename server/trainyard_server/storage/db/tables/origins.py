@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from sqlalchemy import func, select
 
-from trainyard_protocol.views.origin import JobOrigin, OriginSummary
+from trainyard_protocol.answers.origin import JobOrigin, OriginSummary
 from trainyard_protocol.wire.sync import ResolvedRun
 from trainyard_server.storage.db.base.models import JobOriginRow, JobRow, RunRow
 from trainyard_server.storage.db.queries.reader import Reader

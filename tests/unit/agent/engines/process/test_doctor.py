@@ -18,7 +18,7 @@ from trainyard_agent.host import process_tags
 from trainyard_agent.host.files import try_lock, write_json
 from trainyard_agent.main import main
 from trainyard_agent.settings import AgentSettings
-from trainyard_protocol.views.health import Finding
+from trainyard_protocol.answers.health import Finding
 from unit.agent.shells import RUN, TASK
 
 OTHER = unique_run("2")

@@ -20,8 +20,8 @@ from trainyard_cli.commands.service.shell_init import guess_shell
 from trainyard_cli.main import run
 from trainyard_cli.output.jobs import job_texts
 from trainyard_cli.settings import COMPLETION_VARIABLE
+from trainyard_protocol.answers.jobs import Explanation, JobDetail
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.jobs import Explanation, JobDetail
 from unit.cli.commands.images.test_runtimes import ScriptedEngine
 from unit.cli.terminal import CommandResult, Terminal, Type, typed_words
 

@@ -14,8 +14,8 @@ import pytest
 
 from trainyard_cli.commands.service import dashboard
 from trainyard_cli.settings import Server, Target, default_state_dir
+from trainyard_protocol.answers.people import SignInCode
 from trainyard_protocol.net import loopback
-from trainyard_protocol.views.people import SignInCode
 
 CODE = "123.abc.def"
 LINK = f"http://trainyard.localhost:8470/sign-in#{CODE}"

@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 
 from trainyard_cli.output.jobs.queue_explanation import text
-from trainyard_protocol.states import JobState
-from trainyard_protocol.views.why import (
+from trainyard_protocol.answers.why import (
     CandidateView,
     HolderView,
     QueuedAheadView,
     QueueExplanationView,
     SuggestionView,
 )
+from trainyard_protocol.states import JobState
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WAITS = QueueExplanationView(

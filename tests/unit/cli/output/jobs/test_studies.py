@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainyard_cli.output.jobs import studies, study_status
-from trainyard_protocol.views.tuning import StudyView
+from trainyard_protocol.answers.tuning import StudyView
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 SPEC = {

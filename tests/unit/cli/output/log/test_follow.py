@@ -11,10 +11,10 @@ from trainyard_cli.output.log.follow import cancel_hint, exit_code, stream
 from trainyard_cli.output.log.log_screen import PlainScreen
 from trainyard_cli.output.log.next_command import next_command
 from trainyard_cli.settings import Server
+from trainyard_protocol.answers.jobs import JobDetail, Verdict
+from trainyard_protocol.answers.log_views import LogEntry, LogSummary
 from trainyard_protocol.errors import PermissionDenied, Unavailable
 from trainyard_protocol.states import JobState, Outcome, Reason
-from trainyard_protocol.views.jobs import JobDetail, Verdict
-from trainyard_protocol.views.log_views import LogEntry, LogSummary
 from trainyard_protocol.wire.logs import LogLine, digest
 from unit.cli.scripted_server import CUT, Answer, ScriptedServer, events, ok, refused
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from trainyard_cli.output.log.live_log import HOLD_S, LiveLog, ShownLine, TextLine
 from trainyard_cli.output.log.pace import Pace, left_text, rate_text, silent_text
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
-from trainyard_protocol.views.log_views import LogEntry
 from unit.cli.terminal import NOON, after, entry
 
 CHIEF, WORKER = "master-replica-0", "worker-replica-0"

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard_cli.output.jobs.job_texts import _run_lines
 from trainyard_cli.output.log.progress import lines
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView, Verdict
+from trainyard_protocol.answers.metrics import CurveDigest, JobMetric, MetricsDigest
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView, Verdict
-from trainyard_protocol.views.metrics import CurveDigest, JobMetric, MetricsDigest
 from trainyard_protocol.wire.sync import Stall
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -16,8 +16,8 @@ from trainyard_cli.output.log.terminal_screen import Layout, TerminalScreen, scr
 from trainyard_cli.output.text import activity as activity_module
 from trainyard_cli.output.text.activity import Activity
 from trainyard_cli.output.text.bottom_line import BottomLine
+from trainyard_protocol.answers.jobs import JobDetail, ReplicaView, RunView
 from trainyard_protocol.states import JobState, ReplicaState, RunState
-from trainyard_protocol.views.jobs import JobDetail, ReplicaView, RunView
 from unit.cli.terminal import NOON, Terminal, entry
 
 pyte = pytest.importorskip("pyte", reason="pyte, of the dev extra, shows what a terminal would")

@@ -5,10 +5,10 @@ import pytest
 from trainyard_cli.client import Client
 from trainyard_cli.output.log.wait import TIMED_OUT, WaitResult, combined_code, has_reached, is_settled, wait
 from trainyard_cli.settings import Server
+from trainyard_protocol.answers.jobs import JobDetail, RunView, Verdict
+from trainyard_protocol.answers.log_views import LogSummary
 from trainyard_protocol.errors import NotFound
 from trainyard_protocol.states import JobState, Outcome, Reason
-from trainyard_protocol.views.jobs import JobDetail, RunView, Verdict
-from trainyard_protocol.views.log_views import LogSummary
 from unit.cli.scripted_server import CUT, Answer, Request, ScriptedServer, events, ok, refused
 
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)

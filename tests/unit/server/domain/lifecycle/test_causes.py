@@ -6,7 +6,7 @@ from textwrap import dedent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard_protocol.views.log_views import LogEntry
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.wire.logs import Stream
 from trainyard_server.domain.lifecycle.causes import Cause, first_cause, shown
 

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from trainyard_protocol.answers.jobs import EventView
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.jobs import EventView
 from trainyard_server.domain.lifecycle.timeline import spans, totals
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

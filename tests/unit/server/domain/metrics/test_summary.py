@@ -6,8 +6,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard_protocol.answers.metrics import MetricsDigest
 from trainyard_protocol.lines.progress import ProgressEvent
-from trainyard_protocol.views.metrics import MetricsDigest
 from trainyard_server.domain.metrics.sources import MetricSource
 from trainyard_server.domain.metrics.summary import METRICS, POINTS, CurveSummary, MetricSummary
 

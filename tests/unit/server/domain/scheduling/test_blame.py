@@ -1,7 +1,7 @@
 from datetime import timedelta
 
+from trainyard_protocol.answers.jobs import Verdict
 from trainyard_protocol.states import Outcome, Reason
-from trainyard_protocol.views.jobs import Verdict
 from trainyard_server.domain.scheduling.blame import (
     WINDOW,
     HostFailure,

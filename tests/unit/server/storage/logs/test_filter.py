@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.errors import InvalidArgument
 from trainyard_protocol.fields import rfc3339
 from trainyard_protocol.lines.severity import SEVERITIES
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogLine
 from trainyard_server.storage.logs.filter import EVERYTHING, LogFilter, parse_filter
 from trainyard_server.storage.logs.store import LogStore, Stream

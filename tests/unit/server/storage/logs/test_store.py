@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard_protocol.answers.log_views import LogEntry
 from trainyard_protocol.errors import InvalidArgument
-from trainyard_protocol.views.log_views import LogEntry
 from trainyard_protocol.wire.logs import LogEnd, LogLine, digest
 from trainyard_server.storage.logs.store import SERVICE, LogMismatch, LogStore, Stream
 

@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from trainyard_protocol.answers.metrics import Number
+from trainyard_protocol.answers.usage import GpuUsage
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.message import Wire
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.metrics import Number
-from trainyard_protocol.views.usage import GpuUsage
 from trainyard_protocol.wire.agents import Disk, MountOffer, RuntimeOffer, image_runtime, no_room
 
 LeaseKeeper = Literal["majority", "server", "nobody"]

@@ -5,9 +5,9 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from trainyard_protocol.answers.why import CandidateView
 from trainyard_protocol.job.config.text import Format
 from trainyard_protocol.message import Wire
-from trainyard_protocol.views.why import CandidateView
 
 Source = Literal["config", "project", "job_id", "args", "job_dir", "labels", "packages"]
 """The place where a value was given: in the config's text or in a field of the request."""

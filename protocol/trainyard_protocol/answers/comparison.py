@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
+from trainyard_protocol.answers.metrics import MetricsView
+from trainyard_protocol.answers.tuning import ParameterAxis
 from trainyard_protocol.message import Wire
 from trainyard_protocol.states import JobState
-from trainyard_protocol.views.metrics import MetricsView
-from trainyard_protocol.views.tuning import ParameterAxis
 
 
 class ComparedMetric(Wire):

@@ -5,11 +5,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from trainyard_protocol.answers.metrics import JobMetric, MetricsDigest, TrialMetric
+from trainyard_protocol.answers.origin import OriginSummary
+from trainyard_protocol.answers.usage import GpuUsage
 from trainyard_protocol.message import Wire
 from trainyard_protocol.states import JobState, Outcome, Reason, ReplicaState, RunState
-from trainyard_protocol.views.metrics import JobMetric, MetricsDigest, TrialMetric
-from trainyard_protocol.views.origin import OriginSummary
-from trainyard_protocol.views.usage import GpuUsage
 from trainyard_protocol.wire.sync import Stall
 
 WITHOUT_GPUS = "without-gpus"

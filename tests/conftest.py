@@ -108,7 +108,7 @@ def _is_long(item: pytest.Item) -> bool:
 
 def _starts_a_service(item: pytest.Item) -> bool:
     """Whether the test runs on PostgreSQL, a container engine or Kubernetes, or starts the installed program."""
-    fixtures = {"database", "postgresql", "engine", "own_engine", "kubernetes", "slurm"} & set(
+    fixtures = {"database", "postgresql", "engine", "own_engine", "kubernetes", "slurm", _BROWSER} & set(
         getattr(item, "fixturenames", ())
     )
     marks = any(item.get_closest_marker(name) for name in ("containers", "cluster", "e2e"))
@@ -161,7 +161,7 @@ _LONG_TRAININGS = (
     "test_training.py::test_what_does_not_come_in_time_is_named_in_one_line_and_the_exit_code_is_1",
     "training/test_optimizers.py::test_optimizers_with_a_key_or_the_loss_resume_to_the_same_bits_in_each_layout",
 )
-_BROWSER = "tests/browser/"
+_BROWSER = "network"  # the fixture that each browser has
 
 
 def _group(item: pytest.Item) -> str:
@@ -173,7 +173,7 @@ def _group(item: pytest.Item) -> str:
         return "slurm"
     if {"engine", "own_engine"} & fixtures or item.get_closest_marker("containers"):
         return "engine"
-    if path.startswith(_BROWSER):
+    if _BROWSER in fixtures:
         return _BROWSERS[zlib.crc32(path.encode()) % 2] if quiet_network.is_possible() else "engine"
     return "training" if path.startswith(_TRAINING) else path
 

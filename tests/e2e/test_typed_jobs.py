@@ -7,7 +7,7 @@ from e2e.harness import Service, local
 
 
 def test_submit_typed_in_a_shell_runs_a_job(service: Service) -> None:
-    """The shell that asks counts, not the login shell; tests/e2e/shells has the other ones."""
+    """The shell that asks counts, not the login shell; tests/e2e/test_shells.py has the other ones."""
     service.program("import sys\nprint('epochs', sys.argv[sys.argv.index('--epochs') + 1])\n")
     service.config(**local())
     typed = 'eval "$(trainyard shell-init)"\njobs submit training --config config.yaml -- --epochs 5\n'

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, meta, pass_context
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined, meta, pass_context
 from jinja2.nodes import Const, Extends
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
@@ -18,6 +18,7 @@ import trainyard_protocol
 from trainyard_protocol.fields import sized
 from trainyard_server.dashboard.frame import Frame
 from trainyard_server.dashboard.live_parts import LivePart
+from trainyard_server.dashboard.resources import folders
 from trainyard_server.dashboard.row_cache import RowCache
 from trainyard_server.dashboard.static_files import static_url, static_version
 from trainyard_server.domain.durations import duration
@@ -33,8 +34,9 @@ class Rendering:
 
     def __init__(self) -> None:
         self._blocks: dict[str, dict[str, Callable[[Context], Iterator[str]]]] = {}
+        loaders = {name: FileSystemLoader(folder) for name, folder in folders("templates").items()}
         self._environment = Environment(
-            loader=PackageLoader("trainyard_server.dashboard"),
+            loader=ChoiceLoader([loaders.pop(""), PrefixLoader(loaders)]),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,

@@ -6,17 +6,19 @@ Their path has a digest of all of them, so browsers cache them for ever and fetc
 import gzip
 import hashlib
 import mimetypes
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fastapi import Request, Response
 
 from trainyard_protocol.errors import NotFound
 from trainyard_server.api.routing import Router
+from trainyard_server.dashboard.resources import folders
 from trainyard_server.domain.access.route_access import Access
 
-_FOLDER = Path(__file__).parent / "static"
 # A plug-in of Metaflow, of which no Python is imported, nor any package.
 _UPLOT = "card_uplot/plugins/cards/uplot/uplot"
 _SWAGGER_UI = "fastapi_swagger.resources"
@@ -47,7 +49,7 @@ def static_file(version: str, name: str, request: Request) -> Response:
 def static_version() -> str:
     """Digest of all static files."""
     digest = hashlib.sha256()
-    for name in sorted(_names()):
+    for name in sorted(_files()):
         digest.update(name.encode() + b"\0")
         digest.update(hashlib.sha256(_read(name)[0]).digest())
     return digest.hexdigest()[:12]
@@ -58,17 +60,24 @@ def static_url(name: str) -> str:
 
 
 @cache
-def _names() -> frozenset[str]:
-    ours = (path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.is_file())
-    return frozenset((*ours, *_VENDOR))
+def _files() -> Mapping[str, Traversable]:
+    """All static files, by their names."""
+    vendor = {name: files(package).joinpath(path) for name, (package, path) in _VENDOR.items()}
+    ours = {
+        (Path(prefix) / path.relative_to(folder)).as_posix(): path
+        for prefix, folder in folders("static").items()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    return {**ours, **vendor}
 
 
 @cache
 def _read(name: str) -> tuple[bytes, str]:
     """Content and media type. Raises NotFound for every other name."""
-    if name not in _names():
+    file = _files().get(name)
+    if file is None:
         raise NotFound(f"There is nothing at /static/{name}.")
-    file = files(_VENDOR[name][0]).joinpath(_VENDOR[name][1]) if name in _VENDOR else _FOLDER / name
     media_type = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
     return file.read_bytes(), media_type or "application/octet-stream"
 

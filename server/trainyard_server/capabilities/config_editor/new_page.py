@@ -85,7 +85,7 @@ def new_view(
             },
         }
 
-    return View("new.html", read)
+    return View("config_editor/new.html", read)
 
 
 def _blank(cases: UseCases, project: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def config_view(
             **_replica(cases, project, job_id, chosen, task),
         }
 
-    return job_view(request, cases, project, job_id, tab="/config", template="job/config.html", more=more)
+    return job_view(request, cases, project, job_id, tab="/config", template="config_editor/config.html", more=more)
 
 
 def _run(detail: JobDetail, number: int | None) -> RunView | None:

@@ -10,6 +10,6 @@ from trainyard_server.dashboard.views import JobCard
 EXPERIMENTS = Capability(
     "experiments",
     services=lambda cases: (Standings(cases.backend), Comparisons(cases.backend)),
-    job_cards=(JobCard("job/_standing.html", standing_context),),
+    job_cards=(JobCard("experiments/_standing.html", standing_context),),
     routers=(routes.router, page.router),
 )

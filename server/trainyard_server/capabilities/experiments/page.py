@@ -59,7 +59,7 @@ def compare_view(
         }
 
     topics = tuple(job_topic(key) for key in cases.of(Comparisons).keys(names))
-    return View("compare.html", read, topics, every_s=_EVERY_S)
+    return View("experiments/compare.html", read, topics, every_s=_EVERY_S)
 
 
 def _most_important(view: ComparisonView, job: ComparedJob) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ def notifications_view(request: Request, cases: Cases) -> View:
             "may_test": {project for project in projects if caller.may(Role.SUBMITTER, project)},
         }
 
-    return View("notifications.html", read, (NOTIFICATIONS_TOPIC,))
+    return View("notifications/notifications.html", read, (NOTIFICATIONS_TOPIC,))
 
 
 add_page(router, "/notifications", Access.PERSON, "the page of notifications", notifications_view)

@@ -41,7 +41,7 @@ def usage_view(
             "report": report,
         }
 
-    return View("usage.html", read, every_s=_EVERY_S)
+    return View("sharing/usage.html", read, every_s=_EVERY_S)
 
 
 add_page(router, "/usage", Access.PERSON, "the page of usage", usage_view)

@@ -1,13 +1,13 @@
 // Page of a comparison: the curves of jobs with a tick for each, and their parameters. The address has all choices.
 import { ApiError, call, jobPath } from "../base/api.js";
 import { byId, el } from "../base/dom.js";
-import { styleAmong } from "./charts.js";
-import { CurveCharts, writeAddress } from "./curve_charts.js";
-import { findJobs } from "./find_jobs.js";
-import { swatch } from "./metrics_card.js";
-import { MetricsJob } from "./metrics_job.js";
-import { Parallel } from "./parallel.js";
-import { axesOf } from "./study_axes.js";
+import { styleAmong } from "../charts/charts.js";
+import { CurveCharts, writeAddress } from "../charts/curve_charts.js";
+import { findJobs } from "../charts/find_jobs.js";
+import { swatch } from "../charts/metrics_card.js";
+import { MetricsJob } from "../charts/metrics_job.js";
+import { Parallel } from "../charts/parallel.js";
+import { axesOf } from "../charts/study_axes.js";
 
 const POINTS = 60_000; // of all curves together
 const FIRST = 10; // jobs whose curves are shown before the others are read

@@ -27,7 +27,6 @@ from trainyard_cli.submission import config_file, places
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.from_job import trial_config
-from trainyard_cli.submission.job_fields import get
 from trainyard_cli.submission.sweep import SweptFlag, swept
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import RETRY_DELAYS
@@ -190,7 +189,7 @@ class Client:
         draft = submission.draft(source, flags, current_dir=Path.cwd(), name=job_id, user_args=user_args)
         draft = places.for_server(draft, logger.info, is_local=self._http.server.local)
         self._check(draft)
-        directory = str(get(draft.data, "trainingInput.jobDir") or "")
+        directory = draft.data.job_dir
         if self._storage and directory.startswith("gs://"):
             ensure_bucket(directory, self._storage, logger.info)
         upload = to_bucket(staging_bucket, self._storage, logger.info) if staging_bucket else to_server(self._http)

@@ -1,6 +1,5 @@
 """Flags of `jobs submit training` and `jobs validate`, with the config fields that they set."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from trainyard_cli.submission.flag_types import (
     TierChoice,
     Variable,
 )
-from trainyard_cli.submission.job_fields import put, snake
+from trainyard_cli.submission.job_data import JobData, snake
 from trainyard_cli.submission.sweep import MAX_AT_ONCE, STYLES, Sweep
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -38,7 +37,7 @@ class Flag:
     help: str
     path: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    sets: Callable[[str, Any, job_fields.Job], job_fields.Fields] = job_fields.whole
+    sets: Callable[[str, Any, JobData], job_fields.Fields] = job_fields.whole
 
     @property
     def parameter(self) -> str:
@@ -299,18 +298,18 @@ def pop_flags(parameters: dict[str, Any]) -> JobFlags:
     return JobFlags({name: value for name, value in values.items() if value is not None and value != ()})
 
 
-def merge(data: Mapping[str, Any], flags: JobFlags) -> tuple[dict[str, Any], dict[str, str]]:
+def merge(data: Mapping[str, Any], flags: JobFlags) -> tuple[JobData, dict[str, str]]:
     """Merge the flags into the config, and map each proto path that a flag set to the flag. Pure.
 
     A config value that should be a mapping and is not stays, for validation to report.
     """
-    job: dict[str, Any] = copy.deepcopy(dict(data))
+    job = JobData(data)
     origins: dict[str, str] = {}
     for flag in FLAGS:
         if flag.path is None or flag.parameter not in flags.given:
             continue
         for path, value in flag.sets(flag.path, flags.given[flag.parameter], job):
-            if put(job, path, value):
+            if job.put(path, value):
                 proto = flag.proto_path
                 leaf = snake(path.removeprefix(flag.path).lstrip("."))
                 key = f"{proto}.{leaf}" if leaf else proto

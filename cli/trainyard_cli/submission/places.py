@@ -1,31 +1,27 @@
 """A job as the place where it runs gets it: with an image that was built here, or on a server elsewhere."""
 
-import copy
 from dataclasses import replace
 
 from trainyard_cli.submission import machine_types
-from trainyard_cli.submission.job_fields import get, put
+from trainyard_cli.submission.job_data import ROLES, JobData
 from trainyard_cli.submission.submit import JobDraft, Notify, in_users_terms
 from trainyard_protocol.errors import InvalidArgument, Violation
 from trainyard_protocol.job.config import placeholders
 
-_TRAINING = "trainingInput"
-
 
 def with_image(draft: JobDraft, image: str) -> JobDraft:
     """The job with an image that is built from --build, in place of the master's and of every placeholder."""
-    data, origins = copy.deepcopy(dict(draft.data)), dict(draft.origins)
-    for role in ("master", "worker", "parameterServer", "evaluator"):
-        path = f"{_TRAINING}.{role}Config.imageUri"
-        if role == "master" or placeholders.in_image(str(get(data, path) or "")):
-            put(data, path, image)
-    origins["master_config.image_uri"] = "--build"
-    return replace(draft, data=data, origins=origins)
+    data = JobData(draft.data.body)
+    data.image = image
+    for path in (f"{role}Config.imageUri" for role in ROLES):
+        if placeholders.in_image(str(data.training(path) or "")):
+            data.put_training(path, image)
+    return replace(draft, data=data, origins={**draft.origins, "master_config.image_uri": "--build"})
 
 
 def with_default_machine(draft: JobDraft, notify: Notify) -> JobDraft:
     """The job as this machine's own service gets it: with one CPU where it is a program, and names no machines."""
-    data = copy.deepcopy(dict(draft.data))
+    data = JobData(draft.data.body)
     if not machine_types.add_default(data):
         return draft
     notify(machine_types.ONE_CPU)

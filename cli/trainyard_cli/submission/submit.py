@@ -4,7 +4,6 @@ All local checks come before anything is started, built, uploaded or created. Th
 the job; an upload is refused before its body is read if the job id is taken.
 """
 
-import copy
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from trainyard_cli.submission import config_file, machine_types, sweep
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags, merge
 from trainyard_cli.submission.foreign import custom_job_config, other_tools
-from trainyard_cli.submission.job_fields import get, put, spelling
+from trainyard_cli.submission.job_data import JobData
 from trainyard_cli.v1_client import V1Client
 from trainyard_programs import archives, program_wheel, programs
 from trainyard_programs.archives import Archive
@@ -48,7 +47,7 @@ class JobDraft:
     of this machine; "" for any other.
     """
 
-    data: Mapping[str, Any]
+    data: JobData
     config: ConfigFile | None
     origins: Mapping[str, str]
     name: str = ""
@@ -60,12 +59,12 @@ class JobDraft:
 
     def named(self, job_id: str) -> dict[str, Any]:
         """The body of a create request with that job id."""
-        data = {key: value for key, value in self.data.items() if key != "job_id"}
+        data = {key: value for key, value in self.data.body.items() if key != "job_id"}
         return custom_job_config.followed({**data, "jobId": job_id})
 
     @property
     def module(self) -> str:
-        return str(get(self.data, f"{_TRAINING}.pythonModule") or "")
+        return self.data.module
 
 
 def draft(
@@ -84,37 +83,37 @@ def draft(
     if config is not None:
         config = custom_job_config.translated(config, name)
     data, origins = merge(config.data if config else {}, flags)
-    if data.get(spelling(data, _TRAINING)) is None:
-        data[spelling(data, _TRAINING)] = {}
+    if data.get(_TRAINING) is None:
+        data.put(_TRAINING, {})
     machine_types.add_cpus(data, origins, flags)
     if user_args:
-        if not custom_job_config.add_arguments(data, user_args):
-            put(data, f"{_TRAINING}.args", list(user_args))
+        if not custom_job_config.add_arguments(data.body, user_args):
+            data.put_training("args", list(user_args))
         origins["args"] = "USER_ARGS"
     if name:
         origins["job.job_id"] = "JOB"
     if flags.text("master_image_uri") and flags.text("runtime_version"):
         raise InvalidArgument("Only one of --master-image-uri, --runtime-version can be set.")
     for parameter in ("metric", "goal", "parallel_trials", "early_stopping", "sweep_style"):
-        if flags.text(parameter) and not get(data, f"{_TRAINING}.hyperparameters.params"):
+        if flags.text(parameter) and not data.training("hyperparameters.params"):
             raise InvalidArgument(
                 f"--{parameter.replace('_', '-')} is for a study: add --sweep NAME=VALUE,..., or hyperparameters to "
                 "the config."
             )
     if rule := flags.text("early_stopping"):
-        put(data, f"{_TRAINING}.hyperparameters.enableTrialEarlyStopping", True)
+        data.put_training("hyperparameters.enableTrialEarlyStopping", True)
         if rule == "median":  # the config's other fields are of ASHA
-            put(data, f"{_TRAINING}.hyperparameters.earlyStopping", {"rule": rule})
+            data.put_training("hyperparameters.earlyStopping", {"rule": rule})
     if flags.text("metric") and not flags.text("goal"):
         _set_goal(data, flags.text("metric"), origins)
-    if flags.text("scale_tier").lower() == "custom" and not get(data, f"{_TRAINING}.masterType"):
+    if flags.text("scale_tier").lower() == "custom" and not data.machine_type:
         raise InvalidArgument("--master-machine-type is required if scale-tier is set to `CUSTOM`.")
     relative = _make_job_dir_absolute(data, config, origins, current_dir)
     for package in flags.packages:
         if "://" not in package:
             archives.check_archive(Path(package).expanduser())
-    custom_job_config.check_flags(data, origins, flags)
-    name = name or str(get(data, "jobId") or "")
+    custom_job_config.check_flags(data.body, origins, flags)
+    name = name or data.job_id
     draft = JobDraft(data, config, origins, name, flags.packages, relative_job_dir=relative)
     search = programs.Search(tuple(map(Path, flags.given.get("include", ()))), current_dir)
     if flags.text("package_path"):
@@ -131,20 +130,19 @@ def draft(
     return replace(_with_argument_style(draft, program), program=program)
 
 
-def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> None:
+def _set_goal(data: JobData, metric: str, origins: dict[str, str]) -> None:
     """Set the goal of --metric by its name, where neither --goal nor the config has one. Raises InvalidArgument where
     the name does not tell, or tells the opposite of the config."""
     from trainyard_protocol.lines.progress import lower_is_better
 
-    path = f"{_TRAINING}.hyperparameters.goal"
-    lower, given = lower_is_better(metric), str(get(data, path) or "").upper()
+    lower, given = lower_is_better(metric), data.goal.upper()
     if given in ("", "GOAL_TYPE_UNSPECIFIED"):
         if lower is None:
             raise InvalidArgument(
                 f"--metric {metric}: its name does not tell whether it is to be large or small. Add --goal maximize or "
                 "--goal minimize."
             )
-        put(data, path, "MINIMIZE" if lower else "MAXIMIZE")
+        data.goal = "MINIMIZE" if lower else "MAXIMIZE"
         origins["hyperparameters.goal"] = "--metric"
     elif lower is not None and given == ("MAXIMIZE" if lower else "MINIMIZE"):
         raise InvalidArgument(
@@ -155,7 +153,7 @@ def _set_goal(data: dict[str, Any], metric: str, origins: dict[str, str]) -> Non
 
 def lacks_program(draft: JobDraft) -> bool:
     """Whether the job has a placeholder in place of its image, or nothing to run at all."""
-    image = str(get(draft.data, f"{_TRAINING}.masterConfig.imageUri") or "")
+    image = draft.data.image
     return bool(placeholders.in_image(image)) if image else not (draft.module or draft.packages)
 
 
@@ -196,8 +194,8 @@ def submit(
                 with in_users_terms(draft):
                     if built is None:
                         built = _archives(draft, scratch, notify)
-                    _add_packages(body, draft, [upload(job_id, archive) for archive in built])
-                    return client.create_job(custom_job_config.followed(body))
+                    sent = _with_packages(body, draft, [upload(job_id, archive) for archive in built])
+                    return client.create_job(custom_job_config.followed(sent))
             except AlreadyExists:
                 if if_exists is not None and built is not None:
                     return if_exists(_requested(body, draft, built))
@@ -235,7 +233,7 @@ def in_users_terms(draft: JobDraft) -> Iterator[None]:
 def _base_name(draft: JobDraft) -> str:
     stem = draft.config.path.stem if draft.config else ""
     package = draft.module.partition(".")[0]
-    display_name = str(get(draft.data, f"{_TRAINING}.customJob.displayName") or "")
+    display_name = str(draft.data.training("customJob.displayName") or "")
     candidates = [display_name, "" if stem.lower() in _GENERIC_NAMES else stem, package, stem, "job"]
     words = (re.sub(r"[^A-Za-z0-9]+", "_", candidate).strip("_") for candidate in candidates)
     name = next(filter(None, words))
@@ -243,16 +241,16 @@ def _base_name(draft: JobDraft) -> str:
 
 
 def _make_job_dir_absolute(
-    data: dict[str, Any], config: ConfigFile | None, origins: Mapping[str, str], current_dir: Path
+    data: JobData, config: ConfigFile | None, origins: Mapping[str, str], current_dir: Path
 ) -> str:
     """Resolve jobDir: a flag's from the current directory, a config's from the config's directory. Returns the one that
     was given, if that was a relative path."""
-    job_dir = get(data, f"{_TRAINING}.jobDir")
+    job_dir = data.training("jobDir")
     if not isinstance(job_dir, str) or not job_dir or _ADDRESS.match(job_dir):
         return ""
     base = config.path.absolute().parent if config and "job_dir" not in origins else current_dir
     given = Path(job_dir).expanduser()
-    put(data, f"{_TRAINING}.jobDir", str(Path(*_without_dots((base / given).parts))))
+    data.job_dir = str(Path(*_without_dots((base / given).parts)))
     return "" if given.is_absolute() else job_dir
 
 
@@ -268,8 +266,7 @@ def _without_dots(parts: tuple[str, ...]) -> list[str]:
 
 def _with_automatic_program(draft: JobDraft, search: programs.Search) -> JobDraft:
     """Give a package job without packages the program of its module, if there is one beside the config."""
-    is_image = get(draft.data, f"{_TRAINING}.masterConfig.imageUri")
-    if is_image or get(draft.data, f"{_TRAINING}.packageUris"):
+    if draft.data.image or draft.data.training("packageUris"):
         return draft
     config_dir = [draft.config.path.absolute().parent] if draft.config else []
     program = programs.beside((*config_dir, search.current_dir), draft.module, search)
@@ -278,21 +275,20 @@ def _with_automatic_program(draft: JobDraft, search: programs.Search) -> JobDraf
 
 def _with_program(draft: JobDraft, program: Program) -> JobDraft:
     """The job of a program, whose module it runs."""
-    data = copy.deepcopy(dict(draft.data))
-    put(data, f"{_TRAINING}.pythonModule", program.module)
+    data = JobData(draft.data.body)
+    data.module = program.module
     return replace(draft, data=data, program=program)
 
 
 def _with_argument_style(draft: JobDraft, program: Program) -> JobDraft:
     """The study as its program reads arguments, where neither a flag nor the config says how."""
-    path = f"{_TRAINING}.hyperparameters"
-    if not get(draft.data, f"{path}.params") or get(draft.data, f"{path}.argumentStyle"):
+    if not draft.data.training("hyperparameters.params") or draft.data.training("hyperparameters.argumentStyle"):
         return draft
     style = sweep.style_of(program.file.read_text(encoding="utf-8", errors="replace"))
     if not style:
         return draft
-    data = copy.deepcopy(dict(draft.data))
-    put(data, f"{path}.argumentStyle", style)
+    data = JobData(draft.data.body)
+    data.put_training("hyperparameters.argumentStyle", style)
     return replace(draft, data=data)
 
 
@@ -316,8 +312,7 @@ def packaging_lines(draft: JobDraft, program: Program, *, names_all: bool = Fals
         yield batch_script
     if program.choice:
         yield f"The program is {program.choice} (--module-name names another)."
-    has_job_dir = get(draft.data, f"{_TRAINING}.jobDir")
-    if has_job_dir and not program.passes_job_dir:
+    if draft.data.job_dir and not program.passes_job_dir:
         yield "It finds the job-dir in TRAINYARD_JOB_DIR, and gets no argument --job-dir (--pass-job-dir passes it)."
     yield from program.notes
     beside_config = [draft.config.path.absolute().parent] if draft.config else []
@@ -326,20 +321,14 @@ def packaging_lines(draft: JobDraft, program: Program, *, names_all: bool = Fals
 
 def _requested(body: dict[str, Any], draft: JobDraft, built: list[Archive]) -> Mapping[str, Any]:
     """The training input that was to be created, each built package by its hash."""
-    _add_packages(body, draft, [f"staging://{archive.sha256}/{archive.path.name}" for archive in built])
-    requested: Mapping[str, Any] = parse_job(custom_job_config.followed(body)).canonical()[_TRAINING]
+    sent = _with_packages(body, draft, [f"staging://{archive.sha256}/{archive.path.name}" for archive in built])
+    requested: Mapping[str, Any] = parse_job(custom_job_config.followed(sent)).canonical()[_TRAINING]
     return requested
 
 
-def _add_packages(body: dict[str, Any], draft: JobDraft, uploaded: list[str]) -> None:
+def _with_packages(body: dict[str, Any], draft: JobDraft, uploaded: list[str]) -> dict[str, Any]:
     ready = [package for package in draft.packages if "://" in package]
+    job = JobData(body)
     if uploaded or ready:
-        _put_copy(body, "packageUris", [*uploaded, *ready])
-
-
-def _put_copy(body: dict[str, Any], name: str, value: object) -> None:
-    """Set a field of the training input without changing the draft that shares it."""
-    key = spelling(body, _TRAINING)
-    inner = dict(body[key])
-    inner[spelling(inner, name)] = value
-    body[key] = inner
+        job.put_training("packageUris", [*uploaded, *ready])
+    return job.body

@@ -20,7 +20,6 @@ from trainyard_cli.submission import config_file, places
 from trainyard_cli.submission import submit as submission
 from trainyard_cli.submission.existing_job import ExistingJob
 from trainyard_cli.submission.flags import JobFlags, job_flags, pop_flags
-from trainyard_cli.submission.job_fields import get
 from trainyard_cli.submission.submit import JobDraft
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_protocol.answers.configs import ConfigCheckRequest, ReplicaGroup
@@ -87,7 +86,7 @@ def submit(client: Client, request: AgentRequest, user: McpUser) -> SubmitAnswer
         return SubmitAnswer(job="", state="", is_new=False, dry_run=result)
     existing = ExistingJob(client, draft.name)
     notes: list[str] = []
-    storage, job_dir = user.storage(client), str(get(draft.data, "trainingInput.jobDir") or "")
+    storage, job_dir = user.storage(client), draft.data.job_dir
     if storage and job_dir.startswith("gs://"):
         ensure_bucket(job_dir, storage, notes.append)
     bucket = ready.bucket

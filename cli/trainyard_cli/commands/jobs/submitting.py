@@ -31,7 +31,6 @@ from trainyard_cli.submission.existing_job import ExistingJob
 from trainyard_cli.submission.flags import JobFlags
 from trainyard_cli.submission.foreign import secret_hints
 from trainyard_cli.submission.from_job import rerun_config, trial_config
-from trainyard_cli.submission.job_fields import get
 from trainyard_cli.submission.submit import Uploader
 from trainyard_cli.submission.upload import ensure_bucket, to_bucket, to_server
 from trainyard_cli.v1_client import NO_RETRIES, V1Client
@@ -134,7 +133,7 @@ def create(target: Target, request: JobRequest, *, if_not_exists: bool = False) 
     with v1_client_of(server, target) as client:
         bucket = request.flags.text("staging_bucket")
         storage = state.storage_url() if server.local else ""
-        job_dir = str(get(draft.data, "trainingInput.jobDir") or "")
+        job_dir = draft.data.job_dir
 
         if storage and job_dir.startswith("gs://"):
             ensure_bucket(job_dir, storage, notify)

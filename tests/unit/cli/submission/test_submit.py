@@ -21,7 +21,7 @@ def flags(**given: Any) -> JobFlags:
 
 
 def merged(data: dict[str, Any], **given: Any) -> dict[str, Any]:
-    return merge(data, flags(**given))[0]
+    return merge(data, flags(**given))[0].body
 
 
 def draft(
@@ -99,7 +99,7 @@ NAMES_MACHINES = (
 
 def test_cpus_are_the_machine_type_of_every_replica_without_one(tmp_path: Path) -> None:
     for text, (tier, master, worker) in CPUS.items():
-        asked = draft(tmp_path, text or "trainingInput: {}", cpus=4).data["trainingInput"]
+        asked = draft(tmp_path, text or "trainingInput: {}", cpus=4).data.body["trainingInput"]
         assert (asked["scaleTier"], asked["masterType"], asked.get("workerType")) == (tier, master, worker)
     assert "--cpus: 'local-99' is not a machine type" in refusal(draft(tmp_path, CUSTOM, cpus=99))
     for flag, value in (("scale_tier", "basic"), ("master_machine_type", "local-2")):
@@ -110,7 +110,7 @@ def test_cpus_are_the_machine_type_of_every_replica_without_one(tmp_path: Path) 
 def test_default_machine_is_one_cpu_where_a_program_names_no_machines(tmp_path: Path) -> None:
     messages: list[str] = []
     made = places.with_default_machine(draft(tmp_path, "trainingInput: {pythonModule: a.b}"), messages.append)
-    assert made.data["trainingInput"]["masterType"] == "local-1"
+    assert made.data.body["trainingInput"]["masterType"] == "local-1"
     assert messages == ["Using 1 CPU (add --cpus N for more)."]
     for text in NAMES_MACHINES:
         named = draft(tmp_path, text)
@@ -137,7 +137,7 @@ def test_relative_job_dir_becomes_absolute(
     config.write_text(CUSTOM + (f"  jobDir: {in_config}\n" if in_config else ""))
     made = submit.draft(config, flags(**given), current_dir=tmp_path / "here")
     job_dir = expected if ":/" in expected else str(tmp_path / expected)
-    assert made.data["trainingInput"]["jobDir"] == job_dir
+    assert made.data.body["trainingInput"]["jobDir"] == job_dir
 
 
 def test_relative_job_dir_is_refused_for_a_server_elsewhere_with_its_flag_or_line(tmp_path: Path) -> None:
@@ -146,7 +146,9 @@ def test_relative_job_dir_is_refused_for_a_server_elsewhere_with_its_flag_or_lin
         (draft(tmp_path, CUSTOM + "  jobDir: ./out\n"), "config.yaml:6: jobDir: ./out is relative"),
     ]
     for made, says in rows:
-        assert places.for_server(made, print, is_local=True).data["trainingInput"]["jobDir"] == str(tmp_path / "out")
+        assert places.for_server(made, print, is_local=True).data.job_dir == str(
+            tmp_path / "out"
+        )
         with pytest.raises(InvalidArgument) as caught:
             places.for_server(made, print, is_local=False)
         assert says in caught.value.message
@@ -280,7 +282,7 @@ def test_goal_follows_from_the_name_of_the_metric_or_is_asked_for(tmp_path: Path
     for config, given, expected in rows:
         try:
             made = draft(tmp_path, study % config, **given)
-            result = str(made.data["trainingInput"]["hyperparameters"].get("goal"))
+            result = str(made.data.body["trainingInput"]["hyperparameters"].get("goal"))
         except InvalidArgument as error:
             result = error.message
         if expected not in result:
@@ -295,7 +297,7 @@ def test_early_stopping_replaces_the_rule_of_the_config_and_what_does_not_fit_it
 
     def hyperparameters(config: str, **given: Any) -> Any:
         text = f"trainingInput:\n  hyperparameters: {{{config}}}\n"
-        return draft(tmp_path, text, package_path=str(tmp_path / "t.py"), **given).data["trainingInput"][
+        return draft(tmp_path, text, package_path=str(tmp_path / "t.py"), **given).data.body["trainingInput"][
             "hyperparameters"
         ]
 
@@ -341,7 +343,7 @@ def test_style_of_arguments_follows_from_the_flag_the_config_the_names_or_the_so
         for program in ("t.py", "pkg"):
             try:
                 made = draft(tmp_path, text, package_path=str(tmp_path / program), **given)
-                result = str(made.data["trainingInput"]["hyperparameters"].get("argumentStyle"))
+                result = str(made.data.body["trainingInput"]["hyperparameters"].get("argumentStyle"))
             except InvalidArgument as error:
                 result = error.message
             if not result.startswith(expected):

@@ -21,8 +21,8 @@ def study(*sweeps: str, config: dict[str, Any] | None = None, **flags: Any) -> d
     swept = tuple(Sweep().convert(words, None, None) for words in sweeps)
     data = {"trainingInput": {"pythonModule": "a.b", "hyperparameters": config or {}}}
     merged, _ = merge(data, JobFlags({"sweep": swept, **flags}))
-    check(parse_training_input(merged["trainingInput"]), default_catalog())
-    spec: dict[str, Any] = merged["trainingInput"]["hyperparameters"]
+    check(parse_training_input(merged.get("trainingInput")), default_catalog())
+    spec: dict[str, Any] = merged.training("hyperparameters")
     return spec
 
 

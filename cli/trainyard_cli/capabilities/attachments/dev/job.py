@@ -1,6 +1,5 @@
 """The job of `jobs dev`: it waits, with the packages that the training would have."""
 
-import copy
 import getpass
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from trainyard_cli.capabilities.attachments.dev import waiter
 from trainyard_cli.capabilities.attachments.dev.tree import CodeDirectory
 from trainyard_cli.submission.config_file import ConfigFile
 from trainyard_cli.submission.flags import JobFlags
-from trainyard_cli.submission.job_fields import get, put
+from trainyard_cli.submission.job_data import ROLES, JobData
 from trainyard_cli.submission.submit import JobDraft
 from trainyard_programs import program_wheel, programs
 from trainyard_protocol.errors import InvalidArgument
@@ -24,8 +23,6 @@ _A_WEEK_S = 604_800
 
 _MODULE = "trainyard_dev"
 _WAITER = "waiter.py"
-_TRAINING = "trainingInput"
-_ROLES = ("worker", "parameterServer", "evaluator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +35,12 @@ class DevJob:
 
     def change(self, draft: JobDraft) -> JobDraft:
         """Give the job its default name and, with an image, the waiting program in place of the image's."""
-        data = copy.deepcopy(dict(draft.data))
-        roles = ("master", *(role for role in _ROLES if str(get(data, f"{_TRAINING}.{role}Count") or 0) != "0"))
-        if _has_image(data) and not draft.module:
-            put(data, f"{_TRAINING}.args", [])
-            for role in roles:
-                put(data, f"{_TRAINING}.{role}Config.containerCommand", ["python3", "-c", _source(), *self.arguments])
-                put(data, f"{_TRAINING}.{role}Config.containerArgs", [])
+        data = JobData(draft.data.body)
+        if data.image and not draft.module:
+            data.put_training("args", [])
+            for role in ("master", *filter(data.has_replicas, ROLES)):
+                data.put_training(f"{role}Config.containerCommand", ["python3", "-c", _source(), *self.arguments])
+                data.put_training(f"{role}Config.containerArgs", [])
         user = re.sub(r"[^A-Za-z0-9]+", "_", self.user).strip("_")[:64]
         return replace(draft, data=data, base=f"dev_{user}" if user else "dev")
 
@@ -55,8 +51,8 @@ def dev_job(
 ) -> Iterator[DevJob]:
     """The job that waits, while its packages are there to be uploaded. An image has its own packages, unless the config
     installs others in it. Raises InvalidArgument for a study, and for declarations that cannot be read."""
-    data = config.data if config is not None else {}
-    if get(data, f"{_TRAINING}.hyperparameters"):
+    data = JobData(config.data if config is not None else {})
+    if data.training("hyperparameters"):
         raise InvalidArgument(
             "The config is that of a study, and `jobs dev` is for one training: remove hyperparameters."
         )
@@ -65,13 +61,13 @@ def dev_job(
     }
     given["labels"] = ({**_labels(data, flags), LABEL: "true", _STALL_LIMIT: str(_A_WEEK_S)},)
     given["enable_web_access"] = True
-    has_image = _has_image(data) or bool(flags.text("master_image_uri") or flags.text("build"))
-    installs = bool(get(data, f"{_TRAINING}.pythonModule") or get(data, f"{_TRAINING}.packageUris") or flags.packages)
+    has_image = data.image or flags.text("master_image_uri") or flags.text("build")
+    installs = data.module or data.training("packageUris") or flags.packages
     with ExitStack() as scratch:
         if installs or not has_image:
             program = programs.waiting(code.project, _MODULE, _WAITER, ("jupyterlab",) if notebook else ())
             wheel = scratch.enter_context(program_wheel.build(program, {_WAITER: _source().encode()}))
-            others = flags.packages or tuple(map(str, get(data, f"{_TRAINING}.packageUris") or ()))
+            others = flags.packages or tuple(map(str, data.training("packageUris") or ()))
             given |= {"packages": ((*others, str(wheel.path)),), "module_name": _MODULE}
         yield DevJob(JobFlags(given), (f"{idle_s:g}",))
 
@@ -80,11 +76,7 @@ def is_dev_job(job: Mapping[str, Any]) -> bool:
     return bool(job.get("labels", {}).get(LABEL) == "true")
 
 
-def _has_image(data: Mapping[str, Any]) -> bool:
-    return bool(get(data, f"{_TRAINING}.masterConfig.imageUri"))
-
-
-def _labels(data: Mapping[str, Any], flags: JobFlags) -> dict[str, str]:
+def _labels(data: JobData, flags: JobFlags) -> dict[str, str]:
     """The labels of the flags, which replace the config's."""
     pairs = flags.given.get("labels") or (data.get("labels") or {},)
     return {key: text for labels in pairs if isinstance(labels, Mapping) for key, text in labels.items()}

@@ -76,7 +76,7 @@ def test_flag_wins_over_file_and_file_over_config() -> None:
     files = ((("B", "first"), ("C", "first")), (("C", "second"), ("D", "second")))
     flags = JobFlags({"env": (("D", "flag"),), "env_file": files})
     job, origins = merge(config, flags)
-    assert job["trainingInput"]["env"] == {"A": "config", "B": "first", "C": "second", "D": "flag"}
+    assert job.training("env") == {"A": "config", "B": "first", "C": "second", "D": "flag"}
     assert origins == {"env": "--env-file, --env"}
     assert flags.env == {"B": "first", "C": "second", "D": "flag"}
     assert sum(flag.name == "--env-file" for flag in FLAGS) == 1

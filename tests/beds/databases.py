@@ -10,17 +10,27 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeVar, cast
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from trainyard_server.storage.db.store import Store
 
+Test = TypeVar("Test", bound=Callable[..., object])
+
 on_every_database = pytest.mark.usefixtures("every_database")
 """Marks tests whose SQL could differ between the databases; all others run on SQLite."""
+
+
+def on_postgresql(test: Test) -> Test:
+    """Marks a test of several servers on one database, which SQLite does not have."""
+    marked: Test = pytest.mark.parametrize("every_database", ["postgresql"], indirect=True)(test)
+    return cast("Test", on_every_database(marked))
+
 
 _TEMPLATE = "trainyard_template"
 

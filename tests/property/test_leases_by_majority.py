@@ -6,11 +6,12 @@ did not have to, and machines that come and go leave the others their short leas
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,11 @@ class AgentModel:
         self.world.at(0.5, self._watch)
 
 
+def put(row: AgentRow, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(row, name, value)
+
+
 class ServerModel:
     """A server process and its database."""
 
@@ -195,7 +201,7 @@ class ServerModel:
         row.heartbeats += 1
         self.liveness.silent_s(row)
         if row.sent_version == request.seen and (has_last or not row.has_members):
-            row.confirm_answer()
+            put(row, row.with_confirmed_answer())
         life = self.life
         self.world.at(self.world.random.uniform(0, HOLD_S), lambda: self._answer(request, row, agent, life))
 
@@ -208,7 +214,7 @@ class ServerModel:
         lease_s = SHORT_LEASE_S if members else LONG_LEASE_S if has_company else None
         peers = Peers(key="", addresses=offer.addresses) if has_company and offer.addresses else None
         version = f"{lease_s} {members} {peers and peers.addresses}"
-        row.note_answer(version, lease_s, members)
+        put(row, row.with_answer(version, lease_s, members))
         row.lease_s = None if row.lease_s is None or lease_s is None else max(row.lease_s, lease_s)
         row.heartbeats += 1
         answer = SyncResponse(version=version, lease_s=lease_s, runs=(), members=members, peers=peers)

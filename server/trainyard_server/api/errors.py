@@ -30,7 +30,7 @@ from trainyard_protocol.errors import (
 from trainyard_server.api.middleware import security_headers
 from trainyard_server.domain.access.route_access import MLFLOW_AREAS, AccessTable, wants_page
 from trainyard_server.services.people.guess_limits import TooManyGuesses
-from trainyard_server.storage.db.repository import ConcurrentUpdate
+from trainyard_server.storage.db.base.statements import ConcurrentUpdate
 from trainyard_server.storage.failures import DatabaseError, FailureLog, UnstorableValue, failure_detail, failure_of
 
 RETRY_AFTER_S = 5

@@ -128,7 +128,7 @@ class Restoration:
             if agent is None or not agent.restored or agent.removed_at is not None:
                 return set()  # it has called
             touched = self.lose_runs(writer, agent, now)
-            writer.remove_agent(agent, now)
+            writer.remove_agent(agent, now, may_return=True)
         self._backend.notifier.publish(AGENTS_TOPIC, agent_topic(agent_id))
         return touched
 

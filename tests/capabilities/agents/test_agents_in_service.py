@@ -101,7 +101,7 @@ def test_name_of_two_agents_is_asked_about_and_refused_where_nobody_can_answer(
         ScriptedAgent(api, f"vm{number}", agent_id=f"abcd{number}").sync()
     with api.use_cases.backend.store.write() as writer:  # as an older release has left them
         for row in writer.agents():
-            row.info = {**row.info, "name": "vm"}
+            writer._change_agent(row, info={**row.info, "name": "vm"})
     for named in ("vm", "abcd"):
         code, _, printed = shell(f"agents remove {named}")
         assert (code, f"There are 2 agents {named}: name one by its id. abcd0 (vm, last" in printed) == (1, True), (

@@ -49,8 +49,6 @@ class Agents:
             else:
                 self._check_unused(writer, row)
             writer.remove_agent(row, now)
-            row.restored = False  # an operator has decided: it comes back only with a new token
-            writer.session.flush()
             name = given_name_of(row)
             if name not in {given_name_of(other) for other in writer.agents()}:
                 people.revoke_agent_tokens(writer, name, caller.name, now)

@@ -1,52 +1,54 @@
 """Writes about agents: their heartbeats, their leases, whether they start runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.storage.db.base.agent_models import AgentRow, InstallationRow, LeaseRow
+from trainyard_server.storage.db.base.columns import Table
 from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
+from trainyard_server.storage.db.base.statements import add, change
+from trainyard_server.storage.db.live.reader import LiveReader
+from trainyard_server.storage.db.live.rows import LiveTransaction
 from trainyard_server.storage.db.queries.job_inputs import JobInputs
-from trainyard_server.storage.db.queries.reader import Reader
 
 
-class AgentWriter(Reader):
+class AgentWriter(LiveReader):
     """The part of a `repository.Writer` that is of agents."""
 
-    def __init__(self, session: Session, inputs: JobInputs) -> None:
+    def __init__(self, session: Session, inputs: JobInputs, live: LiveTransaction) -> None:
         super().__init__(session, inputs)
+        self.live: LiveTransaction = live
         self.changes = Changes()
+        self._connection = session.connection()
 
     def set_draining(self, agent: AgentRow, draining: bool, reason: str = "") -> None:
         """`reason`: why the service drains it. An agent that starts runs again has failed none."""
-        agent.draining, agent.drain_reason = draining, reason
-        if not draining:
-            agent.failures = []
-        self.changes.agents.add(agent.agent_id)
+        failures = agent.failures if draining else []
+        self._change_agent(agent, draining=draining, drain_reason=reason, failures=failures)
 
     def set_failures(self, agent: AgentRow, failures: Iterable[HostFailure]) -> None:
-        agent.failures = [failure.stored() for failure in failures]
-        self.changes.agents.add(agent.agent_id)
+        self._change_agent(agent, failures=[failure.stored() for failure in failures])
 
-    def remove_agent(self, agent: AgentRow, now: datetime) -> None:
-        agent.removed_at = now
-        self.changes.agents.add(agent.agent_id)
+    def remove_agent(self, agent: AgentRow, now: datetime, *, may_return: bool = False) -> None:
+        """Remove the agent. One of a backup that `may_return` comes back when it calls; others need a new token."""
+        self._change_agent(agent, removed_at=now, restored=agent.restored and may_return)
 
     def mark_restored(self, agent: AgentRow, last_seen: datetime) -> None:
         """Record that the agent is one of a backup, under a name that leaves its own to whoever calls first. It is not
         alive until it calls: it was seen at `last_seen`."""
-        agent.restored, agent.last_seen = True, last_seen
-        agent.info = {**agent.info, "name": f"{agent.info['name']}-before-restore"}
-        self.changes.agents.add(agent.agent_id)
+        info = {**agent.info, "name": f"{agent.info['name']}-before-restore"}
+        self._change_agent(agent, restored=True, last_seen=last_seen, info=info)
 
     def unmark_restored(self, agent: AgentRow) -> None:
         """Record that an agent of a backup has called. Which lease it has got since the backup is not known."""
-        agent.restored, agent.lease_s = False, None
-        self.changes.agents.add(agent.agent_id)
+        self._change_agent(agent, restored=False, lease_s=None)
 
     def save_agent(
         self, info: AgentInfo, key_sha256: str, orphaned_runs: Sequence[str], now: datetime, given_name: str = ""
@@ -54,41 +56,64 @@ class AgentWriter(Reader):
         """Store the agent with its key and a heartbeat, as a new one if it was removed. `given_name` is that of its
         token or its own, which is in `info` unless another agent has it. `orphaned_runs`: ended runs whose processes
         still run there."""
+        described = {"info": info.model_dump(mode="json"), "orphaned_runs": list(orphaned_runs)}
+        known = {"given_name": given_name, "key_sha256": key_sha256}
         row = self.agent(info.agent_id)
         if row is None:
-            row = AgentRow(agent_id=info.agent_id, first_seen=now, heartbeats=0, sent_version="")
-            self._session.add(row)
-        described, orphans = info.model_dump(mode="json"), list(orphaned_runs)
-        if (row.info, row.orphaned_runs) != (described, orphans):
-            row.info, row.orphaned_runs = described, orphans
+            row = AgentRow(agent_id=info.agent_id, first_seen=now, last_seen=now, heartbeats=1, **described, **known)
+            add(self._connection, [row])
+            self.live.add_agent(row)
             self.changes.agents.add(row.agent_id)
+            return AgentHeartbeat(row.agent_id, row.heartbeats, now)
+        wanted: dict[str, Any] = {**described}
         if row.removed_at is not None:
-            row.removed_at, row.draining, row.drain_reason, row.failures = None, False, "", []
+            wanted |= {"removed_at": None, "draining": False, "drain_reason": "", "failures": []}
+        if news := {name: value for name, value in wanted.items() if getattr(row, name) != value}:
             self.changes.agents.add(row.agent_id)
-        row.given_name, row.key_sha256 = given_name, key_sha256
-        row.heartbeats += 1
-        row.last_seen = now
-        self._session.flush()
+        news |= {name: value for name, value in known.items() if getattr(row, name) != value}
+        self._note_agent(row, heartbeats=row.heartbeats + 1, last_seen=now, **news)
         return AgentHeartbeat(row.agent_id, row.heartbeats, now)
 
     def answer_agent(
         self, agent: AgentRow, version: str, lease_s: float | None, members: Sequence[str], now: datetime
     ) -> None:
         """Record the answer that is sent to the agent, with its lease and the members of that."""
-        agent.note_answer(version, lease_s, members)
-        agent.heartbeats += 1
-        agent.last_seen = now
-        self._session.flush()
+        values = agent.with_answer(version, lease_s, members)
+        self._note_agent(agent, **values, heartbeats=agent.heartbeats + 1, last_seen=now)
 
     def grant_lease(self, agent: AgentRow, lease_s: float | None) -> None:
         """Allow the agent to be silent for `lease_s` seconds (None: without limit)."""
-        agent.lease_s = lease_s
-        self._session.flush()
+        if agent.lease_s != lease_s:
+            self._note_agent(agent, lease_s=lease_s)
 
     def confirm_lease(self, agent: AgentRow) -> None:
         """Record that the agent has the lease of the last answer to it, and no other."""
-        agent.confirm_answer()
-        self._session.flush()
+        values = agent.with_confirmed_answer()
+        if any(getattr(agent, name) != value for name, value in values.items()):
+            self._note_agent(agent, **values)
+
+    def _change_agent(self, agent: AgentRow, **values: Any) -> None:
+        """Change what the scheduler looks at."""
+        self._note_agent(agent, **values)
+        self.changes.agents.add(agent.agent_id)
+
+    def _note_agent(self, agent: AgentRow, **values: Any) -> None:
+        own = self.live.agent(agent.agent_id)
+        assert own is not None
+        self._change(AgentRow, {"agent_id": agent.agent_id}, values, own, agent)
+
+    def _change(
+        self, table: type[Table], guards: Mapping[str, Any], values: Mapping[str, Any], own: Table, given: Table
+    ) -> None:
+        """Write values into a row, into `own`, which is in memory, and into the row that the caller has.
+
+        Raises ConcurrentUpdate where a guard is not what the database has.
+        """
+        change(self._connection, table, guards, values)
+        self.changes.wrote = True
+        for row in (own, given):
+            if not self.live.is_shared(row):
+                set_values(row, **values)
 
     def acquire_lease(self, name: str, holder: str, ttl_s: float, before: LeaseRow | None) -> bool:
         """Acquire or renew the lease if it has not changed since it was read. Whether `holder` has it now."""
@@ -109,3 +134,9 @@ class AgentWriter(Reader):
     def set_installation(self, installation_id: str) -> None:
         self._session.add(InstallationRow(installation_id=installation_id))
         self._session.flush()
+
+
+def set_values(row: Table, **values: Any) -> None:
+    """Let a row have what was just written into the database."""
+    for name, value in values.items():
+        set_committed_value(row, name, value)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
-from sqlalchemy.orm.attributes import set_committed_value
-from sqlalchemy.sql.dml import Update
 
 from trainyard_protocol.answers.jobs import describe_runtime
 from trainyard_protocol.job.parameters import number_of, parameters_of
@@ -35,10 +34,9 @@ from trainyard_protocol.wire.sync import ResolvedRun, Stall
 from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.domain.scheduling.scheduler import Waiting
-from trainyard_server.storage.db.agent_writer import AgentWriter
+from trainyard_server.storage.db.agent_writer import AgentWriter, set_values
 from trainyard_server.storage.db.base.columns import Table
 from trainyard_server.storage.db.base.models import (
-    IS_LOG_OPEN,
     DeletedJobRow,
     EventRow,
     JobLabelRow,
@@ -49,6 +47,8 @@ from trainyard_server.storage.db.base.models import (
     ReplicaRow,
     RunRow,
 )
+from trainyard_server.storage.db.base.statements import ConcurrentUpdate, add
+from trainyard_server.storage.db.live.rows import LiveJob, LiveTransaction
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail
 
@@ -68,10 +68,6 @@ _ACTOR_LENGTH = 128
 
 _OF_JOBS: tuple[type[Table], ...] = (RunRow, EventRow, JobLabelRow, JobOriginRow, JobParameterRow, JobMetricRow)
 """Rows that a job has by its key."""
-
-
-class ConcurrentUpdate(Exception):
-    """The row has changed since it was read: read it again and decide again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +108,19 @@ class JobEvents:
 
 
 class Writer(AgentWriter):
-    def __init__(self, session: Session, inputs: JobInputs, actor: str, job_events: Sequence[JobEvents] = ()) -> None:
-        super().__init__(session, inputs)
+    def __init__(
+        self,
+        session: Session,
+        inputs: JobInputs,
+        live: LiveTransaction,
+        actor: str,
+        job_events: Sequence[JobEvents] = (),
+    ) -> None:
+        super().__init__(session, inputs, live)
         self._job_events = job_events
         self._actor = actor
         self.new_inputs: dict[int, JobInput] = {}
         self.trails: list[AuditTrail] = []
-        self._last_events: dict[int, int] = {}
-        """The number of each job's newest event, once one was added: nobody else writes meanwhile."""
 
     def serve(self, trail: AuditTrail) -> None:
         """Let the transaction be of this request: check its caller again, and commit its row of the audit. Raises
@@ -143,12 +144,12 @@ class Writer(AgentWriter):
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Write all of this block, or nothing of it where it raises (SAVEPOINT)."""
-        last_events = dict(self._last_events)
+        restore = self.live.saved()
         try:
             with self._session.begin_nested():
                 yield
         except BaseException:
-            self._last_events = last_events
+            restore()
             raise
 
     def read_again(self) -> None:
@@ -162,24 +163,20 @@ class Writer(AgentWriter):
 
     def add_jobs(self, jobs: Sequence[NewJob]) -> None:
         """Add jobs in QUEUED. The caller has checked that their ids are free, and differ."""
-        if self._session.get_bind().dialect.name == "sqlite":
-            # SQLite would give the key of the newest job again after that was deleted.
-            newest = [select(func.max(row.key)).scalar_subquery() for row in (JobRow, DeletedJobRow)]
-            last = max(key or 0 for key in self._session.execute(select(*newest)).one())
-            for key, job in enumerate(jobs, start=last + 1):
-                job.row.key = key
-        self._session.add_all(job.row for job in jobs)
-        self._session.flush()
+        for key, job in zip(self._new_keys(len(jobs)), jobs, strict=True):
+            job.row.key, job.row.name = key, job.row.job_id.lower()
+        add(self._connection, [job.row for job in jobs])
         for job in jobs:
+            self.live.add(LiveJob(job.row, last_event=len(job.events)))
             self.new_inputs[job.row.key] = job.parsed
             self.changes.jobs.add(job.row.key)
         labels = [
-            {"job_key": job.row.key, "name": name, "value": value}
+            JobLabelRow(job_key=job.row.key, name=name, value=value)
             for job in jobs
             for name, value in job.row.labels.items()
         ]
         parameters = [
-            {"job_key": job.row.key, "name": name, "value": value, "number": number_of(value)}
+            JobParameterRow(job_key=job.row.key, name=name, value=value, number=number_of(value))
             for job in jobs
             for name, value in parameters_of(job.row.training_input.get("args") or ()).items()
         ]
@@ -188,24 +185,30 @@ class Writer(AgentWriter):
             for job in jobs
             for number, event in enumerate(job.events, start=1)
         ]
-        tables = (JobLabelRow, labels), (JobParameterRow, parameters), (EventRow, events)
-        for table, rows in tables:
-            if rows:
-                self._session.execute(insert(table), rows)
+        for rows in (labels, parameters, events):
+            add(self._connection, rows)
         for beside in self._job_events:
             beside.added(self, jobs)
+
+    def _new_keys(self, many: int) -> Iterable[int]:
+        """Keys that no job has, or has had."""
+        if self._connection.dialect.name == "postgresql":
+            sequence = func.nextval(func.pg_get_serial_sequence("jobs", "key"))
+            return self._session.scalars(select(sequence).select_from(func.generate_series(1, many)))
+        # SQLite would give the key of the newest job again after that was deleted.
+        newest = [select(func.max(row.key)).scalar_subquery() for row in (JobRow, DeletedJobRow)]
+        last = max(key or 0 for key in self._session.execute(select(*newest)).one())
+        return range(last + 1, last + 1 + many)
 
     def add_run(self, job: JobRow, parts: Sequence[Part], now: datetime, message: str) -> RunRow:
         """Add a run in PREPARING, and move the job to PREPARING. The first part has the primary."""
         run = self._new_run(job.key, parts[0].agent_id, now, agents=len(parts))
         further = [self._new_run(job.key, part.agent_id, now, of=run) for part in parts[1:]]
         positions = itertools.count()
-        self._session.add_all(
-            _pending(row, assignment.task, next(positions), assignment)
-            for row, part in zip((run, *further), parts, strict=True)
-            for assignment in part.assignments
-        )
-        self._session.flush()
+        for row, part in zip((run, *further), parts, strict=True):
+            self._add_replicas(
+                _pending(row, assignment.task, next(positions), assignment) for assignment in part.assignments
+            )
         self.move_job(job, JobState.PREPARING, now, message, run=run.number, backoff_until=None)
         return run
 
@@ -214,8 +217,7 @@ class Writer(AgentWriter):
         before = next(replica for replica in self.gang(gang) if replica.task == task)
         agent_id = next(part.agent_id for part in self.parts(gang) if part.run_id == before.run_id)
         run = self._new_run(gang.job_key, agent_id, now, beside=gang.number)
-        self._session.add(_pending(run, task, 0, before))
-        self._session.flush()
+        self._add_replicas([_pending(run, task, 0, before)])
         self.add_event(gang.job_key, Event("restart", message, run.number, task), now)
 
     def _new_run(
@@ -229,12 +231,11 @@ class Writer(AgentWriter):
         of: RunRow | None = None,
     ) -> RunRow:
         """A new run, or `of` one a further part."""
-        if of is None:
-            last = self._session.scalar(select(func.max(RunRow.number)).filter_by(job_key=job_key)) or 0
+        before = self._live_job(job_key).runs
         run = RunRow(
             run_id=uuid.uuid4().hex,
             job_key=job_key,
-            number=last + 1 if of is None else of.number,
+            number=max((run.number for run in before), default=0) + 1 if of is None else of.number,
             beside=beside,
             part_of=None if of is None else of.run_id,
             agents=agents if of is None else of.agents,
@@ -242,11 +243,19 @@ class Writer(AgentWriter):
             state=RunState.PREPARING,
             created_at=now,
         )
-        self._session.add(run)
-        self._session.flush()
+        add(self._connection, [run])
+        self.live.add_run(run)
         self.changes.jobs.add(job_key)
         self.changes.placed = True
         return run
+
+    def _add_replicas(self, replicas: Iterable[ReplicaRow]) -> None:
+        rows = list(replicas)
+        add(self._connection, rows)
+        for row in rows:
+            job = self.live.job_of_run(row.run_id)
+            assert job is not None
+            job.replicas[row.run_id].append(row)
 
     def move_job(
         self, job: JobRow, after: JobState, now: datetime, message: str = "", *, run: int | None = None, **values: Any
@@ -256,21 +265,17 @@ class Writer(AgentWriter):
         check_move(JOB_MOVES, before, after)
         if before is JobState.QUEUED:
             values |= {"waiting": "", "waiting_kind": "", "position": 0}
-        guard = update(JobRow).where(JobRow.key == job.key, JobRow.state == before)
-        self._guarded(guard.values(state=after, **values))
-        self.changes.jobs.add(job.key)
-        _set(job, state=after, **values)
+        self._change_job(job, {"state": before}, state=after, **values)
         self.add_event(job.key, Event(MOVED, message, run, before=before, after=after), now)
 
     def move_run(self, run: RunRow, after: RunState, now: datetime, message: str = "", **values: Any) -> None:
         """Move the run with all its parts."""
-        before, parts = run.state, self.parts(run)
+        before = run.state
         check_move(RUN_MOVES, before, after)
-        guard = update(RunRow).where(RunRow.run_id.in_([part.run_id for part in parts]), RunRow.state == before)
-        self._guarded(guard.values(state=after, **values), len(parts))
+        for part in self.parts(run):
+            self._note_run(part, {"state": before}, state=after, **values)
+        set_values(run, state=after, **values)
         self.changes.jobs.add(run.job_key)
-        for part in parts:
-            _set(part, state=after, **values)
         self.add_event(run.job_key, Event("run", message, run.number, before=before, after=after), now)
 
     def change_replica(self, run: RunRow, change: ReplicaChange, now: datetime) -> None:
@@ -294,7 +299,7 @@ class Writer(AgentWriter):
                 "exit_order": change.exit.order,
                 "exit_error_s": change.exit.error_s,
             }
-        self._guarded(_of_replica(run.run_id, change.task, ReplicaRow.state == change.before).values(**values))
+        self._note_replica(run.run_id, change.task, {"state": change.before}, **values)
         self.changes.jobs.add(run.job_key)
         if moves:
             event = Event("replica", change.message, run.number, change.task, change.before, change.after)
@@ -315,25 +320,29 @@ class Writer(AgentWriter):
 
         Does nothing once the agent has ended it.
         """
+        self.changes.jobs.add(run.job_key)
+        replica = self.replica(run.run_id, task)
+        if replica is None or not replica.is_log_open:
+            return
         values: dict[str, object] = {"log_complete": True, "log_kept": stored}
         if end is not None:
             values |= {"log_lines": end.count, "log_sha256": end.sha256}
-        result = self._session.execute(_of_replica(run.run_id, task, IS_LOG_OPEN).values(**values))
-        self.changes.jobs.add(run.job_key)
-        if _rows(result) and event is not None:
+        self._note_replica(run.run_id, task, {}, **values)
+        if event is not None:
             self.add_event(run.job_key, event, now)
 
     def record_progress(self, run_id: str, task: str, values: Mapping[str, Any], *, complete: bool) -> None:
         """Record the steps of a replica. After its log is complete only values with `complete` are written."""
-        if not complete and values.get("first_step") is not None:
-            values = {**values, "first_step": func.coalesce(ReplicaRow.first_step, values["first_step"])}
-        statement = _of_replica(run_id, task)
+        replica = self.replica(run_id, task)
+        if replica is None or (replica.log_complete and not complete):
+            return
         if not complete:
-            statement = statement.where(ReplicaRow.log_complete.is_(False))
             # Another process may have written what this one has not read, such as an earlier checkpoint.
             values = {name: value for name, value in values.items() if value is not None}
+            if replica.first_step is not None:
+                values.pop("first_step", None)
         if values:
-            self._session.execute(statement.values(**values).execution_options(synchronize_session=False))
+            self._note_replica(run_id, task, {}, **values)
 
     def record_stall(self, run: RunRow, task: str, stall: Stall | None, stacks: str) -> None:
         """Record a stall, or its end (None). With `stacks` "" the stored stacks stay."""
@@ -341,31 +350,31 @@ class Writer(AgentWriter):
         if stacks:
             values["stacks"] = stacks
         self.changes.jobs.add(run.job_key)
-        statement = _of_replica(run.run_id, task).values(**values)
-        self._session.execute(statement.execution_options(synchronize_session=False))
+        self._note_replica(run.run_id, task, {}, **values)
 
     def record_activity(self, run: RunRow, activity: str, ready: bool, now: datetime, events: Iterable[Event]) -> None:
         """Record the activity of a run, with its events. The run counts as acknowledged by its agent."""
-        values = {"activity": activity, "ready": ready, "acknowledged": True}
-        self._session.execute(update(RunRow).where(RunRow.run_id == run.run_id).values(**values))
+        self._note_run(run, {}, activity=activity, ready=ready, acknowledged=True)
         for event in events:
             self.add_event(run.job_key, event, now)
 
     def record_runtime(self, run: RunRow, runtime: str, reason: str, now: datetime) -> None:
         """Record where the run's replicas run, and the reason, if any, in the job's log."""
-        self._session.execute(
-            update(RunRow).where(RunRow.run_id == run.run_id).values(runtime=runtime, runtime_reason=reason)
-        )
+        self._note_run(run, {}, runtime=runtime, runtime_reason=reason)
         if reason:
             message = f"Its replicas run {describe_runtime(runtime, reason)}."
             self.add_event(run.job_key, Event("runtime", message, run.number), now)
 
     def record_resolved(self, run: RunRow, resolved: ResolvedRun, now: datetime) -> None:
         """Record the versions that a run has, once, and in the job's log what was installed for it."""
-        values = {"has_resolved": True, "resolved": resolved.model_dump_json(exclude={"installed"})}
-        self._session.execute(update(RunRow).where(RunRow.run_id == run.run_id).values(**values))
+        self._note_run(run, {}, has_resolved=True, resolved=resolved.model_dump_json(exclude={"installed"}))
         for note in resolved.installed:
             self.add_event(run.job_key, Event("preparing", f"{note}.", run.number), now)
+
+    def mark_measured(self, key: int) -> None:
+        """Record that the job's metrics are of its whole log and its event files."""
+        own = self._live_job(key).row
+        self._change(JobRow, {"key": key}, {"measured": True}, own, own)
 
     def record_waiting(self, notes: Mapping[int, Waiting], events: Mapping[int, Event], now: datetime) -> None:
         """Record why queued jobs wait. It changes with every job ahead, so that only some of the notes are events."""
@@ -384,8 +393,12 @@ class Writer(AgentWriter):
             if key in still
         ]
         if rows:
-            self._session.connection().execute(statement, rows)
+            self._connection.execute(statement, rows)
             self.changes.noted = True
+            for key in still:
+                if (job := self.live.known_job(key)) is not None:
+                    why = notes[key]
+                    set_values(job.row, waiting_kind=why.kind, waiting=why.reason, position=why.position)
         # Another process may have written the same.
         new = {key: event for key, event in events.items() if key in still and still[key] != notes[key].kind}
         self._add_events(new, now)
@@ -402,69 +415,76 @@ class Writer(AgentWriter):
             delete(JobRow).where(JobRow.key == job.key),
         ):
             self._session.execute(statement.execution_options(synchronize_session=False))
-        self._session.expunge(job)
-        self._session.add(
-            DeletedJobRow(key=job.key, project=job.project, job_id=job.job_id, deleted_at=now, deleted_by=by)
-        )
-        self._session.flush()
+        self.live.delete(job.key)
+        deleted = DeletedJobRow(key=job.key, project=job.project, job_id=job.job_id, deleted_at=now, deleted_by=by)
+        add(self._connection, [deleted])
 
     def set_labels(self, job: JobRow, labels: dict[str, str], now: datetime) -> None:
         """Replace the labels, if they have not changed since they were read."""
-        guard = update(JobRow).where(JobRow.key == job.key, JobRow.revision == job.revision)
-        self._guarded(guard.values(labels=labels, revision=job.revision + 1))
-        self.changes.jobs.add(job.key)
-        self._session.refresh(job)
+        self._change_job(job, {"revision": job.revision}, labels=labels, revision=job.revision + 1)
         self._session.execute(delete(JobLabelRow).where(JobLabelRow.job_key == job.key))
-        self._session.add_all(
-            JobLabelRow(job_key=job.key, name=name, value=value) for name, value in job.labels.items()
-        )
+        rows = [JobLabelRow(job_key=job.key, name=name, value=value) for name, value in labels.items()]
+        add(self._connection, rows)
         self.add_event(job.key, Event("labels"), now)
 
     def set_note(self, job: JobRow, note: str) -> None:
-        job.note = note
-        self.changes.jobs.add(job.key)
-        self._session.flush()
+        self._change_job(job, {}, note=note)
 
     def add_event(self, job_key: int, event: Event, now: datetime) -> None:
         self._add_events({job_key: event}, now)
 
     def _add_events(self, events: Mapping[int, Event], now: datetime) -> None:
-        """Add an event of each of these jobs, in two statements, or one where each had others in this transaction."""
+        """Add an event of each of these jobs."""
         if not events:
             return
-        last = self._last_events
-        if first := [key for key in events if key not in last]:
-            numbers = select(EventRow.job_key, func.max(EventRow.number)).where(EventRow.job_key.in_(first))
-            rows_by_job = self._session.execute(numbers.group_by(EventRow.job_key))
-            last.update(dict.fromkeys(first, 0))
-            last.update({key: number for key, number in rows_by_job})  # noqa: C416 - rows are tuples by name
-        for key in events:
-            last[key] += 1
-        rows = [self._event_row(key, last[key], event, now) for key, event in events.items()]
-        self._session.execute(insert(EventRow), rows)
+        numbers = {key: self._next_event(key) for key in events}
+        add(self._connection, [self._event_row(key, numbers[key], event, now) for key, event in events.items()])
         for beside in self._job_events:
-            beside.happened(self, {key: (last[key], event) for key, event in events.items()})
+            beside.happened(self, {key: (numbers[key], event) for key, event in events.items()})
 
-    def _event_row(
-        self, job_key: int, number: int, event: Event, now: datetime, actor: str | None = None
-    ) -> dict[str, Any]:
-        return {
-            "job_key": job_key,
-            "number": number,
-            "time": now,
-            "kind": event.kind,
-            "message": " ".join(event.message.split()),
-            "run": event.run,
-            "task": event.task,
-            "before": event.before,
-            "after": event.after,
-            "actor": (self._actor if actor is None else actor)[:_ACTOR_LENGTH],
-        }
+    def _next_event(self, key: int) -> int:
+        job = self._live_job(key)
+        if job.last_event is None:
+            query = select(func.max(EventRow.number)).where(EventRow.job_key == key)
+            job.last_event = self._session.scalar(query) or 0
+        job.last_event += 1
+        return job.last_event
 
-    def _guarded(self, statement: Update, rows: int = 1) -> None:
-        result = self._session.execute(statement.execution_options(synchronize_session=False))
-        if _rows(result) != rows:
-            raise ConcurrentUpdate
+    def _event_row(self, job_key: int, number: int, event: Event, now: datetime, actor: str | None = None) -> EventRow:
+        return EventRow(
+            job_key=job_key,
+            number=number,
+            time=now,
+            kind=event.kind,
+            message=" ".join(event.message.split()),
+            run=event.run,
+            task=event.task,
+            before=event.before,
+            after=event.after,
+            actor=(self._actor if actor is None else actor)[:_ACTOR_LENGTH],
+        )
+
+    def _change_job(self, job: JobRow, guards: Mapping[str, Any], **values: Any) -> None:
+        own = self._live_job(job.key).row
+        self._change(JobRow, {"key": job.key, **guards}, values, own, job)
+        self.changes.jobs.add(job.key)
+
+    def _note_run(self, run: RunRow, guards: Mapping[str, Any], **values: Any) -> None:
+        own = next(row for row in self._live_job(run.job_key).runs if row.run_id == run.run_id)
+        self._change(RunRow, {"run_id": run.run_id, **guards}, values, own, run)
+
+    def _note_replica(self, run_id: str, task: str, guards: Mapping[str, Any], **values: Any) -> None:
+        own = self.replica(run_id, task)
+        if own is None:
+            raise NoResultFound(f"There is no replica {task} of a run {run_id}.")
+        self._change(ReplicaRow, {"run_id": run_id, "task": task, **guards}, values, own, own)
+
+    def _live_job(self, key: int) -> LiveJob:
+        """The job in memory. Raises NoResultFound if it was deleted."""
+        job = self.live.job(key)
+        if job is None:
+            raise NoResultFound(f"There is no job with the key {key}.")
+        return job
 
 
 def _pending(run: RunRow, task: str, position: int, given: Assignment | ReplicaRow) -> ReplicaRow:
@@ -482,17 +502,3 @@ def _pending(run: RunRow, task: str, position: int, given: Assignment | ReplicaR
         accelerator_type=given.accelerator_type,
         accelerator_count=given.accelerator_count,
     )
-
-
-def _of_replica(run_id: str, task: str, *conditions: ColumnElement[bool]) -> Update:
-    return update(ReplicaRow).where(ReplicaRow.run_id == run_id, ReplicaRow.task == task, *conditions)
-
-
-def _set(row: Table, **values: Any) -> None:
-    """Let a row have what was just written into the database."""
-    for name, value in values.items():
-        set_committed_value(row, name, value)
-
-
-def _rows(result: Any) -> int:
-    return result.rowcount if isinstance(result, CursorResult) else 0

@@ -3,11 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
-from sqlalchemy import URL
+from sqlalchemy import URL, Connection
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from trainyard_server.storage.db.base import dumps, engine
+from trainyard_server.storage.db.base import dumps, engine, revisions
+from trainyard_server.storage.db.base.revisions import Revision
+from trainyard_server.storage.db.live.rows import LiveRows, LiveTransaction
 from trainyard_server.storage.db.queries.job_inputs import JobInputs
 from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import SERVICE_ACTOR, JobEvents, Writer
@@ -25,6 +29,9 @@ class Store:
         """The damage that a statement has met, which the next one may not meet. It lasts until the next start."""
         self._engine = engine.opened(url, durable, self._failed)
         self._inputs = JobInputs()
+        self._live = LiveRows()
+        self._revision: Revision | None = None  # that of the last commit
+        self._writing = Lock()
 
     @classmethod
     def at(cls, directory: Path, durable: bool = True, job_events: Sequence[JobEvents] = ()) -> "Store":
@@ -74,17 +81,42 @@ class Store:
     @contextmanager
     def write_together(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
         """A transaction of the requests that `Writer.serve` names."""
-        with (
-            self._engine.connect().execution_options(**engine.WRITES) as connection,
-            connection.begin(),
-            Session(connection, autoflush=True, expire_on_commit=False) as session,
-        ):
-            writer = Writer(session, self._inputs, actor, self._job_events)
-            yield writer
-            audited = [(trail, trail.add_to(session)) for trail in writer.trails]
-            session.flush()
-            writer.changes.record(session)
+        with self._one_at_a_time(), self._engine.connect().execution_options(**engine.WRITES) as connection:
+            with connection.begin(), Session(connection, autoflush=True, expire_on_commit=False) as session:
+                before = self._known_revision(connection)
+                live = LiveTransaction(self._live, session)
+                live.begin()
+                writer = Writer(session, self._inputs, live, actor, self._job_events)
+                yield writer
+                self._revision = None  # a commit that fails may be done or not: what is in memory is then read anew
+                audited = [(trail, trail.add_to(session)) for trail in writer.trails]
+                session.flush()
+                changes = writer.changes
+                revision = changes.record(connection, before, counts_writes=not self.exclusive)
+                live.changed_at(revision.value, changes.jobs, changes.agents)
+            live.committed()
+            self._revision = revision
         self._inputs.add(writer.new_inputs)
         for trail, row in audited:
             if row is not None:
                 trail.committed(row)
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """The transactions of this process that write, from their first statement until their rows are in memory. One
+        that waits for too long fails as one that waits for the database does."""
+        if not self._writing.acquire(timeout=engine.BUSY_S):
+            raise OperationalError("BEGIN", None, TimeoutError("the database is locked by another transaction"))
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+    def _known_revision(self, connection: Connection) -> Revision:
+        """The revision before this transaction. What is in memory is forgotten where another process has written."""
+        if self.exclusive and self._revision is not None:
+            return self._revision
+        revision = revisions.read(connection)
+        if self._revision != revision:
+            self._live.forget()
+        return revision

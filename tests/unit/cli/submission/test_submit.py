@@ -146,9 +146,7 @@ def test_relative_job_dir_is_refused_for_a_server_elsewhere_with_its_flag_or_lin
         (draft(tmp_path, CUSTOM + "  jobDir: ./out\n"), "config.yaml:6: jobDir: ./out is relative"),
     ]
     for made, says in rows:
-        assert places.for_server(made, print, is_local=True).data.job_dir == str(
-            tmp_path / "out"
-        )
+        assert places.for_server(made, print, is_local=True).data.job_dir == str(tmp_path / "out")
         with pytest.raises(InvalidArgument) as caught:
             places.for_server(made, print, is_local=False)
         assert says in caught.value.message

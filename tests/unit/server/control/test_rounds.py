@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from beds import databases
-from beds.databases import on_every_database
+from beds.databases import on_postgresql
 from benchmarks.filled import agent_info
 from trainyard_server.config.settings import Settings
 from trainyard_server.domain.access.agent_keys import AgentKey
@@ -83,7 +83,7 @@ def test_round_without_changes_is_as_many_queries_with_few_jobs_as_with_many(
     assert not any(one.startswith(("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")) for one in seen)
 
 
-@on_every_database
+@on_postgresql
 def test_two_servers_that_plan_at_once_create_one_run_of_each_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +127,7 @@ def test_job_that_changed_since_the_plan_is_planned_again(api: UseCases, monkeyp
     assert states(api) == {"gone": "CANCELLED", "next": "PREPARING"}
 
 
+@on_postgresql
 def test_change_by_another_server_is_seen_by_the_next_round(tmp_path: Path) -> None:
     one, other = server(tmp_path), server(tmp_path)
     join(one, 1)

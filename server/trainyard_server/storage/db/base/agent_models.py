@@ -45,22 +45,24 @@ class AgentRow(Table):
         """Whether it may have a lease that it keeps by a majority."""
         return bool(self.sent_members or self.member_lists)
 
-    def note_answer(self, version: str, lease_s: float | None, members: Sequence[str]) -> None:
-        """Record an answer that is sent to it, and may be lost."""
-        self.sent_version, self.sent_lease_s, self.sent_members = version, lease_s, list(members)
-        if members and list(members) not in self.member_lists:
-            self.member_lists = [*self.member_lists, list(members)]
+    def with_answer(self, version: str, lease_s: float | None, members: Sequence[str]) -> dict[str, Any]:
+        """Its values once an answer is sent to it, which may be lost."""
+        lists = self.member_lists
+        if members and list(members) not in lists:
+            lists = [*lists, list(members)]
+        sent = {"sent_version": version, "sent_lease_s": lease_s, "sent_members": list(members)}
+        return {**sent, "member_lists": lists}
 
-    def confirm_answer(self) -> None:
-        """Record that it has the last answer, and so no other lease."""
-        self.lease_s = self.sent_lease_s
-        self.member_lists = [self.sent_members] if self.sent_members else []
+    def with_confirmed_answer(self) -> dict[str, Any]:
+        """Its values once it is known to have the last answer, and so no other lease."""
+        return {"lease_s": self.sent_lease_s, "member_lists": [self.sent_members] if self.sent_members else []}
 
 
 class RevisionRow(Table):
     """Counts the transactions that change what the scheduler looks at; one row. What has changed since a revision is
     read by `changed` of jobs and agents. `placed` and `noted`: the last revision at which a run was created, and the
-    last one at which reasons to wait were written."""
+    last one at which reasons to wait were written. `written`: transactions that wrote a live row, where several server
+    processes write."""
 
     __tablename__ = "revisions"
 
@@ -68,6 +70,7 @@ class RevisionRow(Table):
     value: Mapped[int] = mapped_column(BigInteger)
     placed: Mapped[int] = mapped_column(BigInteger)
     noted: Mapped[int] = mapped_column(BigInteger)
+    written: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 
 
 class LeaseRow(Table):

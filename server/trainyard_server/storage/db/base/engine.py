@@ -24,7 +24,11 @@ WRITES = {"trainyard_write": True}
 SQLITE_FILE = "trainyard.db"
 """The embedded database, in the data directory."""
 
-_BUSY_MS = 20_000  # shorter than the timeout of an agent, which then gets an error
+BUSY_S = 20.0
+"""How long a transaction waits for another one that writes: shorter than the timeout of an agent, which gets an error
+then."""
+
+_BUSY_MS = int(BUSY_S * 1000)
 _IDLE_MS = 30_000
 """PostgreSQL then ends a transaction whose server is frozen, or gone with its machine: all others wait for it."""
 

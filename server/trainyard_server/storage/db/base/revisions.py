@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeVar, cast
 
-from sqlalchemy import Table, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Table, bindparam, func, select, update
 
 from trainyard_protocol.states import JobState
 from trainyard_server.storage.db.base.agent_models import AgentRow, RevisionRow
@@ -20,43 +19,52 @@ from trainyard_server.storage.db.queries.reader import LIVE_RUNS, UNFINISHED_JOB
 
 _Key = TypeVar("_Key", int, str)
 _TABLE = cast("Table", RevisionRow.__table__)
-_REVISION = select(_TABLE.c.value, _TABLE.c.placed, _TABLE.c.noted)
-_NEXT = update(_TABLE)
+_REVISION = select(_TABLE.c.value, _TABLE.c.placed, _TABLE.c.noted, _TABLE.c.written)
+_NEXT = update(_TABLE).values({name: bindparam(name) for name in ("value", "placed", "noted", "written")})
+_JOBS, _AGENTS = cast("Table", JobRow.__table__), cast("Table", AgentRow.__table__)
+_JOB_CHANGED = update(_JOBS).where(_JOBS.c.key == bindparam("row")).values(changed=bindparam("at"))
+_AGENT_CHANGED = update(_AGENTS).where(_AGENTS.c.agent_id == bindparam("row")).values(changed=bindparam("at"))
 _MANY = 500
 """Keys in one query. For more, all rows that can matter are read."""
 
 
 class Revision(NamedTuple):
-    """The number of the last change, and of the last creation of a run; and how often reasons to wait were written."""
+    """The number of the last change, and of the last creation of a run; how often reasons to wait were written; and the
+    number of the last transaction that wrote a live row, its heartbeat among them."""
 
     value: int = 0
     placed: int = 0
     noted: int = 0
+    written: int = 0
 
 
 @dataclass(slots=True)
 class Changes:
-    """Changes of a write transaction. `revision`: the one that it made, once it is recorded."""
+    """Changes of a write transaction. `wrote`: a live row. `revision`: the one that it made, once it is recorded."""
 
     jobs: set[int] = field(default_factory=set)
     agents: set[str] = field(default_factory=set)
     placed: bool = False
     noted: bool = False
+    wrote: bool = False
     revision: Revision | None = None
 
-    def record(self, session: Session) -> None:
-        """Make the next revision, in the transaction that makes the changes."""
+    def record(self, connection: Connection, before: Revision, *, counts_writes: bool) -> Revision:
+        """Make the next revision, in the transaction that makes the changes; without changes it is the one before.
+        `counts_writes`: others have to see that rows were written of which they may know the old values."""
         changed = bool(self.jobs or self.agents)
-        if not (changed or self.noted):
-            return
-        before = Revision(*session.execute(_REVISION).one())
+        wrote = counts_writes and (changed or self.noted or self.wrote)
+        if not (changed or self.noted or wrote):
+            return before
         value = before.value + changed
-        self.revision = Revision(value, value if self.placed else before.placed, before.noted + self.noted)
-        session.execute(_NEXT.values(**self.revision._asdict()))
-        changed_by = [update(JobRow).where(JobRow.key.in_(part)) for part in _parts(sorted(self.jobs))]
-        changed_by += [update(AgentRow).where(AgentRow.agent_id.in_(part)) for part in _parts(sorted(self.agents))]
-        for statement in changed_by:
-            session.execute(statement.values(changed=value).execution_options(synchronize_session=False))
+        placed = value if self.placed else before.placed
+        self.revision = Revision(value, placed, before.noted + self.noted, before.written + wrote)
+        connection.execute(_NEXT, self.revision._asdict())
+        if self.jobs:
+            connection.execute(_JOB_CHANGED, [{"at": value, "row": key} for key in sorted(self.jobs)])
+        if self.agents:
+            connection.execute(_AGENT_CHANGED, [{"at": value, "row": agent_id} for agent_id in sorted(self.agents)])
+        return self.revision
 
 
 class AgentHeartbeat(NamedTuple):
@@ -84,7 +92,12 @@ class WaitingNote(NamedTuple):
 
 
 def current(reader: Reader) -> Revision:
-    return Revision(*reader.session.execute(_REVISION).one())
+    return read(reader.session.connection())
+
+
+def read(connection: Connection) -> Revision:
+    """The revision that is in the database."""
+    return Revision(*connection.execute(_REVISION).one())
 
 
 def heartbeats(reader: Reader, agents: Sequence[str] | None = None) -> Sequence[AgentHeartbeat]:

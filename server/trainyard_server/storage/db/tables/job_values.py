@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, delete, exists, func, or_, select, update
+from sqlalchemy import Row, delete, exists, func, or_, select
 
 from trainyard_protocol.job.cluster import PRIMARY
 from trainyard_protocol.job.parameters import MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, number_of
@@ -143,7 +143,7 @@ def primary_digest(reader: Reader, key: int) -> PrimaryDigest | None:
 
 
 def mark_measured(writer: Writer, key: int) -> None:
-    writer.session.execute(update(JobRow).where(JobRow.key == key).values(measured=True))
+    writer.mark_measured(key)
 
 
 def settle(writer: Writer, key: int, metrics: Mapping[str, MetricSummary]) -> None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from trainyard_protocol.job.resources import Capacity
 from trainyard_protocol.job.training_input import TrainingInput
@@ -27,7 +27,8 @@ from trainyard_server.domain.lifecycle.decisions import ReplicaChange
 from trainyard_server.domain.scheduling.resources import Assignment, Part
 from trainyard_server.storage.db.base.columns import Table
 from trainyard_server.storage.db.base.models import EventRow, JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.repository import ConcurrentUpdate, Writer
+from trainyard_server.storage.db.base.statements import ConcurrentUpdate
+from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.db.store import Store
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -76,8 +77,14 @@ def store(one_store: Store) -> Store:
 
 def set_state(writer: Writer, kind: type[Table], state: StrEnum) -> None:
     """Past every guard, as no code of the server may."""
-    writer._session.execute(update(kind).values(state=state))
-    writer._session.expire_all()
+    run = writer.runs(1)[0]
+    rows: dict[type[Table], tuple[Table, dict[str, Any]]] = {
+        JobRow: (writer.job_by_key(1), {"key": 1}),
+        RunRow: (run, {"run_id": run.run_id}),
+        ReplicaRow: (writer.gang(run)[0], {"run_id": run.run_id}),
+    }
+    row, guards = rows[kind]
+    writer._change(kind, guards, {"state": state}, row, row)
 
 
 def events(store: Store) -> list[EventRow]:

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from beds import open_engines
+from beds import live_rows, open_engines
 from beds.history_checks import check_ending, check_history
 from beds.world import Machine, World
 from trainyard_agent.engines.docker.client import EngineInfo
@@ -311,6 +311,10 @@ class TrainyardMachine(RuleBasedStateMachine):
             for run_id, run in machine.host.runs.items():
                 if run_id in images:
                     assert run.handle.runtime == ("docker" if images[run_id] else "process")
+
+    @invariant()
+    def memory_is_what_the_database_has(self) -> None:
+        assert live_rows.differences(self.world.app.state.use_cases.backend.store) == []
 
     @invariant()
     def histories_are_legal_and_replay_to_the_state(self) -> None:

@@ -33,8 +33,8 @@ from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.domain.snapshots import JobSnapshot
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.models import JobRow, RunRow
-from trainyard_server.storage.db.base.revisions import Revision, WaitingNote
-from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.base.revisions import WaitingNote
+from trainyard_server.storage.db.queries.reader import AgentHeartbeat, Reader, Revision
 from trainyard_server.storage.db.repository import Event, Writer
 from trainyard_server.storage.db.tables import studies
 from trainyard_server.storage.events.notifier import agent_topic, job_topic, waiting_topics
@@ -108,7 +108,7 @@ class Controller:
         """Record the heartbeats of agents and retry failed logs, while another process ticks."""
         self._backend.membership.decides = False
         with self._backend.store.read() as reader:
-            for agent in revisions.heartbeats(reader):
+            for agent in reader.heartbeats():
                 self._backend.agent_liveness.silent_s(agent)
         self._log.forget()  # the process that ticks may be killed
         self._log.retry()
@@ -116,7 +116,7 @@ class Controller:
     def advance(self, key: int) -> None:
         """Apply every transition that the job is ready for, and write its missing service lines. What a trial does may
         move its study."""
-        with self._backend.store.read() as reader:
+        with self._backend.store.live() as reader:
             kind = studies.kind_of(reader, key)
         if kind.is_study:
             self._advance_study(key, write_log=True)
@@ -347,10 +347,10 @@ class Controller:
         self._log.retry()
 
     def _refresh(self) -> None:
-        with self._backend.store.read() as reader:
+        with self._backend.store.live() as reader:
             self._workload.refresh(reader)
 
-    def _watch_agents(self, busy: set[str], heartbeats: Sequence[revisions.AgentHeartbeat], now: datetime) -> None:
+    def _watch_agents(self, busy: set[str], heartbeats: Sequence[AgentHeartbeat], now: datetime) -> None:
         """Update the runs of agents that are silent or lost."""
         settings = self._backend.settings
         silent_s = self._backend.agent_liveness.silent_s
@@ -421,7 +421,7 @@ class Controller:
     def _step(self, key: int) -> bool:
         """Apply the next transition of a job. False if there is none."""
         backend = self._backend
-        with backend.store.read() as reader:
+        with backend.store.live() as reader:
             job = job_snapshot(reader, key)
         now = backend.clock()
         step = decisions.step(job, now, self._policy, self._end_of_log(job))

@@ -59,14 +59,14 @@ class ServiceLog:
 
     def write_now(self, key: int) -> None:
         """Write the lines of a job. Raises what the database and the log raise."""
-        with self._backend.store.read() as reader:
+        with self._backend.store.live() as reader:
             names, events = reader.names([key]), reader.service_lines([key])
         if key in names:  # or it was deleted
             self._append(key, *names[key], events.get(key, ()))
 
     def _write(self, keys: Sequence[int]) -> None:
         try:
-            with self._backend.store.read() as reader:
+            with self._backend.store.live() as reader:
                 names, events = reader.names(keys), reader.service_lines(keys)
         except Exception as error:  # noqa: BLE001 - raised again if it is a bug
             self._not_written(keys, error)

@@ -23,8 +23,8 @@ from trainyard_server.domain.snapshots import JobSnapshot, RunSnapshot
 from trainyard_server.storage.agent_liveness import AgentLiveness
 from trainyard_server.storage.db.base import revisions
 from trainyard_server.storage.db.base.agent_models import AgentRow
-from trainyard_server.storage.db.base.revisions import AgentHeartbeat, ChangedJob, Revision, WaitingNote
-from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.base.revisions import ChangedJob, WaitingNote
+from trainyard_server.storage.db.queries.reader import AgentHeartbeat, Reader, Revision
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +86,11 @@ class Workload:
         """Read what has changed."""
         revision = revisions.current(reader)
         before = self.revision
-        self.heartbeats = list(revisions.heartbeats(reader))
+        self.heartbeats = list(reader.heartbeats())
         if before is None or before.value != revision.value:
             self._read(reader, None if before is None else before.value)
-            if revisions.unfinished_count(reader) != len(self.jobs) + len(self.studies) + len(self._unreadable):
+            own = len(self.jobs) + len(self.studies) + len(self._unreadable)
+            if reader.known_revision() is None and revisions.unfinished_count(reader) != own:
                 self._read(reader, None)  # a job ended and was deleted between two refreshes
         if before is not None and before.noted != revision.noted:
             self.notes = revisions.waiting_notes(reader)
@@ -129,13 +130,19 @@ class Workload:
         if len(self._interned) > _GANGS:
             self._interned.clear()
         touched: set[str] = set()
-        changed = revisions.changed_jobs(reader, since)
+        changes = None if since is None else revisions.known_changes(reader, since)
+        if changes is None:
+            changed, agents = revisions.changed_jobs(reader, since), revisions.changed_agents(reader, since)
+        else:
+            changed, agents = changes.jobs, changes.agents
+            for key in changes.deleted:
+                touched |= self._remove(key)
         restarts = restarts_of(reader, [entry.parts[0][0] for entry in changed if entry.parts])
         avoided = avoidances(reader, (entry.job for entry in changed))
         for entry in changed:
             key = entry.job.key
             touched |= self._replace(reader, entry, restarts.get(key, ()), avoided.get(key))
-        for row in revisions.changed_agents(reader, since):
+        for row in agents:
             touched.discard(row.agent_id)
             if row.removed_at is not None:
                 self._changes.other |= self.agents.pop(row.agent_id, None) is not None
@@ -159,16 +166,9 @@ class Workload:
         self, reader: Reader, changed: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None
     ) -> set[str]:
         """Take over a job; the agents on which its gang has changed."""
-        key, before = changed.job.key, self._gangs.pop(changed.job.key, ())
-        for part in before:
-            self._on_agent[part.agent_id].discard(key)
-        maps: tuple[dict[int, Any], ...] = (self.jobs, self._deadlines, self.notes)
-        for cache in maps:
-            cache.pop(key, None)
-        for keys in (self.studies, self._restless, self._unreadable, self._unseen):
-            keys.discard(key)
-        was_queued = self.queue.pop(key, None) is not None
-        self._changes.added.pop(key, None)
+        key, before = changed.job.key, self._gangs.get(changed.job.key, ())
+        was_queued = key in self.queue
+        self._remove(key)
         held = tuple(
             _HeldGang((run.created_at, run.run_id), run.agent_id, gang_of(run, replicas, changed.job.project))
             for run, replicas in changed.parts
@@ -182,13 +182,25 @@ class Workload:
         elif changed.job.state not in FINAL_JOB_STATES:
             self._add_unfinished(reader, changed, restarts, avoids)
         is_queued = key in self.queue
-        if was_queued:
-            self._changes.other = True
-        elif is_queued:
+        if is_queued and not was_queued:
             self._changes.added[key] = self.queue[key]
         if before == held:
             return set()
         return {part.agent_id for part in (*before, *held)}
+
+    def _remove(self, key: int) -> set[str]:
+        """Forget a job; the agents that its gang was on."""
+        before = self._gangs.pop(key, ())
+        for part in before:
+            self._on_agent[part.agent_id].discard(key)
+        maps: tuple[dict[int, Any], ...] = (self.jobs, self._deadlines, self.notes)
+        for cache in maps:
+            cache.pop(key, None)
+        for keys in (self.studies, self._restless, self._unreadable, self._unseen):
+            keys.discard(key)
+        self._changes.added.pop(key, None)
+        self._changes.other |= self.queue.pop(key, None) is not None
+        return {part.agent_id for part in before}
 
     def _add_unfinished(
         self, reader: Reader, changed: ChangedJob, restarts: tuple[RunSnapshot, ...], avoids: Avoidance | None

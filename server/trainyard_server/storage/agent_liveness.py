@@ -6,7 +6,7 @@ all of them read the same row. A process counts from its first read: it may wait
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -56,6 +56,11 @@ class AgentLiveness:
         """
         last = self._record_heartbeat(agent)
         return not last.stale and self.stopwatch() - last.at <= self._silent_after_s
+
+    def count_contact(self, agent: AgentContact) -> None:
+        """Count a heartbeat that is not in the row."""
+        last = self._record_heartbeat(agent)
+        self._seen[agent.agent_id] = replace(last, at=self.stopwatch(), stale=False)
 
     def _record_heartbeat(self, agent: AgentContact) -> _LastHeartbeat:
         last = self._seen.get(agent.agent_id)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from beds import live_rows
 from integration.api.api_support import Clock, ScriptedAgent, Server, server
 
 
@@ -13,9 +14,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def api(tmp_path: Path, clock: Clock) -> Iterator[Server]:
-    """A server with an empty data directory and a clock that stands still."""
+    """A server with an empty data directory and a clock that stands still. At the end of the test its memory is what
+    its database has."""
     with server(tmp_path / "server", clock) as running:
         yield running
+        assert live_rows.differences(running.use_cases.backend.store) == []
 
 
 @pytest.fixture

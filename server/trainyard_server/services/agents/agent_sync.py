@@ -9,7 +9,6 @@ from typing import Any
 
 from anyio import to_thread
 
-from trainyard_protocol.states import ReplicaState
 from trainyard_protocol.wire.agents import CLUSTER
 from trainyard_protocol.wire.peers import HOLD_S, SHORT_LEASE_S, Peers
 from trainyard_protocol.wire.sync import SyncRequest, SyncResponse
@@ -24,17 +23,15 @@ from trainyard_server.services.agents.agent_keys import actor_of, check_key
 from trainyard_server.services.agents.agents import unique_name
 from trainyard_server.services.agents.orders import Orders
 from trainyard_server.services.agents.run_reports import Changed
-from trainyard_server.storage.db.base import revisions
+from trainyard_server.services.agents.unchanged_calls import UnchangedCalls, confirms, left_runs
 from trainyard_server.storage.db.base.agent_models import AgentRow
-from trainyard_server.storage.db.base.revisions import AgentHeartbeat
-from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.queries.reader import AgentHeartbeat, Reader
 from trainyard_server.storage.db.repository import Writer
 from trainyard_server.storage.events.notifier import AGENTS_TOPIC, agent_topic, job_topic
 from trainyard_server.storage.membership import Offer
 
 logger = logging.getLogger(__name__)
 
-_ALIVE = (ReplicaState.STARTING, ReplicaState.RUNNING)
 _COMPANY = 2
 """The number of live agents from which one more or less changes no lease."""
 
@@ -47,6 +44,7 @@ class AgentSync:
         self._orders = Orders(backend, run_tokens)
         self._controller = controller
         self._newest: dict[str, object] = {}  # the latest sync of each agent
+        self._unchanged = UnchangedCalls(backend)
 
     async def sync(
         self,
@@ -68,13 +66,14 @@ class AgentSync:
         received_at = self._backend.clock()
         request = bounded_sync(request, received_at)
         agent_id = request.agent.agent_id
-        await to_thread.run_sync(self.record, request, key)
+        if not self._unchanged.counts(request, key):
+            await to_thread.run_sync(self.record, request, key)
         me = self._newest[agent_id] = object()
         notifier = self._backend.notifier
         with notifier.subscribe(agent_topic(agent_id)) as events:
             notifier.publish(agent_topic(agent_id))
             reported = frozenset(report.run_id for report in request.runs)
-            answer = await to_thread.run_sync(self.answer, agent_id, reported, request.reaches)
+            answer = await self._answer(agent_id, reported, request.reaches)
             deadline = asyncio.get_running_loop().time() + min(request.wait_s, self._longest_hold_s(agent_id, answer))
             while answer.version == request.seen and not notifier.closed:
                 if self._newest.get(agent_id) is not me:
@@ -89,10 +88,11 @@ class AgentSync:
                 if left <= 0:
                     break
                 if await events.wait(left):
-                    answer = await to_thread.run_sync(self.answer, agent_id, reported, request.reaches)
+                    answer = await self._answer(agent_id, reported, request.reaches)
             if self._newest.get(agent_id) is me:
                 del self._newest[agent_id]
-            await to_thread.run_sync(self._answered, agent_id, answer)
+            if not self._backend.store.exclusive or not self._has_lease_of(agent_id, answer):
+                await to_thread.run_sync(self._answered, agent_id, answer)
             times = {"received_at": received_at, "answered_at": self._backend.clock()}
             return answer.model_copy(update=times | {"stamp": self._backend.membership.stamp(agent_id)})
 
@@ -106,7 +106,7 @@ class AgentSync:
             request = request.model_copy(update={"agent": request.agent.model_copy(update={"name": name})})
             writer.act_as(actor_of(name))
             mine = {run.run_id: (run, gang) for run, gang in live_runs(writer, request.agent.agent_id)}
-            left = sorted({r.run_id for r in request.runs if any(s.state in _ALIVE for s in r.replicas)} - mine.keys())
+            left = left_runs(request, mine)
             is_changed = (
                 agent_row is None
                 or not backend.agent_liveness.is_alive(agent_row)
@@ -120,6 +120,7 @@ class AgentSync:
             others = self._others_alive(writer, request.agent.agent_id, _COMPANY) if is_changed else ()
             moves = self._controller.move(writer, changed.moved | changed.measured, now, changed.measured)
         backend.agent_liveness.silent_s(heartbeat)  # now, however late the next tick is
+        self._unchanged.written(request.agent.agent_id)
         if is_changed:
             # The lease of one that was alone changes.
             alone = others if len(others) < _COMPANY else ()
@@ -150,12 +151,18 @@ class AgentSync:
         heartbeat = writer.save_agent(agent, key.digest, left, now, given_name)
         if errors and (row := writer.agent(agent.agent_id)) is not None:
             writer.set_draining(row, True, f"its GPUs have errors: {'; '.join(errors)}")
-        if before is not None and before.sent_version == request.seen and (has_last or not before.has_members):
+        if before is not None and confirms(before, request, has_last=has_last):
             writer.confirm_lease(before)
         if before is not None and was_restored:
             reported = {report.run_id for report in request.runs}
             changed.moved |= self._controller.restoration.called(writer, before, reported, now)
         return heartbeat
+
+    async def _answer(self, agent_id: str, reported: Collection[str], reaches: Collection[str]) -> SyncResponse:
+        """The answer: of an agent that has nothing to do, without another thread, which takes as long as that."""
+        if not reported and self._backend.store.is_idle(agent_id):
+            return self.answer(agent_id, reported, reaches)
+        return await to_thread.run_sync(self.answer, agent_id, reported, reaches)
 
     def answer(self, agent_id: str, reported: Collection[str] = (), reaches: Collection[str] = ()) -> SyncResponse:
         """All orders for the agent, which has reported these runs and reaches these agents. The agent of a machine gets
@@ -166,7 +173,7 @@ class AgentSync:
         here.
         """
         backend = self._backend
-        with backend.store.read() as reader:
+        with backend.store.live() as reader:
             me = reader.agent(agent_id)
             fronts_engine = me is not None and me.info.get("kind") == CLUSTER
             offer, lease_s = Offer({}, ()), None
@@ -174,9 +181,7 @@ class AgentSync:
                 offer = backend.membership.offer(agent_id, reaches, me.sent_members)
             if offer.members:
                 lease_s = SHORT_LEASE_S
-            elif not fronts_engine and (
-                self._others_alive(reader, agent_id, 1) or revisions.others_run(reader, agent_id)
-            ):
+            elif not fronts_engine and (self._others_alive(reader, agent_id, 1) or reader.others_run(agent_id)):
                 lease_s = backend.settings.lease_s
             addresses = offer.addresses or ({} if fronts_engine else backend.membership.neighbours(agent_id))
             peers = Peers(key=self._peer_key, addresses=addresses) if addresses else None
@@ -203,29 +208,27 @@ class AgentSync:
         mostly are enough, and no other row is read then."""
         liveness, alive = self._backend.agent_liveness, list[str]()
         for agents in (liveness.newest, None):
-            rows = revisions.heartbeats(reader, agents)
+            rows = reader.heartbeats(agents)
             alive = [row.agent_id for row in rows if row.agent_id != agent_id and liveness.is_alive(row)]
             if len(alive) >= enough:
                 break
         return alive
+
+    def _has_lease_of(self, agent_id: str, answer: SyncResponse) -> bool:
+        """Whether the agent has the lease of the answer, and no other."""
+        with self._backend.store.live() as reader:
+            agent = reader.agent(agent_id)
+            sent = answer.lease_s, list(answer.members)
+            return agent is None or (agent.is_confirmed and (agent.sent_lease_s, agent.sent_members) == sent)
 
     def _answered(self, agent_id: str, answer: SyncResponse) -> None:
         """Record the lease of the answer.
 
         No lease holds at once. A lease holds when the agent has acknowledged it: the answer may be lost, and an agent
         without a lease stops nothing. Until then the longer of two leases holds.
-
-        Nothing is written for the answer that the agent has: it is held for less than the time after which an agent
-        counts as silent.
         """
-        with self._backend.store.read() as reader:
-            agent_row = reader.agent(agent_id)
-            if agent_row is None or (
-                (agent_row.sent_version, agent_row.sent_lease_s) == (answer.version, answer.lease_s)
-                and agent_row.lease_s == _longer(agent_row.lease_s, answer.lease_s)
-                and (not answer.members or list(answer.members) in agent_row.member_lists)
-            ):
-                return
+        if self._has_lease_of(agent_id, answer):
+            return
         with self._backend.store.write() as writer:
             agent = writer.agent(agent_id)
             if agent is None:

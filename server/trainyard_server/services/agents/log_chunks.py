@@ -41,14 +41,14 @@ class LogChunks:
         try:
             return self._append(run_id, task, chunk, key)
         except (DatabaseError, FileNotFoundError):
-            with self._backend.store.read() as reader:
+            with self._backend.store.live() as reader:
                 run_with(reader, run_id, key)  # which says so if it was deleted meanwhile
             raise
 
     def _append(self, run_id: str, task: str, chunk: LogChunk, key: AgentKey) -> LogReceipt:
         backend = self._backend
         chunk = checked_chunk(chunk)
-        with backend.store.read() as reader:
+        with backend.store.live() as reader:
             run, replica = run_with(reader, run_id, key), reader.replica(run_id, task)
             if replica is None:
                 raise NotFound(f"There is no replica {task} of a run {run_id} here.")
@@ -111,7 +111,7 @@ class LogChunks:
 
     def _check_kept(self, job: JobRow, run_id: str, key: AgentKey) -> None:
         """Remove a log that was empty before these lines, if its job was deleted meanwhile. Raises NotFound then."""
-        with self._backend.store.read() as reader:
+        with self._backend.store.live() as reader:
             try:
                 run_with(reader, run_id, key)
             except NotFound:
@@ -127,7 +127,7 @@ class LogChunks:
                 writer.add_event(run.job_key, event, self._backend.clock())
 
     def _stored_metrics(self, run_id: str, task: str) -> Mapping[str, Any] | None:
-        with self._backend.store.read() as reader:
+        with self._backend.store.live() as reader:
             return reader.digests([run_id]).get((run_id, task))
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, cast
 
 from trainyard_protocol.lines.progress import MAX_NAME
 from trainyard_protocol.wire.sync import MAX_OTHERS, MAX_REPORTED, RunReport, SyncRequest, TrialMeasurement
@@ -15,6 +16,7 @@ from trainyard_server.domain.reports import related
 from trainyard_server.domain.snapshots import RunSnapshot
 from trainyard_server.domain.tuning.measurements import merged
 from trainyard_server.storage.db.base.models import ReplicaRow, RunRow
+from trainyard_server.storage.db.queries.reader import Reader
 from trainyard_server.storage.db.repository import STALLED, Event, Writer
 from trainyard_server.storage.db.tables import studies
 
@@ -27,6 +29,38 @@ class Changed:
     moved: set[int] = field(default_factory=set)
     measured: set[int] = field(default_factory=set)
     partners: set[str] = field(default_factory=set)
+
+
+class _Change(Exception):
+    """A report changes something."""
+
+
+class _Probe:
+    """A writer that only reads: whatever it is to write is a change."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(Reader, name):
+            raise _Change
+        return getattr(self._reader, name)
+
+
+def are_known(
+    reader: Reader, mine: Mapping[str, tuple[RunRow, list[ReplicaRow]]], request: SyncRequest, now: datetime
+) -> bool:
+    """Whether the reports of these runs change nothing."""
+    probe = cast("Writer", _Probe(reader))
+    try:
+        for report in request.runs:
+            if report.measurements or report.other_metrics:
+                return False
+            if report.run_id in mine:
+                record(probe, *mine[report.run_id], report, request, now, Changed())
+    except _Change:
+        return False
+    return True
 
 
 def record(

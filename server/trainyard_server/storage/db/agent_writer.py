@@ -1,32 +1,74 @@
 """Writes about agents: their heartbeats, their leases, whether they start runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, delete
+from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import set_committed_value
 
 from trainyard_protocol.wire.agents import AgentInfo
 from trainyard_server.domain.scheduling.blame import HostFailure
 from trainyard_server.storage.db.base.agent_models import AgentRow, InstallationRow, LeaseRow
 from trainyard_server.storage.db.base.columns import Table
-from trainyard_server.storage.db.base.revisions import AgentHeartbeat, Changes
-from trainyard_server.storage.db.base.statements import add, change
+from trainyard_server.storage.db.base.revisions import Changes
+from trainyard_server.storage.db.base.statements import ConcurrentUpdate, add, stored
+from trainyard_server.storage.db.live.pending import PendingWrites
 from trainyard_server.storage.db.live.reader import LiveReader
 from trainyard_server.storage.db.live.rows import LiveTransaction
 from trainyard_server.storage.db.queries.job_inputs import JobInputs
+from trainyard_server.storage.db.queries.reader import AgentHeartbeat
 
 
 class AgentWriter(LiveReader):
     """The part of a `repository.Writer` that is of agents."""
 
     def __init__(self, session: Session, inputs: JobInputs, live: LiveTransaction) -> None:
-        super().__init__(session, inputs)
+        super().__init__(session, inputs, live)
         self.live: LiveTransaction = live
         self.changes = Changes()
-        self._connection = session.connection()
+        self._writes = [PendingWrites()]
+        """Those of the transaction, and above them those of a block that is written as a whole, or not at all."""
+        self._savepoint: SessionTransaction | None = None
+
+    @property
+    def session(self) -> Session:
+        """The session, whose queries and statements see what was written before."""
+        self.flush()
+        return self._session
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Write all of this block, or nothing of it where it raises. It must not be inside of another one."""
+        restore = self.live.saved()
+        self._writes.append(PendingWrites())
+        try:
+            yield
+            if self._savepoint is not None:
+                self._savepoint.commit()
+            self._writes[0].join(self._writes[1])
+        except BaseException:
+            if self._savepoint is not None:
+                self._savepoint.rollback()
+            restore()
+            raise
+        finally:
+            self._savepoint = None
+            self._writes.pop()
+
+    def flush(self) -> None:
+        """Execute the statements that are still to be."""
+        outer, *inner = self._writes
+        if inner and self._savepoint is None:
+            outer.flush(self._session.connection())
+            self._savepoint = self._session.begin_nested()
+        self._writes[-1].flush(self._session.connection())
+
+    @property
+    def _connection(self) -> Connection:
+        return self.session.connection()
 
     def set_draining(self, agent: AgentRow, draining: bool, reason: str = "") -> None:
         """`reason`: why the service drains it. An agent that starts runs again has failed none."""
@@ -57,10 +99,10 @@ class AgentWriter(LiveReader):
         token or its own, which is in `info` unless another agent has it. `orphaned_runs`: ended runs whose processes
         still run there."""
         described = {"info": info.model_dump(mode="json"), "orphaned_runs": list(orphaned_runs)}
-        known = {"given_name": given_name, "key_sha256": key_sha256}
+        identity = {"given_name": given_name, "key_sha256": key_sha256}
         row = self.agent(info.agent_id)
         if row is None:
-            row = AgentRow(agent_id=info.agent_id, first_seen=now, last_seen=now, heartbeats=1, **described, **known)
+            row = AgentRow(agent_id=info.agent_id, first_seen=now, last_seen=now, heartbeats=1, **described, **identity)
             add(self._connection, [row])
             self.live.add_agent(row)
             self.changes.agents.add(row.agent_id)
@@ -68,10 +110,10 @@ class AgentWriter(LiveReader):
         wanted: dict[str, Any] = {**described}
         if row.removed_at is not None:
             wanted |= {"removed_at": None, "draining": False, "drain_reason": "", "failures": []}
-        if news := {name: value for name, value in wanted.items() if getattr(row, name) != value}:
+        if changed := {name: value for name, value in wanted.items() if getattr(row, name) != value}:
             self.changes.agents.add(row.agent_id)
-        news |= {name: value for name, value in known.items() if getattr(row, name) != value}
-        self._note_agent(row, heartbeats=row.heartbeats + 1, last_seen=now, **news)
+        changed |= {name: value for name, value in identity.items() if getattr(row, name) != value}
+        self._note_agent(row, heartbeats=row.heartbeats + 1, last_seen=now, **changed)
         return AgentHeartbeat(row.agent_id, row.heartbeats, now)
 
     def answer_agent(
@@ -88,9 +130,8 @@ class AgentWriter(LiveReader):
 
     def confirm_lease(self, agent: AgentRow) -> None:
         """Record that the agent has the lease of the last answer to it, and no other."""
-        values = agent.with_confirmed_answer()
-        if any(getattr(agent, name) != value for name, value in values.items()):
-            self._note_agent(agent, **values)
+        if not agent.is_confirmed:
+            self._note_agent(agent, **agent.with_confirmed_answer())
 
     def _change_agent(self, agent: AgentRow, **values: Any) -> None:
         """Change what the scheduler looks at."""
@@ -100,16 +141,19 @@ class AgentWriter(LiveReader):
     def _note_agent(self, agent: AgentRow, **values: Any) -> None:
         own = self.live.agent(agent.agent_id)
         assert own is not None
-        self._change(AgentRow, {"agent_id": agent.agent_id}, values, own, agent)
+        self._change(own, agent, values, agent_id=agent.agent_id)
 
     def _change(
-        self, table: type[Table], guards: Mapping[str, Any], values: Mapping[str, Any], own: Table, given: Table
+        self, own: Table, given: Table, values: Mapping[str, Any], before: Mapping[str, Any] | None = None, **key: Any
     ) -> None:
-        """Write values into a row, into `own`, which is in memory, and into the row that the caller has.
+        """Write values into `own`, the row in memory with that key, and into the row that the caller has.
 
-        Raises ConcurrentUpdate where a guard is not what the database has.
+        Raises ConcurrentUpdate where it does not have the values of `before`.
         """
-        change(self._connection, table, guards, values)
+        before, values = before or {}, stored(type(own), values)
+        if any(getattr(own, name) != value for name, value in before.items()):
+            raise ConcurrentUpdate
+        self._writes[-1].change(type(own), key, before, values)
         self.changes.wrote = True
         for row in (own, given):
             if not self.live.is_shared(row):
@@ -117,7 +161,7 @@ class AgentWriter(LiveReader):
 
     def acquire_lease(self, name: str, holder: str, ttl_s: float, before: LeaseRow | None) -> bool:
         """Acquire or renew the lease if it has not changed since it was read. Whether `holder` has it now."""
-        lease = self._session.get(LeaseRow, name)
+        lease = self.session.get(LeaseRow, name)
         if lease is None:
             self._session.add(LeaseRow(name=name, holder=holder, heartbeat=1, ttl_s=ttl_s))
         elif before is not None and (lease.holder, lease.heartbeat) == (before.holder, before.heartbeat):

@@ -50,6 +50,7 @@ from trainyard_server.storage.db.base.models import (
 from trainyard_server.storage.db.base.statements import ConcurrentUpdate, add
 from trainyard_server.storage.db.live.rows import LiveJob, LiveTransaction
 from trainyard_server.storage.db.queries.job_inputs import JobInput, JobInputs
+from trainyard_server.storage.db.queries.reader import ServiceLine
 from trainyard_server.storage.db.tables.audit_trail import AuditTrail
 
 SERVICE_ACTOR = "trainyard"
@@ -141,21 +142,10 @@ class Writer(AgentWriter):
         finally:
             self._actor = actor
 
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Write all of this block, or nothing of it where it raises (SAVEPOINT)."""
-        restore = self.live.saved()
-        try:
-            with self._session.begin_nested():
-                yield
-        except BaseException:
-            restore()
-            raise
-
     def read_again(self) -> None:
         """Let what follows in this transaction read what it has written."""
-        self._session.flush()
-        self._session.expire_all()
+        self.session.flush()
+        self.session.expire_all()
 
     def add_job(self, job: JobRow, parsed: JobInput, now: datetime, events: Sequence[Event]) -> None:
         """Add a job in QUEUED; `parsed` is its input. The caller has checked that its id is free."""
@@ -167,7 +157,8 @@ class Writer(AgentWriter):
             job.row.key, job.row.name = key, job.row.job_id.lower()
         add(self._connection, [job.row for job in jobs])
         for job in jobs:
-            self.live.add(LiveJob(job.row, last_event=len(job.events)))
+            lines = tuple(filter(None, (_line(event, job.now) for event in job.events)))
+            self.live.add(LiveJob(job.row, last_event=len(job.events), lines=lines))
             self.new_inputs[job.row.key] = job.parsed
             self.changes.jobs.add(job.row.key)
         labels = [
@@ -194,10 +185,10 @@ class Writer(AgentWriter):
         """Keys that no job has, or has had."""
         if self._connection.dialect.name == "postgresql":
             sequence = func.nextval(func.pg_get_serial_sequence("jobs", "key"))
-            return self._session.scalars(select(sequence).select_from(func.generate_series(1, many)))
+            return self.session.scalars(select(sequence).select_from(func.generate_series(1, many)))
         # SQLite would give the key of the newest job again after that was deleted.
         newest = [select(func.max(row.key)).scalar_subquery() for row in (JobRow, DeletedJobRow)]
-        last = max(key or 0 for key in self._session.execute(select(*newest)).one())
+        last = max(key or 0 for key in self.session.execute(select(*newest)).one())
         return range(last + 1, last + 1 + many)
 
     def add_run(self, job: JobRow, parts: Sequence[Part], now: datetime, message: str) -> RunRow:
@@ -253,7 +244,7 @@ class Writer(AgentWriter):
         rows = list(replicas)
         add(self._connection, rows)
         for row in rows:
-            job = self.live.job_of_run(row.run_id)
+            job = self.live.known_job_of_run(row.run_id)
             assert job is not None
             job.replicas[row.run_id].append(row)
 
@@ -374,14 +365,14 @@ class Writer(AgentWriter):
     def mark_measured(self, key: int) -> None:
         """Record that the job's metrics are of its whole log and its event files."""
         own = self._live_job(key).row
-        self._change(JobRow, {"key": key}, {"measured": True}, own, own)
+        self._change(own, own, {"measured": True}, key=key)
 
     def record_waiting(self, notes: Mapping[int, Waiting], events: Mapping[int, Event], now: datetime) -> None:
         """Record why queued jobs wait. It changes with every job ahead, so that only some of the notes are events."""
         queued = select(JobRow.key, JobRow.waiting_kind).where(
             JobRow.key.in_(list(notes)), JobRow.state == JobState.QUEUED
         )
-        still = {key: kind for key, kind in self._session.execute(queued)}  # noqa: C416 - rows are tuples by name
+        still = {key: kind for key, kind in self.session.execute(queued)}  # noqa: C416 - rows are tuples by name
         statement = (
             update(JobRow.__table__)  # type: ignore[arg-type]
             .where(JobRow.key == bindparam("job_key"), JobRow.state == JobState.QUEUED)
@@ -414,7 +405,7 @@ class Writer(AgentWriter):
             *(delete(row).where(row.__table__.c.job_key == job.key) for row in tables),
             delete(JobRow).where(JobRow.key == job.key),
         ):
-            self._session.execute(statement.execution_options(synchronize_session=False))
+            self.session.execute(statement.execution_options(synchronize_session=False))
         self.live.delete(job.key)
         deleted = DeletedJobRow(key=job.key, project=job.project, job_id=job.job_id, deleted_at=now, deleted_by=by)
         add(self._connection, [deleted])
@@ -422,7 +413,7 @@ class Writer(AgentWriter):
     def set_labels(self, job: JobRow, labels: dict[str, str], now: datetime) -> None:
         """Replace the labels, if they have not changed since they were read."""
         self._change_job(job, {"revision": job.revision}, labels=labels, revision=job.revision + 1)
-        self._session.execute(delete(JobLabelRow).where(JobLabelRow.job_key == job.key))
+        self.session.execute(delete(JobLabelRow).where(JobLabelRow.job_key == job.key))
         rows = [JobLabelRow(job_key=job.key, name=name, value=value) for name, value in labels.items()]
         add(self._connection, rows)
         self.add_event(job.key, Event("labels"), now)
@@ -438,7 +429,12 @@ class Writer(AgentWriter):
         if not events:
             return
         numbers = {key: self._next_event(key) for key in events}
-        add(self._connection, [self._event_row(key, numbers[key], event, now) for key, event in events.items()])
+        for key, event in events.items():
+            job = self._live_job(key)
+            if job.lines is not None and (line := _line(event, now)) is not None:
+                job.lines = (*job.lines, line)
+        for key, event in events.items():
+            self._writes[-1].add_event(self._event_row(key, numbers[key], event, now))
         for beside in self._job_events:
             beside.happened(self, {key: (numbers[key], event) for key, event in events.items()})
 
@@ -446,7 +442,7 @@ class Writer(AgentWriter):
         job = self._live_job(key)
         if job.last_event is None:
             query = select(func.max(EventRow.number)).where(EventRow.job_key == key)
-            job.last_event = self._session.scalar(query) or 0
+            job.last_event = self.session.scalar(query) or 0
         job.last_event += 1
         return job.last_event
 
@@ -456,7 +452,7 @@ class Writer(AgentWriter):
             number=number,
             time=now,
             kind=event.kind,
-            message=" ".join(event.message.split()),
+            message=_one_line(event.message),
             run=event.run,
             task=event.task,
             before=event.before,
@@ -464,20 +460,19 @@ class Writer(AgentWriter):
             actor=(self._actor if actor is None else actor)[:_ACTOR_LENGTH],
         )
 
-    def _change_job(self, job: JobRow, guards: Mapping[str, Any], **values: Any) -> None:
-        own = self._live_job(job.key).row
-        self._change(JobRow, {"key": job.key, **guards}, values, own, job)
+    def _change_job(self, job: JobRow, before: Mapping[str, Any], **values: Any) -> None:
+        self._change(self._live_job(job.key).row, job, values, before, key=job.key)
         self.changes.jobs.add(job.key)
 
-    def _note_run(self, run: RunRow, guards: Mapping[str, Any], **values: Any) -> None:
+    def _note_run(self, run: RunRow, before: Mapping[str, Any], **values: Any) -> None:
         own = next(row for row in self._live_job(run.job_key).runs if row.run_id == run.run_id)
-        self._change(RunRow, {"run_id": run.run_id, **guards}, values, own, run)
+        self._change(own, run, values, before, run_id=run.run_id)
 
-    def _note_replica(self, run_id: str, task: str, guards: Mapping[str, Any], **values: Any) -> None:
+    def _note_replica(self, run_id: str, task: str, before: Mapping[str, Any], **values: Any) -> None:
         own = self.replica(run_id, task)
         if own is None:
             raise NoResultFound(f"There is no replica {task} of a run {run_id}.")
-        self._change(ReplicaRow, {"run_id": run_id, "task": task, **guards}, values, own, own)
+        self._change(own, own, values, before, run_id=run_id, task=task)
 
     def _live_job(self, key: int) -> LiveJob:
         """The job in memory. Raises NoResultFound if it was deleted."""
@@ -502,3 +497,13 @@ def _pending(run: RunRow, task: str, position: int, given: Assignment | ReplicaR
         accelerator_type=given.accelerator_type,
         accelerator_count=given.accelerator_count,
     )
+
+
+def _line(event: Event, now: datetime) -> ServiceLine | None:
+    """The line of the service's log that the event is, if any."""
+    message = _one_line(event.message)
+    return ServiceLine(now, message, event.kind, event.after) if message else None
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())

@@ -10,10 +10,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from trainyard_server.storage.db.base import dumps, engine, revisions
-from trainyard_server.storage.db.base.revisions import Revision
+from trainyard_server.storage.db.live.reader import LiveReader
 from trainyard_server.storage.db.live.rows import LiveRows, LiveTransaction
 from trainyard_server.storage.db.queries.job_inputs import JobInputs
-from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.queries.reader import Reader, Revision
 from trainyard_server.storage.db.repository import SERVICE_ACTOR, JobEvents, Writer
 from trainyard_server.storage.db.tables.audit_trail import current_trail
 from trainyard_server.storage.failures import Failure
@@ -30,7 +30,7 @@ class Store:
         self._engine = engine.opened(url, durable, self._failed)
         self._inputs = JobInputs()
         self._live = LiveRows()
-        self._revision: Revision | None = None  # that of the last commit
+        self._is_unsure = False
         self._writing = Lock()
 
     @classmethod
@@ -69,6 +69,21 @@ class Store:
             yield Reader(session, self._inputs)
 
     @contextmanager
+    def live(self) -> Iterator[Reader]:
+        """The live rows as the last commit has left them, mostly without a query; all else as `read` has it. Rows of
+        different jobs may be of different commits."""
+        if not self.exclusive or self._live.agents is None or self._live.revision is None:
+            with self.read() as reader:
+                yield reader
+            return
+        with Session(self._engine, autoflush=False) as session:  # it connects when it is asked for something
+            yield LiveReader(session, self._inputs, self._live)
+
+    def is_idle(self, agent_id: str) -> bool:
+        """Whether memory tells, and says that nothing runs on the agent."""
+        return self.exclusive and self._live.agents is not None and not self._live.jobs_on(agent_id)
+
+    @contextmanager
     def write(self, actor: str = SERVICE_ACTOR) -> Iterator["Writer"]:
         """A transaction: committed when the block ends, rolled back when it raises. `actor` causes its events. The
         first one of a request that changes something is also of that request: see `Writer.serve`."""
@@ -84,18 +99,21 @@ class Store:
         with self._one_at_a_time(), self._engine.connect().execution_options(**engine.WRITES) as connection:
             with connection.begin(), Session(connection, autoflush=True, expire_on_commit=False) as session:
                 before = self._known_revision(connection)
-                live = LiveTransaction(self._live, session)
+                live = LiveTransaction(self._live, session, before)
                 live.begin()
                 writer = Writer(session, self._inputs, live, actor, self._job_events)
                 yield writer
-                self._revision = None  # a commit that fails may be done or not: what is in memory is then read anew
+                self._is_unsure = True  # a commit that fails may be done or not: all is then read anew
+                writer.flush()
                 audited = [(trail, trail.add_to(session)) for trail in writer.trails]
                 session.flush()
                 changes = writer.changes
-                revision = changes.record(connection, before, counts_writes=not self.exclusive)
+                revision = changes.next(before, counts_writes=not self.exclusive)
+                if revision != before and not self.exclusive:
+                    changes.record(connection, revision)
                 live.changed_at(revision.value, changes.jobs, changes.agents)
-            live.committed()
-            self._revision = revision
+            live.committed(revision, changes.jobs, changes.agents)
+            self._is_unsure = False
         self._inputs.add(writer.new_inputs)
         for trail, row in audited:
             if row is not None:
@@ -113,10 +131,15 @@ class Store:
             self._writing.release()
 
     def _known_revision(self, connection: Connection) -> Revision:
-        """The revision before this transaction. What is in memory is forgotten where another process has written."""
-        if self.exclusive and self._revision is not None:
-            return self._revision
+        """The revision before this transaction. What is in memory is forgotten where another process has written, and
+        where that is not what was committed."""
+        last = self._live.revision
+        if self.exclusive and last is not None:
+            if self._is_unsure:
+                self._live.forget()
+                last = last._replace(value=last.value + 1)
+            return last
         revision = revisions.read(connection)
-        if self._revision != revision:
+        if last != revision or self._is_unsure:
             self._live.forget()
         return revision

@@ -68,19 +68,14 @@ def statements(api: UseCases) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(("agents", "jobs"), [(1, 3), (12, 30)])
-def test_round_without_changes_is_as_many_queries_with_few_jobs_as_with_many(
-    api: UseCases, agents: int, jobs: int
-) -> None:
+def test_round_without_changes_asks_the_database_nothing(api: UseCases, agents: int, jobs: int) -> None:
     join(api, agents)
     submit(api, *(f"job{number}" for number in range(jobs)))
     for _ in range(3):
         api.controller.tick()
     with statements(api) as seen:
         api.controller.tick()
-    reads = [one for one in seen if one.startswith("SELECT")]
-    assert len(reads) == 4  # twice: the revision, and the heartbeats of the agents
-    assert not any("jobs" in one.split("FROM", 1)[1] for one in reads)
-    assert not any(one.startswith(("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")) for one in seen)
+    assert list(seen) == []
 
 
 @on_postgresql
@@ -158,7 +153,7 @@ def test_round_that_fails_while_it_reads_is_made_up_for_and_gives_no_cpu_twice(
         api.controller.tick()
     submit(api, "second")
     with monkeypatch.context() as broken:
-        broken.setattr(revisions, "changed_agents", lambda *_: 1 / 0)
+        broken.setattr(revisions, "changed_agents" if reads == "everything" else "known_changes", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             api.controller.tick()
     api.controller.tick()

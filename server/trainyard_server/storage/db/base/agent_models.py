@@ -45,6 +45,11 @@ class AgentRow(Table):
         """Whether it may have a lease that it keeps by a majority."""
         return bool(self.sent_members or self.member_lists)
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it has the lease of the last answer that was recorded, and no other."""
+        return all(getattr(self, name) == value for name, value in self.with_confirmed_answer().items())
+
     def with_answer(self, version: str, lease_s: float | None, members: Sequence[str]) -> dict[str, Any]:
         """Its values once an answer is sent to it, which may be lost."""
         lists = self.member_lists

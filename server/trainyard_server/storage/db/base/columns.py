@@ -33,6 +33,13 @@ class UtcTime(TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC)
 
 
+def storable(text: str) -> str:
+    """The text as a column of `AnyText` has it."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class AnyText(TypeDecorator[str]):
     """Text that may come from a program: what PostgreSQL cannot store, NUL and lone surrogates, becomes U+FFFD."""
 
@@ -40,9 +47,7 @@ class AnyText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        if value is None or (value.isascii() and "\0" not in value):
-            return value
-        return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return None if value is None else storable(value)
 
 
 class Name(TypeDecorator[_E]):

@@ -89,6 +89,11 @@ class JobRow(Table):
     # Revision at which it, its run or its labels changed.
     changed: Mapped[int] = mapped_column(BigInteger, default=0)
 
+    @property
+    def is_study(self) -> bool:
+        """Whether it is a study, of which there is a `StudyRow`."""
+        return self.study_key is None and self.training_input.get("hyperparameters") is not None
+
 
 class StudyRow(Table):
     """A study: a job whose trials are jobs. It has no runs of its own."""

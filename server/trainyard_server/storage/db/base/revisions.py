@@ -7,7 +7,6 @@ One writer at a time makes the numbers those of the commits, for all servers on 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection, Table, bindparam, func, select, update
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, Table, bindparam, func, select, update
 from trainyard_protocol.states import JobState
 from trainyard_server.storage.db.base.agent_models import AgentRow, RevisionRow
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow, StudyRow
-from trainyard_server.storage.db.queries.reader import LIVE_RUNS, UNFINISHED_JOBS, Reader
+from trainyard_server.storage.db.queries.reader import LIVE_RUNS, UNFINISHED_JOBS, Reader, Revision
 
 _Key = TypeVar("_Key", int, str)
 _TABLE = cast("Table", RevisionRow.__table__)
@@ -26,16 +25,6 @@ _JOB_CHANGED = update(_JOBS).where(_JOBS.c.key == bindparam("row")).values(chang
 _AGENT_CHANGED = update(_AGENTS).where(_AGENTS.c.agent_id == bindparam("row")).values(changed=bindparam("at"))
 _MANY = 500
 """Keys in one query. For more, all rows that can matter are read."""
-
-
-class Revision(NamedTuple):
-    """The number of the last change, and of the last creation of a run; how often reasons to wait were written; and the
-    number of the last transaction that wrote a live row, its heartbeat among them."""
-
-    value: int = 0
-    placed: int = 0
-    noted: int = 0
-    written: int = 0
 
 
 @dataclass(slots=True)
@@ -49,30 +38,24 @@ class Changes:
     wrote: bool = False
     revision: Revision | None = None
 
-    def record(self, connection: Connection, before: Revision, *, counts_writes: bool) -> Revision:
-        """Make the next revision, in the transaction that makes the changes; without changes it is the one before.
-        `counts_writes`: others have to see that rows were written of which they may know the old values."""
+    def next(self, before: Revision, *, counts_writes: bool) -> Revision:
+        """The revision that these changes make; without changes it is the one before. `counts_writes`: others have to
+        see that rows were written of which they may know the old values."""
         changed = bool(self.jobs or self.agents)
         wrote = counts_writes and (changed or self.noted or self.wrote)
-        if not (changed or self.noted or wrote):
-            return before
         value = before.value + changed
         placed = value if self.placed else before.placed
         self.revision = Revision(value, placed, before.noted + self.noted, before.written + wrote)
-        connection.execute(_NEXT, self.revision._asdict())
-        if self.jobs:
-            connection.execute(_JOB_CHANGED, [{"at": value, "row": key} for key in sorted(self.jobs)])
-        if self.agents:
-            connection.execute(_AGENT_CHANGED, [{"at": value, "row": agent_id} for agent_id in sorted(self.agents)])
         return self.revision
 
-
-class AgentHeartbeat(NamedTuple):
-    """The columns of an agent that change with each of its calls."""
-
-    agent_id: str
-    heartbeats: int
-    last_seen: datetime
+    def record(self, connection: Connection, revision: Revision) -> None:
+        """Write the revision, in the transaction that makes the changes, for other processes."""
+        connection.execute(_NEXT, revision._asdict())
+        if self.jobs:
+            connection.execute(_JOB_CHANGED, [{"at": revision.value, "row": key} for key in sorted(self.jobs)])
+        if self.agents:
+            agents = [{"at": revision.value, "row": agent_id} for agent_id in sorted(self.agents)]
+            connection.execute(_AGENT_CHANGED, agents)
 
 
 class ChangedJob(NamedTuple):
@@ -92,7 +75,7 @@ class WaitingNote(NamedTuple):
 
 
 def current(reader: Reader) -> Revision:
-    return read(reader.session.connection())
+    return reader.known_revision() or read(reader.session.connection())
 
 
 def read(connection: Connection) -> Revision:
@@ -100,28 +83,35 @@ def read(connection: Connection) -> Revision:
     return Revision(*connection.execute(_REVISION).one())
 
 
-def heartbeats(reader: Reader, agents: Sequence[str] | None = None) -> Sequence[AgentHeartbeat]:
-    """The heartbeats of every agent, or of these."""
-    query = select(AgentRow.agent_id, AgentRow.heartbeats, AgentRow.last_seen).where(AgentRow.removed_at.is_(None))
-    if agents is not None:
-        query = query.where(AgentRow.agent_id.in_(agents))
-    return [AgentHeartbeat(*row) for row in reader.session.execute(query)]
-
-
-def others_run(reader: Reader, agent_id: str) -> bool:
-    """Whether an agent that is not removed, other than this one, has a live run."""
-    query = (
-        select(RunRow.run_id)
-        .join(AgentRow, AgentRow.agent_id == RunRow.agent_id)
-        .where(RunRow.state.in_(LIVE_RUNS), RunRow.agent_id != agent_id, AgentRow.removed_at.is_(None))
-    )
-    return reader.session.scalar(query.limit(1)) is not None
-
-
 def unfinished_count(reader: Reader) -> int:
     """The number of jobs that have not ended, studies among them."""
     query = select(func.count()).select_from(JobRow).where(JobRow.state.in_(UNFINISHED_JOBS))
     return reader.session.scalar(query) or 0
+
+
+class KnownChanges(NamedTuple):
+    """Jobs and agents that have changed, and the keys of jobs that were deleted."""
+
+    jobs: Sequence[ChangedJob]
+    agents: Sequence[AgentRow]
+    deleted: Sequence[int]
+
+
+def known_changes(reader: Reader, since: int) -> KnownChanges | None:
+    """The changes since a revision, if that needs no query."""
+    changes = reader.changes_since(since)
+    if changes is None:
+        return None
+    keys, agent_ids = changes
+    jobs = {key: job for key in sorted(keys) if (job := reader.find_job(key)) is not None}
+    agents = [agent for agent_id in sorted(agent_ids) if (agent := reader.agent(agent_id)) is not None]
+    return KnownChanges([_changed_job(reader, job) for job in jobs.values()], agents, sorted(keys - jobs.keys()))
+
+
+def _changed_job(reader: Reader, job: JobRow) -> ChangedJob:
+    run = reader.live_run(job.key) if job.state in UNFINISHED_JOBS else None
+    parts = () if run is None else [(part, reader.replicas([part.run_id])) for part in reader.parts(run)]
+    return ChangedJob(job, job.is_study, parts)
 
 
 def changed_jobs(reader: Reader, since: int | None) -> Sequence[ChangedJob]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, Insert, Update, bindparam, insert, update
 from sqlalchemy import Table as SqlTable
 
-from trainyard_server.storage.db.base.columns import Table
+from trainyard_server.storage.db.base.columns import AnyText, Table, storable
 
 
 class ConcurrentUpdate(Exception):
@@ -21,6 +21,12 @@ def change(connection: Connection, table: type[Table], guards: Mapping[str, Any]
     parameters |= {f"set_{name}": value for name, value in values.items()}
     if connection.execute(_update(table, tuple(guards), tuple(values)), parameters).rowcount != 1:
         raise ConcurrentUpdate
+
+
+def stored(table: type[Table], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as a query would return them."""
+    texts = _texts(table)
+    return {name: storable(value) if name in texts and value else value for name, value in values.items()}
 
 
 def add(connection: Connection, rows: Sequence[Table]) -> None:
@@ -48,6 +54,11 @@ def _columns(table: type[Table]) -> Mapping[str, Any]:
 
 
 @cache
+def _texts(table: type[Table]) -> frozenset[str]:
+    return frozenset(name for name, column in _columns(table).items() if isinstance(column.type, AnyText))
+
+
+@cache
 def _defaults(table: type[Table]) -> Mapping[str, Any]:
     """The default of each attribute, called where it is callable."""
     return {name: getattr(column.default, "arg", None) for name, column in _columns(table).items()}
@@ -56,6 +67,7 @@ def _defaults(table: type[Table]) -> Mapping[str, Any]:
 def _completed(row: Table) -> Mapping[str, Any]:
     """The values of a row by the names of its columns."""
     table, have = type(row), row.__dict__
+    have.update(stored(table, {name: have[name] for name in _texts(table) if name in have}))
     for name, default in _defaults(table).items():
         if name not in have:
             have[name] = default(None) if callable(default) else default

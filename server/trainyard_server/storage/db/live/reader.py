@@ -1,24 +1,36 @@
 """Reads of live rows from memory: what `Reader` answers with a query is here asked of rows that are known."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
+from sqlalchemy.orm import Session
 
 from trainyard_protocol.states import RunState
 from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
-from trainyard_server.storage.db.live.rows import LIVE_RUNS, LiveJob
-from trainyard_server.storage.db.queries.reader import Reader
+from trainyard_server.storage.db.live.rows import LiveJob
+from trainyard_server.storage.db.queries.job_inputs import JobInputs
+from trainyard_server.storage.db.queries.reader import (
+    LIVE_RUNS,
+    UNFINISHED_JOBS,
+    AgentHeartbeat,
+    Reader,
+    Revision,
+    ServiceLine,
+)
 
 
 class KnownRows(Protocol):
-    """What is known of the database. None: a query has to tell."""
+    """Rows of the database that are in memory. None: a query has to tell."""
 
     def job(self, key: int) -> LiveJob | None: ...
+    @property
+    def revision(self) -> Revision | None: ...
+    def changes_since(self, value: int) -> tuple[set[int], set[str]] | None: ...
     def known_job(self, key: int) -> LiveJob | None: ...
-    def job_of_run(self, run_id: str) -> LiveJob | None: ...
+    def known_job_of_run(self, run_id: str) -> LiveJob | None: ...
     def jobs_on(self, agent_id: str) -> Iterable[int]: ...
     def busy_agents(self) -> Iterable[str]: ...
     def agent(self, agent_id: str) -> AgentRow | None: ...
@@ -26,12 +38,24 @@ class KnownRows(Protocol):
 
 
 class LiveReader(Reader):
-    """A reader whose rows of jobs, runs, replicas and agents are those that are known. Lists of jobs are queries."""
+    """A reader whose rows of jobs, runs, replicas and agents are those in memory. Lists of jobs are queries."""
 
-    live: KnownRows
+    def __init__(self, session: Session, inputs: JobInputs, live: KnownRows) -> None:
+        super().__init__(session, inputs)
+        self.live = live
+
+    def known_job(self, key: int) -> JobRow | None:
+        job = self.live.known_job(key)
+        return None if job is None else job.row
+
+    def known_revision(self) -> Revision | None:
+        return self.live.revision
+
+    def changes_since(self, value: int) -> tuple[set[int], set[str]] | None:
+        return self.live.changes_since(value)
 
     def job(self, project: str, job_id: str) -> JobRow | None:
-        key = self._session.scalar(select(JobRow.key).filter_by(project=project, job_id=job_id))
+        key = self.session.scalar(select(JobRow.key).filter_by(project=project, job_id=job_id))
         return None if key is None else self.find_job(key)
 
     def find_job(self, key: int) -> JobRow | None:
@@ -46,11 +70,11 @@ class LiveReader(Reader):
 
     def jobs_by_key(self, keys: Iterable[int]) -> dict[int, JobRow]:
         chosen = list(keys)
-        known = {key: job.row for key in chosen if (job := self.live.known_job(key)) is not None}
-        return known | super().jobs_by_key([key for key in chosen if key not in known])
+        in_memory = {key: job.row for key in chosen if (job := self.live.known_job(key)) is not None}
+        return in_memory | super().jobs_by_key([key for key in chosen if key not in in_memory])
 
     def run(self, run_id: str) -> RunRow | None:
-        job = self.live.job_of_run(run_id)
+        job = self.live.known_job_of_run(run_id)
         if job is None:
             return super().run(run_id)
         return next(run for run in job.runs if run.run_id == run_id)
@@ -78,10 +102,10 @@ class LiveReader(Reader):
 
     def restarts(self, job_keys: Iterable[int]) -> Sequence[RunRow]:
         chosen = sorted(set(job_keys))
-        known = {key: job for key in chosen if (job := self.live.known_job(key)) is not None}
-        rows = [run for job in known.values() for run in job.runs if run.beside is not None]
-        if len(known) < len(chosen):
-            rows += super().restarts([key for key in chosen if key not in known])
+        in_memory = {key: job for key in chosen if (job := self.live.known_job(key)) is not None}
+        rows = [run for job in in_memory.values() for run in job.runs if run.beside is not None]
+        if len(in_memory) < len(chosen):
+            rows += super().restarts([key for key in chosen if key not in in_memory])
         return sorted(rows, key=lambda run: (run.job_key, run.number))
 
     def live_run(self, job_key: int) -> RunRow | None:
@@ -103,19 +127,47 @@ class LiveReader(Reader):
         mine = [run for run in rows if run.agent_id == agent_id and run.state in LIVE_RUNS]
         return sorted(mine, key=lambda run: (run.created_at, run.run_id))
 
+    def late_runs(self, agent_id: str, run_ids: Collection[str]) -> Sequence[RunRow]:
+        in_memory = {run_id: job for run_id in run_ids if (job := self.live.known_job_of_run(run_id)) is not None}
+        unfinished = [job for job in in_memory.values() if job.row.state in UNFINISHED_JOBS]
+        rows = {run.run_id: run for job in unfinished for run in job.runs if run.run_id in in_memory}
+        late = [
+            run
+            for run in rows.values()
+            if (run.agent_id, run.state) == (agent_id, RunState.ENDED)
+            and any(replica.is_log_open for replica in self.replicas([run.run_id]))
+        ]
+        others = [run_id for run_id in run_ids if run_id not in in_memory]
+        return sorted([*late, *super().late_runs(agent_id, others)], key=lambda run: run.run_id)
+
     def replicas(self, run_ids: Iterable[str]) -> Sequence[ReplicaRow]:
         chosen = list(run_ids)
-        known = {run_id: job for run_id in chosen if (job := self.live.job_of_run(run_id)) is not None}
-        rows = [replica for run_id, job in known.items() for replica in job.replicas[run_id]]
-        if len(known) < len(chosen):
-            rows += super().replicas([run_id for run_id in chosen if run_id not in known])
+        in_memory = {run_id: job for run_id in chosen if (job := self.live.known_job_of_run(run_id)) is not None}
+        rows = [replica for run_id, job in in_memory.items() for replica in job.replicas[run_id]]
+        if len(in_memory) < len(chosen):
+            rows += super().replicas([run_id for run_id in chosen if run_id not in in_memory])
         return sorted(rows, key=lambda row: row.position)
 
     def replica(self, run_id: str, task: str) -> ReplicaRow | None:
-        job = self.live.job_of_run(run_id)
+        job = self.live.known_job_of_run(run_id)
         if job is None:
             return super().replica(run_id, task)
         return next((replica for replica in job.replicas[run_id] if replica.task == task), None)
+
+    def names(self, keys: Iterable[int]) -> dict[int, tuple[str, str]]:
+        chosen = set(keys)
+        rows = {key: job.row for key in chosen if (job := self.live.known_job(key)) is not None}
+        in_memory = {key: (row.project, row.job_id) for key, row in rows.items()}
+        return in_memory | (super().names(chosen - in_memory.keys()) if len(in_memory) < len(chosen) else {})
+
+    def service_lines(self, job_keys: Iterable[int]) -> Mapping[int, Sequence[ServiceLine]]:
+        chosen = set(job_keys)
+        jobs = {key: job for key in chosen if (job := self.live.known_job(key)) is not None}
+        in_memory = {key: job.lines for key, job in jobs.items() if job.lines is not None}
+        return {
+            **in_memory,
+            **(super().service_lines(chosen - in_memory.keys()) if len(in_memory) < len(chosen) else {}),
+        }
 
     def agents(self, *, removed: bool = False) -> Sequence[AgentRow]:
         rows = [row for row in self.live.all_agents() if removed or row.removed_at is None]
@@ -127,7 +179,11 @@ class LiveReader(Reader):
     def agent(self, agent_id: str) -> AgentRow | None:
         return self.live.agent(agent_id)
 
+    def heartbeats(self, agents: Sequence[str] | None = None) -> Sequence[AgentHeartbeat]:
+        chosen = self.live.all_agents() if agents is None else filter(None, map(self.live.agent, agents))
+        rows = [row for row in chosen if row.removed_at is None]
+        return [AgentHeartbeat(row.agent_id, row.heartbeats, row.last_seen) for row in rows]
+
     def others_run(self, agent_id: str) -> bool:
-        """Whether an agent that is not removed, other than this one, has a live run."""
         others = (self.live.agent(other) for other in self.live.busy_agents() if other != agent_id)
         return any(row is not None and row.removed_at is None for row in others)

@@ -7,6 +7,7 @@ here; after a rollback they are forgotten. What is here is never changed, so thr
 The rows are objects of the tables' classes that belong to no session.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -15,16 +16,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import manager_of_class
 
-from trainyard_protocol.states import RUN_MOVES
 from trainyard_server.storage.db.base.agent_models import AgentRow
 from trainyard_server.storage.db.base.columns import Table
 from trainyard_server.storage.db.base.models import JobRow, ReplicaRow, RunRow
+from trainyard_server.storage.db.queries.reader import LIVE_RUNS, Revision, ServiceLine
 
 _R = TypeVar("_R", bound=Table)
 
-LIVE_RUNS = tuple(state for state, moves in RUN_MOVES.items() if moves)
-"""States of runs that have not ended."""
-
+_MOST_REVISIONS = 1_000
 _MOST_JOBS = 2_000
 """Most jobs without a live run that are kept."""
 
@@ -38,11 +37,13 @@ class LiveJob:
     replicas: dict[str, list[ReplicaRow]] = field(default_factory=dict)
     last_event: int | None = None
     """The number of its newest event; None: it is not read."""
+    lines: tuple[ServiceLine, ...] | None = None
+    """Its events that are lines of the service's log; None: they are not read."""
 
     def copy(self) -> "LiveJob":
         """A job of a transaction's own."""
         replicas = {run_id: list(map(copied, rows)) for run_id, rows in self.replicas.items()}
-        return LiveJob(copied(self.row), list(map(copied, self.runs)), replicas, self.last_event)
+        return LiveJob(copied(self.row), list(map(copied, self.runs)), replicas, self.last_event, self.lines)
 
     def agents(self) -> frozenset[str]:
         """The agents of its live runs."""
@@ -50,7 +51,7 @@ class LiveJob:
 
 
 class LiveRows:
-    """What is known of the database. Only a transaction that writes adds to it, after its commit."""
+    """The rows in memory. Only a transaction that writes adds to them, after its commit."""
 
     def __init__(self) -> None:
         self.jobs: dict[int, LiveJob] = {}
@@ -59,20 +60,51 @@ class LiveRows:
         """All agents; None: they are not read."""
         self.on_agent: dict[str, frozenset[int]] = {}
         """The jobs with live runs on each agent, once the agents are read."""
+        self.revision: Revision | None = None
+        """That of the last commit; None: it is to be read."""
+        self._changed: deque[tuple[int, frozenset[int], frozenset[str]]] = deque(maxlen=_MOST_REVISIONS)
+        """The jobs and the agents of the last revisions."""
 
     def forget(self) -> None:
         """Forget everything: another process has written."""
         self.jobs, self.job_of_run, self.agents, self.on_agent = {}, {}, None, {}
+        self._changed.clear()
 
-    def job(self, key: int) -> LiveJob | None:
+    def note_changes(self, revision: Revision, jobs: Iterable[int], agents: Iterable[str]) -> None:
+        """Remember what a commit has changed."""
+        if self.revision is None or revision.value != self.revision.value:
+            self._changed.append((revision.value, frozenset(jobs), frozenset(agents)))
+        self.revision = revision
+
+    def changes_since(self, value: int) -> tuple[set[int], set[str]] | None:
+        """The jobs and the agents that have changed since a revision; None where that was too long ago."""
+        changed = list(self._changed)
+        if self.revision is None or (self.revision.value > value and (not changed or changed[0][0] > value + 1)):
+            return None
+        newer = [(jobs, agents) for at, jobs, agents in changed if at > value]
+        return set[int]().union(*(jobs for jobs, _ in newer)), set[str]().union(*(agents for _, agents in newer))
+
+    def known_job(self, key: int) -> LiveJob | None:
         return self.jobs.get(key)
+
+    job = known_job
+
+    def known_job_of_run(self, run_id: str) -> LiveJob | None:
+        key = self.job_of_run.get(run_id)
+        return None if key is None else self.jobs.get(key)
 
     def jobs_on(self, agent_id: str) -> Iterable[int]:
         return self.on_agent.get(agent_id, frozenset())
 
     def busy_agents(self) -> Iterable[str]:
         """The agents with live runs."""
-        return [agent_id for agent_id, keys in self.on_agent.items() if keys]
+        return [agent_id for agent_id, keys in list(self.on_agent.items()) if keys]
+
+    def agent(self, agent_id: str) -> AgentRow | None:
+        return (self.agents or {}).get(agent_id)
+
+    def all_agents(self) -> Sequence[AgentRow]:
+        return list((self.agents or {}).values())
 
     def replace(self, key: int, job: LiveJob | None) -> None:
         """Let a job be what a transaction has committed; None: it was deleted."""
@@ -104,7 +136,9 @@ class LiveTransaction:
     """The live rows for one transaction that writes: copies of its own, of which it may change all. `used` has what
     the transaction has asked for."""
 
-    def __init__(self, rows: LiveRows, session: Session) -> None:
+    def __init__(self, rows: LiveRows, session: Session, revision: Revision) -> None:
+        self.revision: Revision | None = revision
+        """That before the transaction."""
         self._rows = rows
         self._session = session
         self._jobs: dict[int, LiveJob | None] = {}
@@ -121,7 +155,7 @@ class LiveTransaction:
         for agent_id, key in self._session.execute(live):
             on_agent.setdefault(agent_id, set()).add(key)
         self._rows.on_agent = {agent_id: frozenset(keys) for agent_id, keys in on_agent.items()}
-        self._rows.agents = {row.agent_id: copied(row) for row in agents}
+        self._rows.agents = {row.agent_id: self._taken(row) for row in agents}
 
     def job(self, key: int) -> LiveJob | None:
         if key in self._jobs:
@@ -151,7 +185,7 @@ class LiveTransaction:
     def delete(self, key: int) -> None:
         self._jobs[key] = None
 
-    def job_of_run(self, run_id: str) -> LiveJob | None:
+    def known_job_of_run(self, run_id: str) -> LiveJob | None:
         """The job of a run, if that needs no read."""
         key = self._job_of_run.get(run_id, self._rows.job_of_run.get(run_id))
         return None if key is None else self.job(key)
@@ -197,22 +231,27 @@ class LiveTransaction:
 
         return restore
 
+    def changes_since(self, value: int) -> tuple[set[int], set[str]] | None:
+        return self._rows.changes_since(value)
+
     def changed_at(self, value: int, jobs: Iterable[int], agents: Iterable[str]) -> None:
         """Let rows have the revision at which they were changed."""
         for key in jobs:
-            if (job := self.known_job(key)) is not None:
+            if (job := self.job(key)) is not None:
                 job.row.changed = value
         for agent_id in agents:
             if (row := self.agent(agent_id)) is not None:
                 row.changed = value
 
-    def committed(self) -> None:
-        """Take over what the transaction has committed."""
+    def committed(self, revision: Revision, jobs: Iterable[int], agents: Iterable[str]) -> None:
+        """Take over what the transaction has committed, with what it has changed."""
         for key, job in self._jobs.items():
             self._rows.replace(key, job)
         if self._agents:
             self._rows.agents = {**(self._rows.agents or {}), **self._agents}
         self._rows.trim()
+        deleted = (key for key, job in self._jobs.items() if job is None)
+        self._rows.note_changes(revision, {*jobs, *deleted}, agents)
 
     def _read(self, key: int) -> LiveJob | None:
         row = self._session.get(JobRow, key)
@@ -222,8 +261,13 @@ class LiveTransaction:
         replicas: dict[str, list[ReplicaRow]] = {run.run_id: [] for run in runs}
         query = select(ReplicaRow).where(ReplicaRow.run_id.in_(list(replicas))).order_by(ReplicaRow.position)
         for replica in self._session.scalars(query).all() if replicas else ():
-            replicas[replica.run_id].append(copied(replica))
-        return LiveJob(copied(row), list(map(copied, runs)), replicas)
+            replicas[replica.run_id].append(self._taken(replica))
+        return LiveJob(self._taken(row), list(map(self._taken, runs)), replicas)
+
+    def _taken(self, row: _R) -> _R:
+        """A copy of a row of the session, which does not know it any more: it would not learn of changes."""
+        self._session.expunge(row)
+        return copied(row)
 
 
 def copied(row: _R) -> _R:

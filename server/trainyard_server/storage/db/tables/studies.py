@@ -47,6 +47,9 @@ _TRIAL_COLUMNS = (
 
 
 def kind_of(reader: Reader, key: int) -> JobKind:
+    job = reader.known_job(key)
+    if job is not None:
+        return JobKind(job.is_study, job.study_key)
     query = (
         select(StudyRow.job_key, JobRow.study_key)
         .select_from(JobRow)

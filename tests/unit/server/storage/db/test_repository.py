@@ -81,10 +81,10 @@ def set_state(writer: Writer, kind: type[Table], state: StrEnum) -> None:
     rows: dict[type[Table], tuple[Table, dict[str, Any]]] = {
         JobRow: (writer.job_by_key(1), {"key": 1}),
         RunRow: (run, {"run_id": run.run_id}),
-        ReplicaRow: (writer.gang(run)[0], {"run_id": run.run_id}),
+        ReplicaRow: (writer.gang(run)[0], {"run_id": run.run_id, "task": "master-replica-0"}),
     }
     row, guards = rows[kind]
-    writer._change(kind, guards, {"state": state}, row, row)
+    writer._change(row, row, {"state": state}, **guards)
 
 
 def events(store: Store) -> list[EventRow]:
